@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     )
     from .administration.offset_moves import OffsetMove, OffsetTarget
     from .async_producer import AsyncProducer
-    from .async_pull_consumer import AsyncPullConsumer
+    from .async_pull_consumer import AsyncPullConsumer, RebalanceListener
     from .clock import AsyncClocks, BrokerClock
     from .consuming.counts import Counts
     from .consuming.offsets import OffsetAndMetadata
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from .pushing.answers import Reject, Retry
     from .pushing.metrics import PushMetrics
     from .queue import Queue
-    from .rebalance_listener import RebalanceListener
     from .received_message import ReceivedMessage
     from .subscriptions import Filter, Sql
 
@@ -168,7 +167,7 @@ _MODULES = {
     "Retry": "pushing.answers",
     "PushMetrics": "pushing.metrics",
     "Queue": "queue",
-    "RebalanceListener": "rebalance_listener",
+    "RebalanceListener": "async_pull_consumer",
     "ReceivedMessage": "received_message",
 }
 

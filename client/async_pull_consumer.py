@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime
@@ -26,7 +26,6 @@ from .consuming.steering import Steering
 from .faces import AsyncSignalledFace
 from .message_batch import MessageBatch
 from .queue import Queue
-from .rebalance_listener import RebalanceListener
 from .received_message import ReceivedMessage
 from .session import Session
 from .signals import Signals
@@ -34,6 +33,26 @@ from .subscriptions import Topics, subscriptions_of
 
 #: Hears what became of `commit_async`: None, or why it failed.
 CommitCallback = Callable[[PocketMQError | None], object]
+
+
+class RebalanceListener:
+    """Hears of queues while the application polls; leave out what you do not need.
+
+    Of a synchronous consumer it is called on the polling thread, of an asyncio one on the event loop, where it may be a
+    coroutine function. What it raises comes out of that poll.
+    """
+
+    def on_assigned(self, queues: Sequence[Queue]) -> Awaitable[None] | None:
+        """QUEUES are ours from now on; nothing of them was handed out yet: `seek` is in time."""
+        return None
+
+    def on_revoked(self, queues: Sequence[Queue]) -> Awaitable[None] | None:
+        """QUEUES go to others when this returns; what was handed out of them can still be committed."""
+        return None
+
+    def on_lost(self, queues: Sequence[Queue]) -> Awaitable[None] | None:
+        """QUEUES may be others' already: nothing of them can be committed."""
+        return None
 
 
 def tell(listener: RebalanceListener | None, news: Rebalanced) -> Awaitable[None] | None:

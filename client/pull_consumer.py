@@ -27,7 +27,7 @@ from contextlib import nullcontext
 from datetime import datetime
 from typing import Any, TypeVar, Unpack
 
-from .async_pull_consumer import AsyncPullConsumer, CommitCallback, tell
+from .async_pull_consumer import AsyncPullConsumer, CommitCallback, RebalanceListener, tell
 from .config import ConsumerConfig, ConsumerSettings, settled
 from .consuming.atomic_reading import AtomicReading
 from .consuming.counts import Counts
@@ -39,7 +39,6 @@ from .faces import SignalledFace
 from .message_batch import MessageBatch
 from .portal import Portal
 from .queue import Queue
-from .rebalance_listener import RebalanceListener
 from .received_message import ReceivedMessage
 from .signals import Signals
 from .subscriptions import Topics

@@ -35,10 +35,9 @@ from ..proto.carriers import GRPC_CHOICES
 from ..proto.clock import Clock, SystemClock, VirtualClock
 from ..proto.errors import ConfigError
 from ..proto.rpc.listening import connections_fitting, raise_descriptor_limit
-from .allocator import keep_freed_memory
-from .collector import Collector
 from .log_lines import configure_logging
 from .options import READY, nameserver_option
+from .process_memory import Collector, keep_freed_memory
 from .settings import Settings, load_settings, sample
 
 if TYPE_CHECKING:  # A name server needs no broker, nor store.

@@ -26,11 +26,10 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from ...proto.consistent_hash import consistent_bucket
 from ...proto.errors import FlushTimeout, NotWritable, PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.gen import rocketmq_v2_pb2 as v2
-from ...proto.java_hash import java_hash
+from ...proto.java_hash import consistent_bucket, java_hash
 from ...proto.recall_handle import encode_handle
 from ...proto.record import Host
 from ...proto.rpc import LATER, Call, Later, MethodTable

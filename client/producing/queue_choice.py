@@ -41,9 +41,8 @@ from typing import Final, Literal, Protocol
 import mmh3
 
 from ...proto.clock import Clock
-from ...proto.consistent_hash import consistent_bucket
 from ...proto.errors import ConfigError, NotWritable, PocketMQError
-from ...proto.java_hash import java_hash
+from ...proto.java_hash import consistent_bucket, java_hash
 from ..message import Message
 from ..queue import Queue, find_queue
 from ..routes import Route

@@ -15,8 +15,7 @@ from pocketmq.client.producing.queue_choice import (
     in_order,
     sharded_queue,
 )
-from pocketmq.proto.consistent_hash import consistent_bucket
-from pocketmq.proto.java_hash import java_hash
+from pocketmq.proto.java_hash import consistent_bucket, java_hash
 
 
 def queues(count: int, *brokers: str) -> tuple[Queue, ...]:

@@ -10,8 +10,7 @@ import pytest
 
 from pocketmq.proto.errors import InvalidArgument
 from pocketmq.tools import cli
-from pocketmq.tools.advice import advice
-from pocketmq.tools.advise import load, measure, message_of, rate_of
+from pocketmq.tools.advise import advice, load, measure, message_of, rate_of
 from pocketmq.tools.bench.stopwatch import Lap
 
 LISTENERS = """

@@ -10,7 +10,7 @@ import pytest
 
 _SCRIPT = """
 import resource
-from pocketmq.tools.allocator import keep_freed_memory
+from pocketmq.tools.process_memory import keep_freed_memory
 
 def round():
     pieces = [bytes(b"x" * (1 << 20)) for _ in range(16)]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pocketmq.tools.collector import DAY_MS, GROWTH, Collector
+from pocketmq.tools.process_memory import DAY_MS, GROWTH, Collector
 
 
 class Rig:

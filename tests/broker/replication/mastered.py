@@ -282,6 +282,7 @@ class Fetcher:
 
     def __init__(self, mastered: Mastered) -> None:
         self.stream, self._receiver = mastered.stream("Fetch")
+        self._bodies: list[list[bytes]] = []
 
     def fetch(self, offset: int = 0, topic: str = TOPIC, **fields: Any) -> None:
         self._receiver.on_message(
@@ -296,7 +297,9 @@ class Fetcher:
     @property
     def bodies(self) -> list[list[bytes]]:
         """The bodies that each answer has brought."""
-        return [bodies_in(reply.records) for reply in self.stream.sent]
+        new = self.stream.sent[len(self._bodies) :]
+        self._bodies += [bodies_in(reply.records) for reply in new]
+        return self._bodies
 
 
 def bodies_in(records: bytes) -> list[bytes]:
