@@ -14,6 +14,7 @@ CODE_FOLDERS = ("broker", "client", "nameserver", "proto", "store", "tools")
 _GENERATED = ROOT / "proto" / "gen"
 
 
+@cache
 def code_files() -> list[Path]:
     """Return the modules of the package, without generated ones."""
     return [ROOT / "__init__.py", *_python(CODE_FOLDERS)]
@@ -55,14 +56,16 @@ def nodes_of(path: Path) -> list[ast.AST]:
     return list(ast.walk(tree_of(path)))
 
 
-def imported_modules(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (line, absolute module) of every import in PATH that runs; not those for type checkers only."""
+@cache
+def imported_modules(path: Path) -> list[tuple[int, str]]:
+    """Return (line, absolute module) of every import in PATH that runs; not those for type checkers only."""
+    found: list[tuple[int, str]] = []
     for node in _running(tree_of(path)):
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield node.lineno, alias.name
+            found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            yield node.lineno, node.module
+            found.append((node.lineno, node.module))
+    return found
 
 
 @cache
@@ -87,3 +90,9 @@ def _running(node: ast.AST) -> Iterator[ast.AST]:
             continue
         yield child
         yield from _running(child)
+
+
+def forget_trees() -> None:
+    """Let go of what was parsed: half a gibibyte, which Python's collector looks through again and again."""
+    for parsed in (tree_of, nodes_of, imported_modules):
+        parsed.cache_clear()
