@@ -1,9 +1,9 @@
 """Consume queues: for each message of one topic and queue, in order, where its record is in the log.
 
-Entries: format/queue_entries.py. A plain queue has one for each message; its files hold 300,000 of them by default. If
-its first message is not number 0 (its older ones were deleted), pre-blank entries stand in front. A batch queue has one
-for each *inner batch*, a record that holds many messages; they are read, recovered, and made again from the log, but
-nothing here writes new batches.
+Both kinds are rows of mapped files full of equal entries (format/queue_entries.py). A plain queue has one for each
+message; its files hold 300,000 of them by default. If its first message is not number 0 (its older ones were deleted),
+pre-blank entries stand in front. A batch queue has one for each *inner batch*, a record that holds many messages; they
+are read, recovered, and made again from the log, but nothing here writes new batches.
 
 Not thread-safe: the store's owner calls it.
 """
@@ -11,25 +11,319 @@ Not thread-safe: the store's owner calls it.
 from __future__ import annotations
 
 import os
+import zlib
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..proto.errors import StoreError
 from ..proto.record_run import Longs
 from .disk import Disk
-from .entry_row import EntryRow, Sum
-from .files import MappedFiles
-from .format.queue_entries import ADDRESS_MAX, BATCH_ENTRY, ENTRY, NOT_COMPACTED
-from .format.rows import Rows
+from .files import MappedFile, MappedFiles
+from .format.queue_entries import (
+    ADDRESS_MAX,
+    BATCH_ENTRY,
+    ENTRY,
+    NOT_COMPACTED,
+    PRE_BLANK_SIZE,
+    leading,
+)
+from .format.rows import RowFormat, Rows, bytes_of
 from .queue_extension import QueueExtension
 
 #: So many messages may be missing in front of a single one; a larger gap needs two in a row that agree on it.
 LONE_GAP_MAX: Final = 1000
 #: So many messages in a row, newer than all others, show that a queue began anew under lower numbers.
 RESTART_LEAST: Final = 3
+
+
+class Sum(NamedTuple):
+    """The CRC of the first SIZE bytes of the file that begins at START of its row."""
+
+    start: int
+    size: int
+    crc: int
+
+
+class EntryRow:
+    """A row of mapped FILES full of equal entries: entry i stands at byte i × its size.
+
+    Every entry type has the fields `log_offset` and `size` first; log offsets never fall from entry to entry.
+
+    max_log_end: where the record of the newest entry ends in the log, −1 if there is no entry. Up to `recover` it is
+    not known, and every file counts as full.
+    sums: CRCs of what the files began with when they were last summed up; entries are only ever added behind that, and
+    a file of which anything else is changed has none.
+    """
+
+    __slots__ = ("entry_size", "files", "format", "max_log_end", "sums")
+
+    def __init__(self, files: MappedFiles, entry_format: RowFormat) -> None:
+        self.files = files
+        self.format = entry_format
+        self.entry_size = entry_format.size
+        self.max_log_end = -1
+        self.sums: tuple[Sum, ...] = ()
+
+    @property
+    def first(self) -> int:
+        """Number of the first entry that the files have a place for."""
+        return self.files.min_offset // self.entry_size
+
+    @property
+    def end(self) -> int:
+        """Number of the next entry; 0 for an empty row."""
+        return self.files.max_offset // self.entry_size
+
+    @property
+    def entries_per_file(self) -> int:
+        return self.files.file_size // self.entry_size
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def all_of(self, file: MappedFile) -> Rows:
+        """Return the entries in FILE up to its position, without a copy."""
+        return self.format.columns(file.view, file.position // self.entry_size)
+
+    def read(self, first: int, count: int) -> Rows:
+        """Return up to COUNT entries from number FIRST on: fewer at the end of their file."""
+        file = self.files.file_at(first * self.entry_size)
+        at = 0 if file is None else first * self.entry_size - file.start
+        if file is None or (count := min(count, (file.position - at) // self.entry_size)) <= 0:
+            return self.format.none()
+        return self.format.columns(file.read(at, count * self.entry_size), count)
+
+    def log_offset(self, number: int) -> int | None:
+        """Return the log offset of entry NUMBER; None if it is not there."""
+        entries = self.read(number, 1)
+        return int(entries["log_offset"][0]) if len(entries) else None
+
+    def behind_hole(self, number: int) -> int:
+        """Return the first number from NUMBER on that has an entry; `end` if none has."""
+        if len(self.read(number, 1)):
+            return number
+        starts = (file.start // self.entry_size for file in self.files.files)
+        return min(self.end, next((start for start in starts if start > number), self.end))
+
+    def holes(self) -> list[tuple[int, int]]:
+        """Return the ranges of entries whose files are missing between others."""
+        files = self.files.files
+        return [
+            (before.end // self.entry_size, after.start // self.entry_size)
+            for before, after in pairwise(files)
+            if before.end != after.start
+        ]
+
+    def first_from(self, log_offset: int) -> int:
+        """Return the number of the first entry, no pre-blank one, at LOG_OFFSET or behind it; `end` if none is."""
+        for file in self.files.files:
+            entries = self.all_of(file)
+            if not _reaches(entries, log_offset):
+                continue
+            offsets, sizes = entries["log_offset"], entries["size"]
+            # Not by halving: one damaged entry must not hide those around it.
+            # Negative ones are damage: what cannot be told counts as there.
+            found = int(((offsets >= log_offset) | (offsets < 0)).argmax())
+            while found < len(entries) and int(sizes[found]) == PRE_BLANK_SIZE:
+                found = _blanks_end(sizes)
+            if found < len(entries):
+                return file.start // self.entry_size + found
+        return self.end
+
+    # --- writing -------------------------------------------------------------------------------------------------
+
+    def add(self, entries: Rows) -> None:
+        """Write ENTRIES behind the last one, over as many files as it takes.
+
+        Raises StoreFull or DiskFailure: then none of them is there.
+        """
+        end = self.files.max_offset
+        try:
+            self.files.append(bytes_of(entries))
+        except StoreError:
+            if self.files.max_offset != end:
+                self.files.truncate(end)
+            raise
+        self.max_log_end = int(entries["log_offset"][-1]) + int(entries["size"][-1])
+
+    def replace(self, number: int, entry: Rows) -> None:
+        """Write the one ENTRY over NUMBER, which is there. Raises StoreFull or DiskFailure."""
+        file = self.files.file_at(number * self.entry_size)
+        assert file is not None, "the entry is there"
+        self.sums = tuple(one for one in self.sums if one.start != file.start)
+        file.put(number * self.entry_size - file.start, entry.tobytes())
+
+    def begin_at(self, number: int) -> None:
+        """Make an empty row begin with entry NUMBER: the places before it in its file become pre-blank.
+
+        Raises StoreFull or DiskFailure: then the row is still empty.
+        """
+        file = self.files.start_at(number * self.entry_size)
+        blanks = self.format.zeros(file.position // self.entry_size)
+        blanks["size"] = PRE_BLANK_SIZE
+        try:
+            file.put(0, bytes_of(blanks))
+        except StoreError:
+            self.files.delete_all()
+            raise
+
+    # --- after a stop --------------------------------------------------------------------------------------------
+
+    def recover(self, last_files: int | None = 3, sums: Iterable[Sum] = ()) -> bool:
+        """Find the end: the first entry, of the last LAST_FILES files (None: of all), that cannot follow the others.
+
+        That is one that is not valid, or whose log offset is lower than one before it. Everything from it on goes:
+        later files are deleted, the rest of its file becomes zero.
+
+        Return whether the files that were read begin as SUMS say; then these are the row's from now on. Each file is
+        read once, and written to only where something has to go: a store may have 100,000.
+        """
+        files = self.files.files
+        begin = 0 if last_files is None else max(0, len(files) - last_files)
+        known = {one.start: one for one in sums}
+        as_summed = True
+        newest = self.max_log_end = -1
+        for file in files[begin:]:
+            data = self._stored(file)
+            own = known.get(file.start, Sum(file.start, 0, 0))
+            is_same = zlib.crc32(data[: own.size]) == own.crc
+            if own.size and is_same and _is_zero(data, own.size):
+                used = own.size  # Its entries were good then.
+            else:
+                good = self._leading_good(self.format.columns(data), newest)
+                used = good * self.entry_size
+            as_summed &= is_same and own.size <= used
+            if used:
+                newest, size, *_ = self.format.read(data, used - self.entry_size)
+                self.max_log_end = -1 if size == PRE_BLANK_SIZE else newest + size
+            if used < file.size:
+                self.files.truncate(file.start + used, zero=not _is_zero(data, used))
+                break
+        if self.max_log_end < 0:
+            self._find_max_log_end()
+        if as_summed:
+            self.sums = tuple(known.values())
+        return as_summed
+
+    def _stored(self, file: MappedFile) -> bytes:
+        """Return the entries of FILE up to where it is one hole to its end: a hole's pages are not worth reading.
+
+        They are read, not mapped: a store may have 100,000 files whose end has to be found.
+        """
+        count = min(-(-file.data_end() // self.entry_size), file.position // self.entry_size)
+        return file.mapping.read(0, count * self.entry_size)
+
+    def _leading_good(self, entries: Rows, newest: int) -> int:
+        """Return how many leading ENTRIES can follow one with log offset NEWEST."""
+        offsets = entries["log_offset"].astype(np.int64)
+        good = (offsets >= 0) & self.valid(entries)
+        if len(good):
+            good[0] &= bool(offsets[0] >= newest)
+            good[1:] &= offsets[1:] >= offsets[:-1]
+        return leading(good)
+
+    def sum_up(self) -> None:
+        """Bring `sums` up to date; only what was added since is read."""
+        known = {one.start: one for one in self.sums}
+        self.sums = tuple(
+            _extended(file, known.get(file.start, Sum(file.start, 0, 0)))
+            for file in self.files.files
+            if file.position
+        )
+
+    def _forget_sums(self) -> None:
+        """Forget the sums of what is no longer there."""
+        ends = {file.start: file.position for file in self.files.files}
+        self.sums = tuple(one for one in self.sums if one.size <= ends.get(one.start, 0))
+
+    def valid(self, entries: Rows) -> NDArray[np.bool_]:
+        """Tell for each entry whether its fields, but for the log offset, can be."""
+        sound: NDArray[np.bool_] = entries["size"] > 0
+        return sound
+
+    def truncate(self, log_end: int) -> int:
+        """Take out the newest entries that point to LOG_END or behind it; return how many.
+
+        The row keeps its place: if nothing is left, the next entry still gets a number that no entry had before the
+        first file's. (Apache deletes the files, and the queue begins at 0 again.)
+        """
+        before = self.end
+        if 0 <= self.max_log_end <= log_end:
+            return 0
+        for file in reversed(self.files.files):
+            entries = self.all_of(file)
+            offsets = entries["log_offset"]
+            good = bisect_left(range(len(entries)), log_end, key=lambda i: int(offsets[i]))
+            if good or file is self.files.files[0]:
+                if file.start + good * self.entry_size != self.files.max_offset:
+                    self.files.truncate(file.start + good * self.entry_size)
+                    self._forget_sums()
+                break
+        self._find_max_log_end()
+        return before - self.end
+
+    def cut_to(self, end: int) -> None:
+        """Take out the entries from number END on; the row keeps its place."""
+        self.files.truncate(end * self.entry_size)
+        self._forget_sums()
+        self._find_max_log_end()
+
+    def _find_max_log_end(self) -> None:
+        self.max_log_end = -1
+        for file in reversed(self.files.files):
+            count = file.position // self.entry_size
+            if count:
+                data = file.mapping.read((count - 1) * self.entry_size, self.entry_size)
+                log_offset, size, *_ = self.format.read(data)
+                if size != PRE_BLANK_SIZE:
+                    self.max_log_end = log_offset + size
+                return
+
+    def delete_expired(self, min_log_offset: int) -> int:
+        """Delete leading files whose entries all point before MIN_LOG_OFFSET, never the last; return how many."""
+        count = 0
+        for file in self.files.files[:-1]:
+            entries = self.all_of(file)
+            if not len(entries) or _reaches(entries, min_log_offset):
+                break
+            count += 1
+        return self.files.delete_leading(count)
+
+    def destroy(self) -> None:
+        """Delete all files and the folder."""
+        self.files.delete_all()
+        self.files.disk.delete_folder(self.files.folder)
+        self.max_log_end = -1
+        self.sums = ()
+
+
+def _reaches(entries: Rows, log_offset: int) -> bool:
+    """Does one of ENTRIES point to LOG_OFFSET or behind it? The last does, unless it is damaged."""
+    offsets = entries["log_offset"]
+    return bool(len(offsets) and (offsets[-1] >= log_offset or (offsets >= log_offset).any()))
+
+
+def _extended(file: MappedFile, known: Sum) -> Sum:
+    """Return the sum of all that FILE holds; KNOWN is that of its beginning."""
+    if known.size == file.position:
+        return known
+    added = file.mapping.read(known.size, file.position - known.size)
+    return Sum(known.start, file.position, zlib.crc32(added, known.crc))
+
+
+def _is_zero(data: bytes, at: int) -> bool:
+    """Is DATA nothing but zeros from AT on?"""
+    return data[at:] == bytes(len(data) - at)
+
+
+def _blanks_end(sizes: NDArray[Any]) -> int:
+    """Return how many leading entries are pre-blank."""
+    return leading(sizes == PRE_BLANK_SIZE)
 
 
 @dataclass(slots=True)
@@ -51,21 +345,21 @@ class Placed:
         self.restarts += other.restarts
 
 
-class ConsumeQueue:
+class ConsumeQueue(EntryRow):
     """Queue QUEUE of TOPIC.
 
     min_offset, max_offset: queue offsets of the oldest message that can be read, and of the next one to come.
     """
 
-    __slots__ = ("_extension", "_log_begin", "_min_offset", "is_followed", "queue", "row", "topic")
+    __slots__ = ("_extension", "_log_begin", "_min_offset", "is_followed", "queue", "topic")
 
     is_batch = False
 
-    def __init__(self, topic: str, queue: int, row: EntryRow) -> None:
+    def __init__(self, files: MappedFiles, topic: str, queue: int) -> None:
+        super().__init__(files, ENTRY)
         self.topic = topic
         self.queue = queue
-        self.row = row
-        self._min_offset = row.first
+        self._min_offset = self.first
         #: Is the log a master's, which may have deleted the topic and made it again, or may be one?
         self.is_followed = False
         #: Where the log begins, if the min offset was not looked for since it does.
@@ -76,28 +370,19 @@ class ConsumeQueue:
     def load(cls, disk: Disk, folder: str, file_size: int, topic: str, queue: int) -> ConsumeQueue:
         """Open the queue in FOLDER/TOPIC/QUEUE (none there: an empty one). Its end is not known until `recover`."""
         path = os.path.join(folder, topic, str(queue))
-        return cls(topic, queue, EntryRow.load(disk, path, file_size, ENTRY, "consume queue"))
-
-    @property
-    def files(self) -> MappedFiles:
-        return self.row.files
+        return cls(MappedFiles.load(disk, path, file_size, what="consume queue"), topic, queue)
 
     @property
     def min_offset(self) -> int:
         begin = self._log_begin
         if begin is not None:
-            self._min_offset = self.row.first_from(begin)
+            self._min_offset = self.first_from(begin)
             self._log_begin = None
         return self._min_offset
 
     @property
     def max_offset(self) -> int:
-        return self.row.end
-
-    @property
-    def max_log_end(self) -> int:
-        """Where the newest message's record ends in the log; −1 without messages."""
-        return self.row.max_log_end
+        return self.end
 
     # --- writing -------------------------------------------------------------------------------------------------
 
@@ -110,17 +395,17 @@ class ConsumeQueue:
         entries["log_offset"] = log_offsets
         entries["size"] = sizes
         entries["tags_code"] = tags_codes
-        if first != self.row.end:
-            assert not self.row.files.files, "a message must follow the one before it"
+        if first != self.end:
+            assert not self.files.files, "a message must follow the one before it"
             self.begin_at(first)
-        self.row.append(entries)
+        self.add(entries)
 
     def begin_at(self, number: int) -> None:
         """Have the next message of an empty queue get NUMBER.
 
         Raises StoreFull or DiskFailure: then the queue is still empty.
         """
-        self.row.begin_at(number)
+        super().begin_at(number)
         self._set_min_offset(number)
 
     def put(
@@ -153,7 +438,7 @@ class ConsumeQueue:
         """Return the numbers of new messages that SAID these, in order: of one that is out of line, its neighbours'."""
         if not len(said):
             return said
-        before = self.row.end if self.row.files.files else int(said[0])
+        before = self.end if self.files.files else int(said[0])
         due = np.concatenate((np.array([before]), said[:-1] + 1))
         is_out = np.append((said[:-1] != due[:-1]) & (said[1:] == due[:-1] + 1), False)
         return np.where(is_out, due, said)
@@ -161,10 +446,10 @@ class ConsumeQueue:
     def _put_run(self, first: int, fields: tuple[Longs, Longs, Longs], placed: Placed) -> None:
         """Enter messages of consecutive numbers from FIRST on, all newer than the queue."""
         count = len(fields[0])
-        empty = not self.row.files.files
-        if first < self.row.end and self._has_one_from(first - 1):
-            self.row.cut_to(first)
-        gap = first - self.row.end
+        empty = not self.files.files
+        if first < self.end and self._has_one_from(first - 1):
+            self.cut_to(first)
+        gap = first - self.end
         if first < 0 or (not empty and gap > LONE_GAP_MAX and count == 1):
             placed.misplaced += count
             return
@@ -182,16 +467,16 @@ class ConsumeQueue:
 
     def _has_one_from(self, number: int) -> bool:
         """Is one message, whose number was ahead of what follows now, all that the queue has from NUMBER on?"""
-        newest = self.row.log_offset(self.row.end - 1)
+        newest = self.log_offset(self.end - 1)
         return (
             number >= self.min_offset
-            and newest == self.row.log_offset(number)
-            and newest != self.row.log_offset(number - 1)
+            and newest == self.log_offset(number)
+            and newest != self.log_offset(number - 1)
         )
 
     def _fill(self, gap: int, fields: tuple[Longs, Longs, Longs]) -> None:
         """Repeat the first entry of FIELDS until only it fits behind."""
-        first = self.row.end
+        first = self.end
         self.append(first, *(np.repeat(column[:1], gap) for column in fields))
 
     def repeat_neighbour(self, number: int) -> None:
@@ -199,14 +484,12 @@ class ConsumeQueue:
 
         Without either it stays. Raises StoreFull or DiskFailure.
         """
-        own = self.row.log_offset(number)
+        own = self.log_offset(number)
         others = [
-            other
-            for other in (number + 1, number - 1)
-            if self.row.log_offset(other) not in (None, own)
+            other for other in (number + 1, number - 1) if self.log_offset(other) not in (None, own)
         ]
         if others and min(others) >= self.min_offset:
-            self.row.replace(number, self.row.read(others[0], 1))
+            self.replace(number, self.read(others[0], 1))
 
     # --- reading -------------------------------------------------------------------------------------------------
 
@@ -215,7 +498,7 @@ class ConsumeQueue:
 
         Fewer at the end of a file; none behind the end, below `min_offset`, and where a file is missing.
         """
-        entries = self.row.read(first, count if first >= self.min_offset else 0)
+        entries = self.read(first, count if first >= self.min_offset else 0)
         return (
             entries["log_offset"].astype(np.int64),
             entries["size"].astype(np.int64),
@@ -237,25 +520,13 @@ class ConsumeQueue:
 
     def offset_behind_hole(self, offset: int) -> int:
         """Return the first queue offset from OFFSET on that has an entry; `max_offset` if none has."""
-        return self.row.behind_hole(max(offset, self.min_offset))
-
-    def log_offset(self, number: int) -> int | None:
-        """Return where the record of message NUMBER is in the log; None if there is no such entry."""
-        return self.row.log_offset(number)
-
-    def holes(self) -> list[tuple[int, int]]:
-        """Return the ranges [from, to) of queue offsets whose files are missing between others."""
-        return self.row.holes()
+        return self.behind_hole(max(offset, self.min_offset))
 
     # --- after a stop, and cleaning ------------------------------------------------------------------------------
 
-    def recover(self, last_files: int | None = 3, sums: Iterable[Sum] = ()) -> bool:
-        """Find the end of the queue, and return whether it is as SUMS say, see `EntryRow.recover`."""
-        return self.row.recover(last_files, sums)
-
     def truncate(self, log_end: int) -> int:
         """Take out the messages whose records begin at LOG_END or behind it; return how many."""
-        count = self.row.truncate(log_end)
+        count = super().truncate(log_end)
         if count:
             self._set_min_offset(min(self.min_offset, self.max_offset))
         return count
@@ -273,27 +544,17 @@ class ConsumeQueue:
 
     def delete_expired(self, min_log_offset: int) -> int:
         """Delete leading files that only hold messages before MIN_LOG_OFFSET, never the last; return how many."""
-        count = self.row.delete_expired(min_log_offset)
+        count = super().delete_expired(min_log_offset)
         self.correct_min_offset(min_log_offset)
         return count
 
     def destroy(self) -> None:
         """Delete the queue with its folder; it is empty then, and begins anew."""
-        self.row.destroy()
+        super().destroy()
         self._set_min_offset(0)
 
 
-class _BatchRow(EntryRow):
-    __slots__ = ()
-
-    def valid(self, entries: Rows) -> NDArray[np.bool_]:
-        sound: NDArray[np.bool_] = (
-            (entries["size"] > 0) & (entries["base"] >= 0) & (entries["count"] > 0)
-        )
-        return sound
-
-
-class BatchConsumeQueue:
+class BatchConsumeQueue(EntryRow):
     """Queue QUEUE of TOPIC.
 
     min_offset, max_offset: queue offsets of the oldest message that can be read, and of the next one to come.
@@ -301,10 +562,10 @@ class BatchConsumeQueue:
 
     is_batch = True
 
-    def __init__(self, topic: str, queue: int, row: EntryRow) -> None:
+    def __init__(self, files: MappedFiles, topic: str, queue: int) -> None:
+        super().__init__(files, BATCH_ENTRY)
         self.topic = topic
         self.queue = queue
-        self.row = row
         self.min_offset = 0
         self.max_offset = 0
 
@@ -315,17 +576,14 @@ class BatchConsumeQueue:
         """Open the queue in FOLDER/TOPIC/QUEUE (none there: an empty one). Its end is not known until `recover`."""
         path = os.path.join(folder, topic, str(queue))
         return cls(
-            topic, queue, _BatchRow.load(disk, path, file_size, BATCH_ENTRY, "batch consume queue")
+            MappedFiles.load(disk, path, file_size, what="batch consume queue"), topic, queue
         )
 
-    @property
-    def files(self) -> MappedFiles:
-        return self.row.files
-
-    @property
-    def max_log_end(self) -> int:
-        """Where the newest batch's record ends in the log; −1 without batches."""
-        return self.row.max_log_end
+    def valid(self, entries: Rows) -> NDArray[np.bool_]:
+        sound: NDArray[np.bool_] = (
+            (entries["size"] > 0) & (entries["base"] >= 0) & (entries["count"] > 0)
+        )
+        return sound
 
     def put(
         self,
@@ -355,8 +613,8 @@ class BatchConsumeQueue:
             entries["base"] = bases[rows]
             entries["count"] = counts[rows]
             entries["compacted"] = NOT_COMPACTED
-            first = not self.row.end
-            self.row.append(entries)
+            first = not self.end
+            self.add(entries)
             self._find_max()
             if first:
                 self.min_offset = int(bases[rows[0]])
@@ -370,7 +628,7 @@ class BatchConsumeQueue:
         """Return log offsets, sizes, tags codes, first queue offsets and numbers of messages of up to COUNT batches,
         from the one on that holds queue offset FIRST; fewer at the end of a file."""
         number = self._batch_of(first)
-        entries = self.row.read(number, count) if number is not None else BATCH_ENTRY.none()
+        entries = self.read(number, count) if number is not None else BATCH_ENTRY.none()
         names = ("log_offset", "size", "tags_code", "base", "count")
         columns = [entries[name].astype(np.int64) for name in names]
         return columns[0], columns[1], columns[2], columns[3], columns[4]
@@ -381,20 +639,20 @@ class BatchConsumeQueue:
             return None
         chosen = None
         for file in self.files.files:
-            bases = self.row.all_of(file)["base"]
+            bases = self.all_of(file)["base"]
             if not len(bases) or (chosen is not None and int(bases[0]) > offset):
                 break
             place = int(np.searchsorted(bases, offset, "right"))
-            chosen = file.start // self.row.entry_size + max(0, place - 1)
+            chosen = file.start // self.entry_size + max(0, place - 1)
         return chosen
 
     # --- after a stop, and cleaning ------------------------------------------------------------------------------
 
     def recover(self, last_files: int | None = 3, sums: Iterable[Sum] = ()) -> bool:
         """Find the end of the queue, and return whether it is as SUMS say, see `EntryRow.recover`."""
-        as_summed = self.row.recover(last_files, sums)
+        as_summed = super().recover(last_files, sums)
         self._find_max()
-        first = self.row.read(self.row.first, 1)
+        first = self.read(self.first, 1)
         self.min_offset = int(first["base"][0]) if len(first) else 0
         return as_summed
 
@@ -402,28 +660,28 @@ class BatchConsumeQueue:
         self.max_offset = 0
         last = next((file for file in reversed(self.files.files) if file.position), None)
         if last is not None:
-            entries = self.row.all_of(last)
+            entries = self.all_of(last)
             self.max_offset = int(entries["base"][-1]) + int(entries["count"][-1])
 
     def truncate(self, log_end: int) -> int:
         """Take out the batches whose records begin at LOG_END or behind it; return how many."""
-        count = self.row.truncate(log_end)
+        count = super().truncate(log_end)
         self._find_max()
         self.min_offset = min(self.min_offset, self.max_offset)
         return count
 
     def correct_min_offset(self, min_log_offset: int) -> None:
         """Set `min_offset` to the first message whose record lies at MIN_LOG_OFFSET or behind it."""
-        entries = self.row.read(self.row.first_from(min_log_offset), 1)
+        entries = self.read(self.first_from(min_log_offset), 1)
         self.min_offset = int(entries["base"][0]) if len(entries) else self.max_offset
 
     def delete_expired(self, min_log_offset: int) -> int:
         """Delete leading files that only hold batches before MIN_LOG_OFFSET, never the last; return how many."""
-        count = self.row.delete_expired(min_log_offset)
+        count = super().delete_expired(min_log_offset)
         self.correct_min_offset(min_log_offset)
         return count
 
     def destroy(self) -> None:
         """Delete the queue with its folder; it is empty then."""
-        self.row.destroy()
+        super().destroy()
         self.min_offset = self.max_offset = 0

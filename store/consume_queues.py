@@ -14,9 +14,8 @@ from typing import Final
 
 from ..proto.errors import StoreRefused
 from .config import StoreConfig
-from .consume_queue import BatchConsumeQueue, ConsumeQueue
+from .consume_queue import BatchConsumeQueue, ConsumeQueue, Sum
 from .disk import Disk
-from .entry_row import Sum
 from .files import FolderSync, Syncable, SyncTogether
 from .format.state_tables import parse_topics
 
@@ -184,7 +183,7 @@ class ConsumeQueues:
         """Sum up every queue whose entries the log determines, see `EntryRow.sums`."""
         for one in self:
             if not one.topic.startswith(LIGHT_PREFIX):
-                one.row.sum_up()
+                one.sum_up()
 
     def truncate(self, log_end: int) -> int:
         """Take out every entry that points to LOG_END or behind it; return how many."""

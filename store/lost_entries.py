@@ -178,9 +178,9 @@ class LostEntries:
         entries["log_offset"], entries["size"] = found.log_offset, found.sizes
         entries["tags_code"] = self._parts.dispatcher.tags_codes(file.data, found, queue.topic)
         for row, number in enumerate(found.queue_offset.tolist()):
-            if queue.row.read(number, 1).tobytes() == entries[row].tobytes():
+            if queue.read(number, 1).tobytes() == entries[row].tobytes():
                 continue
-            queue.row.replace(number, entries[row : row + 1])
+            queue.replace(number, entries[row : row + 1])
             self._parts.queues.touch(queue)
             self.count += 1
             logger.warning(

@@ -271,11 +271,11 @@ def reached_entries(queue: Queue) -> tuple[Longs, Longs]:
     """Return queue offset and log offset of each entry of QUEUE, one of our store's, that a consumer can reach."""
     numbers, offsets = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for file in queue.files.files:
-        entries = queue.row.all_of(file)
+        entries = queue.all_of(file)
         if queue.is_batch:
             number = entries["base"].astype(np.int64)
         else:
-            number = file.start // queue.row.entry_size + np.arange(len(entries))
+            number = file.start // queue.entry_size + np.arange(len(entries))
         kept = (number >= queue.min_offset) & (entries["size"] != PRE_BLANK_SIZE)
         numbers.append(number[kept])
         offsets.append(entries["log_offset"][kept].astype(np.int64))

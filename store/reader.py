@@ -347,7 +347,7 @@ class Reader:
         if queue.log_offset(said) == log_offset:
             return said
         if queue.log_offset(number - 1) == log_offset:
-            return queue.row.first_from(log_offset)
+            return queue.first_from(log_offset)
         return number
 
     def _number_at(self, log_offset: int) -> int | None:

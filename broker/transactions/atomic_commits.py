@@ -193,7 +193,7 @@ class AtomicCommits:
         """Take in the records from number COPIED on; the file has not the offsets of those from BEGIN on."""
         entries = self._store.queues.get(COMMIT_TOPIC, 0)
         assert entries is not None, "it has bounds"
-        window = entries.row.first_from(max(0, self._store.max_log_offset - _WINDOW_BYTES))
+        window = entries.first_from(max(0, self._store.max_log_offset - _WINDOW_BYTES))
         moved = 0
         for found in found_commits(self._store, max(low, min(window, copied))):
             number = found.record.number

@@ -99,7 +99,7 @@ def _copies(
         entries = store.queues.get(topic, queue)
         if entries is None:
             continue
-        begin = entries.row.first_from(min(wanted))
+        begin = entries.first_from(min(wanted))
         for slices in slices_from(store, topic, queue, begin):
             for at, unique, row, log_offset in copies_in(slices.records, slices.sizes, wanted):
                 place = CopyPlace(int(slices.queue_offsets[row]), log_offset)

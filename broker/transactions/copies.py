@@ -65,7 +65,7 @@ def _copies(store: MessageStore, topic: str, queue: int, log_offset: int) -> Ite
     entries = store.queues.get(topic, queue)
     if entries is None:
         return
-    begin = entries.row.first_from(log_offset)
+    begin = entries.first_from(log_offset)
     for slices in slices_from(store, topic, queue, begin):
         columns = parse_run(slices.records, starts_of(slices.sizes))
         wanted = columns.well_formed

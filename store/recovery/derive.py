@@ -100,8 +100,7 @@ def plain_fault(
         nothing = np.zeros(0, np.int64)
         files = queue.files.files
         strange = (
-            _has_strangers(queue.row.all_of(one), nothing, (-1, -1), log, read_from)
-            for one in files
+            _has_strangers(queue.all_of(one), nothing, (-1, -1), log, read_from) for one in files
         )
         return _STRANGERS if any(strange) else None
     numbers, offsets, sizes = records.joined()
@@ -109,8 +108,8 @@ def plain_fault(
         return None  # Numbered anew, or numbers given twice: ConsumeQueue.put decides.
     claimed = np.zeros(len(numbers), np.bool_)
     for file in queue.files.files:
-        entries = queue.row.all_of(file)
-        first = file.start // queue.row.entry_size
+        entries = queue.all_of(file)
+        first = file.start // queue.entry_size
         low, high = np.searchsorted(numbers, (first, first + len(entries)))
         places = numbers[low:high] - first
         own = entries[places]
@@ -165,7 +164,7 @@ def _offset_in(entries: Entries) -> Callable[[int], int]:
 def batch_fault(queue: BatchConsumeQueue, records: QueueRecords) -> str | None:
     """Return how the entries of QUEUE contradict RECORDS; None if there is nothing but missing ones at its end."""
     _, offsets, sizes = records.joined()
-    entries = np.concatenate([queue.row.all_of(file) for file in queue.files.files])
+    entries = np.concatenate([queue.all_of(file) for file in queue.files.files])
     known = entries["log_offset"].astype(np.int64)
     first = int(np.searchsorted(known, offsets[0]))
     known, known_sizes = known[first:], entries["size"][first:].astype(np.int64)
@@ -265,7 +264,7 @@ class Derivation:
             queue = self._queue(name)
             if queue is None:
                 continue
-            newest = queue.row.log_offset(queue.row.end - 1)
+            newest = queue.log_offset(queue.end - 1)
             if newest is not None and found.has(newest):
                 queue.truncate(newest)
                 self._redone += 1

@@ -396,7 +396,7 @@ def _continues(scanned: ScannedFile, first: int, queues: ConsumeQueues) -> bool:
         wanted = following.get((topic, queue))
         if wanted is None:
             known = queues.get(topic, queue)
-            wanted = 0 if known is None else known.row.first_from(begin)
+            wanted = 0 if known is None else known.first_from(begin)
         if int(columns.queue_offset[rows[0]]) != wanted:
             return False
     return True

@@ -21,8 +21,8 @@ from dataclasses import astuple, dataclass, field, fields, replace
 from typing import Final
 
 from ..commit_log import CommitLog
+from ..consume_queue import Sum
 from ..disk import Disk
-from ..entry_row import Sum
 from ..format.index import IndexHeader
 from ..message_index import MessageIndex
 from ..parts import StoreParts
@@ -169,7 +169,7 @@ class VerifiedSnapshot:
     def save(self, disk: Disk, folder: str) -> None:
         """Replace the file in FOLDER."""
         queues = {f"{one.topic}/{one.queue}": end for one, end in self._ends.items()}
-        sums = {f"{one.topic}/{one.queue}": one.row.sums for one in self._ends if one.row.sums}
+        sums = {f"{one.topic}/{one.queue}": one.sums for one in self._ends if one.sums}
         replace(self._rest, queues=queues, sums=sums).save(disk, folder)
 
 

@@ -121,7 +121,7 @@ def test_a_queue_that_apache_numbered_anew_is_read_as_it_is(tmp_path: Path) -> N
     """Its entries stand two places before the numbers in their records."""
     store = filled(tmp_path)
     moved = entries_of(tmp_path)[2 * ENTRY_SIZE :]
-    store.queues.get("A", 0).row.files.truncate(len(moved))  # type: ignore[union-attr]
+    store.queues.get("A", 0).files.truncate(len(moved))  # type: ignore[union-attr]
     with open(queue_file(tmp_path), "r+b") as raw:
         raw.write(moved)
 
@@ -214,8 +214,8 @@ def test_a_spoilt_last_entry_of_a_file_neither_hides_nor_deletes_those_before_it
     store.append(make_run("A", 0, bodies))
     queue = store.queues.get("A", 0)
     assert queue is not None
-    per_file = queue.row.entries_per_file
-    begin = queue.row.log_offset(5)
+    per_file = queue.entries_per_file
+    begin = queue.log_offset(5)
     assert begin is not None
     with open(queue_file(tmp_path), "r+b") as raw:
         raw.seek((per_file - 1) * ENTRY_SIZE)

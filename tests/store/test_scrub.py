@@ -167,7 +167,7 @@ def test_batch_entries_that_contradict_the_log_are_told(
     ticked(store, clock, 60)
     assert "contradict the log" not in caplog.text
 
-    file.put(20 * queue.row.entry_size, bytes(6) + b"\xff\xff")
+    file.put(20 * queue.entry_size, bytes(6) + b"\xff\xff")
     clock.now_ms += ROUND_MS
     ticked(store, clock, 60)
 

@@ -25,10 +25,9 @@ from ...proto.errors import PocketMQError
 from ...proto.record import SYS_PREPARED, Record, decode_record
 from ...proto.record_run import Longs
 from ...store.apache.settings import ApacheSettings
-from ...store.consume_queue import BatchConsumeQueue, ConsumeQueue
+from ...store.consume_queue import BatchConsumeQueue, ConsumeQueue, EntryRow
 from ...store.disk import Disk
 from ...store.dispatch import by_queue
-from ...store.entry_row import EntryRow
 from ...store.files import MappedFile, equal_file_size
 from ...store.format.queue_entries import PRE_BLANK_SIZE
 from ...store.recovery.scan import FileScan, ScannedFile
@@ -260,7 +259,7 @@ class _Gathering:
         kind = BatchConsumeQueue if folder.endswith("batchconsumequeue") else ConsumeQueue
         length = equal_file_size(self._disk, path) or size
         try:
-            return kind.load(self._disk, folder, length, *name).row
+            return kind.load(self._disk, folder, length, *name)
         except PocketMQError as error:
             self._found.notes.append(f"not looked at: {error.message}")
             return None
