@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -17,6 +18,7 @@ from pocketmq.proto.errors import (
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
+from pocketmq.store.flush import FlushJob
 
 from ...numbered import numbered_run
 from ...runs import bodies_of, make_run
@@ -258,6 +260,16 @@ async def test_nothing_is_stored_or_acknowledged_from_the_turn_of_the_end_on(
         assert mastered.store.max_log_offset == end
 
 
+class Held:
+    """Something whose sync ends when the test says so; what is to be synced behind it waits."""
+
+    def __init__(self, goes_on: Event) -> None:
+        self._goes_on = goes_on
+
+    def sync(self) -> None:
+        self._goes_on.wait()
+
+
 async def test_what_the_device_has_is_not_acknowledged_by_who_is_master_no_more(
     tmp_path: Path,
 ) -> None:
@@ -266,9 +278,14 @@ async def test_what_the_device_has_is_not_acknowledged_by_who_is_master_no_more(
         await mastered.topic()
         sender = Sender(mastered)
         mastered.mastership.over = None
-        run = await sender.send(b"1", acks=pb.DISK)
-        assert sender.answer(run) is None
-        mastered.mastership.over = FENCED  # By its lease: nobody was told.
+        goes_on = Event()
+        mastered.store.flusher.submit(FlushJob([Held(goes_on)], lambda _: None))
+        try:
+            run = await sender.send(b"1", acks=pb.DISK)
+            assert sender.answer(run) is None
+            mastered.mastership.over = FENCED  # By its lease: nobody was told.
+        finally:
+            goes_on.set()
 
         while sender.answer(run) is None:  # noqa: ASYNC110 (a thread has to come round first)
             await asyncio.sleep(0.001)
