@@ -34,16 +34,19 @@ def kept(mastered: Mastered) -> list[bytes]:
 
 # --- fetches
 
+EITHER_FETCH = pytest.mark.parametrize(
+    "wanted",
+    [{}, {"filter": pb.Filter(kind=pb.Filter.TAG, expression="a")}],
+    ids=["all", "filtered"],
+)
 
-@pytest.mark.parametrize("filtering", [False, True])
+
+@EITHER_FETCH
 async def test_a_fetch_that_waits_is_woken_when_messages_are_confirmed(
-    tmp_path: Path, filtering: bool
+    tmp_path: Path, wanted: dict[str, Any]
 ) -> None:
     async with Mastered(tmp_path) as mastered:
         await mastered.topic()
-        wanted: dict[str, Any] = (
-            {"filter": pb.Filter(kind=pb.Filter.TAG, expression="a")} if filtering else {}
-        )
         sender, fetcher = Sender(mastered), Fetcher(mastered)
         fetcher.wait(**wanted)
         await sender.send(b"1", b"2", properties={"TAGS": "a"})
@@ -57,16 +60,13 @@ async def test_a_fetch_that_waits_is_woken_when_messages_are_confirmed(
         assert fetcher.stream.sent[0].max_offset == 2
 
 
-@pytest.mark.parametrize("filtering", [False, True])
+@EITHER_FETCH
 async def test_a_reader_that_is_ahead_of_what_is_confirmed_waits(
-    tmp_path: Path, filtering: bool
+    tmp_path: Path, wanted: dict[str, Any]
 ) -> None:
     """It read what another master had confirmed; that it is ahead is no error, and no reason to spin."""
     async with Mastered(tmp_path) as mastered:
         await mastered.topic()
-        wanted: dict[str, Any] = (
-            {"filter": pb.Filter(kind=pb.Filter.TAG, expression="a")} if filtering else {}
-        )
         sender, fetcher = Sender(mastered), Fetcher(mastered)
         await sender.send(b"1", b"2", properties={"TAGS": "a"})
         fetcher.wait(offset=2, **wanted)

@@ -210,25 +210,16 @@ async def test_nothing_is_stored_or_acknowledged_from_the_turn_of_the_end_on(
             "QueryAssignment", v2.QueryAssignmentRequest(topic={"name": TOPIC}), V2
         )
         assert receive.answer is not None  # Nothing waits there.
-        lease = mastered.begin(
-            "LeaseQueues",
-            pb.LeaseRequest(
-                group="g",
-                member_id="m",
-                queues=[pb.QueueLease(topic=TOPIC, queue=0)],
-                wait_ms=5_000,
-            ),
+        asked = pb.LeaseRequest(
+            group="g",
+            member_id="m",
+            queues=[pb.QueueLease(topic=TOPIC, queue=0)],
+            wait_ms=5_000,
         )
+        lease = mastered.begin("LeaseQueues", asked)
         assert lease.answer is not None
-        other = mastered.begin(
-            "LeaseQueues",
-            pb.LeaseRequest(
-                group="g",
-                member_id="n",
-                queues=[pb.QueueLease(topic=TOPIC, queue=0)],
-                wait_ms=5_000,
-            ),
-        )
+        asked.member_id = "n"
+        other = mastered.begin("LeaseQueues", asked)
         await mastered.turns()
         end = mastered.store.max_log_offset
         # In the very turn of the end: this is not appended yet.

@@ -30,7 +30,19 @@ def pair(tmp_path: Path) -> tuple[Master, Follower, Link]:
     return master, follower, Link(master, follower)
 
 
+@pytest.fixture
+def failing(tmp_path: Path) -> tuple[Master, Follower, Link, FaultyDisk]:
+    """A pair that has settled, and the follower's disk, which can fail."""
+    clock, disk = Hand(), FaultyDisk()
+    master = Master(tmp_path / "master", clock)
+    follower = Follower(tmp_path / "follower", clock, disk)
+    link = Link(master, follower)
+    link.settle()
+    return master, follower, link, disk
+
+
 Pair = tuple[Master, Follower, Link]
+FailingPair = tuple[Master, Follower, Link, FaultyDisk]
 
 
 def state_of(master: Master) -> dict[str, object]:
@@ -289,15 +301,11 @@ def test_what_cannot_be_is_refused_and_nothing_is_lost(
     assert follower.tables() == state_of(master)
 
 
-def test_a_follower_without_room_takes_it_in_later(tmp_path: Path) -> None:
-    clock, disk = Hand(), FaultyDisk()
-    master = Master(tmp_path / "master", clock)
-    follower = Follower(tmp_path / "follower", clock, disk)
-    link = Link(master, follower)
-    link.settle()
+def test_a_follower_without_room_takes_it_in_later(failing: FailingPair) -> None:
+    master, follower, link, disk = failing
     disk.run_full("changes")
     master.put_topic("A")
-    link.change(clock.now_ms)
+    link.change(master.clock.now_ms)
     with pytest.raises(StoreError):
         link.deliver()
     link.cut()
@@ -308,28 +316,20 @@ def test_a_follower_without_room_takes_it_in_later(tmp_path: Path) -> None:
     assert follower.tables() == state_of(master)
 
 
-def test_a_log_counts_as_synced_once_its_topics_are(tmp_path: Path) -> None:
-    clock, disk = Hand(), FaultyDisk()
-    master = Master(tmp_path / "master", clock)
-    follower = Follower(tmp_path / "follower", clock, disk)
-    link = Link(master, follower)
-    link.settle()
+def test_a_log_counts_as_synced_once_its_topics_are(failing: FailingPair) -> None:
+    master, follower, link, disk = failing
     told: list[str] = []
     follower.sink.when_kept(lambda: told.append("at once"))
     disk.break_syncs("changes")
     master.put_topic("A")
-    link.change(clock.now_ms)
+    link.change(master.clock.now_ms)
     link.deliver()
     follower.sink.when_kept(lambda: told.append("never"))
     assert told == ["at once"]
 
 
-def test_offsets_that_cannot_be_saved_are_not_acknowledged(tmp_path: Path) -> None:
-    clock, disk = Hand(), FaultyDisk()
-    master = Master(tmp_path / "master", clock)
-    follower = Follower(tmp_path / "follower", clock, disk)
-    link = Link(master, follower)
-    link.settle()
+def test_offsets_that_cannot_be_saved_are_not_acknowledged(failing: FailingPair) -> None:
+    master, follower, link, disk = failing
     master.send()
     master.offsets.commit("A", "g", 0, 1)
     told: list[PocketMQError | None] = []
