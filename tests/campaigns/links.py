@@ -61,7 +61,7 @@ class Links:
             try:
                 await self._carry((who, target), reader, writer, host, int(number))
             except asyncio.CancelledError:
-                pass  # It was snapped; asyncio's server would make an error of it.
+                task.uncancel()  # It was snapped; asyncio's server would make an error of it.
             finally:
                 del self._open[task]
                 writer.transport.abort()

@@ -18,6 +18,14 @@ from .stored import ends_of, open_stopped, queues_of, replica_files
 from .workload import QUEUES, TOPIC, Workload
 
 
+async def at_work(history: History) -> None:
+    """Return once clients have got on: fifty more messages acknowledged, and offsets of all queues committed."""
+    limit = len(history.acknowledged) + 50
+    async with asyncio.timeout(60):
+        while len(history.acknowledged) < limit or len(history.committed) < QUEUES:  # noqa: ASYNC110 (many add to it)
+            await asyncio.sleep(0.01)
+
+
 @pytest.mark.processes
 @pytest.mark.campaign
 async def test_what_clients_write_down_of_a_broker_that_is_killed_passes(tmp_path: Path) -> None:
@@ -34,10 +42,10 @@ async def test_what_clients_write_down_of_a_broker_that_is_killed_passes(tmp_pat
     workload = Workload(server.nameserver, history, seed=7, acks=("disk", "memory"))
     try:
         await workload.start()
-        await asyncio.sleep(1.0)
+        await at_work(history)
         await asyncio.to_thread(server.kill)
         server = await asyncio.to_thread(serve)
-        await asyncio.sleep(1.0)
+        await at_work(history)
         await workload.stop_sending()
         store = open_stopped(StoreConfig(path=str(root), **yaml.safe_load(CONFIG)["store"]))
         history.queues, history.confirm = queues_of(store, TOPIC, QUEUES), store.max_log_offset

@@ -303,7 +303,7 @@ async def first_life(life: _Life) -> None:
     late_ms = life.clock.now_ms() + 60_000
     if await life.send(["recalled"], 0, TIMER_DELIVER_MS=str(late_ms)):
         handle = encode_handle(TOPIC, "broker-a", late_ms, "recalled")
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(1.5)  # On virtual time: its timer is written by then.
         if await life.ask("Recall", pb.RecallRequest(topic=TOPIC, handle=handle)):
             ledger.gone.add("recalled")
         else:

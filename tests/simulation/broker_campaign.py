@@ -17,6 +17,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from multiprocessing import Pool
@@ -213,17 +214,14 @@ class Campaign:
             try:
                 reply: pb.ProduceReply = await client.exchange("Produce", run, pb.ProduceReply)
                 return reply
-            except TimeoutError:
-                pass
             except (SequenceBroken, ProducerUnknown) as error:
                 # What was acknowledged before it is gone: the checker has to say so as well.
                 self._broken = error
                 return None
-            except PocketMQError:
-                pass
-            if self._is_over:
-                return None
-            await client.turn()
+            except (PocketMQError, TimeoutError):
+                if self._is_over:
+                    return None
+                await client.turn()
 
     async def produce_to_memory(self) -> None:
         """Send with acks="memory", each once."""
@@ -276,11 +274,9 @@ class Campaign:
         request = pb.CommitOffsetsRequest(
             group=GROUP, offsets=[pb.GroupOffset(topic=TOPIC, queue=queue, offset=offset)]
         )
-        try:
+        with suppress(PocketMQError, TimeoutError):  # The next commit takes it along.
             await client.ask("CommitOffsets", request, pb.CommitOffsetsReply)
             self.history.committed.append(Committed(GROUP, queue, offset))
-        except (PocketMQError, TimeoutError):
-            pass
 
     # --- troubles
 

@@ -70,8 +70,8 @@ _TABLES_MAX_S: Final = 5.0
 _LOOK_S: Final = 0.1
 #: Of the three seconds for which a master that stops goes on sending: so long its port for requests was closed, and so
 #: long nothing more came.
-_STOPPING_S: Final = 1.5
-_QUIET_S: Final = 1.0
+STOPPING_S: Final = 1.5
+QUIET_S: Final = 1.0
 
 
 class OtherHistory(StoreRefused):
@@ -513,10 +513,10 @@ class JavaFollower:
     async def _note_stop(self, now_s: float) -> None:
         """Note the end of the log if the master, which has closed the connection, has stopped in order."""
         store = self._opened
-        if self._refused_s is None or now_s - self._refused_s < _STOPPING_S:
+        if self._refused_s is None or now_s - self._refused_s < STOPPING_S:
             return
         whole = store.raw_end == store.max_log_offset >= self.master_end
-        if whole and now_s - self._bytes_s >= _QUIET_S:
+        if whole and now_s - self._bytes_s >= QUIET_S:
             await synced(store, store.max_log_offset)
             self._apply_tables()
             self._save_note(stopped_at=store.max_log_offset)

@@ -139,7 +139,7 @@ class JavaMasterDouble:
     async def _serve_log(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._note_serving()
         self._writers[1].append(writer)
-        try:
+        with suppress(asyncio.IncompleteReadError, OSError):  # The follower has gone.
             if self.epochs:
                 self.handshakes.append(await reader.readexactly(16))
                 last = self.epochs[-1][0]
@@ -157,8 +157,6 @@ class JavaMasterDouble:
                     at += len(data)
                 await asyncio.sleep(0.01)
             await listening
-        except (asyncio.IncompleteReadError, OSError):
-            pass
         writer.close()
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:

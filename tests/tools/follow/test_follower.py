@@ -16,7 +16,13 @@ from pocketmq.proto.errors import PocketMQError, StoreRefused
 from pocketmq.store.format.replica_files import parse_epochs
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.tools.follow.follower import LEARNER_ID, JavaFollower, OtherHistory
+from pocketmq.tools.follow.follower import (
+    LEARNER_ID,
+    QUIET_S,
+    STOPPING_S,
+    JavaFollower,
+    OtherHistory,
+)
 from pocketmq.tools.follow.note import check_promoted, read_note
 
 from ...runs import Hand, make_run, open_store
@@ -60,6 +66,13 @@ async def until(condition: Callable[[], bool], task: asyncio.Future[Any]) -> Non
             await task
         await asyncio.sleep(0.01)
     raise AssertionError("it did not come to that")
+
+
+async def refused(follower: JavaFollower, task: asyncio.Future[Any]) -> float:
+    """Return since when the master's port for requests refuses FOLLOWER, by the loop's time."""
+    await until(lambda: follower._refused_s is not None, task)
+    assert follower._refused_s is not None
+    return follower._refused_s
 
 
 def has_trouble(follower: JavaFollower) -> Callable[[], bool]:
@@ -135,14 +148,25 @@ async def test_what_the_device_has_is_reported(tmp_path: Path) -> None:
     store.close()
 
 
-async def test_tables_are_written_once_the_log_is_there(tmp_path: Path) -> None:
+async def test_tables_are_written_once_the_log_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No offset stands before its messages, whenever the master is lost for good."""
     store, _, _ = master_of(tmp_path)
     master = await JavaMasterDouble(store, tmp_path, frame=0).start()  # It holds its log back.
     disk, offsets = OsDisk(), str(tmp_path / "ours" / "config" / "consumerOffset.json")
-    async with running(follower := follower_of(tmp_path, master)) as task:
+    follower, looks = follower_of(tmp_path, master), 0
+    apply_tables = follower._apply_tables
+
+    def look() -> None:
+        nonlocal looks
+        looks += follower._tables is not None
+        apply_tables()
+
+    monkeypatch.setattr(follower, "_apply_tables", look)
+    async with running(follower) as task:
         await until(lambda: follower.master_end == store.max_log_offset, task)
-        await asyncio.sleep(1.5)
+        await until(lambda: looks >= 3, task)
         assert 0 < follower.end < store.max_log_offset
         assert not disk.exists(offsets)
         master.frame = 700
@@ -303,18 +327,21 @@ async def test_two_brokers_are_not_taken_for_one(tmp_path: Path) -> None:
 async def test_a_stop_in_order_is_told_from_a_kill(tmp_path: Path) -> None:
     store, rng, clock = master_of(tmp_path)
     master = await JavaMasterDouble(store, tmp_path).start()
+    loop = asyncio.get_running_loop()
     async with running(follower := follower_of(tmp_path, master)) as task:
         await until(has_all(follower, store), task)
-        await asyncio.sleep(1.2)
+        await until(lambda: loop.time() - follower._bytes_s >= QUIET_S, task)
         master.kill()  # Everything at once.
         await until(has_trouble(follower), task)
         assert follower.stopped_at is None
         await master.start()
-        await until(lambda: not follower.trouble, task)
+        await until(lambda: not follower.trouble and follower._refused_s is None, task)
         master.stop(0)
-        await asyncio.sleep(0.3)
+        refused_s = await refused(follower, task)
         send(store, rng, clock, 3)  # What was under way when the port was closed.
-        await asyncio.sleep(1.9)
+        await until(lambda: follower.end == store.max_log_offset, task)
+        await until(lambda: loop.time() - follower._bytes_s >= QUIET_S, task)
+        await until(lambda: loop.time() - refused_s >= STOPPING_S, task)
         master.stop(1)
         await until(lambda: follower.stopped_at == store.max_log_offset, task)
         await master.start()
