@@ -60,7 +60,8 @@ class FollowerReads:
     It answers what its master would have answered a moment before, and refuses all else: what it does not have, while
     it does not know whether its master has; what it has damaged; a queue of which it does not know that it may be read.
 
-    A fetch waits by looking again every _LOOK_S, WAITS_MAX of them at once; more are answered with nothing.
+    A fetch waits, by looking again every _LOOK_S, until something comes behind its offset, be it wanted or not.
+    WAITS_MAX of them do at once; more are answered with nothing.
     """
 
     def __init__(
@@ -81,8 +82,7 @@ class FollowerReads:
         if not isinstance(request, pb.FetchRequest) or not request.from_any:
             return False
         # The accounts of what filters leave out are the master's.
-        waits = request.min_bytes > 0 and request.max_wait_ms > 0
-        return not request.HasField("filter") or not (request.group or waits)
+        return not request.HasField("filter") or not request.group
 
     async def fetch(self, request: pb.FetchRequest) -> pb.FetchReply | None:
         """Return the answer once there is something, or the time of REQUEST is over; None: it is refused."""

@@ -276,7 +276,7 @@ async def test_what_is_damaged_at_a_follower_it_refuses_since_the_master_may_hav
     assert reply.next_offset == 1
 
 
-async def test_a_follower_filters_for_who_is_no_group_and_does_not_wait(reading: Reading) -> None:
+async def test_a_follower_filters_for_who_is_no_group(reading: Reading) -> None:
     wanted = pb.Filter(kind=pb.Filter.TAG, expression="red")
     ends = reading.put(b"1", tag="red") + reading.put(b"2", tag="blue")
     reading.store.confirm(ends[-1])
@@ -291,8 +291,14 @@ async def test_a_follower_filters_for_who_is_no_group_and_does_not_wait(reading:
     assert reading.reads.serves(asked)
     asked.group = "G"
     assert not reading.reads.serves(asked)
-    asked.group, asked.min_bytes, asked.max_wait_ms = "", 1, 1
-    assert not reading.reads.serves(asked)
+
+    waiting = asyncio.create_task(reading.fetch(2, filter=wanted, min_bytes=1, max_wait_ms=60_000))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    reading.store.confirm(reading.put(b"3", tag="blue")[0])
+    reply = await waiting
+    assert reply is not None
+    assert (reply.next_offset, reply.filtered_count, reply.records) == (3, 1, b"")
 
 
 async def test_offsets_of_groups_come_with_bounds_of_the_same_moment(reading: Reading) -> None:

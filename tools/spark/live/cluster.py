@@ -348,9 +348,8 @@ class LiveCluster:
 
     async def _from_follower(self, queue: Queue, wanted: pb.FetchRequest) -> pb.FetchReply | None:
         """Return what a follower has of WANTED, which its master has confirmed; None: the master is to be asked."""
-        request = pb.FetchRequest(
-            from_any=True, min_bytes=0 if wanted.HasField("filter") else 1, max_wait_ms=_BEHIND_MS
-        )
+        wait_ms = min(_BEHIND_MS, self._pulling.timeout_ms // 2)
+        request = pb.FetchRequest(from_any=True, min_bytes=1, max_wait_ms=wait_ms)
         request.MergeFrom(wanted)
 
         async def fetch(connection: Connection) -> pb.FetchReply | None:
