@@ -281,8 +281,9 @@ class ReplicaNode:
     async def hand_over(self, to: int, timeout_ms: int, *, leaving: bool = False) -> int:
         """Have replica TO be the master within TIMEOUT_MS; LEAVING: this one is about to stop.
 
-        From when TO has nearly all, everything is refused here; returns for how many ms. Raises MasterFenced if this is
-        no master, InvalidArgument, or NotEnoughReplicas if TO has not come to have all: this one goes on as master.
+        From when TO is in sync, and has nearly all, everything is refused here; returns for how many ms. Raises
+        MasterFenced if this is no master, InvalidArgument, or NotEnoughReplicas if TO has not come to have all: this
+        one goes on as master.
         """
         running, clock = self._alive, self._parts.clock
         office = running.office
@@ -306,7 +307,8 @@ class ReplicaNode:
                         f" {self.settings.replica_id} goes on as master",
                         timeout_ms=timeout_ms,
                     )
-                if not office.handing_over_to and office.behind(to) <= _NEARLY_ALL_BYTES:
+                is_near = office.is_in_sync(to) and office.behind(to) <= _NEARLY_ALL_BYTES
+                if not office.handing_over_to and is_near:
                     office.handing_over_to, refused_ms = to, now_ms
                 if office.handing_over_to and not is_asked:
                     is_told = running.has_state(to) or now_ms - refused_ms > _STATE_MS

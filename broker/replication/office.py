@@ -108,6 +108,10 @@ class MasterOffice:
 
     # --- handing it over
 
+    def is_in_sync(self, replica: int) -> bool:
+        """Is REPLICA in the set, by what the cell says?"""
+        return replica in self._set.confirmed_set
+
     def behind(self, replica: int) -> int:
         """Return how many bytes of the log REPLICA is not known to have."""
         return self._set.end - self._set.has(replica, on_device=False)

@@ -12,11 +12,12 @@ from typing import cast
 import pytest
 
 from pocketmq.broker.replication.device import ReplicaDevice
+from pocketmq.broker.replication.in_sync import InSync
 from pocketmq.broker.replication.mastership import Mastership
 from pocketmq.broker.replication.registry import LiveNode
 from pocketmq.broker.replication.replica import ReplicaState
 from pocketmq.broker.replication.running import TICK_MS
-from pocketmq.proto.errors import ConfigError, DiskFailure, MasterFenced
+from pocketmq.proto.errors import ConfigError, DiskFailure, MasterFenced, NotEnoughReplicas
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.rpc import CallFailed, Channel, connect
 
@@ -246,6 +247,29 @@ async def test_a_master_hands_over_at_once_and_nothing_is_lost(tmp_path: Path) -
         assert world.cell.epoch == 3
         assert await to.roles.send(b"two") == 3
         assert [type(error) for error in old.roles.fenced] == [MasterFenced]
+
+
+async def test_nothing_is_refused_for_a_replica_that_cannot_be_handed_over_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with replica_set(tmp_path) as world:
+        master = await world.whole()
+        to = next(one for one in world.up if one is not master)
+        monkeypatch.setattr(InSync, "may_enter", lambda *_: False)
+        await to.stop()
+        await until(lambda: to.id not in world.cell.in_sync)
+        await to.start()
+        office = master.running.office
+        assert office is not None
+        await until(lambda: office.behind(to.id) == 0)
+
+        moving = asyncio.ensure_future(master.node.hand_over(to.id, 300))
+        while not moving.done():
+            assert not office.handing_over_to, "it is refused meanwhile"
+            await asyncio.sleep(0.01)
+
+        with pytest.raises(NotEnoughReplicas, match="was not in sync"):
+            await moving
 
 
 async def test_a_master_that_stops_hands_over_first(tmp_path: Path) -> None:
