@@ -201,7 +201,7 @@ def test_an_interrupt_ends_the_wait_and_leaves_nothing_behind() -> None:
             raise KeyboardInterrupt
 
     def interrupt() -> None:  # Again: a signal may come just before the main thread waits.
-        while not future._hearing or not over.wait(0.05):
+        while not over.wait(0.02):
             if future._hearing:
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 

@@ -135,6 +135,45 @@ def test_threads_that_send_lists_are_told_of_each_when_the_producer_is_closed_am
             assert own == sorted(own)
 
 
+def test_a_callback_that_raises_keeps_nobody_from_hearing(
+    cluster: tuple[FakeCluster, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    _, address = cluster
+    heard: list[Future[object]] = []
+
+    def hear(future: Future[object]) -> None:
+        heard.append(future)
+        raise ZeroDivisionError
+
+    with Producer(address) as producer:
+        futures = [producer.send_nowait(Message("orders", b"%d" % n)) for n in range(20)]
+        for future in futures:
+            future.add_done_callback(hear)  # type: ignore[arg-type]
+        producer.flush()
+        assert producer.send(Message("orders", b"after")).topic == "orders"
+
+    assert len(heard) == len(set(map(id, heard))) == 20
+    assert len([r for r in caplog.records if r.name == "concurrent.futures"]) == 20
+
+
+def test_threads_that_wait_for_receipts_are_told_of_the_end() -> None:
+    producer = Producer("127.0.0.1:1", route_timeout_ms=60_000)
+    futures = [producer.send_nowait(Message("orders", b"%d" % n)) for n in range(3)]
+    raised: list[BaseException | None] = []
+    threads = [
+        threading.Thread(target=lambda future=future: raised.append(future.exception(60)))
+        for future in futures
+    ]
+    for thread in threads:
+        thread.start()
+
+    producer.close(timeout_ms=1)
+    for thread in threads:
+        thread.join()
+
+    assert [type(error) for error in raised] == [ClientClosed] * 3
+
+
 def test_a_small_buffer_holds_the_caller_back(cluster: tuple[FakeCluster, str]) -> None:
     served, address = cluster
 
