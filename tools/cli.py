@@ -71,7 +71,7 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
     "topic": ("topic:topic", "Create, change, list, describe and delete topics."),
     "group": ("group:group", "Create, list, describe, move and delete consumer groups."),
     "send": ("send:send", "Send messages to a topic."),
-    "recall": ("recall:recall", "Take back a delayed message before it is due."),
+    "recall": ("send:recall", "Take back a delayed message before it is due."),
     "consume": ("consume:consume", "Print the messages of a topic as a consumer group."),
     "dead-letters": (
         "dead_letters:dead_letters",

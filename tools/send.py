@@ -1,10 +1,11 @@
-"""`pocketmq send`: messages from arguments, or a message a line from standard input.
+"""`pocketmq send`: messages from arguments, or a message a line from standard input; and `pocketmq recall`.
 
 Lines are sent as they come: what stands ready is one batch, so a pipe from a file goes at full speed and one from
 `tail -f` without delay. A receipt is printed when the broker has acknowledged; if a message fails the command ends
 with the error, and what was printed before is stored.
 
-A delayed message is told by when it is due and, if it has a time of its own, the handle for `pocketmq recall`.
+A delayed message is told by when it is due and, if it has a time of its own, the handle for `pocketmq recall`, which
+takes it back before that. Exit code 3: no such message waits there (any more), 5: it is due already.
 """
 
 from __future__ import annotations
@@ -163,3 +164,17 @@ def _document(receipt: Receipt) -> dict[str, Any]:
         "due_ms": receipt.due_ms or None,
         "recall_handle": receipt.recall_handle or None,
     }
+
+
+@click.command()
+@click.argument("handle")
+@json_option("an object")
+@nameserver_option
+def recall(handle: str, *, as_json: bool, nameserver: str) -> None:
+    """Take back the delayed message of HANDLE, which its receipt told, before it is due."""
+    with Producer(nameserver) as producer:
+        message_id = producer.recall(handle)
+    if as_json:
+        print_json({"message_id": message_id, "recalled": True})
+    else:
+        click.echo(f"{message_id}  recalled")

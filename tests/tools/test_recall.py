@@ -6,7 +6,7 @@ from typing import Any, Self
 import pytest
 
 from pocketmq.proto.errors import InvalidArgument, MessageNotFound, PocketMQError, TooLate
-from pocketmq.tools import cli, recall
+from pocketmq.tools import cli, send
 
 
 class FakeProducer:
@@ -31,7 +31,7 @@ class FakeProducer:
 
 @pytest.fixture(autouse=True)
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recall, "Producer", FakeProducer)
+    monkeypatch.setattr(send, "Producer", FakeProducer)
 
 
 def call(*arguments: str) -> int:

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from pocketmq.proto.errors import InvalidFilter
 from pocketmq.proto.filters.sql.evaluation import SqlFilter
 from pocketmq.proto.filters.sql.nodes import unparse
-from pocketmq.proto.filters.sql.parser import DEPTH_MAX, OPERATORS_MAX, parse
-from pocketmq.proto.filters.sql.tokens import EXPRESSION_LENGTH_MAX
+from pocketmq.proto.filters.sql.parser import DEPTH_MAX, EXPRESSION_LENGTH_MAX, OPERATORS_MAX, parse
 
 
 @pytest.mark.parametrize(
