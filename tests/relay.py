@@ -56,8 +56,6 @@ class Relay:
     def heal(self) -> None:
         """Pass on everything from now on, and what was held back."""
         self._is_cut = False
-        #: Connections that came, those that were refused among them.
-        self.accepted = 0
         self._passes.set()
         self._answers.set()
 
