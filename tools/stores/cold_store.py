@@ -1,7 +1,9 @@
 """A store at a location, on whatever disk that names, opened as a broker would have it after its recovery.
 
-location, = locate(["./store"])
-store = open_cold(location, now_ms=clock.unix_ms())
+    location, = locate(["./store"])
+    store = open_cold(location, now_ms=clock.unix_ms())
+
+Apart from locations.py, which whoever only names a store imports: a broker at its start.
 """
 
 from __future__ import annotations
