@@ -161,16 +161,28 @@ def _changed(cell: Cell, addresses: Mapping[int, str], removed: Sequence[int]) -
     """Return CELL with ADDRESSES, and without REMOVED. Raises ConfigError if one of these is needed."""
     for one in removed:
         if one not in cell.replicas:
-            raise ConfigError(f"--remove {one}: the set has no such replica", field="--remove")
+            known = ", ".join(map(str, sorted(cell.replicas)))
+            raise ConfigError(
+                f"--remove {one}: the set has the replicas {known}, and no {one}",
+                field="--remove",
+                value=one,
+            )
         if one in cell.in_sync:
             raise ConfigError(
                 f"--remove {one}: it is in sync, and what is acknowledged rests on it: stop it first, and wait until "
                 "`pocketmq cluster status` says that it is not",
                 field="--remove",
+                value=one,
             )
     left = {one: at for one, at in cell.replicas.items() if one not in removed} | dict(addresses)
-    if len(set(left.values())) < len(left):
-        raise ConfigError("two replicas would have one address", field="replicas")
+    owners: dict[str, int] = {}
+    for one, address in sorted(left.items()):
+        if (other := owners.setdefault(address, one)) != one:
+            raise ConfigError(
+                f"replicas {other} and {one} would both be at {address}: give each an address of its own",
+                field="replicas",
+                value=address,
+            )
     return replace(cell, replicas=dict(sorted(left.items())))
 
 

@@ -283,7 +283,7 @@ async def test_replicas_are_added_moved_and_taken_out_while_the_set_is_led(stage
     ("words", "fault"),
     [
         (["--remove", "1"], "--remove 1: it is in sync, and what is acknowledged rests on it"),
-        (["--remove", "9"], "--remove 9: the set has no such replica"),
+        (["--remove", "9"], "--remove 9: the set has the replicas 1, 2, 3, and no 9"),
         (["4=d:1", "5=d:1"], "each replica has an id and an address of its own"),
         (["4=d"], '"replicas" at "4" must be "host:port"'),
         (["--remove", "3", "3=d:1"], "--remove 3: it is given an address, too"),
@@ -298,11 +298,12 @@ async def test_what_would_take_a_set_its_safety_is_refused(
     before = await registry.read()
 
     done = await stage.call("replicas", stage.name, *words)
-    taken = await stage.call("replicas", stage.name, "4=" + stage.words[0].partition("=")[2])
+    address = stage.words[0].partition("=")[2]
+    taken = await stage.call("replicas", stage.name, f"4={address}")
 
     assert (done.code, taken.code) == (2, 2)
     assert fault in done.err
-    assert "two replicas would have one address" in taken.err
+    assert f"replicas 1 and 4 would both be at {address}: give each an address" in taken.err
     assert await registry.read() == before
 
 
