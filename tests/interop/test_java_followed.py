@@ -31,7 +31,16 @@ from ..served import ServerProcess
 from .java_broker import JavaBroker, Remote, build, closing_all, free_ports, name_server
 from .java_oracle import dumps, require_java
 
-pytestmark = [pytest.mark.long, pytest.mark.alone, pytest.mark.java, pytest.mark.timeout(600)]
+#: How often either side is killed.
+KILLS: Final = int(os.environ.get("FOLLOW_KILLS", "1"))
+#: What the tests take at most: a campaign of many kills more.
+LIMIT_S: Final = 600 + 60 * (KILLS - 1)
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.alone,
+    pytest.mark.java,
+    pytest.mark.timeout(LIMIT_S),
+]
 
 SMALL: Final = {
     "mappedFileSizeCommitLog": "1048576",
@@ -49,8 +58,6 @@ def command(*words: str) -> list[str]:
 
 #: One of so many messages is delayed.
 DELAYED: Final = 50
-#: How often either side is killed.
-KILLS: Final = int(os.environ.get("FOLLOW_KILLS", "1"))
 LOAD: Final = 150
 #: How long anything may take on a machine that does much else: nothing waits longer than it has to.
 PATIENCE_S: Final = 120

@@ -20,9 +20,14 @@ from pocketmq.store.format.java_json import parse
 from ..served import ServerProcess
 from .java_broker import JavaBroker, Remote, build, closing_all, free_ports
 from .java_oracle import dumps, require_java
-from .test_java_followed import KILLS, ONE, PATIENCE_S, SMALL
+from .test_java_followed import KILLS, LIMIT_S, ONE, PATIENCE_S, SMALL
 
-pytestmark = [pytest.mark.long, pytest.mark.alone, pytest.mark.java, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.alone,
+    pytest.mark.java,
+    pytest.mark.timeout(LIMIT_S),
+]
 
 LOAD: Final = 200
 #: A slave asks for the tables a minute after its start, first: for campaigns.
