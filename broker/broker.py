@@ -43,6 +43,7 @@ from .client_port import ClientPort, port_limits
 from .config import BrokerConfig
 from .metrics import MetricsPage, PageFigure, figures
 from .parts import BrokerParts, assemble
+from .producers.producers import PRODUCERS_TICK_MS
 from .registration import Registration, RegistrationState, dial
 from .replication.answering import as_master
 from .replication.apache_followers import ApacheFollowers
@@ -57,8 +58,6 @@ logger = logging.getLogger(__name__)
 _PAGE_SIZE = resource.getpagesize()
 #: How often is cleaned on a clock that is moved: files expire in an hour of the day.
 _MOVED_CLEAN_MS = 600_000
-#: How often is looked whether the table of producers is worth saving.
-_PRODUCERS_TICK_MS = 5_000
 #: How often is looked whether topics or groups have changed, to write their whole tables.
 _TABLES_TICK_MS = 1_000
 #: How often is looked whether the broker's health has changed, for those who watch it.
@@ -369,7 +368,7 @@ class Broker:
         every_so_often(self._config.offsets_persist_interval_ms, _guarded(parts.save_offsets))
         every_so_often(_TABLES_TICK_MS, _guarded(parts.save_tables))
         every_so_often(self._config.delay_persist_interval_ms, _guarded(parts.delays.save))
-        every_so_often(_PRODUCERS_TICK_MS, _guarded(parts.producers.tick))
+        every_so_often(PRODUCERS_TICK_MS, _guarded(parts.producers.tick))
         clean = _guarded(parts.clean)
         clean()  # A disk that is too full is known before the first send.
         every_so_often(self._store_config.clean_interval_ms, clean)

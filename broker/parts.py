@@ -249,7 +249,9 @@ def assemble(  # noqa: PLR0913  (it stands between all of them)
     )
     transactions = Transactions(config, store, topics, offsets, appends, timers, clock)
     waits = _waits(store, transactions, unix_ms)
-    producers = _producers(config, store, clock)
+    producers = mastership.producers if mastership is not None else None
+    if producers is None:
+        producers = producers_of(config, clock, store)
     retries = Retries(store, topics, groups, appends, _delay_rules(config, store), unix_ms, random)
     journal = Journal(store, wall_timers, timers)
     pop_parts = PopParts(
@@ -435,7 +437,8 @@ def _clients(
     return clients
 
 
-def _producers(config: BrokerConfig, store: MessageStore, clock: Clock) -> Producers:
+def producers_of(config: BrokerConfig, clock: Clock, store: MessageStore) -> Producers:
+    """Return the table of what producers have stored in STORE, by CONFIG; CLOCK is the messages' time."""
     return Producers(
         store,
         clock,

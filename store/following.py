@@ -16,7 +16,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -31,6 +31,9 @@ from .log_writer import LogWriter
 from .parts import StoreHealth, StoreParts
 
 _HEAD: Final = 8  # size and magic
+#: Told of bytes that the log has taken, whole records but for the last one perhaps; of the log offset of the first; and
+#: where the records stand, if that is known.
+HearRecords: TypeAlias = Callable[[bytes, int, RunColumns | None], object]
 
 
 class _Records(NamedTuple):
@@ -52,6 +55,7 @@ class Following:
         self._waiting = b""
         #: How much has come of what lies behind the blank, which waits.
         self._behind_blank = 0
+        self.on_records: HearRecords = lambda data, base, columns: None
 
     @property
     def end(self) -> int:
@@ -172,6 +176,7 @@ class Following:
         data = memoryview(waiting)[: records.end]
         self._log.append(data)
         self._waiting = waiting[records.end :]
+        self.on_records(waiting, begin, what if isinstance(what, RunColumns) else None)
         # Nothing is ever stamped as older than these.
         writer, dispatcher = self._writer, self._dispatcher
         enter: Callable[[], object]

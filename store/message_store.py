@@ -35,7 +35,7 @@ from .cleaning import Cleaned, Cleaner
 from .config import StoreConfig
 from .disk import Buffer, Disk, Lock
 from .flush import CallOwner, Flusher, Waiter
-from .following import Following
+from .following import Following, HearRecords
 from .format.log_file import is_blank
 from .log_writer import Appended, LogWriter, store_time_ms
 from .overlay_disk import OverlayDisk
@@ -280,6 +280,10 @@ class MessageStore(Reader):
         """From now on take the bytes of a master's log, `append_raw`, and no other records (StoreRefused)."""
         self._replica.start()
         self._followed = True
+
+    def on_records(self, callback: HearRecords) -> None:
+        """Call CALLBACK with the whole records of a master's log, as soon as this log has taken them."""
+        self._replica.on_records = callback
 
     def lead(self) -> None:
         """Take records again; what came of one that is not whole yet is forgotten."""

@@ -10,12 +10,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from random import SystemRandom
 from typing import Any, Final
 
 from ..broker.broker import Broker, Network
 from ..broker.certificates import Certificates, replica_certificate
 from ..broker.client_port import ClientPort
+from ..broker.parts import producers_of
 from ..broker.registration import dial as dial_clients
 from ..broker.replication.device import ReplicaDevice, boot_id
 from ..broker.replication.mastership import Mastership
@@ -78,6 +80,7 @@ class ReplicaServer:
             disk=disk,
             unix_ms=clock.unix_ms,
             boot=boot_id(disk),
+            producers_of=partial(producers_of, settings.broker, clock),
         )
         mine = config.settings(
             cluster=settings.broker.cluster,

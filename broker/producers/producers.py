@@ -15,6 +15,11 @@ appended (SAVE_BYTES), or something new and SAVE_INTERVAL_MS have passed.
     one, another log's      before hears ProducerUnknown when he goes on; only a first run (number 0) from before that
                             is sent again now is stored twice. A warning says since when, and so does the status
 
+A replica has the table in either role. As a follower it takes what its log takes (`followed`), so that a master that
+begins has nothing to read, however long its log is. A snapshot is written when what it tells of is confirmed as well:
+that is never cut off, so the table of a log that was cut is found again as after a kill. While a run's last record may
+still come, the snapshot tells of what is before it.
+
 So nothing is ever dropped that is not in the store. Where the records of a repeated run are is looked up there, by what
 the table remembers of the last runs (`places_of`). Of a record whose place is not known any more, queue offset and log
 offset are −1. The queue offset of a delayed message is that in the queue where it waits; so is that of a half message.
@@ -26,7 +31,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -38,7 +43,7 @@ from ...proto.errors import InvalidRecord, PocketMQError, StoreFull
 from ...proto.instant import format_instant
 from ...proto.properties import TIMER_DELIVER_MS, TIMER_OUT_MS
 from ...proto.record import Record, decode_record
-from ...proto.record_run import Longs
+from ...proto.record_run import Longs, RunColumns, parse_run, walk
 from ...proto.run import Run
 from ...proto.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from ...store.disk import Disk
@@ -47,16 +52,20 @@ from ...store.log_writer import Appended, store_time_ms
 from ...store.message_store import MessageStore
 from ..appends import synced
 from ..delay.roads import Part
-from .found_runs import found_runs
+from .found_runs import FoundRun, RunScan, found_runs
 from .numbers import RunNumbers, each_has_its_own
 from .sequences import Numbered, ProducerSequences, StoredRun
 from .snapshot import ProducerSnapshot, decoded, encoded, log_tail, rows_of
 
 logger = logging.getLogger(__name__)
 
+#: How often whoever has the table looks whether it is worth saving.
+PRODUCERS_TICK_MS: Final = 5_000
 SAVE_BYTES: Final = 64 << 20
 SAVE_INTERVAL_MS: Final = 60_000
 SCAN_BYTES: Final = 1 << 30
+#: So much a follower puts off reading at most.
+_UNREAD_BYTES_MAX: Final = 1 << 18
 _NAME: Final = "producers.json"
 
 
@@ -74,6 +83,15 @@ class Producers:
         self._store = store
         self._clock = clock
         self._path = f"{store.config.own_folder}/{_NAME}"
+        #: Up to where in the log it was read, or followed, and what goes on from there.
+        self._end = -1
+        self._scan = RunScan()
+        self._follows = False
+        #: Is there anything in the log?
+        self._is_begun = False
+        #: Few records each, which follow each other in the log from `_end` on.
+        self._unread: list[bytes] = []
+        self._unread_bytes = 0
         self.sequences = ProducerSequences(producers_max, expiry_ms)
         #: Log offset, and store time, before which repeats cannot be told; None: all can.
         self.unknown_before: tuple[int, int] | None = None
@@ -81,6 +99,8 @@ class Producers:
         self._saved_version = -1
         self._saved_ms = 0
         self._saving = False
+        #: What is saved once all before an offset is confirmed.
+        self._unconfirmed: tuple[int, Callable[[], None]] | None = None
         self._saver = Flusher("not started: works at once")
         self._crowded_out = 0
         self._scanned_bytes = 0
@@ -140,8 +160,32 @@ class Producers:
     # --- start and stop
 
     def start(self, saver: Flusher | None = None) -> None:
-        """Find again what producers have stored; write snapshots by SAVER (None: at once), until it has stopped."""
+        """Know what producers have stored, to judge runs; write snapshots by SAVER (None: at once) till it has stopped.
+
+        What was followed is known already.
+        """
         self._saver = saver or self._saver
+        if self._end < 0:
+            self._find()
+        self._read_followed()
+        self._note_found(self._scan.rest())
+        self._follows = False
+        self.sequences.settle()
+        self.forget_idle()
+
+    def follow(self, saver: Flusher) -> None:
+        """From now on hear what the log takes of a master's, with `followed`, until `start`; save by SAVER."""
+        self._saver = saver
+        self._read_followed()
+        end = self._store.max_log_offset
+        if self._end < 0:
+            self._find()
+        elif self._end != end:  # It has led: no record follows that is of an earlier run.
+            self._scan, self._end = RunScan(), end
+        self._follows = True
+
+    def _find(self) -> None:
+        """Take the snapshot, and read what the log has behind it."""
         store = self._store
         begin, complete = 0, store.min_log_offset == 0
         snapshot = self._load()
@@ -149,25 +193,61 @@ class Producers:
             begin, complete = snapshot.log_end, True
             for key, sequence in snapshot.sequences:
                 self.sequences.put(key, sequence)
+            self.sequences.rebase(partial(past_instant, self._clock))
         else:
             begin = self._scan_begin()
             complete = begin == 0 and complete
-        end = store.max_log_offset
-        for found in found_runs(store.log, begin, end):
-            self.sequences.note(*found, complete=complete)
-        self.sequences.settle()
-        # What was kept are times of the wall clock: another process has other instants.
-        self.sequences.rebase(partial(past_instant, self._clock))
-        self._scanned_bytes = end - begin
         if not complete:
             self._say_unknown(begin)
-        self.forget_idle()
+        self._end = end = store.max_log_offset
+        self._is_begun = end > 0
+        self._note_found(self._scan.log(store.log, begin, end))
+        self._scanned_bytes = end - begin
         logger.info(
             "producers found again sequences=%d from_log_offset=%d to=%d",
             len(self.sequences),
             begin,
             end,
         )
+
+    def followed(self, data: bytes, base: int, columns: RunColumns | None) -> None:
+        """Note the records of COLUMNS in DATA, which the log has taken, and which has log offset BASE.
+
+        Without COLUMNS these are few, all of DATA, and read later, many together.
+        """
+        if columns is not None or base != self._end + self._unread_bytes:
+            self._read_followed()
+        if columns is not None:
+            self._read(data, base, columns)
+            return
+        if not self._unread:
+            self._end = base
+        self._unread.append(data)
+        self._unread_bytes += len(data)
+        if self._unread_bytes > _UNREAD_BYTES_MAX:
+            self._read_followed()
+
+    def _read_followed(self) -> None:
+        """Read what was put off."""
+        if self._unread:
+            data = b"".join(self._unread)
+            self._unread, self._unread_bytes = [], 0
+            self._read(data, self._end, parse_run(data, walk(data)[0]))
+
+    def _read(self, data: bytes, base: int, columns: RunColumns) -> None:
+        assert self._follows, "it does not lead"
+        if not self._is_begun and base:  # The master's log begins there.
+            self._say_unknown(base)
+        self._is_begun = True
+        self._note_found(self._scan.records(data, columns, base))
+        self._end = base + int(columns.starts[-1] + columns.sizes[-1])
+
+    def _note_found(self, runs: Iterable[FoundRun]) -> None:
+        complete = self.unknown_before is None
+        for found in runs:
+            # What was kept are times of the wall clock: another process has other instants.
+            used_ms = past_instant(self._clock, found.stored.store_ms)
+            self.sequences.note(*found, complete=complete, used_ms=used_ms)
 
     def _load(self) -> ProducerSnapshot | None:
         """Return the snapshot, if it is there and of this log."""
@@ -206,6 +286,7 @@ class Producers:
 
     def tick(self) -> None:
         """Save if it is worth it, and forget who is idle; call this every few seconds."""
+        self._save_confirmed()
         self.forget_idle()
         if self.sequences.crowded_out != self._crowded_out:
             logger.warning(
@@ -225,7 +306,7 @@ class Producers:
         self.sequences.forget_idle(self._clock.now_ms())
 
     def save(self) -> None:
-        """Write the snapshot as soon as what it tells of is on the device."""
+        """Write the snapshot as soon as what it tells of is on the device, and confirmed."""
         if self._saving or self._store.health.failure is not None:
             return
         self._saving = True
@@ -233,9 +314,13 @@ class Producers:
 
         def flushed(error: PocketMQError | None) -> None:
             if error is None:
-                self._saver.submit(FlushJob([snapshot], written))
+                self._unconfirmed = end, submit
+                self._save_confirmed()
             else:
                 self._saving = False
+
+        def submit() -> None:
+            self._saver.submit(FlushJob([snapshot], written))
 
         def written(error: PocketMQError | None) -> None:
             self._store.call_owner(lambda: saved(error))
@@ -249,9 +334,18 @@ class Producers:
 
         self._store.request_sync(end, flushed)
 
+    def _save_confirmed(self) -> None:
+        """Write the snapshot that waits, if what it tells of is confirmed by now."""
+        if self._unconfirmed is not None and self._store.confirmed_offset >= self._unconfirmed[0]:
+            (_, submit), self._unconfirmed = self._unconfirmed, None
+            submit()
+
     def _taken(self) -> tuple[int, int, _Saving]:
         """Return the present state: its version, up to where in the log it tells, and its saving."""
+        self._read_followed()
         end = self._store.max_log_offset
+        if self._follows:
+            end = self._end if self._scan.open_at is None else self._scan.open_at
         tail = log_tail(self._store.log, end) or 0
         self._saved_ms = self._clock.now_ms()
         rows = rows_of(self.sequences.items(), ahead_ms(self._clock))
@@ -263,12 +357,26 @@ class Producers:
         if self._store.health.failure is None and self._is_news:
             version, end, snapshot = self._taken()
             await synced(self._store, end)
-            try:
-                snapshot.sync()
-            except StoreFull as error:  # Then the next start reads more of the log.
-                logger.warning("producers not saved reason=%s", error.message)
-            else:
+            if end <= self._store.confirmed_offset and self._keep(snapshot):
                 self._saved_version, self._saved_end = version, end
+
+    def about_to_close(self) -> Callable[[], bool]:
+        """Return what saves the table, if it has to be, once the store has closed cleanly; any thread may call it."""
+        if self._store.health.failure is None and self._is_news:
+            _, end, snapshot = self._taken()
+            if end <= self._store.confirmed_offset:
+                return partial(self._keep, snapshot)
+        return lambda: True
+
+    @staticmethod
+    def _keep(snapshot: _Saving) -> bool:
+        """Write SNAPSHOT; return whether there was room."""
+        try:
+            snapshot.sync()
+        except StoreFull as error:  # Then the next start reads more of the log.
+            logger.warning("producers not saved reason=%s", error.message)
+            return False
+        return True
 
     @property
     def _is_news(self) -> bool:

@@ -26,6 +26,7 @@ from typing import Any, Final
 from ...proto.errors import ConfigError, StoreError
 from ...store.config import StoreConfig
 from ...store.disk import Disk
+from ...store.flush import Flusher
 from ...store.format.replica_files import (
     EPOCHS_FILE,
     IDENTITY_FILE,
@@ -41,6 +42,7 @@ from ...store.format.replica_files import (
 )
 from ...store.message_store import MessageStore
 from ...store.state_files import StateFile
+from ..producers.producers import Producers
 from .epochs import Epochs, EpochStart
 from .replica import ReplicaState
 
@@ -78,7 +80,10 @@ class _Files:
 
 
 class ReplicaDevice:
-    """What the replica IDENTITY keeps below CONFIG.path. BOOT names the start of the machine, "": unknown."""
+    """What the replica IDENTITY keeps below CONFIG.path. BOOT names the start of the machine, "": unknown.
+
+    PRODUCERS_OF makes the table of what producers have stored in a store.
+    """
 
     def __init__(
         self,
@@ -88,6 +93,7 @@ class ReplicaDevice:
         disk: Disk,
         unix_ms: Callable[[], int],
         boot: str,
+        producers_of: Callable[[MessageStore], Producers],
     ) -> None:
         if config.log_path:
             raise ConfigError(
@@ -103,6 +109,10 @@ class ReplicaDevice:
         self._files = _Files.at(disk, config.path)
         self._note = ReplicaNote()
         self._store: MessageStore | None = None
+        self._producers_of = producers_of
+        self._producers: Producers | None = None
+        #: Writes the table of producers while it is a follower's.
+        self._saver = Flusher("pocketmq-save-producers")
         #: Progress is noted at any time.
         self._lock = Lock()
 
@@ -111,6 +121,12 @@ class ReplicaDevice:
         """The open store."""
         assert self._store is not None, "the device is not open"
         return self._store
+
+    @property
+    def producers(self) -> Producers:
+        """What producers have stored in the open store."""
+        assert self._producers is not None, "the device is not open"
+        return self._producers
 
     @property
     def is_open(self) -> bool:
@@ -126,7 +142,8 @@ class ReplicaDevice:
         self._finish_beginning_anew()
         self.check_identity()
         crashed = self._disk.exists(self.config.abort_path)
-        self._store = self._open_store()
+        self._open_store()
+        self._saver.start()
         try:
             return self._look(crashed=crashed, was_led=was_led)
         except BaseException:
@@ -194,10 +211,19 @@ class ReplicaDevice:
                     path=self.config.path,
                 )
 
-    def _open_store(self) -> MessageStore:
+    def _open_store(self) -> None:
+        """Open the store, to follow; what its producers have stored is found again."""
         store = MessageStore.open(self.config, disk=self._disk, now_ms=self._unix_ms, replica=True)
+        producers = self._producers_of(store)
+        producers.follow(self._saver)
+        store.on_records(producers.followed)
         store.follow()
-        return store
+        self._store, self._producers = store, producers
+
+    def follow(self) -> None:
+        """Have the store take the bytes of a master, and the table of producers tell of them."""
+        self.producers.follow(self._saver)
+        self.store.follow()
 
     def _load_epochs(self) -> Epochs:
         found = self._files.epochs.load(parse_epochs).value or ()
@@ -208,8 +234,11 @@ class ReplicaDevice:
         with self._lock:
             store, self._store = self._store, None
             if store is not None:
+                self._saver.stop()
+                save_producers = self.producers.about_to_close()
                 store.close()
                 self._keep(synced=store.flushed_offset)
+                save_producers()
 
     # --- what is kept
 
@@ -248,7 +277,7 @@ class ReplicaDevice:
             # First: a log that ends below what was synced has lost something.
             self._keep(synced=min(self._note.synced, end))
             store.truncate_to(end)
-            self._store = self._open_store()
+            self._open_store()
 
     def _copy_tail(self, store: MessageStore, end: int) -> None:
         """Keep what the log has behind END, in files of its log's names and sizes with nothing before."""
@@ -293,7 +322,7 @@ class ReplicaDevice:
         self._finish_beginning_anew()
         self._note = note
         logger.warning("store set aside path=%s set_aside=%s", root, aside)
-        self._store = self._open_store()
+        self._open_store()
 
     @property
     def _next_root(self) -> str:

@@ -10,16 +10,20 @@ no mastership.
     `when_acknowledged`   to answer acks="replicas"
     `on_confirm`          for whoever waits for messages: the store's readers show nothing that is not confirmed
                           (`Reader.confirm`, which the replica sets first)
+    `producers`           the table of what they have stored, as the replica had it when it followed
     `on_end`              to be fenced in the very turn in which it is over
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ...proto.errors import PocketMQError
 from .state_source import StatePart, StateSource
+
+if TYPE_CHECKING:
+    from ..producers.producers import Producers
 
 #: Told once: how many replicas have it, and None; or 0 and why that is not known.
 Acknowledged = Callable[[int, PocketMQError | None], None]
@@ -36,6 +40,11 @@ class Mastership(Protocol):
     @property
     def epoch(self) -> int:
         """The epoch in which it is master, from 1 on."""
+        ...
+
+    @property
+    def producers(self) -> Producers | None:
+        """What producers have stored in the log, for the broker to go on with; None: it has to be read there."""
         ...
 
     @property

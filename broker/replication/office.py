@@ -14,6 +14,7 @@ from ...proto.errors import (
     NotEnoughReplicasAfterAppend,
     PocketMQError,
 )
+from ..producers.producers import Producers
 from .mastership import Acknowledged
 from .replica import ReplicaCore
 from .state_source import StatePart, StateSource
@@ -24,7 +25,7 @@ class MasterOffice:
     """The office of the master CORE in its epoch; NOW_MS is the clock of leases.
 
     APPENDED hears where the log ends, WANTED that somebody waits until all before an end is acknowledged; STATE carries
-    what lies beside the log.
+    what lies beside the log, and PRODUCERS have what lies in it.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class MasterOffice:
         appended: Callable[[int], None],
         wanted: Callable[[int], None],
         state: StateStream,
+        producers: Producers,
     ) -> None:
         assert core.in_sync is not None, "a master has a set"
         self._core = core
@@ -43,6 +45,7 @@ class MasterOffice:
         self._appended = appended
         self._wanted = wanted
         self._state = state
+        self.producers: Producers | None = producers
         self.replica_id = replica_id
         self.epoch = core.in_sync.epoch
         #: The replica that is to be master next, while the office is handed over; 0: it is not.

@@ -32,6 +32,7 @@ from ...proto.errors import (
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import Stream
 from ...store.message_store import MessageStore
+from ..producers.producers import PRODUCERS_TICK_MS
 from . import effects
 from .device import ReplicaDevice
 from .follower_view import FollowerView
@@ -131,7 +132,7 @@ class RunningReplica:
         self._master_min_offset = 0
         self._heard = _Heard()
         self._ticking: asyncio.TimerHandle | None = None
-        self._due_ms = {"flush": 0, "clean": 0, "progress": 0}
+        self._due_ms = {"flush": 0, "clean": 0, "progress": 0, "producers": 0}
         self._not_followed = Silence("the master is not followed", clock)
         self._not_kept = Silence("progress is not noted, or old files are not deleted", clock)
         self._acts = self._all_acts()
@@ -492,6 +493,8 @@ class RunningReplica:
                 store.tick(now_ms)
             if self._is_due("clean", now_ms, config.clean_interval_ms):
                 self._clean(store)
+            if self._is_due("producers", now_ms, PRODUCERS_TICK_MS):
+                self._device.producers.tick()
         elif self.office is not None and store.max_log_offset > self.core.end:
             self._appended(self.office.epoch, store.max_log_offset)  # A file was closed by its age.
         if store.min_log_offset != self.core.min_offset and store.log.files.files:
@@ -656,6 +659,7 @@ class RunningReplica:
             partial(self._appended, effect.epoch),
             self._wanted,
             self._state,
+            self._device.producers,
         )
         self._leading = self._loop.create_task(self._lead(store, self.office))
         self._leading.add_done_callback(self._note_failure)
@@ -719,7 +723,7 @@ class RunningReplica:
                 path=self._device.config.path,
             )
         store.rely_on(lambda done: done(None))
-        store.follow()
+        self._device.follow()
         self._state.follow(store)
         if (blocking := self._carry_out(effect)) is not None:
             await blocking()

@@ -26,6 +26,7 @@ from unittest.mock import patch
 from pocketmq.broker.broker import Broker
 from pocketmq.broker.broker import Network as BrokerNetwork
 from pocketmq.broker.config import BrokerConfig
+from pocketmq.broker.parts import producers_of
 from pocketmq.broker.replication.device import ReplicaDevice
 from pocketmq.broker.replication.in_sync import ReplicaSettings
 from pocketmq.broker.replication.mastership import Mastership
@@ -263,6 +264,7 @@ class Process:
             disk=self.disk,
             unix_ms=world.clock.unix_ms,
             boot=f"boot-{member.boots}",
+            producers_of=partial(producers_of, BrokerConfig(), self.machine.clock),
         )
         settings = ReplicaSettings(
             cluster=CLUSTER,

@@ -10,6 +10,7 @@ from typing import Any
 
 from pocketmq.broker.broker import Broker, Network
 from pocketmq.broker.config import BrokerConfig
+from pocketmq.broker.producers.producers import Producers
 from pocketmq.broker.replication.mastership import Acknowledged
 from pocketmq.broker.replication.state_source import StatePart, StateSource
 from pocketmq.proto.clock import VirtualClock
@@ -37,6 +38,7 @@ class PlayedMastership:
         self.replica_id = 1
         self.epoch = epoch
         self.in_sync = 2
+        self.producers: Producers | None = None
         self.confirm = store.confirmed_offset
         store.confirm(self.confirm)
         self.ends: list[int] = []

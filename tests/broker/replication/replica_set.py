@@ -6,9 +6,12 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pocketmq.broker.config import BrokerConfig
+from pocketmq.broker.parts import producers_of
 from pocketmq.broker.replication.device import ReplicaDevice
 from pocketmq.broker.replication.in_sync import ReplicaSettings
 from pocketmq.broker.replication.links import FollowerLink
@@ -31,6 +34,7 @@ from .memory_registry import Ensemble, Fault, MemoryRegistry
 
 TOPIC = "A"
 SESSION_MS = 2_000
+producers_of_broker = partial(producers_of, BrokerConfig(), SystemClock())
 
 
 class AppendingRoles:
@@ -121,6 +125,7 @@ class Member:
             disk=self.disk,
             unix_ms=world.clock.unix_ms,
             boot=self.boot,
+            producers_of=producers_of_broker,
         )
         parts = ReplicaParts(
             device=device,

@@ -16,7 +16,7 @@ from pocketmq.store.os_disk import OsDisk
 from ...integration.whole_broker import TOPIC, run_of
 from ...runs import bodies_of, make_run, open_store, small_config
 from .broker_roles import broker_set, peer_of
-from .replica_set import Member, ReplicaSet, replica_set, until
+from .replica_set import Member, ReplicaSet, producers_of_broker, replica_set, until
 from .state_pair import tables_at
 
 
@@ -41,7 +41,14 @@ def test_the_store_of_another_replica_is_refused_and_stays_as_it_is(
 ) -> None:
     def device(identity: BrokerIdentity) -> ReplicaDevice:
         config = small_config(tmp_path / "store")
-        return ReplicaDevice(config, identity, disk=OsDisk(), unix_ms=lambda: 1, boot="b")
+        return ReplicaDevice(
+            config,
+            identity,
+            disk=OsDisk(),
+            unix_ms=lambda: 1,
+            boot="b",
+            producers_of=producers_of_broker,
+        )
 
     first = device(BrokerIdentity("c", "orders", 1))
     first.open(was_led=False)

@@ -18,6 +18,7 @@ from pocketmq.store.os_disk import OsDisk
 
 from ...runs import Hand, bodies_of, make_run, open_store, records_of, small_config
 from ...store.following import raw
+from .replica_set import producers_of_broker
 
 ME = BrokerIdentity("c", "orders", 1)
 
@@ -26,7 +27,14 @@ def device(
     path: Path, *, boot: str = "boot-1", clock: Hand | None = None, **store: Any
 ) -> ReplicaDevice:
     config = small_config(path / "store", **store)
-    return ReplicaDevice(config, ME, disk=OsDisk(), unix_ms=clock or Hand(), boot=boot)
+    return ReplicaDevice(
+        config,
+        ME,
+        disk=OsDisk(),
+        unix_ms=clock or Hand(),
+        boot=boot,
+        producers_of=producers_of_broker,
+    )
 
 
 def opened(path: Path, *, was_led: bool = True, **other: Any) -> tuple[ReplicaDevice, ReplicaState]:
@@ -223,6 +231,7 @@ def test_a_store_of_somebody_else_is_not_touched(tmp_path: Path) -> None:
         disk=OsDisk(),
         unix_ms=Hand(),
         boot="",
+        producers_of=producers_of_broker,
     )
     with pytest.raises(
         ConfigError, match="is the store of set 'orders', and this is to be set 'payments'"
