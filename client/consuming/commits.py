@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, Final, TypeAlias
 
@@ -25,6 +26,8 @@ from .parts import ConsumerParts
 
 logger = logging.getLogger(__name__)
 
+#: What was committed reaches the followers of a master in a tenth of this.
+_LAG_MS: Final = 1_000
 #: Queues that one log line names.
 _QUEUES_NAMED: Final = 8
 #: A broker's clock waits for so long without an outcome (PATIENCE_S of broker/awaited.py).
@@ -65,6 +68,10 @@ class OffsetKeeper(ABC):
         """Return what was kept last of QUEUE, by us or before it came; None: nothing yet."""
         return self._committed.get(queue)
 
+    def kept(self, queue: Queue) -> frozenset[int]:
+        """Return what whoever keeps them may have as the last of QUEUE, if nobody else has committed; −1: nothing."""
+        return frozenset((self._committed.get(queue, -1),))
+
     def learn(self, queue: Queue, offset: int) -> None:
         """Note that OFFSET of QUEUE is kept, which somebody else has seen to."""
         self._committed[queue] = offset
@@ -86,6 +93,9 @@ class Commits(OffsetKeeper):
         self._source = source
         #: What is committed again, since its broker may have forgotten it.
         self._doubtful: set[Queue] = set()
+        #: When what was committed in the last moments took the place of what, by queue: the next master of a replica
+        #: set may not have heard of it.
+        self._replaced: dict[Queue, deque[tuple[int, int]]] = {}
         #: Texts that we committed with what is committed now.
         self._metadata: dict[Queue, str] = {}
 
@@ -97,7 +107,22 @@ class Commits(OffsetKeeper):
         """Forget what was committed of QUEUE: somebody else goes on with it."""
         super().forget(queue)
         self._doubtful.discard(queue)
+        self._replaced.pop(queue, None)
         self._metadata.pop(queue, None)
+
+    def kept(self, queue: Queue) -> frozenset[int]:
+        since_ms = self._session.clock.now_ms() - _LAG_MS
+        replaced = self._replaced.get(queue, ())
+        return super().kept(queue) | {offset for at_ms, offset in replaced if at_ms >= since_ms}
+
+    def learn(self, queue: Queue, offset: int) -> None:
+        now_ms = self._session.clock.now_ms()
+        if (before := self._committed.get(queue, -1)) != offset:
+            replaced = self._replaced.setdefault(queue, deque())
+            replaced.append((now_ms, before))
+            while replaced[0][0] < now_ms - _LAG_MS:
+                replaced.popleft()
+        super().learn(queue, offset)
 
     async def commit(
         self, offsets: Mapping[Queue, int], metadata: Mapping[Queue, str] | None = None
@@ -168,7 +193,7 @@ class Commits(OffsetKeeper):
             self._metadata[queue] = text
         elif text is not None or self._committed.get(queue) != offset:
             self._metadata.pop(queue, None)
-        self._committed[queue] = offset
+        self.learn(queue, offset)
         self._doubtful.discard(queue)
 
 
@@ -195,6 +220,21 @@ class RegularCommits:
         """Begin, until the session ends."""
         self._parts.session.tasks.spawn(self._run())
         self._parts.on_clock_waits.append(self._hurry)
+
+    def resumed(self, held: HeldQueue, offset: int) -> None:
+        """Commit soon that HELD, which was lost and has come back, is finished up to OFFSET."""
+        if offset != held.committed:
+            self._parts.session.tasks.spawn(self._commit_resumed(held.queue, offset))
+
+    async def _commit_resumed(self, queue: Queue, offset: int) -> None:
+        try:
+            bounds = await self._parts.bounds.of(queue, None)
+        except PocketMQError:
+            return  # It is committed with the others.
+        if (
+            offset <= bounds.max_offset
+        ):  # Else somebody has accepted a loss, and the reader finds where to go on.
+            await self._commit()
 
     def _hurry(self) -> None:
         """Hear that a broker's clock waits until what has just come is committed."""

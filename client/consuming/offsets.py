@@ -145,8 +145,8 @@ class Positions:
 
     def __init__(self) -> None:
         self._finished: dict[Queue, int] = {}
-        #: Of queues that went: what was committed then, and up to where they were finished.
-        self._left: dict[Queue, tuple[int, int]] = {}
+        #: Of queues that went: what may have been kept then, and up to where they were finished.
+        self._left: dict[Queue, tuple[frozenset[int], int]] = {}
 
     def finish(self, position: ReadPosition | None) -> None:
         """Note that the application is done with what stands before POSITION."""
@@ -157,12 +157,11 @@ class Positions:
         """Return up to where each queue is finished."""
         return dict(self._finished)
 
-    def leave(self, queue: Queue, committed: int | None) -> None:
-        """Forget QUEUE but for what was finished of it and not COMMITTED; None: nothing was."""
+    def leave(self, queue: Queue, kept: frozenset[int]) -> None:
+        """Forget QUEUE but for what was finished of it; what is committed of it is one of KEPT."""
         finished = self._finished.pop(queue, None)
-        known = -1 if committed is None else committed
-        if finished is not None and finished != known:
-            self._left[queue] = known, finished
+        if finished is not None:
+            self._left[queue] = kept, finished
 
     def go_back(self, queue: Queue, offset: int) -> None:
         """Have nothing behind OFFSET of QUEUE be finished, nor if it comes back."""
@@ -176,8 +175,8 @@ class Positions:
 
         If nobody has committed since we had it last, what we had finished then is finished.
         """
-        committed, finished = self._left.pop(held.queue, (-2, 0))
-        if committed != held.committed:
+        kept, finished = self._left.pop(held.queue, (frozenset[int](), 0))
+        if held.committed not in kept or finished < held.committed:
             return None
         self._finished[held.queue] = finished
         return finished

@@ -66,6 +66,7 @@ class PullReading:
         self._prefetch = Prefetch(config.prefetch_bytes_max, session.clock, session.tasks)
         self.subscriptions: Subscriptions = {}
         self.supply: Supply | None = None
+        self._commits: RegularCommits | None = None
         #: What is read, by queue.
         self.active: dict[Queue, Active] = {}
         self._paused: set[Queue] = set()
@@ -119,7 +120,8 @@ class PullReading:
             self._reaches = True
             self._session.tasks.spawn(reach_name_server(self.parts, self.fail))
         if self.config.auto_commit:
-            RegularCommits(self.parts, supply.keeper, self._finished).start()
+            self._commits = RegularCommits(self.parts, supply.keeper, self._finished)
+            self._commits.start()
 
     # ------------------------------------------------------------ as the user of queues
 
@@ -131,6 +133,8 @@ class PullReading:
         active = Active(held, stretch, self._reader(stretch))
         self.active[held.queue] = active
         active.offset = self.positions.resume(held)
+        if active.offset is not None and self._commits is not None:
+            self._commits.resumed(held, active.offset)
         if held.queue in self._paused:
             active.is_paused = True
         else:
@@ -165,6 +169,8 @@ class PullReading:
             if not lost and self.config.auto_commit:
                 await self._commit_at_last(queue)
         finally:
+            if lost and self.config.auto_commit and not self.has_listener:
+                self._finished()  # Should it come back, from another master, it goes on there.
             self._forget(active)
 
     async def _tell_end(self, queue: Queue, lost: bool) -> None:
@@ -216,7 +222,7 @@ class PullReading:
             self.give_up_handed()  # The application is still at it.
         active.stretch.annul()
         assert self.supply is not None
-        self.positions.leave(queue, self.supply.keeper.committed(queue))
+        self.positions.leave(queue, self.supply.keeper.kept(queue))
         self.supply.keeper.forget(queue)
 
     def fail(self, error: PocketMQError) -> None:

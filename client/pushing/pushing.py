@@ -40,7 +40,7 @@ from .failures import Failures, LetGo, Returns, SendBack, Telling, TryInPlace
 from .intake import QueueIntake
 from .listening import Calls, Listener, is_async
 from .metrics import PushCounts, PushMetrics
-from .process_queue import Failure, Portion
+from .process_queue import Failure, Portion, ProcessQueue
 from .workers import HISTOGRAM_MS, TaskWorkers, ThreadWorkers, Workers, WorkersParts, post
 
 logger = logging.getLogger(__name__)
@@ -73,7 +73,10 @@ class Pushing:
         self._parts = ConsumerParts(group, config, session)
         self._supply = self._make_supply()
         self._counts = PushCounts()
+        self._commits = RegularCommits(self._parts, self._supply.keeper, self._finished)
         self._intakes: dict[Queue, QueueIntake] = {}
+        #: Of queues that were lost, and may come back: what may be committed of them, and what we had.
+        self._left: dict[Queue, tuple[frozenset[int], ProcessQueue]] = {}
         self._ordered = OrderedBacklog() if config.ordered else None
         self._shared = SharedBacklog()
         self._backlog: Backlog = self._ordered or self._shared
@@ -135,7 +138,7 @@ class Pushing:
         self._supply.source.start()
         tasks.spawn(reach_name_server(self._parts, self.fail))
         if config.delivery != "at_most_once":
-            RegularCommits(self._parts, self._supply.keeper, self._finished).start()
+            self._commits.start()
         if isinstance(self._failures, SendBack):
             tasks.spawn(self._look_for_slow_listeners())
 
@@ -189,7 +192,34 @@ class Pushing:
         intake.reader = QueueReader(held, wanted, intake, self._supply, self._parts)
         self._intakes[queue] = intake
         self._supply.keeper.begin(held)
-        intake.reader.start()
+        offset = self._resume(held)
+        if offset is not None:
+            intake.started(queue, offset)
+            self._commits.resumed(held, offset)
+        intake.reader.start(offset)
+
+    def _resume(self, held: HeldQueue) -> int | None:
+        """Return where to go on with a queue that was lost and has come back; None: where it was committed.
+
+        If nobody has committed since, what was finished here is finished: so it is at the next master of a replica set.
+        """
+        kept, messages = self._left.pop(held.queue, (frozenset[int](), None))
+        if messages is None or held.committed not in kept:
+            return None
+        finished = messages.lowest_unfinished()
+        return finished if finished >= held.committed else None
+
+    def _remember(self, intake: QueueIntake) -> None:
+        """Remember for a while what was finished of a queue that was lost, and what listeners finish of it still."""
+        queue, clock = intake.held.queue, self._session.clock
+        left = self._left[queue] = self._supply.keeper.kept(queue), intake.messages
+
+        async def forget() -> None:
+            await clock.sleep_until(clock.now_ms() + self._config.rebalance_timeout_ms)
+            if self._left.get(queue) is left:
+                del self._left[queue]
+
+        self._session.tasks.spawn(forget())
 
     async def end(self, queue: Queue, *, lost: bool) -> None:
         """Read QUEUE no more; unless it is LOST, let the listeners at work end, and commit."""
@@ -201,6 +231,8 @@ class Pushing:
             if not lost:
                 await self._come_to_rest(intake)
                 await self._commit_last(intake)
+            elif intake.begun and self._config.delivery != "at_most_once":
+                self._remember(intake)
         finally:
             intake.lost = True
             self._counts.handled += intake.messages.handled
