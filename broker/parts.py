@@ -21,7 +21,7 @@ from ..store.flush import Flusher
 from ..store.message_store import MessageStore
 from ..store.state_files import StateFile
 from .accounts.accounts import AccountFile, Accounts
-from .appends import Appends
+from .appends import Appends, synced
 from .awaited import Awaited
 from .client_metrics import ClientMetrics
 from .config import BrokerConfig
@@ -196,7 +196,7 @@ class BrokerParts:
         errors += _errors_of(self.offsets.save) + _errors_of(self.accounts.save)
         errors += _errors_of(self.topics.kept.close) + _errors_of(self.groups.kept.close)
         try:
-            await self.producers.close()
+            await self.producers.close(synced)
         except PocketMQError as error:
             errors.append(error)
         if errors:

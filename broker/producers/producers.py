@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -50,7 +50,6 @@ from ...store.disk import Disk
 from ...store.flush import Flusher, FlushJob
 from ...store.log_writer import Appended, store_time_ms
 from ...store.message_store import MessageStore
-from ..appends import synced
 from ..delay.roads import Part
 from .found_runs import FoundRun, RunScan, found_runs
 from .numbers import RunNumbers, each_has_its_own
@@ -352,8 +351,8 @@ class Producers:
         text = partial(encoded, end, tail, rows)
         return self.sequences.version, end, _Saving(self._store.disk, self._path, text)
 
-    async def close(self) -> None:
-        """Save at a clean stop: everything that was appended goes to the device first. Raises what that raises."""
+    async def close(self, synced: Callable[[MessageStore, int], Awaitable[None]]) -> None:
+        """Save at a clean stop, once SYNCED has all that was appended on the device. Raises what that raises."""
         if self._store.health.failure is None and self._is_news:
             version, end, snapshot = self._taken()
             await synced(self._store, end)

@@ -17,13 +17,11 @@ no mastership.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from ...proto.errors import PocketMQError
+from ..producers.producers import Producers
 from .state_source import StatePart, StateSource
-
-if TYPE_CHECKING:
-    from ..producers.producers import Producers
 
 #: Told once: how many replicas have it, and None; or 0 and why that is not known.
 Acknowledged = Callable[[int, PocketMQError | None], None]

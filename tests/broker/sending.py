@@ -8,7 +8,7 @@ import queue
 from collections.abc import Callable
 from pathlib import Path
 
-from pocketmq.broker.appends import Appends
+from pocketmq.broker.appends import Appends, synced
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.producers.producers import Producers
 from pocketmq.broker.send import Sends, Waits
@@ -107,7 +107,7 @@ class Rig:
     async def stop(self) -> None:
         """Stop cleanly."""
         self.disk.heal()
-        await self.producers.close()
+        await self.producers.close(synced)
         self.store.close()
 
     def kill(self) -> None:
