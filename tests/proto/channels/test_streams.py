@@ -40,6 +40,39 @@ async def test_one_message_at_a_time_is_answered_at_once(dialling: Dialling) -> 
         call.cancel()
 
 
+async def test_what_may_leave_is_written_without_waiting(dialling: Dialling) -> None:
+    async with dialling() as (_, channel):
+        call = echo(channel)()
+        assert not call.write_nowait(RUN(run_id=9)), "nobody is connected yet"
+        await call.wait_for_connection()
+        for number in range(5):
+            assert call.write_nowait(RUN(run_id=number))
+        await call.done_writing()
+
+        assert [reply.run_id async for reply in call] == list(range(5))
+        with pytest.raises(asyncio.InvalidStateError):
+            call.write_nowait(RUN())
+
+
+async def test_nothing_is_written_before_what_waits_for_a_window(dialling: Dialling) -> None:
+    async with dialling() as (service, channel):
+        call = echo(channel)()
+        await call.wait_for_connection()
+        await service.arrived.wait()
+        go_on = asyncio.Event()
+        service.receivers[0].hold = lambda _: go_on.wait()  # type: ignore[assignment,return-value]
+        written = 0
+        while call.write_nowait(RUN(run_id=written, records=bytes(1_000_000))):
+            written += 1
+            assert written < 32, "its window has an end"
+        go_on.set()
+        await call.write(RUN(run_id=written))
+
+        for number in range(written + 1):
+            assert (await call.read()).run_id == number
+        call.cancel()
+
+
 async def test_an_error_ends_the_stream_and_is_told_to_readers(dialling: Dialling) -> None:
     async with dialling() as (_, channel):
         call = echo(channel)()
