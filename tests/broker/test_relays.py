@@ -21,7 +21,7 @@ NOWHERE = "127.0.0.1:1"
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
@@ -33,13 +33,13 @@ async def test_a_call_is_answered_by_the_master() -> None:
     async with followed() as (follower, master):
         metadata = (("x-mq-client-id", "c1"), ("x-mq-language", "JAVA"))
 
-        reply = await follower.heartbeat(timeout=5.0, metadata=metadata)
+        reply = await follower.heartbeat(timeout=30.0, metadata=metadata)
 
         assert reply.status.message == "m1"
         assert master.heartbeats[0].group.name == "g"
         assert master.metadata[0]["x-mq-client-id"] == "c1"
         assert master.metadata[0]["x-mq-language"] == "JAVA"
-        assert 3_000 < master.deadlines_ms[0] <= 5_000
+        assert 10_000 < master.deadlines_ms[0] <= 30_000
 
 
 async def test_what_follows_the_answer_is_passed_on() -> None:
@@ -124,7 +124,7 @@ async def test_more_calls_than_the_bound_are_refused() -> None:
 async def test_a_call_waits_for_the_master_that_is_being_elected() -> None:
     async with followed() as (follower, master):
         follower.master = None
-        asked = asyncio.ensure_future(follower.heartbeat(timeout=3.0))
+        asked = asyncio.ensure_future(follower.heartbeat(timeout=30.0))
         await asyncio.sleep(0.1)
         assert not asked.done()
 
@@ -136,7 +136,7 @@ async def test_a_call_waits_for_the_master_that_is_being_elected() -> None:
 async def test_a_call_that_reached_nobody_goes_to_the_next_master() -> None:
     async with followed() as (follower, master):
         follower.master = KnownMaster(NOWHERE, 1)
-        asked = asyncio.ensure_future(follower.heartbeat(timeout=3.0))
+        asked = asyncio.ensure_future(follower.heartbeat(timeout=30.0))
         await asyncio.sleep(0.1)
 
         follower.follow(master, epoch=2)
@@ -206,7 +206,7 @@ async def test_replicas_that_take_each_other_for_the_master_relay_no_call_twice(
     async with followed() as (first, master), followed() as (second, _):
         first.follow(second)
         second.follow(first)
-        asked = asyncio.ensure_future(first.heartbeat(timeout=3.0))
+        asked = asyncio.ensure_future(first.heartbeat(timeout=30.0))
         await asyncio.sleep(0.3)
         assert not asked.done()
         assert master.heartbeats == []

@@ -50,7 +50,7 @@ _WATCH_SESSION_MS: Final = 10_000
 _LOOK_S: Final = 0.05
 _STATUS_S: Final = 0.5
 _START_AGAIN_S: Final = 0.5
-_START_S: Final = 30.0
+_START_S: Final = 90.0
 _BEGAN: Final = re.compile(r"this replica is master .*replica=(\d+) epoch=(\d+)")
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from .links import CLIENTS, Links, owner_of
 
-SOON_S = 5.0
+SOON_S = 30.0
 #: In it nothing may arrive that is cut off.
 QUIET_S = 0.1
 

@@ -20,7 +20,7 @@ pytestmark = [
 FAILOVERS = 5
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 async def test_nothing_acknowledged_by_all_in_sync_is_lost_by_failovers(tmp_path: Path) -> None:
     with running(tmp_path / "zookeeper") as zookeeper:
         campaign = ReplicaCampaign(tmp_path, zookeeper, failovers=FAILOVERS, seed=20_261_123)

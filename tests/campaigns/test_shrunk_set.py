@@ -101,7 +101,7 @@ async def elected(replicas: ReplicaSet, replica: int) -> None:
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 async def test_who_acknowledges_by_a_set_that_shrank_for_him_alone_is_found_out(
     tmp_path: Path,
 ) -> None:
@@ -115,7 +115,7 @@ async def test_who_acknowledges_by_a_set_that_shrank_for_him_alone_is_found_out(
     assert set(rules) <= {"acknowledged", "set aside"}
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 async def test_who_keeps_to_the_rule_acknowledges_nothing_meanwhile_and_loses_nothing(
     tmp_path: Path,
 ) -> None:

@@ -35,7 +35,7 @@ def process(command: list[str], *, nameserver: str = "", stdin: bytes = b"") -> 
     """Run COMMAND to its end, with NAMESERVER in its environment."""
     environment = os.environ | ({"POCKETMQ_NAMESERVER": nameserver} if nameserver else {})
     done = subprocess.run(
-        command, env=environment, input=stdin, capture_output=True, timeout=60, check=False
+        command, env=environment, input=stdin, capture_output=True, timeout=180, check=False
     )
     return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
 

@@ -26,7 +26,7 @@ async def registered(world: ServedSet) -> dict[int, tuple[int, str]]:
             pb.ClusterRequest.SerializeToString,
             pb.ClusterReply.FromString,
         )
-        reply = await ask(pb.ClusterRequest(), timeout=5.0)
+        reply = await ask(pb.ClusterRequest(), timeout=30.0)
     return {
         one.replica_id: (one.role, one.address)
         for broker in reply.brokers
@@ -45,7 +45,7 @@ async def until_registered(world: ServedSet) -> None:
             for one in world.members.values()
         }
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not await as_expected():  # noqa: ASYNC110 (a question to a server, not an event)
             await asyncio.sleep(0.05)
 
@@ -117,7 +117,7 @@ async def test_a_consumer_reads_from_a_follower_what_all_have(tmp_path: Path) ->
             for number in range(20):
                 await producer.send(Message("bills", b"%d" % number))
             found: list[bytes] = []
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while len(found) < 20:
                     found += [message.body for message in await consumer.poll(timeout_ms=200)]
             await consumer.commit()
@@ -145,7 +145,7 @@ CLIENT = (("x-mq-client-id", "c"), ("x-mq-client-version", "5.1.2"))
 
 async def asked(channel: Http2Channel, method: str, request: Any, reply_type: Any) -> Any:
     ask = channel.unary_unary(V2 + method, type(request).SerializeToString, reply_type.FromString)
-    return await ask(request, timeout=5.0, metadata=CLIENT)
+    return await ask(request, timeout=30.0, metadata=CLIENT)
 
 
 def message(number: int) -> v2.SendMessageRequest:

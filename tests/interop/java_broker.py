@@ -67,7 +67,7 @@ class JavaServer:
         command += ["-XX:TieredStopAtLevel=1", *_OPENS, f"-Duser.home={self.folder / 'home'}"]
         command += [f"-Drocketmq.home.dir={self.folder}", "-cp", ":".join(jars), self._main]
         self.process = self._started([*command, "-c", str(self._config)])
-        for _ in range(600):
+        for _ in range(1200):
             if b"success" in self._log.read_bytes():
                 return
             assert self.process.poll() is None, self._log.read_text()[-2000:]
@@ -153,7 +153,7 @@ class Remote:
         self._client = client
 
     @classmethod
-    async def of(cls, address: str, tries: int = 100) -> Self:
+    async def of(cls, address: str, tries: int = 600) -> Self:
         for _ in range(tries):
             try:
                 return cls(await RemotingClient.connect(address))

@@ -290,9 +290,9 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-async def until(condition: Callable[[], bool], within_s: float = 20) -> None:
-    """Return once CONDITION holds."""
-    async with asyncio.timeout(within_s):
+async def until(condition: Callable[[], bool]) -> None:
+    """Return once CONDITION holds; a machine that does much else has its time for that."""
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 (conditions of several replicas, not an event)
             await asyncio.sleep(0.005)
 

@@ -47,7 +47,7 @@ class _ZooKeeper:
 
     async def session(self) -> Registry:
         found = await ZooKeeperRegistry.open(
-            self.servers, "test", self.name, session_ms=2_000, now_ms=SystemClock().now_ms
+            self.servers, "test", self.name, session_ms=20_000, now_ms=SystemClock().now_ms
         )
         self.sessions.append(found)
         return found
@@ -136,7 +136,7 @@ async def test_whoever_watches_is_told_of_each_change_until_it_has_been_read(rig
         await watcher.live()
         told.clear()
         await change
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await told.wait()
 
     await change(writer.create(CELL))

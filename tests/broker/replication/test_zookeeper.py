@@ -61,8 +61,8 @@ class Sets:
         self.name = f"set-{next(_numbers)}"
         self._stack = stack
 
-    async def open(self, servers: str = "") -> ZooKeeperRegistry:
-        found = await _opened(servers or self.server.address, self.name)
+    async def open(self, servers: str = "", session_ms: int = SESSION_MS) -> ZooKeeperRegistry:
+        found = await _opened(servers or self.server.address, self.name, session_ms)
         self._stack.push_async_callback(found.close)
         return found
 
@@ -179,14 +179,16 @@ async def test_without_a_connection_nothing_is_asked_and_the_lease_runs_out(
             with pytest.raises(RegistryUnavailable):
                 await asked
         came = relay.accepted
+        before_ms = SystemClock().now_ms()
         await asyncio.sleep(SESSION_MS / 2000)
+        waited_ms = SystemClock().now_ms() - before_ms
         assert registry.answered_ms == stands_ms
-        assert came < relay.accepted < came + SESSION_MS / 2 / 100 + 2
+        assert came < relay.accepted < came + waited_ms / 100 + 2
         assert caplog.records == []
 
         told.clear()
         relay.heal()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await told.wait()
             while registry.answered_ms == stands_ms:
                 told.clear()
@@ -237,7 +239,8 @@ async def test_a_session_that_ended_while_nobody_was_reached_is_over_for_good(se
         relay.heal()
         await _until(is_over)
 
-        assert told.is_set()
+        async with asyncio.timeout(60):
+            await told.wait()
         for asked in (registry.create(CELL), registry.announce(2, LIVE), registry.live()):
             with pytest.raises(SessionExpired):
                 await asked
@@ -269,8 +272,8 @@ async def test_a_session_with_a_server_that_lost_its_data_is_given_up(tmp_path: 
 
 
 async def test_a_server_that_says_nothing_is_waited_for_two_thirds_of_a_session(sets: Sets) -> None:
-    clock = SystemClock()
-    registry = await sets.open()
+    clock, session_ms = SystemClock(), 6_000  # A third of it is what a slow machine has to be late.
+    registry = await sets.open(session_ms=session_ms)
     await registry.create(CELL)
     sets.server.signal(signal.SIGSTOP)
     try:
@@ -283,7 +286,7 @@ async def test_a_server_that_says_nothing_is_waited_for_two_thirds_of_a_session(
 
     assert {type(one) for one in found} == {RegistryUnavailable}
     assert any("requests wait for ZooKeeper" in str(one) for one in found)
-    assert took_ms < SESSION_MS
+    assert took_ms < session_ms
     assert registry.answered_ms <= before_ms
 
 
@@ -373,7 +376,7 @@ async def test_where_no_server_is_the_start_says_so_in_time(server: ZooKeeperSer
                 relay.address, session_ms=SESSION_MS, now_ms=clock.now_ms, wait_ms=300
             )
 
-        assert clock.now_ms() - before_ms < 5_000
+        assert clock.now_ms() - before_ms < 30_000
 
 
 async def test_a_session_that_zookeeper_makes_shorter_is_refused(server: ZooKeeperServer) -> None:

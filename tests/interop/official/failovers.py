@@ -29,8 +29,8 @@ from .stage import AWAIT_S
 #: How many more messages are acknowledged to each sender between two failovers, and after the last.
 _BETWEEN: Final = 10
 #: How long they may take for that, and the receivers for the rest.
-_PATIENCE_S: Final = 60.0
-_SYNC_S: Final = 60.0
+_PATIENCE_S: Final = 120.0
+_SYNC_S: Final = 120.0
 
 
 @dataclass

@@ -10,7 +10,7 @@ from .driver import leave_out, need
 from .failovers import failed_over
 from .programs import PROGRAMS, BuildFailed
 
-pytestmark = [pytest.mark.long, pytest.mark.alone, pytest.mark.processes, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.long, pytest.mark.alone, pytest.mark.processes, pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize("language", ["python", "java"])
