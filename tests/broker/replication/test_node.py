@@ -20,6 +20,8 @@ from pocketmq.broker.replication.running import TICK_MS
 from pocketmq.proto.errors import ConfigError, DiskFailure, MasterFenced, NotEnoughReplicas
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.rpc import CallFailed, Channel, connect
+from pocketmq.store.disk import DiskUsage
+from pocketmq.store.os_disk import OsDisk
 
 from ...runs import bodies_of, open_store, small_config
 from .replica_set import Member, free_ports, replica_set, until
@@ -334,7 +336,11 @@ def kept_in(folder: Path, pattern: str) -> list[bytes]:
     return found
 
 
-async def test_followers_keep_what_their_master_has_however_old(tmp_path: Path) -> None:
+async def test_followers_keep_what_their_master_has_however_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half_full = DiskUsage(used_bytes=50, usable_bytes=50)
+    monkeypatch.setattr(OsDisk, "usage", lambda *_: half_full)
     expired = {"retention_ms": 1, "disk_expire_percent": 1, "clean_interval_ms": 100}
     async with replica_set(tmp_path, count=2, store=expired) as world:
         master = await world.whole()
