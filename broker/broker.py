@@ -305,7 +305,7 @@ class Broker:
         )
         table |= parts.methods()
         if self._mastership is not None:
-            table = as_master(table, self._check_master, _ALWAYS)
+            table = as_master(table, self._check_open, self._check_master, _ALWAYS)
         table |= clock_methods(self._clock)
         conditions = {WRITABLE: lambda: store.health.state == "open"}
         if self._mastership is not None:
@@ -450,6 +450,13 @@ class Broker:
             self._confirmed.set_exception(error)
         if self._running is not None:
             self._running.parts.fence(error)
+
+    def _check_open(self) -> None:
+        """Raise MasterFenced unless what is asked in this turn may be done."""
+        assert self._mastership is not None, "it is that of a master"
+        if self._fenced is not None:
+            raise self._fenced
+        self._mastership.check_open()
 
     def _check_master(self) -> None:
         """Raise MasterFenced unless an answer may leave in this turn."""

@@ -365,7 +365,7 @@ class Sends:
         if durability != pb.MEMORY:
             self._check_flushes()
         if self._mastership is not None:
-            self._mastership.check_master()
+            self._mastership.check_open()
             if durability == pb.REPLICAS:
                 self._mastership.check_acks(self._topics.min_in_sync(topic))
 

@@ -1,9 +1,9 @@
 """Answers of a master: none leaves in a turn of the loop in which the broker may not answer as the master.
 
-`as_master` wraps the handlers of a table, so that no handler has to know of it. A call is checked when it comes and
-when it is answered, a stream whenever something is sent. What is refused fails with MasterFenced. A reply that has an
-error of its own says of nothing that it is done, and leaves; StoreClosed is only how a call finds that this broker is
-master no more, and is told as that.
+`as_master` wraps the handlers of a table, so that no handler has to know of it. A call is checked when it comes
+(nothing new is taken while the office is handed over) and when it is answered, a stream whenever something is sent.
+What is refused fails with MasterFenced. A reply that has an error of its own says of nothing that it is done, and
+leaves; StoreClosed is only how a call finds that this broker is master no more, and is told as that.
 """
 
 from __future__ import annotations
@@ -20,30 +20,34 @@ from ...proto.errors_wire import to_wire
 from ...proto.rpc import MethodTable, RpcError
 from ...proto.rpc.methods import Method, MethodKind
 
-#: Raises MasterFenced unless an answer may leave in this very turn.
-CheckMaster = Callable[[], None]
+#: Raises MasterFenced unless a call may be taken, or an answer may leave, in this very turn.
+Check = Callable[[], None]
 
 
-def as_master(table: MethodTable, check: CheckMaster, always: Container[str] = ()) -> MethodTable:
-    """Return TABLE with each answer held against CHECK, but those of the paths that are served ALWAYS."""
+def as_master(
+    table: MethodTable, check_open: Check, check: Check, always: Container[str] = ()
+) -> MethodTable:
+    """Return TABLE with each call held against CHECK OPEN, each answer against CHECK, but for the paths that are served
+    ALWAYS.
+    """
     return MethodTable(
         {
             method.path: method
             if method.path in always
-            else replace(method, handler=_checked(method, check))
+            else replace(method, handler=_checked(method, check_open, check))
             for method in table
         }
     )
 
 
-def _checked(method: Method, check: CheckMaster) -> Callable[..., Any]:
+def _checked(method: Method, check_open: Check, check: Check) -> Callable[..., Any]:
     handler = method.handler
     if method.kind is MethodKind.BIDI:
         return lambda stream: handler(_Checked(stream, check))
     if iscoroutinefunction(handler):
 
         async def answer_later(request: Message, asked: Any) -> Any:
-            check()
+            check_open()
             try:
                 reply = await handler(request, _Checked(asked, check))
             except StoreClosed:
@@ -56,7 +60,7 @@ def _checked(method: Method, check: CheckMaster) -> Callable[..., Any]:
         return answer_later
 
     def answer(request: Message, asked: Any) -> Any:
-        check()
+        check_open()
         return handler(request, _Checked(asked, check))
 
     return answer
@@ -70,7 +74,7 @@ class _Checked:
 
     __slots__ = ("_asked", "_check", "_is_refused")
 
-    def __init__(self, asked: Any, check: CheckMaster) -> None:
+    def __init__(self, asked: Any, check: Check) -> None:
         self._asked = asked
         self._check = check
         self._is_refused = False

@@ -5,6 +5,7 @@ replica comes with another. All is called on the event loop, and nothing here wa
 no mastership.
 
     `check_master`        in the turn that answers anything: what says stored, read or committed says so as master
+    `check_open`          when something is asked: nothing new is taken while the office is handed over
     `check_acks`          before an append with acks="replicas"
     `appended`            in the turn of each append
     `when_acknowledged`   to answer acks="replicas"
@@ -52,6 +53,10 @@ class Mastership(Protocol):
 
     def check_master(self) -> None:
         """Raise MasterFenced unless an answer may be given as master in this very turn: epoch and lease hold."""
+        ...
+
+    def check_open(self) -> None:
+        """Raise MasterFenced unless what is asked now may be done: `check_master`, and no hand-over has begun."""
         ...
 
     def check_acks(self, min_in_sync: int = 0) -> None:

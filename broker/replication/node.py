@@ -281,9 +281,9 @@ class ReplicaNode:
     async def hand_over(self, to: int, timeout_ms: int, *, leaving: bool = False) -> int:
         """Have replica TO be the master within TIMEOUT_MS; LEAVING: this one is about to stop.
 
-        From when TO is in sync, and has nearly all, everything is refused here; returns for how many ms. Raises
-        MasterFenced if this is no master, InvalidArgument, or NotEnoughReplicas if TO has not come to have all: this
-        one goes on as master.
+        From when TO is in sync, and has nearly all, nothing new is taken here; returns for how many ms. What was taken
+        is answered meanwhile, until the registry is asked to name TO. Raises MasterFenced if this is no master,
+        InvalidArgument, or NotEnoughReplicas if TO has not come to have all: this one goes on as master.
         """
         running, clock = self._alive, self._parts.clock
         office = running.office
@@ -297,7 +297,7 @@ class ReplicaNode:
                 value=to,
             )
         began_ms = clock.now_ms()
-        refused_ms, is_asked = began_ms, False
+        refused_ms = began_ms
         try:
             while running.office is office:
                 now_ms = clock.now_ms()
@@ -310,10 +310,13 @@ class ReplicaNode:
                 is_near = office.is_in_sync(to) and office.behind(to) <= _NEARLY_ALL_BYTES
                 if not office.handing_over_to and is_near:
                     office.handing_over_to, refused_ms = to, now_ms
-                if office.handing_over_to and not is_asked:
-                    is_told = running.has_state(to) or now_ms - refused_ms > _STATE_MS
-                    is_asked = is_told and running.hand_over(to, leaving=leaving)
+                if office.handing_over_to and not office.is_handed_over:
+                    is_told = running.has_state(to) and not office.is_awaited
+                    is_late = now_ms - refused_ms > _STATE_MS
+                    office.is_handed_over = (is_told or is_late) and running.hand_over(
+                        to, leaving=leaving
+                    )
                 await asyncio.sleep(_LOOK_S)
         finally:
-            office.handing_over_to = 0
+            office.handing_over_to, office.is_handed_over = 0, False
         return clock.now_ms() - refused_ms

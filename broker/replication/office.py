@@ -48,8 +48,10 @@ class MasterOffice:
         self.producers: Producers | None = producers
         self.replica_id = replica_id
         self.epoch = core.in_sync.epoch
-        #: The replica that is to be master next, while the office is handed over; 0: it is not.
+        #: The replica that is to be master next, while the office is handed over: nothing new is taken; 0: nobody.
         self.handing_over_to = 0
+        #: Was the registry asked to name that one? It may be master from then on: nothing is answered any more.
+        self.is_handed_over = False
         self._over: MasterFenced | None = None
         self._waiting: deque[tuple[int, Acknowledged]] = deque()
         self._on_confirm: list[Callable[[int], None]] = []
@@ -64,15 +66,23 @@ class MasterOffice:
     def check_master(self) -> None:
         if self._over is not None:
             raise MasterFenced(self._over.message, **self._over.details)
-        if self.handing_over_to:
-            raise MasterFenced(
-                f"replica {self.replica_id} hands over to replica {self.handing_over_to}: ask again soon",
-                epoch=str(self.epoch),
-            )
+        if self.is_handed_over:
+            raise self._handing_over()
         self._core.check_master(self._now_ms())
 
-    def check_acks(self, min_in_sync: int = 0) -> None:
+    def check_open(self) -> None:
         self.check_master()
+        if self.handing_over_to:
+            raise self._handing_over()
+
+    def _handing_over(self) -> MasterFenced:
+        return MasterFenced(
+            f"replica {self.replica_id} hands over to replica {self.handing_over_to}: ask again soon",
+            epoch=str(self.epoch),
+        )
+
+    def check_acks(self, min_in_sync: int = 0) -> None:
+        self.check_open()
         self._core.check_acks()
         confirmed = len(self._set.confirmed_set)
         if confirmed < min_in_sync:
@@ -118,6 +128,11 @@ class MasterOffice:
     def behind(self, replica: int) -> int:
         """Return how many bytes of the log REPLICA is not known to have."""
         return self._set.end - self._set.has(replica, on_device=False)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Does anybody wait for replicas?"""
+        return bool(self._waiting)
 
     def heir(self) -> int:
         """Return who of those in sync has most of the log; 0: nobody else follows."""

@@ -319,7 +319,9 @@ class Delivery:
             return self._failed(run, SendFailed)
         run.not_before_ms = 0
         if remedy is _Remedy.RETRY or (remedy is not _Remedy.FOLLOW and run.attempts > 1):
-            pause_ms = self._pause_ms(run.attempts)
+            # A hand-over takes some tenth of a second: longer and longer pauses would only be waited too long.
+            tries = min(run.attempts, 2) if isinstance(error, MasterFenced) else run.attempts
+            pause_ms = self._pause_ms(tries)
             if pause_ms >= self._left_ms(run):
                 self._counters.expired += 1
                 return self._failed(run, DeliveryTimeout)

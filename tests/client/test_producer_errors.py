@@ -13,6 +13,7 @@ from pocketmq.client.producing.receipt import SendFuture
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
     InvalidArgument,
+    MasterFenced,
     Overloaded,
     PocketMQError,
     QueueNotFound,
@@ -35,6 +36,20 @@ async def test_a_passing_error_is_tried_again_after_a_pause() -> None:
         await clock.advance(40)
         assert not sent.done()
         await clock.advance(400)
+        receipt = await sent
+
+    assert receipt.queue_offset == 0
+
+
+async def test_pauses_do_not_grow_while_a_master_hands_over() -> None:
+    cluster = FakeCluster.of_one("orders")
+    cluster.broker.faults.extend([MasterFenced("hands over")] * 8)
+    clock = VirtualClock()
+
+    async with producer(cluster, clock, retry_backoff_ms=50) as sending:
+        sent = sending.send_nowait(Message("orders", b"x"))
+        for _ in range(80):
+            await clock.advance(10)
         receipt = await sent
 
     assert receipt.queue_offset == 0

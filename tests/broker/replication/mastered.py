@@ -53,6 +53,9 @@ class PlayedMastership:
         if self.over is not None:
             raise self.over
 
+    def check_open(self) -> None:
+        self.check_master()
+
     def check_acks(self, min_in_sync: int = 0) -> None:
         if self.in_sync < (min_in_sync or 1):
             raise NotEnoughReplicas(f"{self.in_sync} in sync, and {min_in_sync} are needed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -40,7 +41,7 @@ def streams(*fenced: MasterFenced) -> tuple[Asked, Any]:
             raise error
 
     asked = Asked()
-    as_master(MethodTable({PATH: method}), check)[PATH].handler(asked)
+    as_master(MethodTable({PATH: method}), check, check)[PATH].handler(asked)
     return asked, handed[0]
 
 
@@ -66,3 +67,27 @@ def test_other_errors_leave_as_they_are() -> None:
     stream.send(reply)
 
     assert [sent.error.name for sent in asked.sent] == ["OffsetOutOfRange"]
+
+
+async def test_what_was_taken_before_a_hand_over_is_answered_and_nothing_new_is_taken() -> None:
+    is_handing_over = False
+    finish = asyncio.Event()
+
+    def check_open() -> None:
+        if is_handing_over:
+            raise MasterFenced("hands over")
+
+    async def handler(request: pb.FetchRequest, _: Any) -> pb.FetchReply:
+        await finish.wait()
+        return pb.FetchReply(fetch_id=request.fetch_id)
+
+    method = Method(PATH, MethodKind.UNARY, pb.FetchRequest, pb.FetchReply, handler)
+    asked = as_master(MethodTable({PATH: method}), check_open, lambda: None)[PATH].handler
+    under_way = asyncio.ensure_future(asked(pb.FetchRequest(fetch_id=7), Asked()))
+    await asyncio.sleep(0)
+    is_handing_over = True
+    finish.set()
+
+    assert (await under_way).fetch_id == 7
+    with pytest.raises(MasterFenced, match="hands over"):
+        await asked(pb.FetchRequest(fetch_id=8), Asked())

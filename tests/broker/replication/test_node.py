@@ -274,6 +274,30 @@ async def test_nothing_is_refused_for_a_replica_that_cannot_be_handed_over_to(
             await moving
 
 
+async def test_who_waits_for_replicas_when_a_hand_over_begins_is_answered_before_it_ends(
+    tmp_path: Path,
+) -> None:
+    async with replica_set(tmp_path, min_in_sync=2, session_ms=60_000) as world:
+        old = await world.whole()
+        to = next(one for one in world.up if one is not old)
+        office = old.running.office
+        assert office is not None
+        for _ in range(20):
+            sent = [asyncio.ensure_future(old.roles.send(b"x" * 100)) for _ in range(20)]
+            await asyncio.sleep(0)
+            if office.is_awaited:
+                break
+            await asyncio.gather(*sent)
+        moving = asyncio.ensure_future(old.node.hand_over(to.id, 60_000))
+        await until(lambda: bool(office.handing_over_to))
+        with pytest.raises(MasterFenced, match="hands over"):
+            office.check_open()
+
+        assert await asyncio.gather(*sent) == [3] * len(sent)
+        await moving
+        assert world.cell.master == to.id
+
+
 async def test_a_master_that_stops_hands_over_first(tmp_path: Path) -> None:
     async with replica_set(tmp_path, min_in_sync=2, session_ms=60_000) as world:
         old = await world.whole()
