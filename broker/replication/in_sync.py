@@ -273,10 +273,13 @@ class InSync:
             epoch=self.epoch, master=self._me, in_sync=in_sync, replicas=self._cell.replicas
         )
 
+    def may_be_next(self, to: int, live: Mapping[int, LiveNode]) -> bool:
+        """Is TO in the set, by what the cell says, and may it be elected once it has all of the log?"""
+        return to in self.confirmed_set and to in self._followers and self.may_enter(to, live)
+
     def handed_to(self, to: int, live: Mapping[int, LiveNode], *, leaving: bool) -> Cell:
         """Return the cell that names TO; LEAVING: without this master in the set. Raises NotEnoughReplicas."""
-        ready = to in self.confirmed_set and to in self._followers and self.may_enter(to, live)
-        if not ready or self.has(to, on_device=self._settings.acks_need_sync) < self.end:
+        if not self.may_be_next(to, live) or self.has(to, on_device=self._settings.acks_need_sync) < self.end:
             raise NotEnoughReplicas(
                 f"replica {to} is not in sync, or has not all of the log: wait until it has caught up",
                 in_sync=str(len(self.confirmed_set)),

@@ -307,7 +307,7 @@ class ReplicaNode:
                         f" {self.settings.replica_id} goes on as master",
                         timeout_ms=timeout_ms,
                     )
-                is_near = office.is_in_sync(to) and office.behind(to) <= _NEARLY_ALL_BYTES
+                is_near = office.may_be_next(to) and office.behind(to) <= _NEARLY_ALL_BYTES
                 if not office.handing_over_to and is_near:
                     office.handing_over_to, refused_ms = to, now_ms
                 if office.handing_over_to and not office.is_handed_over:

@@ -121,9 +121,9 @@ class MasterOffice:
 
     # --- handing it over
 
-    def is_in_sync(self, replica: int) -> bool:
-        """Is REPLICA in the set, by what the cell says?"""
-        return replica in self._set.confirmed_set
+    def may_be_next(self, replica: int) -> bool:
+        """Is REPLICA in sync, with what lies beside the log, so that it may be elected once it has all of that?"""
+        return self._set.may_be_next(replica, self._core.live)
 
     def behind(self, replica: int) -> int:
         """Return how many bytes of the log REPLICA is not known to have."""
