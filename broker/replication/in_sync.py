@@ -279,7 +279,10 @@ class InSync:
 
     def handed_to(self, to: int, live: Mapping[int, LiveNode], *, leaving: bool) -> Cell:
         """Return the cell that names TO; LEAVING: without this master in the set. Raises NotEnoughReplicas."""
-        if not self.may_be_next(to, live) or self.has(to, on_device=self._settings.acks_need_sync) < self.end:
+        if (
+            not self.may_be_next(to, live)
+            or self.has(to, on_device=self._settings.acks_need_sync) < self.end
+        ):
             raise NotEnoughReplicas(
                 f"replica {to} is not in sync, or has not all of the log: wait until it has caught up",
                 in_sync=str(len(self.confirmed_set)),
