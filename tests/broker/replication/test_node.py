@@ -282,6 +282,7 @@ async def test_who_waits_for_replicas_when_a_hand_over_begins_is_answered_before
         to = next(one for one in world.up if one is not old)
         office = old.running.office
         assert office is not None
+        sent: list[asyncio.Future[int]] = []
         for _ in range(20):
             sent = [asyncio.ensure_future(old.roles.send(b"x" * 100)) for _ in range(20)]
             await asyncio.sleep(0)
