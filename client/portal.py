@@ -13,7 +13,8 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from ..proto.errors import ClientClosed
@@ -31,6 +32,8 @@ class Portal:
         self._holders = 0
         self._row: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._awake = False
+        #: What is appended, or started, before this is set is still done, or told that its client is closed.
+        self._has_ended = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="pocketmq-client", daemon=True)
         self._thread.start()
@@ -61,20 +64,32 @@ class Portal:
             loop.run_forever()
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.run_until_complete(loop.shutdown_default_executor())
-            self._work_off()  # What was posted last is told that its client is closed.
+            self._has_ended = True
+            self._work_off()
+            loop.run_until_complete(self._cancel_rest())
         finally:
             asyncio.set_event_loop(None)
             loop.close()
 
+    async def _cancel_rest(self) -> None:
+        """End what was started when the last client was closed already."""
+        await asyncio.sleep(0)  # What threads have handed over becomes tasks.
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+
     def post(self, function: Callable[..., object], *arguments: Any) -> None:
         """Have FUNCTION called with ARGUMENTS on the loop, soon; it must not raise."""
         self._row.append((function, arguments))
+        if (
+            self._has_ended
+        ):  # Looked at behind the append: what comes before the end is worked off by it.
+            raise ClientClosed("the client was closed")
         if not self._awake:
             self._awake = True
-            try:
+            with suppress(RuntimeError):  # The loop has ended meanwhile, and has worked it off.
                 self._loop.call_soon_threadsafe(self._work_off)
-            except RuntimeError:  # The loop has ended.
-                raise ClientClosed("the client was closed") from None
 
     def _work_off(self) -> None:
         # Cleared first: who appends from here on either is seen below, or wakes the loop again.
@@ -89,16 +104,27 @@ class Portal:
         future = self.start(work)
         try:
             return future.result()
+        except CancelledError:
+            if self._has_ended:
+                raise ClientClosed("the client was closed") from None
+            raise
         except BaseException:
             future.cancel()
             raise
 
     def start(self, work: Coroutine[Any, Any, Value]) -> Future[Value]:
         """Start WORK on the loop. Raises if called on the loop's own thread, which would wait for itself."""
-        if threading.current_thread() is self._thread or self._loop.is_closed():
+        if threading.current_thread() is self._thread or self._has_ended:
             work.close()
             raise ClientClosed(
                 "a synchronous client was called on its own event loop, or after it was closed: "
                 "use the Async… classes in coroutines"
             )
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:  # The loop was closed meanwhile.
+            work.close()
+            raise ClientClosed("the client was closed") from None
+        if self._has_ended:  # Perhaps too late for it to be begun, or cancelled, there.
+            future.cancel()
+        return future
