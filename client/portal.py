@@ -125,6 +125,8 @@ class Portal:
         except RuntimeError:  # The loop was closed meanwhile.
             work.close()
             raise ClientClosed("the client was closed") from None
-        if self._has_ended:  # Perhaps too late for it to be begun, or cancelled, there.
-            future.cancel()
+        if self._has_ended:  # It may have come too late for the loop.
+            self._thread.join()
+            if future.cancel():
+                work.close()
         return future

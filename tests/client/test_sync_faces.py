@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from itertools import chain, islice
 
 import pytest
@@ -365,3 +365,39 @@ def test_a_value_goes_the_way_of_a_message(cluster: tuple[FakeCluster, str]) -> 
 
     assert as_value <= as_message + 5
     assert sorted(chain.from_iterable(bodies(served.broker, "orders"))) == [b"0", b"1", b"2", b"3"]
+
+
+async def nothing() -> None: ...
+
+
+def post(portal: Portal) -> Future[None]:
+    done: Future[None] = Future()
+    portal.post(done.set_result, None)
+    return done
+
+
+def start(portal: Portal) -> Future[None]:
+    return portal.start(nothing())
+
+
+def hand_over_until_refused(portal: Portal, way: Callable[[Portal], Future[None]]) -> bool:
+    """Return False if one thing was neither done nor refused."""
+    while True:
+        try:
+            way(portal).result(timeout=20)
+        except (ClientClosed, CancelledError):
+            return True
+        except TimeoutError:
+            return False
+
+
+@pytest.mark.parametrize("way", [post, start])
+def test_what_is_handed_over_while_the_last_client_lets_go_is_done_or_refused(
+    way: Callable[[Portal], Future[None]],
+) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        for _ in range(100):
+            portal = Portal.hold()
+            ends = [threads.submit(hand_over_until_refused, portal, way) for _ in range(4)]
+            portal.release()
+            assert all(end.result() for end in ends)
