@@ -36,7 +36,7 @@ test: $(VENV)/.dev
 # Stores of unit tests lie in memory where that has room: what a device costs is not theirs to know.
 unit: export PYTEST_DEBUG_TEMPROOT := $(shell [ "$$(df -P -k /dev/shm 2>/dev/null | awk 'END { print int($$4) }')" -gt 2000000 ] && echo /dev/shm)
 unit: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist loadfile -q -m "not (processes or java or spark or campaign or slow or long)" \
+	$(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not (processes or java or spark or campaign or slow or long)" \
 	  --hypothesis-profile quick tests/proto tests/store tests/nameserver tests/broker tests/client tests/repository
 
 test-long: $(VENV)/.dev

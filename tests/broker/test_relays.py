@@ -87,6 +87,7 @@ async def test_the_caller_s_deadline_ends_the_call_at_the_master() -> None:
         await until(lambda: master.cancelled == 1)
 
 
+@pytest.mark.slow
 async def test_who_does_not_read_holds_the_master_back() -> None:
     async with followed() as (follower, master):
         master.bodies = [bytes(1024 * 1024)] * 100
@@ -171,6 +172,7 @@ async def test_what_was_under_way_at_a_master_that_is_killed_is_unavailable() ->
         assert second.heartbeats == []
 
 
+@pytest.mark.slow
 async def test_what_is_under_way_at_a_master_that_hangs_ends_when_another_is_known() -> None:
     async with followed(2) as (follower, master, second):
         master.gate = asyncio.Event().wait
@@ -268,6 +270,7 @@ async def changed_by_a_stop(
     follower.follow(second, epoch=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [changed_after_kill, changed_while_it_hangs, changed_by_a_stop])
 async def test_a_stream_begins_at_the_next_master_with_the_latest_settings(change: Any) -> None:
     async with followed(2) as (follower, master, second):

@@ -62,6 +62,7 @@ def test_the_end_is_found_however_much_is_not_confirmed(tmp_path: Path) -> None:
         assert store.queue_bounds("A", 0) == (0, number)
 
 
+@pytest.mark.slow
 def test_batches_are_seen_whole_or_not_at_all(tmp_path: Path) -> None:
     path = recorded_store("encodings", tmp_path / "store")
     config = settings_of(OsDisk(), str(path), {}).store_config(str(path))

@@ -59,6 +59,7 @@ def plain(said: Said) -> Said | Looked:
     return Looked(said.key, said.offset) if isinstance(said, LookedSpan) else said
 
 
+@pytest.mark.slow
 @given(st.lists(CHANGES, max_size=40))
 def test_changes_are_read_as_they_were_written(changes: list[Change]) -> None:
     said = Decoder().decode(Encoder().encode(changes))

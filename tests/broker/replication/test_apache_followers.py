@@ -103,6 +103,7 @@ async def test_what_comes_later_is_sent_once_the_device_has_it(tmp_path: Path) -
         assert got == log_bytes(broker, 0, end)
 
 
+@pytest.mark.slow
 async def test_what_replicas_have_not_agreed_on_is_not_sent(tmp_path: Path) -> None:
     async with serving(tmp_path) as (broker, address, port):
         async with AsyncProducer(address, acks="disk") as producer:

@@ -83,6 +83,7 @@ async def test_a_store_with_another_history_is_set_aside_and_kept(
     kept.close()
 
 
+@pytest.mark.slow
 async def test_a_follower_whose_disk_is_full_leaves_the_set_and_comes_back(tmp_path: Path) -> None:
     async with replica_set(tmp_path, replica_lag_ms=300) as world:
         master = await world.whole()
@@ -119,6 +120,7 @@ async def test_a_master_whose_disk_is_full_refuses_and_goes_on_when_there_is_roo
         assert bodies_of(master.store, "A", 0)[stored:] == [b"last"]
 
 
+@pytest.mark.slow
 async def test_a_topic_is_made_without_the_follower_that_cannot_keep_it(tmp_path: Path) -> None:
     async with broker_set(tmp_path, replica_lag_ms=300) as world:
         master = await world.whole()

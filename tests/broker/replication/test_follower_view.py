@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from pocketmq.broker.replication.follower_view import FollowerView
 
 from .replica_set import TOPIC, Member, replica_set, until
@@ -53,6 +55,7 @@ async def test_who_does_not_hear_the_master_is_not_current(tmp_path: Path) -> No
         await master.node.stop()
 
 
+@pytest.mark.slow
 async def test_who_does_not_hear_of_the_registry_is_not_current(tmp_path: Path) -> None:
     async with replica_set(tmp_path) as world:
         master = await world.master()

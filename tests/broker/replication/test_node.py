@@ -26,6 +26,8 @@ from pocketmq.store.os_disk import OsDisk
 from ...runs import bodies_of, open_store, small_config
 from .replica_set import Member, free_ports, replica_set, until
 
+pytestmark = pytest.mark.slow
+
 MOVE = "/pocketmq.v1.Replication/MoveMaster"
 
 

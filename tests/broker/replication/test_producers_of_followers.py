@@ -41,6 +41,7 @@ async def sent(peer: Peer, producer_id: int, first: int) -> int:
     return (await peer.produce(run)).repeated_count
 
 
+@pytest.mark.slow
 async def test_a_new_master_knows_who_was_idle_and_reads_nothing_of_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +130,7 @@ def read_anew(store: MessageStore) -> bytes:
     return known(producers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_it_is_what_reading_the_whole_log_says(tmp_path: Path, seed: int) -> None:
     """The device is stopped, killed and cut meanwhile; snapshots are written at any moment."""

@@ -21,6 +21,8 @@ from .broker_roles import broker_of, broker_set, peer_of
 from .replica_set import Member, ReplicaSet, until
 from .state_pair import tables_at
 
+pytestmark = pytest.mark.slow
+
 
 async def ask_offset(peer: Peer, group: str = "g") -> int:
     queues = [pb.QueueId(topic=TOPIC, queue=0)]

@@ -210,6 +210,7 @@ class TimedPair:
         return found | {body.decode() for body in bodies[store.timers.queue_offset :]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_a_follower_passes_over_no_timed_message_that_its_master_has_not_delivered(
     seed: int, tmp_path: Path

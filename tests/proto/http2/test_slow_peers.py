@@ -130,6 +130,7 @@ async def test_a_block_that_grows_byte_by_byte_is_not_whole_any_later() -> None:
         assert b"not whole" in end.payload
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/test.Echo/Plain", "/test.Echo/Count", "/test.Echo/Echo"])
 async def test_a_request_that_never_ends_costs_its_call_alone(path: str) -> None:
     async with staged(Limits(request_ms=SOON_MS)) as stage, Peer.open(stage.port) as peer:
@@ -143,6 +144,7 @@ async def test_a_request_that_never_ends_costs_its_call_alone(path: str) -> None
         assert answer.status == "0"
 
 
+@pytest.mark.slow
 async def test_a_talk_may_be_silent_for_ever_between_messages() -> None:
     async with staged(Limits(request_ms=1)) as stage, Peer.open(stage.port) as peer:
         stream = peer.begin(request_fields("/test.Echo/Echo"))
@@ -155,6 +157,7 @@ async def test_a_talk_may_be_silent_for_ever_between_messages() -> None:
         assert len(answer.messages) == 2
 
 
+@pytest.mark.slow
 async def test_answers_that_nobody_takes_are_broken_off() -> None:
     async with (
         staged(Limits(stalled_ms=SOON_MS)) as stage,
