@@ -16,6 +16,7 @@ knows a master, the replicas are tried in turn: the queues stay, whoever serves 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -30,6 +31,7 @@ from ..proto.errors import (
     PocketMQError,
     RequestTimeout,
     RouteNotFound,
+    ShuttingDown,
 )
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.topics import PERMISSION_READ, PERMISSION_WRITE
@@ -45,6 +47,8 @@ PROVISIONAL_REFRESH_MS: Final = 1_000
 #: min(defaultTopicQueueNums = 4, queues of TBW102 = 8), as RocketMQ's producer takes them.
 AUTO_CREATE_QUEUES: Final = 4
 _MASTER: Final = 0
+#: With which whoever was asked may be another than before.
+_BREAKS: Final = (Disconnected, RequestTimeout, MasterFenced, ShuttingDown)
 
 
 class NameServers:
@@ -154,6 +158,7 @@ class Routes:
         self._forgotten: set[str] = set()
         self._refreshing: set[str] = set()
         self._places: dict[str, _Place] = {}
+        self._breaks: Counter[str] = Counter()
 
     def known(self, topic: str) -> Route | None:
         """Return the route if it is known; one that is old or was forgotten is asked for in the background."""
@@ -295,6 +300,10 @@ class Routes:
         place = self._places.get(broker)
         return place.epoch if place is not None and place.replicas else None
 
+    def breaks(self, broker: str) -> int:
+        """Return how often BROKER could not be asked: as long as that stays, it is the same run and the same master."""
+        return self._breaks[broker]
+
     def later_master(self, broker: str, address: str, epoch: int) -> MasterFenced | None:
         """Return why BROKER is not to be asked at ADDRESS any more if another is its master after EPOCH, else None."""
         place = self._places.get(broker)
@@ -316,6 +325,8 @@ class Routes:
         """Learn from the ERROR of whoever was asked as BROKER at ADDRESS; return whether it is to be asked elsewhere
         at once, since now it is known where.
         """
+        if isinstance(error, _BREAKS):
+            self._breaks[broker] += 1
         place = self._places.get(broker)
         if place is None or not address:
             return False

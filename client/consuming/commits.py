@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 #: What was committed reaches the followers of a master in a tenth of this.
 _LAG_MS: Final = 1_000
+#: Of each queue, so many of the last moments' offsets are kept in mind.
+_RECENT_MAX: Final = 1_024
 #: Queues that one log line names.
 _QUEUES_NAMED: Final = 8
 #: A broker's clock waits for so long without an outcome (PATIENCE_S of broker/awaited.py).
@@ -93,9 +95,11 @@ class Commits(OffsetKeeper):
         self._source = source
         #: What is committed again, since its broker may have forgotten it.
         self._doubtful: set[Queue] = set()
-        #: When what was committed in the last moments took the place of what, by queue: the next master of a replica
-        #: set may not have heard of it.
-        self._replaced: dict[Queue, deque[tuple[int, int]]] = {}
+        #: What else the next master of a replica set may take for committed, and since when, by queue: it may not have
+        #: heard of the last moments' commits, and may have heard of one that was not answered.
+        self._recent: dict[Queue, deque[tuple[int, int]]] = {}
+        #: How often its broker had broken off when each queue's offset was last known to be there.
+        self._breaks: dict[Queue, int] = {}
         #: Texts that we committed with what is committed now.
         self._metadata: dict[Queue, str] = {}
 
@@ -107,22 +111,34 @@ class Commits(OffsetKeeper):
         """Forget what was committed of QUEUE: somebody else goes on with it."""
         super().forget(queue)
         self._doubtful.discard(queue)
-        self._replaced.pop(queue, None)
+        self._recent.pop(queue, None)
+        self._breaks.pop(queue, None)
         self._metadata.pop(queue, None)
 
+    def begin(self, held: HeldQueue) -> None:
+        super().begin(held)
+        self._breaks[held.queue] = self._session.routes.breaks(held.queue.broker)
+
     def kept(self, queue: Queue) -> frozenset[int]:
-        since_ms = self._session.clock.now_ms() - _LAG_MS
-        replaced = self._replaced.get(queue, ())
-        return super().kept(queue) | {offset for at_ms, offset in replaced if at_ms >= since_ms}
+        kept = super().kept(queue)
+        if self._breaks.get(queue) == self._session.routes.breaks(queue.broker):
+            return kept  # What its broker says now, it has been told since: by somebody else.
+        return kept | {offset for _, offset in self._recent.get(queue, ())}
 
     def learn(self, queue: Queue, offset: int) -> None:
         now_ms = self._session.clock.now_ms()
         if (before := self._committed.get(queue, -1)) != offset:
-            replaced = self._replaced.setdefault(queue, deque())
-            replaced.append((now_ms, before))
-            while replaced[0][0] < now_ms - _LAG_MS:
-                replaced.popleft()
+            recent = self._note_recent(queue, before)
+            while recent[0][0] < now_ms - _LAG_MS:
+                recent.popleft()
         super().learn(queue, offset)
+        self._breaks[queue] = self._session.routes.breaks(queue.broker)
+
+    def _note_recent(self, queue: Queue, offset: int) -> deque[tuple[int, int]]:
+        """Note that the next master may take OFFSET of QUEUE for committed; return all that it may."""
+        recent = self._recent.setdefault(queue, deque(maxlen=_RECENT_MAX))
+        recent.append((self._session.clock.now_ms(), offset))
+        return recent
 
     async def commit(
         self, offsets: Mapping[Queue, int], metadata: Mapping[Queue, str] | None = None
@@ -174,6 +190,7 @@ class Commits(OffsetKeeper):
             request.offsets.add(
                 topic=topic, queue=number, offset=offset, lease=held.token, metadata=text
             )
+            self._note_recent(held.queue, offset)
         try:
             await self._session.ask(
                 broker, "CommitOffsets", request, pb.CommitOffsetsReply, self._timeout_ms
@@ -215,6 +232,8 @@ class RegularCommits:
         self._finished = finished
         self._hurries = False
         self._hurries_until_ms = 0
+        #: What has come back, and is finished further than its broker knows.
+        self._resumed: dict[Queue, int] = {}
 
     def start(self) -> None:
         """Begin, until the session ends."""
@@ -224,17 +243,25 @@ class RegularCommits:
     def resumed(self, held: HeldQueue, offset: int) -> None:
         """Commit soon that HELD, which was lost and has come back, is finished up to OFFSET."""
         if offset != held.committed:
-            self._parts.session.tasks.spawn(self._commit_resumed(held.queue, offset))
+            if not self._resumed:
+                self._parts.session.tasks.spawn(self._commit_resumed())
+            self._resumed[held.queue] = offset
 
-    async def _commit_resumed(self, queue: Queue, offset: int) -> None:
+    async def _commit_resumed(self) -> None:
+        """Commit what has come back in this turn, in one go."""
+        resumed, self._resumed = self._resumed, {}
+        are_there = await asyncio.gather(*(self._is_there(*one) for one in resumed.items()))
+        finished = self._finished()
+        there = [queue for queue, is_there in zip(resumed, are_there, strict=True) if is_there]
+        await self._commit({queue: finished[queue] for queue in there if queue in finished})
+
+    async def _is_there(self, queue: Queue, offset: int) -> bool:
+        """Has QUEUE as many messages? Else somebody has accepted a loss, and the reader finds where to go on."""
         try:
             bounds = await self._parts.bounds.of(queue, None)
         except PocketMQError:
-            return  # It is committed with the others.
-        if (
-            offset <= bounds.max_offset
-        ):  # Else somebody has accepted a loss, and the reader finds where to go on.
-            await self._commit()
+            return False  # It is committed with the others.
+        return offset <= bounds.max_offset
 
     def _hurry(self) -> None:
         """Hear that a broker's clock waits until what has just come is committed."""
@@ -247,18 +274,17 @@ class RegularCommits:
         interval_ms = self._parts.config.auto_commit_interval_ms
         while True:
             await self._clock.sleep_until(self._clock.now_ms() + interval_ms)
-            await self._commit()
+            await self._commit(self._finished())
 
     async def _run_hurrying(self) -> None:
         try:
             while (now_ms := self._clock.now_ms()) < self._hurries_until_ms:
                 await self._clock.sleep_until(now_ms + _LOOK_MS)
-                await self._commit()
+                await self._commit(self._finished())
         finally:
             self._hurries = False
 
-    async def _commit(self) -> None:
-        offsets = self._finished()
+    async def _commit(self, offsets: Mapping[Queue, int]) -> None:
         try:
             await self._keeper.commit(offsets)
         except PocketMQError as error:

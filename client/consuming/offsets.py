@@ -157,9 +157,10 @@ class Positions:
         """Return up to where each queue is finished."""
         return dict(self._finished)
 
-    def leave(self, queue: Queue, kept: frozenset[int]) -> None:
-        """Forget QUEUE but for what was finished of it; what is committed of it is one of KEPT."""
-        finished = self._finished.pop(queue, None)
+    def leave(self, queue: Queue, kept: frozenset[int], begun: int | None) -> None:
+        """Forget QUEUE but for what was finished of it, if nothing was: where it was BEGUN. What is committed of it is
+        one of KEPT."""
+        finished = self._finished.pop(queue, begun)
         if finished is not None:
             self._left[queue] = kept, finished
 

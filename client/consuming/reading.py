@@ -49,6 +49,8 @@ class Active:
     reader: QueueReader
     #: Behind what was given to the face; None: where reading began is not known yet.
     offset: int | None = None
+    #: Where its reader began; None: where it had been before, or that is not known yet.
+    begun: int | None = None
     is_paused: bool = False
 
 
@@ -152,7 +154,7 @@ class PullReading:
         active = self.active.get(stretch.queue)
         if active is None or active.stretch is not stretch:
             return
-        active.offset = offset
+        active.offset = active.begun = offset
         if stretch.held.committed >= 0 and offset != stretch.held.committed:
             # The settings passed over what was committed: from now on the group stands here.
             self.positions.finish(ReadPosition(stretch, offset))
@@ -222,7 +224,7 @@ class PullReading:
             self.give_up_handed()  # The application is still at it.
         active.stretch.annul()
         assert self.supply is not None
-        self.positions.leave(queue, self.supply.keeper.kept(queue))
+        self.positions.leave(queue, self.supply.keeper.kept(queue), active.begun)
         self.supply.keeper.forget(queue)
 
     def fail(self, error: PocketMQError) -> None:

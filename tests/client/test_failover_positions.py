@@ -51,6 +51,18 @@ class FailoverWorld:
             self.replicas.data.committed[KEY] = committed
         self.wake()
 
+    async def fail_over_late(self, committed: int | None) -> None:
+        """Do as `fail_over` 2.5 s after the master has died."""
+        dead = self.replicas.address(self.replicas.master)
+        self.replicas.lost.add(dead)
+        self.replicas.master = 0
+        self.wake()
+        await self.pass_ms(2_500)
+        self.replicas.lost.discard(dead)
+        self.fail_over(committed)
+        if committed is None:
+            self.replicas.data.committed.pop(KEY, None)
+
     def wake(self) -> None:
         """Have whoever waits at the old master ask anew."""
         waiting, self.replicas.data.waiting = self.replicas.data.waiting, []
@@ -227,3 +239,87 @@ async def test_a_pull_consumer_begins_where_somebody_else_has_committed(
         world.fail_over(committed=2)
         await world.pass_ms(2_000)
         assert numbers(await reading.poll()) == [2, 3, 4]
+
+
+async def test_what_was_committed_when_the_master_died_counts_however_long_the_election_takes(
+    world: FailoverWorld,
+) -> None:
+    """The next master has not heard of that commit, which nobody but the consumer knows of then."""
+    store(world.replicas.data, 3)
+    async with world.pull() as pulling:
+        assert numbers(await pulling.poll()) == [0, 1, 2]
+        await world.pass_ms(2_000)
+        await pulling.commit()
+        store(world.replicas.data, 2)
+        assert numbers(await pulling.poll()) == [3, 4]
+        await world.pass_ms(2_000)
+        await pulling.commit()
+        await world.fail_over_late(committed=3)
+        await world.pass_ms(2_000)
+        store(world.replicas.data, 1)
+        await world.pass_ms(1_000)
+        assert numbers(await pulling.poll(timeout_ms=0)) == [5]
+        assert world.committed == 5
+
+
+async def test_of_a_push_consumer_too(world: FailoverWorld) -> None:
+    store(world.replicas.data, 3)
+    async with world.push(auto_commit_interval_ms=3_000):
+        await world.pass_ms(3_100)
+        store(world.replicas.data, 3)
+        await world.pass_ms(2_950)
+        assert world.committed == 6
+        await world.fail_over_late(committed=3)
+        store(world.replicas.data, 1)
+        await world.pass_ms(3_000)
+        assert world.handled == [0, 1, 2, 3, 4, 5, 6]
+
+
+async def test_a_commit_that_was_taken_and_never_answered_is_ones_own(world: FailoverWorld) -> None:
+    store(world.replicas.data, 5)
+    async with world.pull() as pulling:
+        assert numbers(await pulling.poll(max_messages=3)) == [0, 1, 2]
+        world.replicas.lost.add(world.replicas.address(1))
+        committing = asyncio.create_task(pulling.commit())
+        await world.pass_ms(50)
+        assert numbers(await pulling.poll()) == [3, 4]
+        assert not await pulling.poll(timeout_ms=0)
+        await world.fail_over_late(committed=3)
+        await world.pass_ms(3_000)
+        await committing
+        store(world.replicas.data, 1)
+        await world.pass_ms(1_000)
+        assert numbers(await pulling.poll(timeout_ms=0)) == [5]
+
+
+async def test_a_consumer_of_the_latest_skips_nothing_that_comes_while_there_is_no_master(
+    world: FailoverWorld,
+) -> None:
+    """It has read nothing yet, and nobody has committed: it goes on where it began, not at the end of then."""
+    store(world.replicas.data, 3)
+    async with world.pull(start="latest") as pulling:
+        assert not await pulling.poll(timeout_ms=0)
+        await world.pass_ms(1_000)
+        assert not await pulling.poll(timeout_ms=0)
+        store(world.replicas.data, 2)
+        await world.fail_over_late(committed=None)
+        await world.pass_ms(2_000)
+        assert numbers(await pulling.poll(timeout_ms=0)) == [3, 4]
+
+
+async def test_a_group_that_is_moved_back_by_force_stands_where_it_committed_before(
+    world: FailoverWorld,
+) -> None:
+    """The master is the same, so it is somebody else who has it stand there."""
+    store(world.replicas.data, 3)
+    async with world.pull() as pulling:
+        assert numbers(await pulling.poll()) == [0, 1, 2]
+        await pulling.commit()
+        store(world.replicas.data, 2)
+        assert numbers(await pulling.poll()) == [3, 4]
+        await pulling.commit()
+        world.replicas.data.sharing.leases.clear()
+        world.replicas.data.committed[KEY] = 3
+        world.wake()
+        await world.pass_ms(3_000)
+        assert numbers(await pulling.poll(timeout_ms=0)) == [3, 4]
