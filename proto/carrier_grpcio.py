@@ -348,6 +348,10 @@ class _Context:
         return address if kind in ("ipv4", "ipv6") else f"{kind}:{address}"
 
     @property
+    def is_secure(self) -> bool:
+        return b"ssl" in self._context.auth_context().get("transport_security_type", ())
+
+    @property
     def metadata(self) -> Mapping[str, str]:
         entries = self._context.invocation_metadata() or ()
         return {key: value for key, value in entries if isinstance(value, str)}

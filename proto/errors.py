@@ -23,6 +23,8 @@
     ├── BrokerError
     │   ├── TopicNotFound  TopicExists  QueueNotFound  GroupNotFound
     │   ├── NotReadable  NotWritable
+    │   ├── NotAuthenticated         who calls is not known: no signature, or one that is not the user's
+    │   ├── NotAuthorized            no policy of the user allows it, or one denies it
     │   ├── Overloaded
     │   ├── MessageNotFound          none here, or not any more
     │   ├── ServiceNotFound          the server has no service of this name
@@ -242,6 +244,18 @@ class NotReadable(BrokerError):
 
 class NotWritable(BrokerError):
     """The topic's permission, or the broker's state, does not allow writing."""
+
+    status = "PERMISSION_DENIED"
+
+
+class NotAuthenticated(BrokerError):
+    """Who calls is not known: no signature came, one that is not the user's, or the user is disabled."""
+
+    status = "UNAUTHENTICATED"
+
+
+class NotAuthorized(BrokerError):
+    """No policy of the user allows what was asked for, or one denies it."""
 
     status = "PERMISSION_DENIED"
 

@@ -57,11 +57,14 @@ class ServerConversation:
         peer: str,
         touch: Callable[[], None],
         break_off: Callable[[], None] | None = None,
+        *,
+        is_secure: bool = False,
     ) -> None:
-        """BREAK_OFF ends a connection whose peer does not read."""
+        """BREAK_OFF ends a connection whose peer does not read; IS_SECURE: it is over TLS."""
         self.connection = connection
         self.served = served
         self.peer = peer
+        self.is_secure = is_secure
         self.touch = touch
         self._calls: dict[int, OpenCall] = {}
         #: Requests that are not whole, and since when.

@@ -81,6 +81,16 @@ class CallContext(ABC):
         """The request's metadata, keys in lower case; binary entries ("-bin") are left out."""
 
     @property
+    def is_secure(self) -> bool:
+        """Did it come over TLS?"""
+        return False
+
+    @property
+    def certificate_names(self) -> Sequence[str]:
+        """The names in the caller's certificate, if it showed one that was verified."""
+        return ()
+
+    @property
     @abstractmethod
     def deadline_ms(self) -> int | None:
         """Milliseconds from now until the caller gives up (0 if it has); None: it waits without end."""

@@ -57,6 +57,8 @@ class Peer(Protocol):
     inflating: asyncio.Lock
     #: The caller's end of it.
     peer: str
+    #: Is it over TLS?
+    is_secure: bool
     #: Has what was answered taken to the socket.
     touch: Callable[[], None]
     succeeded: int
@@ -105,6 +107,10 @@ class RequestContext:
     @property
     def peer(self) -> str:
         return self._asked.conversation.peer
+
+    @property
+    def is_secure(self) -> bool:
+        return self._asked.conversation.is_secure
 
     @property
     def metadata(self) -> Mapping[str, str]:

@@ -269,7 +269,12 @@ class ServerLink(asyncio.BufferedProtocol):
         now_ms = server.now_ms()
         self._http2 = ServerConnection(server.connection_limits, now_ms)
         self.conversation = ServerConversation(
-            self._http2, server.served, self.peer, self.touch, partial(self.abort, "not reading")
+            self._http2,
+            server.served,
+            self.peer,
+            self.touch,
+            partial(self.abort, "not reading"),
+            is_secure=self._wire.is_secure,
         )
         self._unlimit()
         self._keepalive = Keepalive(

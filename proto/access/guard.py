@@ -1,0 +1,370 @@
+"""The guard at a server's methods: who calls, and whether they may. Where there are no users, there is none of it.
+
+    guard = Guard(users, audit)
+    table = guard.guarded(table, rules)          carriers serve this one
+    guard.replace(users)                         from now on, for streams that are open as well
+
+A rule says what a request needs; each path has one, or `guarded` raises. Who calls is told by the signature, or by
+the names in a certificate that was verified; from where, by the socket: nothing else that a caller sends names or
+changes them. A call without a signature, or with a wrong one, is refused before anything is looked at.
+
+A stream is asked for its caller when it begins, and for what it needs at each message. When users change, what open
+streams were allowed is asked again: those of which something is not allowed any more end UNAVAILABLE, so that the
+client comes again and hears why. An answer to one call that waits already is not held back.
+
+A denial is one line of JSON in the log `pocketmq.audit`, and so is a change of users. The same denial is told once a
+minute, with how many there were, and LINES_MAX lines a minute at most.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, Final, TypeAlias
+
+from google.protobuf.message import Message
+
+from ..errors import Disconnected, NotAuthenticated, NotAuthorized, PocketMQError
+from ..rpc import CallContext, Method, MethodKind, MethodTable, Receiver, Stream
+from .policies import Need, action_names, address_in
+from .signing import NO_USER
+from .users import User, Users
+
+logger = logging.getLogger("pocketmq.audit")
+
+#: Says what a request needs, one after the other.
+Rule: TypeAlias = Callable[[Any], Iterable[Need]]
+#: Needs of one stream that are asked again when users change; beyond, those before are forgotten.
+_NEEDS_MAX: Final = 1_000
+LINES_MAX: Final = 600
+_MINUTE_MS: Final = 60_000
+
+
+def any_user(request: Any) -> Iterable[Need]:
+    """Ask for a user, whoever it is."""
+    return ()
+
+
+def anybody(request: Any) -> Iterable[Need]:
+    """Ask for nothing: `guarded` leaves such a method as it is."""
+    return ()
+
+
+class Refusal:
+    """How a call that is refused is answered: by its status. Services that do otherwise have another one."""
+
+    def unary(self, method: Method, error: PocketMQError) -> Message:
+        """Return the answer to a call that ERROR refuses, or raise."""
+        raise error
+
+    def stream(self, method: Method, stream: Stream, error: PocketMQError) -> None:
+        """End STREAM, which ERROR refuses."""
+        stream.fail(error)
+
+    def message(self, method: Method, stream: Stream, message: Any, error: PocketMQError) -> bool:
+        """Answer MESSAGE, which ERROR refuses; return whether STREAM goes on."""
+        self.stream(method, stream, error)
+        return False
+
+
+class Guard:
+    """Lets calls to a server be done or not by USERS. AUDIT is told of what is denied.
+
+    PLAINTEXT: callers on other machines may show signatures without TLS, which everybody on the way can repeat.
+    """
+
+    def __init__(self, users: Users, audit: Audit, *, plaintext: bool = False) -> None:
+        self.users = users
+        self._audit = audit
+        self._plaintext = plaintext
+        self._open: dict[_GuardedReceiver, None] = {}
+
+    def replace(self, users: Users) -> None:
+        """Ask USERS from now on."""
+        self.users = users
+        for receiver in list(self._open):
+            receiver.look_again()
+
+    # --- who, and whether
+
+    def caller(self, call: CallContext) -> User:
+        """Return who sends CALL; raise NotAuthenticated."""
+        user = self.users.caller(call.metadata)
+        if user is None:
+            user = self.users.certified(call.certificate_names)
+            if user is None:
+                raise NotAuthenticated(NO_USER)
+        elif not (self._plaintext or call.is_secure or is_loopback(host_of(call.peer))):
+            raise NotAuthenticated(
+                f"credentials came in plaintext from {host_of(call.peer)}: connect with TLS, or have the server take"
+                " them with plaintext_credentials: true",
+                user=user.name,
+            )
+        return user
+
+    def check(self, call: CallContext, rule: Rule, request: Any) -> None:
+        """Raise NotAuthenticated or NotAuthorized unless who sends CALL may do what RULE says of REQUEST."""
+        user = self.caller(call)
+        if user.is_super:
+            return
+        host = host_of(call.peer)
+        for need in rule(request):
+            decision = user.policies.decide(need, host)
+            if not decision.allowed:
+                raise NotAuthorized(
+                    f"User:{user.name} has no permission to access {need} from {host}, {decision.reason}.",
+                    user=user.name,
+                    resource=str(need),
+                    actions=",".join(action_names(need.actions)),
+                    policy="" if decision.policy is None else str(decision.policy),
+                )
+
+    def denied(self, method: Method, call: CallContext, error: PocketMQError) -> None:
+        """Note that ERROR refuses CALL of METHOD, unless it is the request's fault and nobody's right."""
+        if isinstance(error, NotAuthenticated | NotAuthorized):
+            self._audit.denied(method.path, call.peer, error)
+
+    # --- methods
+
+    def guarded(
+        self, table: MethodTable, rules: Mapping[str, Rule], refusal: Refusal | None = None
+    ) -> MethodTable:
+        """Return TABLE with each method behind its rule, by path."""
+        missing = [method.path for method in table if method.path not in rules]
+        assert not missing, f"methods without a rule: {missing}"
+        answers = refusal or Refusal()
+        return MethodTable(
+            {method.path: self._guarded(method, rules[method.path], answers) for method in table}
+        )
+
+    def _guarded(self, method: Method, rule: Rule, refusal: Refusal) -> Method:
+        if rule is anybody:
+            return method
+        if method.kind is MethodKind.UNARY:
+            handler = self._unary(method, rule, refusal)
+        elif method.kind is MethodKind.SERVER_STREAM:
+            handler = self._server_stream(method, rule, refusal)
+        else:
+            handler = self._bidi(method, rule, refusal)
+        return replace(method, handler=handler)
+
+    def _unary(self, method: Method, rule: Rule, refusal: Refusal) -> Callable[..., Any]:
+        check, handler = self.check, method.handler
+
+        def unary(request: Any, call: Any) -> Any:
+            try:
+                check(call, rule, request)
+            except PocketMQError as error:
+                self.denied(method, call, error)
+                return refusal.unary(method, error)
+            return handler(request, call)
+
+        async def unary_later(request: Any, call: Any) -> Any:
+            try:
+                check(call, rule, request)
+            except PocketMQError as error:
+                self.denied(method, call, error)
+                return refusal.unary(method, error)
+            return await handler(request, call)
+
+        return unary_later if inspect.iscoroutinefunction(handler) else unary
+
+    def _server_stream(self, method: Method, rule: Rule, refusal: Refusal) -> Callable[..., Any]:
+        check, handler = self.check, method.handler
+
+        def is_refused(request: Any, stream: Any) -> bool:
+            try:
+                check(stream, rule, request)
+            except PocketMQError as error:
+                self.denied(method, stream, error)
+                refusal.stream(method, stream, error)
+                return True
+            return False
+
+        def server_stream(request: Any, stream: Any) -> None:
+            if not is_refused(request, stream):
+                handler(request, stream)
+
+        async def server_stream_later(request: Any, stream: Any) -> None:
+            if not is_refused(request, stream):
+                await handler(request, stream)
+
+        return server_stream_later if inspect.iscoroutinefunction(handler) else server_stream
+
+    def _bidi(self, method: Method, rule: Rule, refusal: Refusal) -> Callable[..., Any]:
+        def bidi(stream: Any) -> Receiver[Any]:
+            receiver = _GuardedReceiver(self, method, rule, refusal, stream)
+            receiver.begin()
+            return receiver
+
+        return bidi
+
+    def note(self, receiver: _GuardedReceiver, *, is_open: bool) -> None:
+        """Have RECEIVER look again when users change; no more, if it is not open."""
+        if is_open:
+            self._open[receiver] = None
+        else:
+            self._open.pop(receiver, None)
+
+
+class _GuardedReceiver:
+    """The receiver of one open stream, which hears what its caller may send."""
+
+    __slots__ = (
+        "_guard",
+        "_inner",
+        "_method",
+        "_needs",
+        "_refusal",
+        "_rule",
+        "_stream",
+        "_was_super",
+    )
+
+    def __init__(
+        self, guard: Guard, method: Method, rule: Rule, refusal: Refusal, stream: Stream
+    ) -> None:
+        self._guard = guard
+        self._method = method
+        self._rule = rule
+        self._refusal = refusal
+        self._stream = stream
+        #: None: it is refused, and nothing more is heard.
+        self._inner: Receiver[Any] | None = None
+        self._needs: dict[Need, None] = {}
+        #: Then nothing that was needed is remembered.
+        self._was_super = False
+
+    def begin(self) -> None:
+        """Let the stream begin, or refuse it."""
+        try:
+            self._was_super = self._guard.caller(self._stream).is_super
+        except PocketMQError as error:
+            self._guard.denied(self._method, self._stream, error)
+            self._refusal.stream(self._method, self._stream, error)
+            return
+        self._inner = self._method.handler(self._stream)
+        self._guard.note(self, is_open=True)
+
+    def on_message(self, message: Any) -> Awaitable[None] | None:
+        if self._inner is None:
+            return None
+        try:
+            self._guard.check(self._stream, self._noted, message)
+        except PocketMQError as error:
+            self._guard.denied(self._method, self._stream, error)
+            if not self._refusal.message(self._method, self._stream, message, error):
+                self._let_go()
+            return None
+        return self._inner.on_message(message)
+
+    def _noted(self, message: Any) -> Iterable[Need]:
+        """Return what MESSAGE needs, and remember it for when users change."""
+        needs = tuple(self._rule(message))
+        if len(self._needs) > _NEEDS_MAX:
+            self._needs.clear()
+        self._needs.update(dict.fromkeys(needs))
+        return needs
+
+    def look_again(self) -> None:
+        """End the stream unless all that it was allowed still is."""
+        try:
+            user = self._guard.caller(self._stream)
+            self._guard.check(self._stream, lambda needs: needs, self._needs)
+            if user.is_super or not self._was_super:
+                return
+        except PocketMQError as error:
+            self._guard.denied(self._method, self._stream, error)
+        self._guard.note(self, is_open=False)
+        self._stream.fail(
+            Disconnected("what the user of this stream may do has changed: connect again")
+        )
+
+    def on_end(self) -> None:
+        if self._inner is not None:
+            self._inner.on_end()
+
+    def on_close(self) -> None:
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._guard.note(self, is_open=False)
+        inner, self._inner = self._inner, None
+        if inner is not None:
+            inner.on_close()
+
+
+class Audit:
+    """Writes what was denied, and what was changed, as lines of JSON. NOW_MS is Unix time; WRITE takes a line."""
+
+    def __init__(
+        self, now_ms: Callable[[], int], write: Callable[[str], None] = logger.warning
+    ) -> None:
+        self._now_ms = now_ms
+        self._write = write
+        self._minute = -1
+        self._counts: dict[tuple[str, ...], int] = {}
+        self._lines = self._dropped = 0
+
+    def denied(self, method: str, peer: str, error: PocketMQError) -> None:
+        """Note that ERROR refuses a call of METHOD from PEER."""
+        self._turn()
+        details = error.details
+        host, user = host_of(peer), details.get("user", "")
+        key = (method, host, user, error.message)
+        count = self._counts.get(key)
+        if count is not None:
+            self._counts[key] = count + 1
+            return
+        if self._lines >= LINES_MAX:
+            self._dropped += 1
+            return
+        self._counts[key] = 1
+        told = {
+            name: details[name] for name in ("resource", "actions", "policy") if details.get(name)
+        }
+        self._tell("denied", user=user, method=method, host=host, reason=error.message, **told)
+
+    def changed(self, what: str, **details: Any) -> None:
+        """Note a change by an administrator: WHAT, and DETAILS without secrets."""
+        self._turn()
+        self._tell(what, **details)
+
+    def _turn(self) -> None:
+        """Begin another minute if it is over, and tell how often what was told in the last came again."""
+        minute = self._now_ms() // _MINUTE_MS
+        if minute == self._minute:
+            return
+        counts, dropped = self._counts, self._dropped
+        self._minute, self._counts, self._lines, self._dropped = minute, {}, 0, 0
+        for (method, host, user, reason), count in counts.items():
+            if count > 1:
+                again = {"user": user, "method": method, "host": host, "reason": reason}
+                self._tell("denied again", **again, count=count - 1)
+        if dropped:
+            self._tell("denied, not told one by one", count=dropped)
+
+    def _tell(self, what: str, **details: Any) -> None:
+        self._lines += 1
+        cut = {
+            name: value[:500] if isinstance(value, str) else value
+            for name, value in details.items()
+        }
+        self._write(json.dumps({"at_ms": self._now_ms(), "event": what, **cut}, ensure_ascii=True))
+
+
+def host_of(peer: str) -> str:
+    """Return the address in PEER, "127.0.0.1:40312" or "[::1]:40312"."""
+    host = peer.rpartition(":")[0]
+    return host[1:-1] if host.startswith("[") else host
+
+
+@lru_cache(maxsize=1_024)
+def is_loopback(host: str) -> bool:
+    """Is HOST, an address or a name, this machine only?"""
+    address = address_in(host)
+    return host == "localhost" if address is None else address.is_loopback

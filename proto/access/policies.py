@@ -1,0 +1,314 @@
+"""Policies: what a user may do to which resource from where, and the order in which they decide. Pure.
+
+    resource   `*`, or `Type:Name`: the type Topic, Group, Cluster or Namespace, the name literal, `prefix*` or `*`
+    actions    of All, Pub, Sub, Create, Update, Delete, Get and List
+    sources    addresses and networks of callers; none: from everywhere
+    decision   Allow or Deny
+
+A policy matches what is needed if its resource covers it, *any* of the actions that would do is among its own, and
+the caller's address is among its sources. Of those that match the first decides, in this order: those of a type before
+`*`; literal names, then prefixes, the longer first, then `Type:*`; Deny before Allow. If none matches, the user's
+default policies are asked in the same way; if none of these does, what is needed is denied. So does RocketMQ 5.5.0.
+
+A topic that holds a group's retries or dead letters (`%RETRY%group`, `%DLQ%group`) counts as the group.
+"""
+
+from __future__ import annotations
+
+import enum
+import ipaddress
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, NamedTuple, TypeAlias
+
+from ..configuration import nearest
+from ..errors import ConfigError
+
+#: Policies of one user; actions and sources of one policy.
+POLICIES_MAX: Final = 1_000
+SOURCES_MAX: Final = 1_000
+RESOURCE_LENGTH_MAX: Final = 512
+#: Decisions that one user's policies remember; beyond, all are forgotten at once.
+_DECIDED_MAX: Final = 2_048
+_GROUP_PREFIXES: Final = ("%RETRY%", "%DLQ%")
+
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+#: ints, of which one number holds several where any of them would do. Plain numbers: each call compares some.
+PUB: Final = 1
+SUB: Final = 2
+CREATE: Final = 4
+UPDATE: Final = 8
+DELETE: Final = 16
+GET: Final = 32
+LIST: Final = 64
+ALL: Final = 127
+_ACTIONS: Final = {
+    "Pub": PUB,
+    "Sub": SUB,
+    "Create": CREATE,
+    "Update": UPDATE,
+    "Delete": DELETE,
+    "Get": GET,
+    "List": LIST,
+    "All": ALL,
+}
+
+#: Types of resources; ANY is `*` without a type.
+ANY: Final = "*"
+CLUSTER: Final = "Cluster"
+NAMESPACE: Final = "Namespace"
+TOPIC: Final = "Topic"
+GROUP: Final = "Group"
+_TYPES: Final = {kind.lower(): kind for kind in (CLUSTER, NAMESPACE, TOPIC, GROUP)}
+
+
+class Pattern(enum.IntEnum):
+    """How a policy names its resources, in the order in which policies decide."""
+
+    LITERAL = 0
+    PREFIXED = 1
+    ANY = 2
+
+
+class Need(NamedTuple):
+    """What a call needs: one of ACTIONS on the resource. NAME "*" is all of TYPE, and only rules for all cover it."""
+
+    type: str
+    name: str
+    actions: int
+
+    def __str__(self) -> str:
+        return f"{self.type}:{self.name}"
+
+
+class Resource(NamedTuple):
+    """What a policy is about: NAME is the text before the `*` of a prefix, and empty for ANY."""
+
+    type: str
+    pattern: Pattern
+    name: str
+
+    @classmethod
+    def parse(cls, text: str, where: str = "resource") -> Resource:
+        """Return the resource that TEXT names; raise ConfigError, which says WHERE it stands."""
+        text = text.strip()
+        if text == "*":
+            return cls(ANY, Pattern.ANY, "")
+        kind, colon, name = text.partition(":")
+        found = _TYPES.get(kind.strip().lower())
+        name = name.strip()
+        if not colon or found is None or not name or len(text) > RESOURCE_LENGTH_MAX:
+            raise ConfigError(
+                f"{where}: {text[:80]!r} is no resource: * or Topic:, Group:, Cluster: or Namespace: with a name,"
+                f" prefix* or *, of at most {RESOURCE_LENGTH_MAX} characters",
+                field=where,
+                limit=RESOURCE_LENGTH_MAX,
+                value=text[:80],
+            )
+        if name == "*":
+            return cls(found, Pattern.ANY, "")
+        before, star, _ = name.partition("*")
+        return cls(found, Pattern.PREFIXED if star else Pattern.LITERAL, before)
+
+    def __str__(self) -> str:
+        if self.type == ANY:
+            return "*"
+        return f"{self.type}:{self.name}{'*' if self.pattern is not Pattern.LITERAL else ''}"
+
+    def covers(self, need: Need) -> bool:
+        """Is what NEED is about among the resources?"""
+        if self.type == ANY:
+            return True
+        if self.type != need.type:
+            return False
+        if self.pattern is Pattern.LITERAL:
+            return self.name == need.name
+        return self.pattern is Pattern.ANY or need.name.startswith(self.name)
+
+
+def of_topic(name: str, actions: int) -> Need:
+    """Return what is needed for one of ACTIONS on topic NAME, which may be one of a group."""
+    if name.startswith("%"):
+        for prefix in _GROUP_PREFIXES:
+            if name.startswith(prefix):
+                return of_group(name.removeprefix(prefix))
+    return Need(TOPIC, name, actions)
+
+
+def of_group(name: str, actions: int = SUB) -> Need:
+    """Return what is needed for one of ACTIONS on consumer group NAME."""
+    return Need(GROUP, name, actions)
+
+
+def of_cluster(name: str, actions: int) -> Need:
+    """Return what is needed for one of ACTIONS on cluster NAME."""
+    return Need(CLUSTER, name, actions)
+
+
+def parse_actions(names: Iterable[str], where: str = "actions") -> int:
+    """Return the actions of these NAMES; raise ConfigError, which says WHERE they stand, for another or none."""
+    found = 0
+    for name in names:
+        word = name.strip().capitalize()[:80]
+        action = _ACTIONS.get(word)
+        if action is None:
+            raise ConfigError(
+                f"{where}: {name[:80]!r} is no action{nearest(word, _ACTIONS)}",
+                field=where,
+                value=name[:80],
+            )
+        found |= action
+    if not found:
+        raise ConfigError(f"{where}: name at least one action, such as Pub or Sub", field=where)
+    return found
+
+
+def action_names(actions: int) -> list[str]:
+    """Return the names of ACTIONS as files and commands have them."""
+    if actions == ALL:
+        return ["All"]
+    return [name for name, action in _ACTIONS.items() if actions & action == action]
+
+
+def parse_source(text: str, where: str = "sources") -> Network:
+    """Return the address or network that TEXT says; raise ConfigError, which says WHERE it stands."""
+    try:
+        return ipaddress.ip_network(text.strip(), strict=False)
+    except ValueError:
+        raise ConfigError(
+            f"{where}: {text[:80]!r} is no address of IPv4 or IPv6 and no network such as 10.0.0.0/8",
+            field=where,
+            value=text[:80],
+        ) from None
+
+
+@lru_cache(maxsize=4_096)
+def address_in(host: str) -> Address | None:
+    """Return the address that HOST says, IPv4 where it is one within IPv6; None: it is none."""
+    try:
+        found = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(found, "ipv4_mapped", None) or found
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One rule: ACTIONS on RESOURCE from SOURCES are allowed, or denied."""
+
+    resource: Resource
+    actions: int
+    sources: tuple[Network, ...] = ()
+    allow: bool = True
+
+    @property
+    def decision(self) -> str:
+        """Allow or Deny."""
+        return "Allow" if self.allow else "Deny"
+
+    def __str__(self) -> str:
+        from_where = f" from {', '.join(map(str, self.sources))}" if self.sources else ""
+        return f"{self.decision} {', '.join(action_names(self.actions))} on {self.resource}{from_where}"
+
+    def order(self) -> tuple[bool, Pattern, int, bool]:
+        """Return what sorts policies into the order in which they decide."""
+        resource = self.resource
+        return (
+            resource.type == ANY,
+            resource.pattern,
+            -len(resource.name) if resource.pattern is Pattern.PREFIXED else 0,
+            self.allow,
+        )
+
+    def matches(self, need: Need, host: str) -> bool:
+        """Does it decide about NEED of a caller at HOST, if no other does before?"""
+        if not self.actions & need.actions or not self.resource.covers(need):
+            return False
+        if not self.sources:
+            return True
+        address = address_in(host)
+        return address is not None and any(
+            address.version == network.version and address in network for network in self.sources
+        )
+
+
+class Judgement(NamedTuple):
+    """What becomes of a need: POLICY decided, or none matched; IS_SUPER: whoever is asks for no policy."""
+
+    allowed: bool
+    policy: Policy | None = None
+    is_default: bool = False
+    is_super: bool = False
+
+    @property
+    def reason(self) -> str:
+        """Why, in Apache's words where it is denied."""
+        if self.is_super:
+            return "a Super user may do everything"
+        if self.policy is None:
+            return "no matched policies"
+        if not self.allowed:
+            return "the decision is deny"
+        return "the decision is allow"
+
+
+_NO_MATCH: Final = Judgement(False)
+#: What becomes of all that a Super user needs.
+SUPER: Final = Judgement(True, is_super=True)
+
+
+class Policies:
+    """The policies of one user, in the order in which they decide. All of a type and a literal name lie together."""
+
+    def __init__(self, custom: Sequence[Policy] = (), default: Sequence[Policy] = ()) -> None:
+        self.custom = tuple(custom)
+        self.default = tuple(default)
+        self._indexes = (_Index(custom), _Index(default))
+        self._decided: dict[tuple[Need, str], Judgement] = {}
+
+    def decide(self, need: Need, host: str) -> Judgement:
+        """Return what becomes of NEED of a caller at HOST."""
+        key = need, host
+        found = self._decided.get(key)
+        if found is None:
+            found = self._decision(need, host)
+            if len(self._decided) >= _DECIDED_MAX:
+                self._decided.clear()
+            self._decided[key] = found
+        return found
+
+    def _decision(self, need: Need, host: str) -> Judgement:
+        for is_default, index in enumerate(self._indexes):
+            for policy in index.candidates(need):
+                if policy.matches(need, host):
+                    return Judgement(policy.allow, policy, bool(is_default))
+        return _NO_MATCH
+
+    def __len__(self) -> int:
+        return len(self.custom) + len(self.default)
+
+
+class _Index:
+    def __init__(self, policies: Iterable[Policy]) -> None:
+        ordered = sorted(policies, key=Policy.order)
+        self._literal: dict[tuple[str, str], list[Policy]] = {}
+        self._others: list[Policy] = []
+        for policy in ordered:
+            resource = policy.resource
+            if resource.pattern is Pattern.LITERAL:
+                self._literal.setdefault((resource.type, resource.name), []).append(policy)
+            else:
+                self._others.append(policy)
+
+    def candidates(self, need: Need) -> Iterator[Policy]:
+        yield from self._literal.get((need.type, need.name), ())
+        yield from self._others
+
+
+def merged(old: Iterable[Policy], new: Iterable[Policy]) -> tuple[Policy, ...]:
+    """Return OLD with NEW: a policy takes the place of one of the same resource, as `updateAcl` does."""
+    return tuple({one.resource: one for one in (*old, *new)}.values())

@@ -1,0 +1,346 @@
+"""Users and their policies as one file has them, and the question whether a call may be done.
+
+    users:
+      alice:
+        secret: env:ALICE_SECRET      # or file:/run/secrets/alice (first line), inline:TEXT, or the text itself
+        type: Normal                  # or Super, who may do everything
+        status: enable                # or disable
+        certificates: [alice.example] # names in certificates that are this user; none: signatures alone
+        policies:
+          - {resource: "Topic:orders*", actions: [Pub, Sub], sources: [10.0.0.0/8], decision: Allow}
+        default_policies: []          # asked where none of the policies matches
+
+`UserEntry` is a user of the document, with the secret as it is written; `Users` is what a server asks: it never
+changes, and another one takes its place. Bounds: USERS_MAX users, POLICIES_MAX policies each.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from ..configuration import nearest
+from ..errors import ConfigError, NotAuthenticated
+from . import signing
+from .policies import (
+    POLICIES_MAX,
+    SOURCES_MAX,
+    SUPER,
+    Judgement,
+    Need,
+    Policies,
+    Policy,
+    Resource,
+    action_names,
+    parse_actions,
+    parse_source,
+)
+from .signing import Credentials
+
+USERS_MAX: Final = 10_000
+NAME_LENGTH_MAX: Final = 255
+SECRET_LENGTH_MAX: Final = 1_024
+CERTIFICATES_MAX: Final = 100
+#: Headers that were found true; beyond, all are forgotten at once.
+_KNOWN_MAX: Final = 4_096
+_TYPES: Final = ("Normal", "Super")
+_STATUSES: Final = ("enable", "disable")
+_KEYS: Final = ("secret", "type", "status", "certificates", "policies", "default_policies")
+_POLICY_KEYS: Final = ("resource", "actions", "sources", "decision")
+#: Returns the secret that a reference such as env:NAME stands for; raises ConfigError.
+ReadSecret = Callable[[str, str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class UserEntry:
+    """A user as the file has one: SECRET is as it is written there."""
+
+    name: str
+    secret: str = field(repr=False)
+    is_super: bool = False
+    enabled: bool = True
+    certificates: tuple[str, ...] = ()
+    policies: tuple[Policy, ...] = ()
+    default_policies: tuple[Policy, ...] = ()
+
+    @property
+    def type(self) -> str:
+        """Super or Normal."""
+        return _TYPES[self.is_super]
+
+    @property
+    def status(self) -> str:
+        """Enable or disable."""
+        return _STATUSES[not self.enabled]
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        check_secret(self.name, self.secret)
+        count = len(self.policies) + len(self.default_policies)
+        if count > POLICIES_MAX:
+            raise ConfigError(
+                f"users.{self.name}: {count} policies are more than {POLICIES_MAX}: join some by a prefix",
+                field="policies",
+                limit=POLICIES_MAX,
+                value=count,
+            )
+
+    def to_document(self) -> dict[str, Any]:
+        """Return what the file says of it; what is at its default is left out, but type and status."""
+        document: dict[str, Any] = {
+            "secret": self.secret,
+            "type": self.type,
+            "status": self.status,
+        }
+        if self.certificates:
+            document["certificates"] = list(self.certificates)
+        document["policies"] = [_policy_document(policy) for policy in self.policies]
+        if self.default_policies:
+            document["default_policies"] = [_policy_document(one) for one in self.default_policies]
+        return document
+
+
+def check_name(name: str) -> None:
+    """Raise ConfigError unless NAME can be a user's."""
+    bad = next((one for one in name if one in "/," or one.isspace() or not one.isprintable()), None)
+    if not name or len(name.encode()) > NAME_LENGTH_MAX or bad is not None:
+        found = f"has {bad!r}" if bad is not None else f"has {len(name.encode())} bytes"
+        raise ConfigError(
+            f"users: the name {name[:40]!r} {found}: a user has 1 to {NAME_LENGTH_MAX} bytes, without blanks, / and ,",
+            field="user",
+            limit=NAME_LENGTH_MAX,
+            value=name[:40],
+        )
+
+
+def check_secret(user: str, secret: str) -> None:
+    """Raise ConfigError unless SECRET of USER has a fit length; it is not told."""
+    if not 0 < len(secret) <= SECRET_LENGTH_MAX:
+        raise ConfigError(
+            f"users.{user}.secret: has {len(secret)} characters: 1 to {SECRET_LENGTH_MAX} are wanted",
+            field="secret",
+            limit=SECRET_LENGTH_MAX,
+            value=len(secret),
+        )
+
+
+# --- the document
+
+
+def read_users(document: object, name: str) -> dict[str, UserEntry]:
+    """Return the users in DOCUMENT, which is that of the file NAME. Raises ConfigError."""
+    root = _mapping(document, name, ("users",))
+    found = root.get("users") or {}
+    if not isinstance(found, dict):
+        raise ConfigError(f"{name}: users: names of users with their keys are wanted", file=name)
+    if len(found) > USERS_MAX:
+        raise ConfigError(
+            f"{name}: users: {len(found)} are more than {USERS_MAX}", file=name, limit=USERS_MAX
+        )
+    return {str(user): _read_user(str(user), values, name) for user, values in found.items()}
+
+
+def _read_user(user: str, values: object, name: str) -> UserEntry:
+    where = f"{name}: users.{user}"
+    keys = _mapping(values, where, _KEYS)
+    secret = keys.get("secret")
+    if not isinstance(secret, str):
+        raise ConfigError(
+            f"{where}.secret: a text is wanted (in quotes if it looks like a number), env:NAME or file:PATH",
+            file=name,
+            field="secret",
+        )
+    try:
+        return UserEntry(
+            name=user,
+            secret=secret,
+            is_super=_choice(keys.get("type", "Normal"), _TYPES, f"{where}.type") == "Super",
+            enabled=_choice(keys.get("status", "enable"), _STATUSES, f"{where}.status") == "enable",
+            certificates=tuple(
+                _texts(keys.get("certificates"), f"{where}.certificates", CERTIFICATES_MAX)
+            ),
+            policies=read_policies(keys.get("policies"), f"{where}.policies"),
+            default_policies=read_policies(
+                keys.get("default_policies"), f"{where}.default_policies"
+            ),
+        )
+    except ConfigError as error:
+        if error.message.startswith(name):
+            raise
+        raise ConfigError(f"{name}: {error.message}", **{**error.details, "file": name}) from None
+
+
+def read_policies(values: object, where: str) -> tuple[Policy, ...]:
+    """Return the policies in VALUES, which stand WHERE. Raises ConfigError."""
+    if values is None:
+        return ()
+    if not isinstance(values, list):
+        raise ConfigError(f"{where}: a list of policies is wanted", field="policies")
+    return tuple(read_policy(value, f"{where}[{at}]") for at, value in enumerate(values))
+
+
+def read_policy(value: object, where: str) -> Policy:
+    """Return the policy that VALUE, which stands WHERE, says. Raises ConfigError."""
+    keys = _mapping(value, where, _POLICY_KEYS)
+    resource = keys.get("resource")
+    if not isinstance(resource, str):
+        raise ConfigError(
+            f"{where}.resource: a text such as Topic:orders is wanted", field="resource"
+        )
+    sources = _texts(keys.get("sources"), f"{where}.sources", SOURCES_MAX)
+    decision = _choice(keys.get("decision", "Allow"), ("Allow", "Deny"), f"{where}.decision")
+    return Policy(
+        resource=Resource.parse(resource, f"{where}.resource"),
+        actions=parse_actions(
+            _texts(keys.get("actions"), f"{where}.actions", SOURCES_MAX), f"{where}.actions"
+        ),
+        sources=tuple(parse_source(source, f"{where}.sources") for source in sources),
+        allow=decision == "Allow",
+    )
+
+
+def _policy_document(policy: Policy) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "resource": str(policy.resource),
+        "actions": action_names(policy.actions),
+        "decision": policy.decision,
+    }
+    if policy.sources:
+        document["sources"] = [str(source) for source in policy.sources]
+    return document
+
+
+def _mapping(value: object, where: str, known: Iterable[str]) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where}: keys with values are wanted, not {str(value)[:40]!r}")
+    for key in value:
+        if key not in known:
+            raise ConfigError(
+                f"{where}.{key}: no such key{nearest(key, known)}", field=str(key)[:40]
+            )
+    return value
+
+
+def _texts(value: object, where: str, count_max: int) -> list[str]:
+    """Return the texts in VALUE: a list of them, one with commas between, or nothing."""
+    found = value.split(",") if isinstance(value, str) else value or []
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise ConfigError(f"{where}: a list of texts is wanted, not {str(value)[:40]!r}")
+    if len(found) > count_max:
+        raise ConfigError(
+            f"{where}: {len(found)} are more than {count_max}", limit=count_max, value=len(found)
+        )
+    return [one.strip() for one in found]
+
+
+def _choice(value: object, known: tuple[str, str], where: str) -> str:
+    for one in known:
+        if str(value).strip().lower() == one.lower():
+            return one
+    raise ConfigError(f"{where}: {known[0]} or {known[1]} is wanted, not {str(value)[:40]!r}")
+
+
+# --- what a server asks
+
+
+class User:
+    """A user of whom a server knows the secret."""
+
+    __slots__ = ("enabled", "is_super", "name", "policies", "secret")
+
+    def __init__(self, entry: UserEntry, secret: str) -> None:
+        self.name = entry.name
+        self.secret = secret.encode()
+        self.is_super = entry.is_super
+        self.enabled = entry.enabled
+        self.policies = Policies(entry.policies, entry.default_policies)
+
+    def decide(self, need: Need, host: str) -> Judgement:
+        """Return what becomes of NEED of this user, who calls from HOST."""
+        return SUPER if self.is_super else self.policies.decide(need, host)
+
+
+class Users:
+    """The users that ENTRIES tell of. READ_SECRET says what their references stand for, and raises ConfigError."""
+
+    def __init__(self, entries: Iterable[UserEntry], read_secret: ReadSecret) -> None:
+        self._users: dict[str, User] = {}
+        self._by_certificate: dict[str, User] = {}
+        for entry in entries:
+            secret = read_secret(entry.name, entry.secret)
+            check_secret(entry.name, secret)
+            user = self._users[entry.name] = User(entry, secret)
+            for certificate in entry.certificates:
+                other = self._by_certificate.setdefault(certificate, user)
+                if other is not user:
+                    raise ConfigError(
+                        f"users.{entry.name}.certificates: {certificate!r} is also that of {other.name!r}:"
+                        " a name can be one user only",
+                        field="certificates",
+                        value=certificate,
+                    )
+        #: Compared with for users that are not there, so that they take as long.
+        self._nobody = User(UserEntry("nobody", "-"), secrets.token_hex(20))
+        self._known: dict[tuple[str | None, str | None], User] = {}
+
+    def __len__(self) -> int:
+        return len(self._users)
+
+    def find(self, name: str) -> User | None:
+        """Return user NAME, enabled or not; None: there is none."""
+        return self._users.get(name)
+
+    def caller(self, metadata: Mapping[str, str]) -> User | None:
+        """Return who METADATA, of a call, proves to come from; None: it names nobody.
+
+        Raises NotAuthenticated, in Apache's words. What was found true is known again by its bytes; these users, and
+        with them what is known, make way for others at once when the file changes.
+        """
+        key = metadata.get(signing.AUTHORIZATION), metadata.get(signing.DATE_TIME)
+        user = self._known.get(key)
+        if user is not None:
+            return user
+        claim = signing.read_claim(metadata)
+        if claim is None:
+            return None
+        user = self.authenticated(claim)
+        if len(self._known) >= _KNOWN_MAX:
+            self._known.clear()
+        self._known[key] = user
+        return user
+
+    def authenticated(self, claim: Credentials) -> User:
+        """Return who CLAIM names, if it is true; raise NotAuthenticated, in Apache's words.
+
+        A user who is not there and a signature that is wrong say the same, and take the same time.
+        """
+        found = self._users.get(claim.user)
+        made = signing.signature((found or self._nobody).secret, claim.date_time)
+        if not hmac.compare_digest(made, claim.signature) or found is None:
+            raise NotAuthenticated(signing.BAD_SIGNATURE, user=claim.user)
+        if not found.enabled:
+            raise NotAuthenticated(f"User:{found.name} is disabled.", user=found.name)
+        return found
+
+    def certified(self, names: Iterable[str]) -> User | None:
+        """Return the user whom one of NAMES, those in a certificate that was verified, is; None: none of them is one.
+
+        Raises NotAuthenticated for one who is disabled.
+        """
+        for name in names:
+            user = self._by_certificate.get(name)
+            if user is not None:
+                if not user.enabled:
+                    raise NotAuthenticated(f"User:{user.name} is disabled.", user=user.name)
+                return user
+        return None
+
+
+def changed(entry: UserEntry, **values: Any) -> UserEntry:
+    """Return ENTRY with those of VALUES that are not None."""
+    return replace(entry, **{key: value for key, value in values.items() if value is not None})

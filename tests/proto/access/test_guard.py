@@ -1,0 +1,254 @@
+"""The guard at a server's methods."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.wrappers_pb2 import StringValue
+
+from pocketmq.proto.access.guard import Audit, Guard, any_user, anybody
+from pocketmq.proto.access.policies import PUB, Need, of_topic
+from pocketmq.proto.access.signing import signed
+from pocketmq.proto.access.users import Users, read_users
+from pocketmq.proto.errors import Disconnected, NotAuthenticated, NotAuthorized
+from pocketmq.proto.rpc import MethodTable, Stream, bidi, server_stream, service, unary
+from tests.fake_calls import FakeCall, FakeStream
+
+DATE = "20260101T000000Z"
+PATH = "/t.T/Do"
+
+
+def users(alice: str = "Topic:a", secret: str = "s") -> Users:
+    policies = [{"resource": alice, "actions": "Pub"}]
+    document = {
+        "alice": {"secret": secret, "policies": policies, "certificates": ["alice.example"]},
+        "root": {"secret": "r", "type": "Super"},
+    }
+    return Users(read_users({"users": document}, "users.yaml").values(), lambda _, text: text)
+
+
+class Lines:
+    """An audit log, by a clock that stands until it is set."""
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+        self.now_ms = 0
+        self.audit = Audit(lambda: self.now_ms, lambda line: self.lines.append(json.loads(line)))
+
+
+def needs_topic(request: StringValue) -> Iterable[Need]:
+    yield of_topic(request.value, PUB)
+
+
+class Echo:
+    """Answers what comes."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.is_closed = False
+
+    def on_message(self, message: StringValue) -> None:
+        self.stream.send(message)
+
+    def on_end(self) -> None:
+        self.stream.finish()
+
+    def on_close(self) -> None:
+        self.is_closed = True
+
+
+async def _later(request: StringValue, call: Any) -> StringValue:
+    return request
+
+
+def _stream(request: StringValue, stream: Stream) -> None:
+    stream.send(request)
+    stream.finish()
+
+
+def table() -> MethodTable:
+    return service(
+        "t.T",
+        {
+            "Do": unary(StringValue, StringValue, lambda request, call: request),
+            "DoLater": unary(StringValue, StringValue, _later),
+            "Stream": server_stream(StringValue, StringValue, _stream),
+            "Talk": bidi(StringValue, StringValue, Echo),
+            "Open": unary(Empty, Empty, lambda request, call: request),
+            "Any": unary(Empty, Empty, lambda request, call: request),
+        },
+    )
+
+
+RULES = {f"/t.T/{name}": needs_topic for name in ("Do", "DoLater", "Stream", "Talk")} | {
+    "/t.T/Open": anybody,
+    "/t.T/Any": any_user,
+}
+
+
+def guarded(guard: Guard, path: str = PATH) -> Any:
+    return guard.guarded(table(), RULES)[path].handler
+
+
+def call(user: str = "alice", secret: str = "s", peer: str = "127.0.0.1:1") -> FakeCall:
+    return FakeCall(peer, metadata=dict(signed(user, secret, DATE)))
+
+
+def stream(user: str = "alice", secret: str = "s") -> FakeStream:
+    return FakeStream(metadata=dict(signed(user, secret, DATE)))
+
+
+A, B = StringValue(value="a"), StringValue(value="b")
+
+
+async def test_calls_of_each_kind_are_done_or_refused() -> None:
+    guard = Guard(users(), Lines().audit)
+    assert guarded(guard)(A, call()) == A
+    assert guarded(guard)(B, call("root", "r")) == B
+    with pytest.raises(NotAuthorized) as caught:
+        guarded(guard)(B, call())
+    assert caught.value.message == (
+        "User:alice has no permission to access Topic:b from 127.0.0.1, no matched policies."
+    )
+    later = guarded(guard, "/t.T/DoLater")
+    assert await later(A, call()) == A
+    with pytest.raises(NotAuthorized):
+        await later(B, call())
+    served, refused = stream(), stream()
+    guarded(guard, "/t.T/Stream")(A, served)
+    guarded(guard, "/t.T/Stream")(B, refused)
+    assert served.sent == [A]
+    assert isinstance(refused.error, NotAuthorized)
+    assert guarded(guard, "/t.T/Open")(Empty(), FakeCall()) == Empty()
+    assert guarded(guard, "/t.T/Any")(Empty(), call()) == Empty()
+    with pytest.raises(NotAuthenticated, match="username cannot be null"):
+        guarded(guard, "/t.T/Any")(Empty(), FakeCall())
+
+
+def test_a_method_without_a_rule_is_no_servers() -> None:
+    rules = {path: rule for path, rule in RULES.items() if path != PATH}
+    with pytest.raises(AssertionError, match=PATH):
+        Guard(users(), Lines().audit).guarded(table(), rules)
+
+
+def test_nothing_but_signature_and_socket_says_who_calls_and_from_where() -> None:
+    lines = Lines()
+    guard = Guard(users(), lines.audit)
+    invented = [
+        *("x-mq-client-id", "x-mq-channel-id", "x-mq-remote-address", "x-mq-local-address"),
+        *("x-mq-user", "x-mq-account", "x-forwarded-for", "rpc-user", "rpc-remote-address"),
+        *("rpc-channel-id", "rpc-client-ip", "x-mq-namespace", "x-mq-session-token", "user"),
+    ]
+    claimed = dict.fromkeys(invented, "root") | {"x-mq-remote-address": "10.0.0.1"}
+    with pytest.raises(NotAuthorized, match=r"User:alice .* from 127\.0\.0\.1,"):
+        guarded(guard)(B, FakeCall(metadata=claimed | dict(signed("alice", "s", DATE))))
+    with pytest.raises(NotAuthenticated):
+        guarded(guard)(B, FakeCall(metadata=claimed))
+    assert {line["host"] for line in lines.lines} == {"127.0.0.1"}
+
+
+def test_credentials_in_plaintext_from_another_machine_are_refused_unless_allowed() -> None:
+    far = "10.0.0.5:4711"
+    with pytest.raises(NotAuthenticated, match=r"in plaintext from 10\.0\.0\.5"):
+        guarded(Guard(users(), Lines().audit))(A, call(peer=far))
+    assert guarded(Guard(users(), Lines().audit, plaintext=True))(A, call(peer=far)) == A
+    assert guarded(Guard(users(), Lines().audit))(A, call(peer="[::1]:1")) == A
+
+    class Secure(FakeCall):
+        @property
+        def is_secure(self) -> bool:
+            return True
+
+    secure = Secure(far, metadata=dict(signed("alice", "s", DATE)))
+    assert guarded(Guard(users(), Lines().audit))(A, secure) == A
+
+
+def test_a_certificate_names_the_caller_who_does_not_sign() -> None:
+    class Certified(FakeCall):
+        @property
+        def certificate_names(self) -> Sequence[str]:
+            return ("alice.example",)
+
+    guard = Guard(users(), Lines().audit)
+    assert guarded(guard)(A, Certified()) == A
+    with pytest.raises(NotAuthorized):
+        guarded(guard)(B, Certified())
+    assert guarded(guard)(B, Certified(metadata=dict(signed("root", "r", DATE)))) == B
+
+
+def test_a_change_of_users_holds_from_the_next_call_on_and_for_open_streams() -> None:
+    guard = Guard(users(), Lines().audit)
+    do, talk = guarded(guard), guarded(guard, "/t.T/Talk")
+    untouched, ended, silent = stream("root", "r"), stream(), stream()
+    for one in (untouched, ended):
+        talk(one).on_message(A)
+    talk(silent)
+    assert (ended.sent, ended.error) == ([A], None)
+    guard.replace(users(alice="Topic:b"))
+    with pytest.raises(NotAuthorized):
+        do(A, call())
+    assert do(B, call()) == B
+    assert isinstance(ended.error, Disconnected)
+    assert (untouched.error, silent.error) == (None, None)
+    guard.replace(users(alice="Topic:b", secret="another"))
+    with pytest.raises(NotAuthenticated):
+        do(B, call())
+    assert isinstance(silent.error, Disconnected)
+    assert untouched.error is None
+
+
+def test_a_stream_is_refused_at_its_beginning_or_at_a_message() -> None:
+    guard = Guard(users(), Lines().audit)
+    talk = guarded(guard, "/t.T/Talk")
+    nobody, alice = FakeStream(), stream()
+    receiver = talk(nobody)
+    receiver.on_message(A)
+    receiver.on_end()
+    receiver.on_close()
+    assert isinstance(nobody.error, NotAuthenticated)
+    receiver = talk(alice)
+    receiver.on_message(A)
+    receiver.on_message(B)
+    assert alice.sent == [A]
+    assert isinstance(alice.error, NotAuthorized)
+
+
+def test_denials_are_told_once_a_minute_and_bounded() -> None:
+    lines = Lines()
+    do = guarded(Guard(users(), lines.audit))
+
+    def deny(topic: str) -> None:
+        with pytest.raises(NotAuthorized):
+            do(StringValue(value=topic), call())
+
+    for _ in range(5):
+        deny("b")
+    assert [line["event"] for line in lines.lines] == ["denied"]
+    assert lines.lines[0] == {
+        "at_ms": 0,
+        "event": "denied",
+        "user": "alice",
+        "method": PATH,
+        "host": "127.0.0.1",
+        "reason": "User:alice has no permission to access Topic:b from 127.0.0.1, no matched policies.",
+        "resource": "Topic:b",
+        "actions": "Pub",
+    }
+    lines.now_ms = 60_000
+    for number in range(1_000):
+        deny(f"topic-{number}")
+    assert [(line["event"], line.get("count")) for line in lines.lines[1:3]] == [
+        ("denied again", 4),
+        ("denied", None),
+    ]
+    assert len(lines.lines) == 601
+    lines.now_ms = 120_000
+    deny("b")
+    assert (lines.lines[601]["event"], lines.lines[601]["count"]) == (
+        "denied, not told one by one",
+        401,
+    )

@@ -1,0 +1,148 @@
+"""Policies: what covers what, and which one decides."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+from pocketmq.proto.access.policies import (
+    ALL,
+    GET,
+    PUB,
+    SUB,
+    Judgement,
+    Need,
+    Policies,
+    Policy,
+    Resource,
+    action_names,
+    merged,
+    of_group,
+    of_topic,
+    parse_actions,
+    parse_source,
+)
+from pocketmq.proto.errors import ConfigError
+
+HERE = "127.0.0.1"
+
+
+def policy(resource: str, actions: str, *, allow: bool = True, sources: str = "") -> Policy:
+    places = tuple(parse_source(one) for one in sources.split(",") if one)
+    return Policy(Resource.parse(resource), parse_actions(actions.split(",")), places, allow)
+
+
+def decided(policies: list[Policy], need: Need, host: str = HERE) -> Judgement:
+    return Policies(policies).decide(need, host)
+
+
+@pytest.mark.parametrize(
+    ("text", "covered", "not_covered"),
+    [
+        ("*", ["Topic:a", "Group:b", "Cluster:c"], []),
+        ("Topic:*", ["Topic:a", "Topic:*"], ["Group:a"]),
+        ("topic:orders*", ["Topic:orders", "Topic:orders-eu"], ["Topic:order", "Group:orders"]),
+        ("Topic:orders*eu", ["Topic:orders-us"], ["Topic:order"]),
+        ("Topic:orders", ["Topic:orders"], ["Topic:orders-eu", "Topic:Orders", "Topic:*"]),
+        ("GROUP:billing", ["Group:billing"], ["Topic:billing"]),
+    ],
+)
+def test_a_resource_covers(text: str, covered: list[str], not_covered: list[str]) -> None:
+    resource = Resource.parse(text)
+
+    def covers(one: str) -> bool:
+        kind, _, name = one.partition(":")
+        return resource.covers(Need(kind, name, PUB))
+
+    assert [one for one in covered if not covers(one)] == []
+    assert [one for one in not_covered if covers(one)] == []
+
+
+@pytest.mark.parametrize(
+    "text", ["", "orders", "Topic:", "Queue:a", "Topic", ":a", f"Topic:{'a' * 600}"]
+)
+def test_what_is_no_resource_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="is no resource"):
+        Resource.parse(text)
+
+
+def test_a_resource_is_written_as_it_is_read() -> None:
+    for text in ("*", "Topic:*", "Group:a*", "Cluster:c", "Namespace:n"):
+        assert str(Resource.parse(text)) == text
+
+
+def test_the_measured_user_of_apache_is_decided_about_alike() -> None:
+    alice = [
+        policy("Topic:orders", "Pub,Sub"),
+        policy("Topic:orders*", "Pub", allow=False),
+        policy("Group:billing", "Sub"),
+    ]
+    any_way = PUB | SUB
+    assert decided(alice, of_topic("orders", any_way)).allowed
+    denied = decided(alice, of_topic("orders-eu", any_way))
+    assert (denied.allowed, denied.reason) == (False, "the decision is deny")
+    unknown = decided(alice, of_topic("secret", any_way))
+    assert (unknown.allowed, unknown.reason) == (False, "no matched policies")
+    assert decided(alice, of_topic("%RETRY%billing", SUB)).allowed
+    assert decided(alice, of_topic("%DLQ%billing", SUB)).allowed
+    assert not decided(alice, of_group("other")).allowed
+
+
+def test_the_first_in_order_decides_however_they_are_listed() -> None:
+    in_order = [
+        policy("Topic:orders", "Pub", allow=False),
+        policy("Topic:orders", "Pub"),
+        policy("Topic:ord*", "Pub"),
+        policy("Topic:o*", "All", allow=False),
+        policy("Topic:*", "Pub"),
+        policy("*", "Pub", allow=False),
+    ]
+    need = of_topic("orders", PUB)
+    for first in range(len(in_order)):
+        rest = in_order[first:]
+        for listed in permutations(rest):
+            assert decided(list(listed), need).policy is rest[0]
+
+
+def test_default_policies_are_asked_only_where_no_other_matches() -> None:
+    policies = Policies([policy("Topic:a", "Pub", allow=False)], [policy("*", "All")])
+    assert not policies.decide(of_topic("a", PUB), HERE).allowed
+    found = policies.decide(of_topic("a", SUB), HERE)
+    assert (found.allowed, found.is_default) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("host", "sources", "matches"),
+    [
+        ("10.1.2.3", "10.0.0.0/8", True),
+        ("11.1.2.3", "10.0.0.0/8", False),
+        ("10.1.2.3", "192.168.0.1,10.1.2.3", True),
+        ("::ffff:10.1.2.3", "10.0.0.0/8", True),
+        ("fe80::1%eth0", "fe80::/16", True),
+        ("::1", "127.0.0.0/8", False),
+        ("not an address", "0.0.0.0/0", False),
+        ("not an address", "", True),
+    ],
+)
+def test_sources_are_compared_with_the_callers_address(
+    host: str, sources: str, *, matches: bool
+) -> None:
+    found = decided([policy("*", "All", sources=sources)], of_group("g"), host)
+    assert found.allowed is matches
+
+
+def test_actions_are_named_and_read() -> None:
+    assert parse_actions(["pub", "SUB"]) == PUB | SUB
+    assert parse_actions(["All", "Pub"]) == ALL
+    assert action_names(ALL) == ["All"]
+    assert action_names(GET | PUB) == ["Pub", "Get"]
+    for bad in (["Any"], ["Pubb"], []):
+        with pytest.raises(ConfigError):
+            parse_actions(bad)
+
+
+def test_a_policy_takes_the_place_of_one_of_the_same_resource() -> None:
+    old = [policy("Topic:a", "Pub"), policy("Topic:b", "Pub")]
+    new = policy("Topic:a", "Sub", allow=False)
+    assert merged(old, [new]) == (new, old[1])
