@@ -1,11 +1,140 @@
-"""The files of the checkpoints, of the store and of its timers. Format: format/checkpoints.py."""
+"""The checkpoints of a store and of its timers: how far each part is surely on the device; their bytes and their files.
+
+Both files have 4096 bytes, big-endian 64-bit integers, the rest zero; a missing or short file is zeros. They are
+written in place (48 or 56 bytes lie in one sector: a crash leaves the old or the new ones). Source: store-format.md
+§5, §7.2.
+
+checkpoint:
+
+    0   physicMsgTimestamp     store time of the last record known flushed in the commit log
+    8   logicsMsgTimestamp     store time of the last record whose queue entry was flushed thoroughly
+    16  indexMsgTimestamp      end time of the last full index file that was flushed
+    24  masterFlushedOffset    replication
+    32  confirmPhyOffset       start of the last sound record at recovery
+    40  logicsPhysicalOffset   log offset (start) of the last record whose queue entry was flushed thoroughly
+
+Older stores hold zeros in the later fields.
+
+config/timercheck:
+
+    0   lastReadTimeMs           start of the oldest slot that was not handed on as a whole, ms
+    8   lastTimerLogFlushPos     everything in the timer log before it is on the device
+    16  lastTimerQueueOffset     next message of the timer topic to enter into the log
+    24  masterTimerQueueOffset   the same for a slave; Java goes on at the lesser of the two
+    32  stateVersion, 40 timestamp (ms), 48 counter: the data version, which changes with the first and the third
+"""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from .disk import Disk, Mapping
-from .format.checkpoints import CHECKPOINT_SIZE, Checkpoint, TimerCheckpoint
+from .format.rows import RowFormat
+from .format.state_tables import DataVersion
+
+CHECKPOINT_SIZE: Final = 4096
+_STORE: Final = RowFormat(
+    log_time_ms="q",
+    queues_time_ms="q",
+    index_time_ms="q",
+    master_flushed_offset="q",
+    confirm_offset="q",
+    queues_log_offset="q",
+)
+_TIMERS: Final = RowFormat(
+    last_read_ms="q",
+    log_flushed="q",
+    queue_offset="q",
+    master_queue_offset="q",
+    state_version="q",
+    timestamp_ms="q",
+    counter="q",
+)
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """The six fields."""
+
+    log_time_ms: int = 0
+    queues_time_ms: int = 0
+    index_time_ms: int = 0
+    master_flushed_offset: int = 0
+    confirm_offset: int = 0
+    queues_log_offset: int = 0
+
+    @classmethod
+    def parse(cls, data: bytes) -> Checkpoint:
+        """Return what DATA says; what is missing at its end is zeros."""
+        return cls(*_STORE.read(data.ljust(_STORE.size, b"\0")))
+
+    def pack(self) -> bytes:
+        """Return the first bytes of the file."""
+        return _STORE.pack(
+            self.log_time_ms,
+            self.queues_time_ms,
+            self.index_time_ms,
+            self.master_flushed_offset,
+            self.confirm_offset,
+            self.queues_log_offset,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TimerCheckpoint:
+    """The fields of the timers' checkpoint."""
+
+    last_read_ms: int = 0
+    log_flushed: int = 0
+    queue_offset: int = 0
+    master_queue_offset: int = 0
+    version: DataVersion = field(default_factory=DataVersion)
+
+    @classmethod
+    def parse(cls, data: bytes) -> TimerCheckpoint:
+        """Return what DATA says; what is missing at its end is zeros."""
+        read_ms, flushed, offset, master, state, stamp, counter = _TIMERS.read(
+            data.ljust(_TIMERS.size, b"\0")
+        )
+        return cls(read_ms, flushed, offset, master, DataVersion(counter, state, stamp))
+
+    def pack(self) -> bytes:
+        """Return the first bytes of the file."""
+        version = self.version
+        return _TIMERS.pack(
+            self.last_read_ms,
+            self.log_flushed,
+            self.queue_offset,
+            self.master_queue_offset,
+            version.state_version,
+            version.timestamp_ms,
+            version.counter,
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Does it say nothing at all?"""
+        return not (self.last_read_ms or self.log_flushed or self.queue_offset)
+
+    def advanced(
+        self, last_read_ms: int, log_flushed: int, queue_offset: int, now_ms: int
+    ) -> TimerCheckpoint:
+        """Return the checkpoint after the service came so far, as Java's master writes it."""
+        moved = (last_read_ms, queue_offset) != (self.last_read_ms, self.master_queue_offset)
+        version = self.version.next(now_ms) if moved else self.version
+        return replace(
+            self,
+            last_read_ms=last_read_ms,
+            log_flushed=log_flushed,
+            queue_offset=queue_offset,
+            master_queue_offset=queue_offset,
+            version=version,
+        )
+
+
+# ---------------------------------------------------------------- the files
 
 
 def read_checkpoint(disk: Disk, path: str) -> Checkpoint:

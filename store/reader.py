@@ -23,10 +23,9 @@ from ..proto.record import QUEUE_OFFSET_AT, SYS_FLAG_AT, SYS_ROLLBACK, SYS_TRANS
 from ..proto.record_run import Longs, is_sound
 from .consume_queue import BatchConsumeQueue, ConsumeQueue
 from .consume_queues import Queue
-from .damage import Damages
+from .damage import Damages, LostEntries
 from .format.queue_entries import PRE_BLANK_SIZE
 from .log_writer import store_time_ms
-from .lost_entries import LostEntries
 from .parts import StoreHealth, StoreParts
 from .slices import Entries, QueueName, Slices, read_entries, warn_of_missing
 

@@ -3,7 +3,7 @@
 It goes through one log file after the other, at `scrub_bytes_per_s`, and through each once a day; the one that was
 verified longest ago comes first. Every record has to stand where it says, to fit its CRC, and to have its entry, with
 its place and its tags code: a filter goes by that, and steps over a message whose code is wrong. What is damaged goes
-where readers bring it (damage.py, lost_entries.py); what cannot be read is told. Reading and comparing is done on a
+where readers bring it (damage.py); what cannot be read is told. Reading and comparing is done on a
 thread, a piece at a time; queues are compared by the owner, some in each turn of its loop.
 
 When each file was verified last stands in `<root>/pocketmq/scrubbed.json`:
@@ -45,13 +45,12 @@ from ..proto.record_run import (
 from ..proto.topics import RECORD_SIZE_MAX, SCHEDULE_TOPIC
 from .commit_log import CommitLog
 from .consume_queue import BatchConsumeQueue
-from .damage import Damages
+from .damage import Damages, LostEntries
 from .disk import Disk
 from .dispatch import by_queue
 from .files import MappedFile
 from .flush import CallOwner, Flusher, FlushJob
 from .format.log_file import BLANK_SIZE, MAGIC_AT, MAGIC_PATTERN, size_and_magic
-from .lost_entries import LostEntries
 from .parts import StoreHealth, StoreParts
 
 logger = logging.getLogger(__name__)

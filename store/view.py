@@ -29,9 +29,8 @@ from .apache.files import StartRefused
 from .apache.settings import ApacheSettings
 from .apache.store import ApacheStore, JavaReading, queue_type_of
 from .apache.timers import JavaTimers
-from .checkpoints import read_checkpoint
+from .checkpoints import Checkpoint, read_checkpoint
 from .disk import Disk
-from .format.checkpoints import Checkpoint
 from .format.queue_entries import BATCH_ENTRY, ENTRY
 from .format.state_tables import GROUPS, TOPICS, GroupConfig, TopicConfig
 from .kept_table import KeptChanges

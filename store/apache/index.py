@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Final
 
 from ...proto.record import SYS_ROLLBACK, SYS_TRANSACTION
+from ..checkpoints import Checkpoint
 from ..disk import Disk, Mapping
-from ..format.checkpoints import Checkpoint
 from ..format.index import (
     ENTRY,
     HEADER_SIZE,

@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 
 from ...proto.record import SYS_COMMIT, SYS_TRANSACTION, Record
 from ...proto.record_run import RunColumns
-from ..checkpoints import read_checkpoint
+from ..checkpoints import CHECKPOINT_SIZE, Checkpoint, read_checkpoint
 from ..disk import Disk
-from ..format.checkpoints import CHECKPOINT_SIZE, Checkpoint
 from .files import JavaFile, JavaFiles, StartRefused
 from .index import JavaIndex
 from .many_records import EnteredRecords, SoundRuns, Wanted

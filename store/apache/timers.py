@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from ...proto.topics import TIMER_TOPIC
-from ..checkpoints import read_timer_checkpoint
-from ..format.checkpoints import CHECKPOINT_SIZE, TimerCheckpoint
+from ..checkpoints import CHECKPOINT_SIZE, TimerCheckpoint, read_timer_checkpoint
 from ..format.timers import (
     MESSAGE,
     MESSAGE_AT,

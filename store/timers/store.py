@@ -25,10 +25,9 @@ import numpy as np
 from ...proto.errors import CorruptState, DiskFailure, StoreFull
 from ...proto.record_run import Longs
 from ...proto.topics import TIMER_TOPIC
-from ..checkpoints import TimerCheckpointFile
+from ..checkpoints import TimerCheckpoint, TimerCheckpointFile
 from ..disk import Disk
 from ..files import Syncable
-from ..format.checkpoints import TimerCheckpoint
 from ..format.rows import bytes_of
 from ..format.state_tables import (
     DataVersion,

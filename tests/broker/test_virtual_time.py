@@ -13,8 +13,8 @@ from pocketmq.broker.virtual_time import advance, begin, check_clock, keep_mark,
 from pocketmq.proto.clock import SystemClock, VirtualClock
 from pocketmq.proto.errors import InvalidArgument, NotServed, StoreFull, StoreRefused
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+from pocketmq.store.checkpoints import CHECKPOINT_SIZE, Checkpoint
 from pocketmq.store.config import StoreConfig
-from pocketmq.store.format.checkpoints import CHECKPOINT_SIZE, Checkpoint
 from pocketmq.store.os_disk import OsDisk
 
 from ..fakes import FaultyDisk

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pocketmq.store.checkpoints import CheckpointFile, read_checkpoint
-from pocketmq.store.format.checkpoints import Checkpoint
+from pocketmq.store.checkpoints import Checkpoint, CheckpointFile, read_checkpoint
 from pocketmq.store.os_disk import OsDisk
 
 

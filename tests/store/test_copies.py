@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pocketmq.store.copies import copy_file, has_other_names, link_or_copy, make_own
 from pocketmq.store.files import MappedFile
-from pocketmq.store.os_disk import OsDisk
+from pocketmq.store.os_disk import OsDisk, copy_file, has_other_names, link_or_copy, make_own
 
 SIZE = 3 << 20
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.store.checkpoints import TimerCheckpointFile, read_timer_checkpoint
-from pocketmq.store.format.checkpoints import TimerCheckpoint
+from pocketmq.store.checkpoints import TimerCheckpoint, TimerCheckpointFile, read_timer_checkpoint
 from pocketmq.store.format.state_tables import COUNTER_MAX, DataVersion
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.timers.store import TimerMetrics

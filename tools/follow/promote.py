@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 
 from ...proto.errors import ClientError, NotServed, StoreLocked, StoreRefused, Unreachable
 from ...proto.topics import SCHEDULE_TOPIC, is_system_topic, system_topic_queues
+from ...store.checkpoints import CHECKPOINT_SIZE, TimerCheckpoint
 from ...store.config import StoreConfig, apply_apache_settings
 from ...store.disk import Disk
-from ...store.format.checkpoints import CHECKPOINT_SIZE, TimerCheckpoint
 from ...store.format.state_tables import (
     ConsumerOffsets,
     DelayOffsets,

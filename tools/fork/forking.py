@@ -16,9 +16,8 @@ from typing import Final
 from ...broker.accounts.accounts import FILE as ACCOUNTS
 from ...store.apache.settings import ApacheSettings
 from ...store.commit_log import CommitLog
-from ...store.copies import sync_tree
 from ...store.message_store import MessageStore
-from ...store.os_disk import OsDisk
+from ...store.os_disk import OsDisk, sync_tree
 from ...store.overlay_disk import OverlayDisk
 from ...store.recovery import RecoveryReport, Verified
 from ...store.sizes import settings_of

@@ -19,10 +19,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...proto.errors import InvalidArgument
-from ...store.copies import copy_file, has_other_names, link_or_copy, make_own
 from ...store.log_writer import store_time_ms
 from ...store.message_store import MessageStore
-from ...store.os_disk import OsDisk
+from ...store.os_disk import OsDisk, copy_file, has_other_names, link_or_copy, make_own
 from ...store.overlay_disk import OverlayDisk
 from ...store.private_mapping import PrivateMapping
 

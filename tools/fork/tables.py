@@ -16,9 +16,8 @@ from typing import Final
 import numpy as np
 
 from ...proto.topics import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
-from ...store.checkpoints import read_timer_checkpoint
+from ...store.checkpoints import CHECKPOINT_SIZE, read_timer_checkpoint
 from ...store.disk import Disk
-from ...store.format.checkpoints import CHECKPOINT_SIZE
 from ...store.format.state_tables import (
     parse_consumer_offsets,
     parse_delay_offsets,

@@ -24,7 +24,6 @@ from typing import Any, Final
 from ...proto.errors import StoreError
 from ...store.apache import beans
 from ...store.apache.settings import ApacheSettings
-from ...store.copies import copy_file, sync_tree
 from ...store.format.java_json import parse
 from ...store.format.state_tables import (
     DataVersion,
@@ -37,7 +36,7 @@ from ...store.format.state_tables import (
     render_topics,
 )
 from ...store.message_store import MessageStore
-from ...store.os_disk import OsDisk
+from ...store.os_disk import OsDisk, copy_file, sync_tree
 from ...store.overlay_disk import OverlayDisk
 from ...store.recovery import RecoveryReport
 from ...store.sizes import settings_of

@@ -20,9 +20,8 @@ from ...broker.transactions.half_messages import resolved_offsets
 from ...proto.message_id import offset_message_id
 from ...proto.properties import UNIQ_KEY
 from ...proto.topics import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
-from ...store.checkpoints import read_timer_checkpoint
+from ...store.checkpoints import TimerCheckpoint, read_timer_checkpoint
 from ...store.disk import Disk
-from ...store.format.checkpoints import TimerCheckpoint
 from ...store.format.java_json import Json, parse
 from ...store.format.state_tables import (
     ConsumerOffsets,

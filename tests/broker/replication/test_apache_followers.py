@@ -19,7 +19,7 @@ from pocketmq.proto.errors import ConfigError, Disconnected, NotServed
 from pocketmq.proto.remoting.command import RequestCode
 from pocketmq.proto.remoting.connection import RemotingClient, open_tcp
 from pocketmq.proto.remoting.ha import ClassicFrames, classic_report
-from pocketmq.store.format.checkpoints import TimerCheckpoint
+from pocketmq.store.checkpoints import TimerCheckpoint
 from pocketmq.store.format.java_json import parse
 from pocketmq.store.os_disk import OsDisk
 

@@ -15,8 +15,8 @@ from ....proto.record import (
     QUEUE_OFFSET_AT,
     STORE_TIMESTAMP_AT,
 )
+from ....store.checkpoints import CHECKPOINT_SIZE, Checkpoint
 from ....store.files import file_name
-from ....store.format.checkpoints import CHECKPOINT_SIZE, Checkpoint
 from ....store.format.log_file import BLANK_SIZE, blank
 from ....store.format.queue_entries import ENTRY
 from ....store.format.state_tables import (

@@ -23,9 +23,8 @@ from ....proto.instant import format_instant
 from ....proto.property_ranges import PropertyRanges
 from ....proto.record_run import as_bytes, parse_run
 from ....proto.topics import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
-from ....store.checkpoints import read_timer_checkpoint
+from ....store.checkpoints import TimerCheckpoint, read_timer_checkpoint
 from ....store.config import parse_delay_levels
-from ....store.format.checkpoints import TimerCheckpoint
 from ....store.format.timers import (
     DELETE,
     RECORD,

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 
 from ....proto.errors import CorruptIndex
 from ....store.apache.settings import ApacheSettings
+from ....store.checkpoints import CHECKPOINT_SIZE
 from ....store.disk import Disk
-from ....store.format.checkpoints import CHECKPOINT_SIZE
 from ....store.format.index import index_file_size
 from ....store.format.log_file import is_blank
 from ....store.format.state_tables import parse_consumer_offsets, parse_groups, parse_topics
