@@ -79,6 +79,9 @@ class Fetches:
         self.asked += 1
         try:
             self._check(request)
+            if request.HasField("looked_at"):
+                done(self._note(request))
+                return None
             for hear in self.on_fetch:
                 done = hear(request, done)
             fetch = self._operation(request, done)
@@ -107,6 +110,42 @@ class Fetches:
         if choice is None:
             return _Fetch(request, limits, self._store, self._filters.accounts, done)
         return FilteredFetch(request, limits, choice, self._store, self._filters, done)
+
+    def _note(self, request: pb.FetchRequest) -> pb.FetchReply:
+        """Note for the group what a follower has answered to REQUEST; return what is told to that."""
+        told, begin = request.looked_at, request.offset
+        low, high = self._store.queue_bounds(request.topic, request.queue)
+        count = told.next_offset - begin
+        wanted = begin - 1 + np.cumsum(np.array(told.steps, np.int64))
+        if not (
+            request.group
+            and count > 0
+            and told.next_offset <= high
+            and 0 <= told.filtered_count <= count - len(wanted)
+            and 0 not in told.steps
+            and (not len(wanted) or wanted[-1] < told.next_offset)
+        ):
+            raise InvalidArgument(
+                f"looked_at of offset {begin} has {len(wanted)} messages and {told.filtered_count} stepped over, up to"
+                f" {told.next_offset}: a group is needed, and as many offsets, rising, of a queue that ends at {high}",
+                field="looked_at",
+                value=told.next_offset,
+                limit=high,
+            )
+        key = (request.group, request.topic, request.queue)
+        choice = choice_of(request.filter)
+        self._offsets.pulled(request.topic, request.group, request.queue, begin)
+        if choice is None:
+            self._filters.accounts.look_at_all(key, begin, told.next_offset)
+        else:
+            look = QueueLook(begin, told.next_offset, wanted, told.filtered_count, 0)
+            self._filters.accounts.look(key, look, queue_end=high, filtering=choice.filtering)
+        return pb.FetchReply(
+            fetch_id=request.fetch_id,
+            next_offset=told.next_offset,
+            min_offset=low,
+            max_offset=high,
+        )
 
     def _check(self, request: pb.FetchRequest) -> None:
         for field in ("offset", "max_messages", "max_bytes", "min_bytes", "max_wait_ms"):

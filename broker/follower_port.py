@@ -1,9 +1,9 @@
 """The client port of a replica that follows: what clients hear who come to it, and not to the master.
 
     pocketmq.v1.Broker       MasterFenced, with the master's address and epoch once both are known: our own clients go
-                             there at once. What the follower serves itself comes from OWN; fetches and offsets of
-                             groups that may be from any replica (`from_any`) from READS, up to what it knows to be
-                             confirmed
+                             there at once. What the follower serves itself comes from OWN; fetches, offsets of groups
+                             and look-ups that may be from any replica (`from_any`) from READS, up to what it knows
+                             to be confirmed
     apache.rocketmq.v2       carried to the master (relays.py), since official clients know no such answer; so are their
                              measurements. Streams for traces are held open and left alone, as the broker does
 
@@ -34,6 +34,7 @@ from ..store.message_store import MessageStore
 from .config import BrokerConfig
 from .fetch import FilteredFetch, limits_of, read_once
 from .filters import Filters, choice_of
+from .lookup import Lookups
 from .queue_contents import QUEUES_MAX, add_unread
 from .relays import Relays
 from .replication.follower_view import FollowerView
@@ -71,6 +72,8 @@ class FollowerReads:
         self._view = view
         self._filters = Filters(Timers(clock), clock)
         self._waiting = 0
+        #: Look-ups in the store that is there.
+        self._lookups: tuple[MessageStore, Lookups] | None = None
 
     def serves(self, request: Any) -> bool:
         """May REQUEST be answered here?"""
@@ -79,10 +82,7 @@ class FollowerReads:
         if isinstance(request, pb.GroupOffsetsRequest):
             # What a group has ever read, and what was popped, is asked of the master.
             return request.from_any and len(request.queues) > 0 and not request.with_lent
-        if not isinstance(request, pb.FetchRequest) or not request.from_any:
-            return False
-        # The accounts of what filters leave out are the master's.
-        return not request.HasField("filter") or not request.group
+        return isinstance(request, pb.FetchRequest | pb.LookupRequest) and request.from_any
 
     async def fetch(self, request: pb.FetchRequest) -> pb.FetchReply | None:
         """Return the answer once there is something, or the time of REQUEST is over; None: it is refused."""
@@ -115,13 +115,32 @@ class FollowerReads:
             if choice is None:
                 reply, _ = read_once(store, request, limits)
             else:
+                ungrouped = pb.FetchRequest()
+                ungrouped.CopyFrom(request)
+                ungrouped.group = ""  # Its account is the master's, whom the client tells.
                 answer: asyncio.Future[pb.FetchReply] = asyncio.get_running_loop().create_future()
                 done = answer.set_result
-                FilteredFetch(request, limits, choice, store, self._filters, done).look_once()
+                FilteredFetch(ungrouped, limits, choice, store, self._filters, done).look_once()
                 reply = await answer
         except PocketMQError:
             return None
         return None if reply.error.name or reply.lost_count else reply
+
+    async def lookup(self, request: pb.LookupRequest) -> pb.LookupReply | None:
+        """Return what is found; None: it is refused, as where nothing is, or anything is damaged here."""
+        view = self._view()
+        if view is None or not view.is_current:
+            return None
+        store = view.store
+        if request.topic and request.topic not in view.tables.topics:
+            return None
+        if self._lookups is None or self._lookups[0] is not store:
+            self._lookups = store, Lookups(lambda topic: None, store)
+        try:
+            reply = await self._lookups[1].lookup(request)
+        except PocketMQError:
+            return None
+        return reply if reply.records and not store.damages.count else None
 
     def group_offsets(self, request: pb.GroupOffsetsRequest) -> pb.GroupOffsetsReply | None:
         """Return what a group has committed, and where its queues begin and end; None: it is refused."""
@@ -179,8 +198,12 @@ def _refused(described: MethodDescriptor, relays: Relays, reads: FollowerReads |
     if not described.client_streaming:
 
         async def refuse(request: Message, call: Call) -> Message:
-            if isinstance(request, pb.GroupOffsetsRequest) and reads and reads.serves(request):
-                found = reads.group_offsets(request)
+            if reads is not None and reads.serves(request):
+                found: Message | None = None
+                if isinstance(request, pb.GroupOffsetsRequest):
+                    found = reads.group_offsets(request)
+                elif isinstance(request, pb.LookupRequest):
+                    found = await reads.lookup(request)
                 if found is not None:
                     return found
             raise await relays.not_master()

@@ -19,7 +19,6 @@ from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY
 from ..proto.record import Record, decode_record
 from ..store.message_store import MessageStore
-from .topics import Topics
 
 T = TypeVar("T")
 
@@ -31,10 +30,10 @@ WAITING_MAX: Final = 1_000
 
 
 class Lookups:
-    """Answers look-ups from STORE."""
+    """Answers look-ups from STORE. CHECK_TOPIC raises TopicNotFound."""
 
-    def __init__(self, topics: Topics, store: MessageStore) -> None:
-        self._topics = topics
+    def __init__(self, check_topic: Callable[[str], object], store: MessageStore) -> None:
+        self._check_topic = check_topic
         self._store = store
         self._places = asyncio.Semaphore(LOOKUPS_MAX)
         self._asked = 0
@@ -49,7 +48,7 @@ class Lookups:
             raise InvalidArgument("by: give a key, a message id or a tag to look for", field="by")
         if which == "message_id":
             return await self._by_id(request)
-        self._topics.get(request.topic)
+        self._check_topic(request.topic)
         if which == "tag":
             return await self._by_text(request, request.tag, "T")
         return await self._by_text(request, request.key, "K")
@@ -65,7 +64,7 @@ class Lookups:
         if found is not None and self._is(found, request):
             return pb.LookupReply(records=found)
         if request.topic:
-            self._topics.get(request.topic)
+            self._check_topic(request.topic)
             return await self._by_text(request, request.message_id, "K")
         return pb.LookupReply()
 

@@ -311,7 +311,7 @@ def assemble(  # noqa: PLR0913  (it stands between all of them)
         sends=Sends(config, topics, store, wall_timers, appends, waits, producers),
         fetches=fetches,
         filters=filters,
-        lookups=Lookups(topics, store),
+        lookups=Lookups(topics.get, store),
         delays=Delays(config, store, timers, clock, appends, state_file),
         transactions=transactions,
         atomic_commits=AtomicCommits(config, commit_parts),

@@ -46,14 +46,15 @@ READ_FROM: Final = ("master", "any")
 Rebalance = Literal["group", "client"]
 
 
-def check_read_from(read_from: str) -> None:
-    """Raise ConfigError unless READ_FROM is one of READ_FROM."""
+def reads_any(read_from: str) -> bool:
+    """May replicas that follow be read from? Raise ConfigError unless READ_FROM is one of READ_FROM."""
     if read_from not in READ_FROM:
         raise ConfigError(
             f"read_from is {read_from!r}, but must be one of {', '.join(READ_FROM)}",
             field="read_from",
             value=read_from,
         )
+    return read_from == "any"
 
 
 Config = TypeVar("Config", bound="ClientConfig")
@@ -390,7 +391,7 @@ class ConsumerConfig(ReadingConfig):
     #: Commit what was handed out and finished, every auto_commit_interval_ms and at the end.
     auto_commit: bool = True
     #: "any": messages come from a replica that follows, if the broker has some, up to what it knows to be confirmed:
-    #: they are as sure, and a little later. Filters, offsets and leases are the master's all the same.
+    #: they are as sure, and a little later. Offsets, leases and accounts of filters are the master's all the same.
     read_from: ReadFrom = "master"
     #: Messages of one poll; None: all that one fetch brought.
     max_poll_records: int | None = None
@@ -411,7 +412,7 @@ class ConsumerConfig(ReadingConfig):
                 field="delivery",
                 value=self.delivery,
             )
-        check_read_from(self.read_from)
+        reads_any(self.read_from)
         if self.delivery == "at_most_once" and not self.auto_commit:
             raise ConfigError(
                 'delivery is "at_most_once", which commits before it hands out: leave auto_commit on',

@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 
 from ..proto.errors import PocketMQError
 from .connections import Connection
+from .queue import Queue
 from .session import Session
 
 Value = TypeVar("Value")
@@ -45,4 +46,19 @@ class FollowerChoice:
         if found is None:
             self._turn += 1
             self._from_ms = session.clock.now_ms() + MASTER_MS
+        return found
+
+
+class FollowerChoices:
+    """The choices of SESSION: one a broker, or a queue, so that they spread. Not thread-safe, likewise."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._choices: dict[tuple[str, Queue | None], FollowerChoice] = {}
+
+    def of(self, broker: str, queue: Queue | None = None) -> FollowerChoice:
+        """Return that of BROKER, or of its QUEUE."""
+        found = self._choices.get((broker, queue))
+        if found is None:
+            found = self._choices[broker, queue] = FollowerChoice(self._session, broker)
         return found

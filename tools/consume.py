@@ -18,7 +18,7 @@ import click
 
 from ..client import Filter, MessageBatch, PullConsumer, ReceivedMessage, Sql
 from ..proto.errors import RequestTimeout
-from .options import json_option, nameserver_option
+from .options import json_option, nameserver_option, read_from_of, read_from_option
 from .output import message_document, print_json
 
 
@@ -54,6 +54,7 @@ def _filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
     help="End when none came for so many seconds; with fewer than --count the exit code is 4.  [default: never]",
 )
 @_filter_options
+@read_from_option("hand out the messages, a moment later than their master")
 @json_option("a message a line, with everything known of it")
 @nameserver_option
 def consume(
@@ -64,11 +65,14 @@ def consume(
     timeout_s: float | None,
     wanted: Filter,
     as_json: bool,
-    nameserver: str,
+    **brokers: Any,
 ) -> None:
     """Print the messages of TOPIC that GROUP has not had, and note that it has them."""
     printed = 0
-    with PullConsumer(group, {topic: wanted}, nameserver, auto_commit=False) as consumer:
+    nameserver, read_from = brokers["nameserver"], read_from_of(brokers["read_from"])
+    with PullConsumer(
+        group, {topic: wanted}, nameserver, auto_commit=False, read_from=read_from
+    ) as consumer:
         consumer.queues(topic)  # Says at once that the topic, or the name server, is not there.
         for messages in _batches(consumer, count, timeout_s):
             with _interrupts_held():

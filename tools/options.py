@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from ..client.config import READ_FROM, ReadFrom
 from ..client.name_server_addresses import DEFAULT_NAME_SERVERS, NAMESERVER_VARIABLE
 from ..proto.duration import parse_duration
 from ..proto.errors import ConfigError
@@ -30,6 +31,22 @@ def nameserver_option(function: Function) -> Function:
         show_envvar=True,
         help="Name servers to ask.",
     )(function)
+
+
+def read_from_option(what: str) -> Callable[[Function], Function]:
+    """Add --read-from, None unless it is given; "any": replicas that follow do WHAT."""
+    return click.option(
+        "--read-from",
+        type=click.Choice(READ_FROM),
+        help=f"any: replicas that follow {what}.  [default: master]",
+    )
+
+
+def read_from_of(given: ReadFrom | None, stores: Sequence[str] = ()) -> ReadFrom:
+    """Return what --read-from says, GIVEN; raise UsageError beside STORES, of which no replica is asked."""
+    if stores and given is not None:
+        raise click.UsageError("--read-from says which replicas are asked: leave out the STORE.")
+    return given or "master"
 
 
 def json_option(what: str) -> Callable[[Function], Function]:

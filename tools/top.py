@@ -14,11 +14,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
 from ..client import Admin, GroupReport, Queue
+from ..client.config import ReadFrom
 from ..proto.clock import Clock, SystemClock
 from ..proto.duration import format_duration, parse_duration
 from ..proto.errors import TopicNotFound
@@ -26,7 +27,7 @@ from ..proto.instant import format_instant
 from .lag.live import cluster_groups
 from .lag.rows import LagRow, LagVerdict
 from .lag.snapshots import LagProgress, LagSnapshot, compare
-from .options import json_option, nameserver_option
+from .options import json_option, nameserver_option, read_from_of, read_from_option
 from .output import print_json
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ _STYLES: Final = {
 @click.option(
     "--once", is_flag=True, help="Look twice, --interval apart, show what there is, and stop."
 )
+@read_from_option("look at the queues of groups, and may be a moment behind")
 @json_option("a document a look")
 @nameserver_option
 def top(
@@ -87,7 +89,7 @@ def top(
     times: int | None,
     once: bool,
     as_json: bool,
-    nameserver: str,
+    **brokers: Any,
 ) -> None:
     """Show what comes into topics and how fast, how far groups are behind and why, and who holds which queue."""
     interval_ms = parse_duration(interval, field="--interval")
@@ -95,10 +97,9 @@ def top(
         raise click.UsageError(f"--interval {interval}: it is 100ms at least; 2s is usual.")
     if once and times is not None:
         raise click.UsageError("--once and --times exclude each other.")
-    with Admin(nameserver) as admin:
-        boards = _boards(
-            admin, (topic, group), interval_ms, SystemClock(), times=2 if once else times
-        )
+    wanted = _Wanted(topic, group, read_from_of(brokers["read_from"]))
+    with Admin(brokers["nameserver"]) as admin:
+        boards = _boards(admin, wanted, interval_ms, SystemClock(), times=2 if once else times)
         _show(list(boards)[-1:] if once else boards, as_json=as_json)
 
 
@@ -182,8 +183,16 @@ class ClusterBoard:
 # --- looking
 
 
+class _Wanted(NamedTuple):
+    """Patterns of topics and groups, and which replicas look at these."""
+
+    topic: str
+    group: str
+    read_from: ReadFrom
+
+
 def _boards(
-    admin: Admin, wanted: tuple[str, str], interval_ms: int, clock: Clock, *, times: int | None
+    admin: Admin, wanted: _Wanted, interval_ms: int, clock: Clock, *, times: int | None
 ) -> Iterator[ClusterBoard]:
     """Yield what each look finds, each beside the oldest one of the window."""
     looks: deque[ClusterLook] = deque()
@@ -199,8 +208,8 @@ def _boards(
         asyncio.run(clock.sleep_until(looked_ms + interval_ms))
 
 
-def _look(admin: Admin, wanted: tuple[str, str], at_ms: int) -> ClusterLook:
-    topic, group = wanted
+def _look(admin: Admin, wanted: _Wanted, at_ms: int) -> ClusterLook:
+    topic, group, read_from = wanted
     messages: dict[str, tuple[int, int]] = {}
     for one in admin.topics():
         if fnmatchcase(one.name, topic):
@@ -212,7 +221,7 @@ def _look(admin: Admin, wanted: tuple[str, str], at_ms: int) -> ClusterLook:
             messages[one.name] = sum(queue.message_count for queue in queues), total
     groups = [
         (report, [row for row in rows if fnmatchcase(row.facts.topic, topic)])
-        for report, rows in cluster_groups(admin, group)
+        for report, rows in cluster_groups(admin, group, read_from)
     ]
     return ClusterLook(at_ms=at_ms, brokers=len(admin.brokers()), messages=messages, groups=groups)
 

@@ -20,7 +20,7 @@ from ...proto.errors import (
 )
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import PERMISSION_ALL, check_topic
-from ..config import ClientConfig, settled
+from ..config import ClientConfig, ReadFrom, reads_any, settled
 from ..connections import Connections, GrpcConnections
 from ..faces import AsyncFace
 from ..queue import Queue
@@ -215,11 +215,13 @@ class AsyncAdmin(GroupAdmin, AsyncFace):
         begin_ms: int = 0,
         end_ms: int = 0,
         max_messages: int = 64,
+        read_from: ReadFrom = "master",
     ) -> list[ReceivedMessage]:
         """Return the newest MAX_MESSAGES of TOPIC with KEY (one of its keys, or its id) or with TAG, oldest first.
 
         Of each broker these are 16 MiB at most, and at least one. Tags are found only where the broker's store indexes
-        them. BEGIN_MS and END_MS (0: no end) bound the time when they were stored.
+        them. BEGIN_MS and END_MS (0: no end) bound the time when they were stored. READ_FROM "any": replicas that
+        follow look, and masters where these find nothing.
         """
         if (key is None) == (tag is None):
             raise InvalidArgument("give either a key or a tag to look for", field="key")
@@ -231,31 +233,50 @@ class AsyncAdmin(GroupAdmin, AsyncFace):
             begin_ms=begin_ms,
             end_ms=end_ms,
             max_messages=max_messages,
+            from_any=reads_any(read_from),
         )
         return await self._finding.lookup(request)
 
-    async def lookup_id(self, message_id: str, topic: str | None = None) -> ReceivedMessage:
+    async def lookup_id(
+        self, message_id: str, topic: str | None = None, *, read_from: ReadFrom = "master"
+    ) -> ReceivedMessage:
         """Return the message with MESSAGE_ID, the producer's or the offset message id. Raises MessageNotFound.
 
         Without TOPIC a producer's id is looked for in all topics.
         """
         topics = [topic] if topic is not None else [item.name for item in await self.topics()]
-        return await self._finding.by_id(message_id, topics)
+        return await self._finding.by_id(message_id, topics, reads_any(read_from))
 
     async def lookup_time(
-        self, topic: str, begin_ms: int, end_ms: int, *, max_messages: int = 64
+        self,
+        topic: str,
+        begin_ms: int,
+        end_ms: int,
+        *,
+        max_messages: int = 64,
+        read_from: ReadFrom = "master",
     ) -> list[ReceivedMessage]:
         """Return up to MAX_MESSAGES of TOPIC stored from BEGIN_MS up to, and without, END_MS, oldest first."""
-        return await self._finding.by_time(topic, begin_ms, end_ms, max_messages)
+        return await self._finding.by_time(
+            topic, begin_ms, end_ms, max_messages, reads_any(read_from)
+        )
 
     async def lookup_offset(
-        self, topic: str, queue: Queue | int, offset: int, *, max_messages: int = 1
+        self,
+        topic: str,
+        queue: Queue | int,
+        offset: int,
+        *,
+        max_messages: int = 1,
+        read_from: ReadFrom = "master",
     ) -> list[ReceivedMessage]:
         """Return up to MAX_MESSAGES of QUEUE of TOPIC from queue offset OFFSET on, which must be there.
 
         Raises MessageNotFound, OffsetOutOfRange, or QueueNotFound, also for a number that several brokers have.
         """
-        return await self._finding.by_offset(topic, queue, offset, max_messages)
+        return await self._finding.by_offset(
+            topic, queue, offset, max_messages, reads_any(read_from)
+        )
 
     async def brokers(self) -> list[BrokerDescription]:
         """Return the state of every broker."""

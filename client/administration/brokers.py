@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
@@ -13,12 +13,10 @@ from google.protobuf.message import Message
 from ...proto.errors import InvalidArgument, PocketMQError, RequestTimeout, RouteNotFound
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ..connections import BROKER, Connection
-from ..follower_choice import FollowerChoice
+from ..follower_choice import FollowerChoices
 from ..session import Session
 
 Reply = TypeVar("Reply", bound=Message)
-#: Requests that any replica may be asked.
-AskedOfAny: TypeAlias = pb.GroupOffsetsRequest
 Asked = TypeVar("Asked", bound=Message)
 
 _SAME: Final[Mapping[str, str]] = MappingProxyType({})
@@ -62,7 +60,8 @@ class Brokers:
     def __init__(self, session: Session, timeout_ms: int) -> None:
         self._session = session
         self._timeout_ms = timeout_ms
-        self._followers: dict[str, FollowerChoice] = {}
+        #: For what may be asked of any replica.
+        self.followers = FollowerChoices(session)
 
     async def addresses(self) -> dict[str, str]:
         """Return where each broker is asked, by its name, sorted; raise RouteNotFound if there is none."""
@@ -77,25 +76,21 @@ class Brokers:
     async def ask(
         self, broker: str, method: str, request: Message, reply_type: type[Reply]
     ) -> Reply:
-        """Return the answer of BROKER, which `addresses` has named."""
+        """Return the answer of BROKER, which `addresses` has named.
+
+        A REQUEST that says `from_any` is asked of a replica that follows BROKER's master, if one can answer it.
+        """
+        if getattr(request, "from_any", False):
+
+            async def question(connection: Connection) -> Reply:
+                return await connection.call(BROKER + method, request, reply_type, self._timeout_ms)
+
+            found = await self.followers.of(broker).ask(question)
+            if found is not None:
+                return found
         return await self._session.ask(
             broker, method, request, reply_type, self._timeout_ms, repeatable=False
         )
-
-    async def ask_any(
-        self, broker: str, method: str, request: AskedOfAny, reply_type: type[Reply]
-    ) -> Reply:
-        """Return the answer of a replica that follows BROKER's master, if one can give it, else of the master."""
-        request.from_any = True
-
-        async def question(connection: Connection) -> Reply:
-            return await connection.call(BROKER + method, request, reply_type, self._timeout_ms)
-
-        choice = self._followers.get(broker)
-        if choice is None:
-            choice = self._followers[broker] = FollowerChoice(self._session, broker)
-        found = await choice.ask(question)
-        return await self.ask(broker, method, request, reply_type) if found is None else found
 
     async def ask_all(
         self,

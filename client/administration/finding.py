@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 
 from ...proto.errors import (
     InvalidArgument,
@@ -49,16 +50,17 @@ class Finder:
         found.sort(key=lambda message: message.store_timestamp_ms)
         return found[-request.max_messages :] if request.max_messages else found
 
-    async def by_id(self, message_id: str, topics: list[str]) -> ReceivedMessage:
+    async def by_id(self, message_id: str, topics: list[str], from_any: bool) -> ReceivedMessage:
         """Return the message with MESSAGE_ID: an offset message id, or the producer's id in one of TOPICS."""
         if _is_offset_id(message_id):
-            found = await self.lookup(pb.LookupRequest(message_id=message_id))
+            found = await self.lookup(pb.LookupRequest(message_id=message_id, from_any=from_any))
             if found:
                 return found[0]
         for topic in topics:
-            found = await self.lookup(
-                pb.LookupRequest(topic=topic, key=message_id, max_messages=64)
+            request = pb.LookupRequest(
+                topic=topic, key=message_id, max_messages=64, from_any=from_any
             )
+            found = await self.lookup(request)
             if exact := [message for message in found if message.message_id == message_id]:
                 return exact[0]
         raise MessageNotFound(
@@ -67,7 +69,7 @@ class Finder:
         )
 
     async def by_time(
-        self, topic: str, begin_ms: int, end_ms: int, max_messages: int
+        self, topic: str, begin_ms: int, end_ms: int, max_messages: int, from_any: bool
     ) -> list[ReceivedMessage]:
         """Return up to MAX_MESSAGES of TOPIC stored from BEGIN_MS up to and without END_MS, oldest first."""
         if end_ms <= begin_ms:
@@ -78,7 +80,7 @@ class Finder:
         found: list[ReceivedMessage] = []
         for queue in route.readable:
             own = 0
-            async for message in self._from_time(queue, begin_ms):
+            async for message in self._from_time(queue, begin_ms, from_any):
                 if message.store_timestamp_ms >= end_ms or own == max_messages:
                     break
                 if message.store_timestamp_ms >= begin_ms:
@@ -88,15 +90,19 @@ class Finder:
         return found[:max_messages]
 
     async def by_offset(
-        self, topic: str, number: Queue | int, offset: int, max_messages: int
+        self,
+        topic: str,
+        number: Queue | int,
+        offset: int,
+        max_messages: int,
+        from_any: bool,
     ) -> list[ReceivedMessage]:
         """Return up to MAX_MESSAGES of queue NUMBER of TOPIC from OFFSET on, which must be there."""
         route = await self._session.routes.find(check_topic(topic))
         queue = find_queue(number, topic, route.readable)
-        connection = self._session.connections.to(self._session.routes.address(queue.broker))
         found: list[ReceivedMessage] = []
         try:
-            async for message in self._from_offset(connection, queue, offset):
+            async for message in self._from_offset(queue, offset, from_any):
                 if len(found) == max_messages or (not found and message.queue_offset > offset):
                     break
                 found.append(message)
@@ -106,19 +112,22 @@ class Finder:
             raise _not_there(queue, offset, "it is gone, or yet to come")
         return found
 
-    async def _from_time(self, queue: Queue, begin_ms: int) -> AsyncIterator[ReceivedMessage]:
+    async def _from_time(
+        self, queue: Queue, begin_ms: int, from_any: bool
+    ) -> AsyncIterator[ReceivedMessage]:
         request = pb.QueueOffsetsRequest(
             queues=[pb.QueueId(topic=queue.topic, queue=queue.number)], time_ms=begin_ms
         )
         reply = await self._brokers.ask(queue.broker, "QueueOffsets", request, pb.QueueOffsetsReply)
-        connection = self._session.connections.to(self._session.routes.address(queue.broker))
-        async for message in self._from_offset(connection, queue, reply.offsets[0].offset_at_time):
+        begin = reply.offsets[0].offset_at_time
+        async for message in self._from_offset(queue, begin, from_any):
             yield message
 
     async def _from_offset(
-        self, connection: Connection, queue: Queue, offset: int
+        self, queue: Queue, offset: int, from_any: bool
     ) -> AsyncIterator[ReceivedMessage]:
-        """Yield the messages of QUEUE from OFFSET on, up to its end. Raises OffsetOutOfRange."""
+        """Yield the messages of QUEUE from OFFSET on, up to its end at the master. Raises OffsetOutOfRange."""
+        master = self._session.connections.to(self._session.routes.address(queue.broker))
         while True:
             fetch = pb.FetchRequest(
                 topic=queue.topic,
@@ -127,8 +136,14 @@ class Finder:
                 max_messages=1024,
                 max_bytes=_FETCH_BYTES,
                 check_crcs=True,
+                from_any=from_any,
             )
-            fetched = await connection.fetch(fetch, self._timeout_ms)
+            fetched: pb.FetchReply | None = None
+            if from_any:
+                ask = partial(self._fetch_more, fetch)
+                fetched = await self._brokers.followers.of(queue.broker, queue).ask(ask)
+            if fetched is None:
+                fetched = await master.fetch(fetch, self._timeout_ms)
             if fetched.records:
                 run = FetchedRun(queue.broker, fetched.records)
                 for message in run.messages(run.first_at_or_after(offset)):
@@ -136,6 +151,13 @@ class Finder:
             if fetched.next_offset <= offset:
                 return
             offset = fetched.next_offset
+
+    async def _fetch_more(
+        self, request: pb.FetchRequest, connection: Connection
+    ) -> pb.FetchReply | None:
+        """Return what a follower has of REQUEST; None: nothing."""
+        reply = await connection.fetch(request, self._timeout_ms)
+        return reply if reply.next_offset > request.offset else None
 
 
 def _not_there(queue: Queue, offset: int, why: str) -> MessageNotFound:

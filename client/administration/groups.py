@@ -18,7 +18,7 @@ from ...proto.errors import (
 )
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import check_group, check_topic
-from ..config import ReadFrom, check_read_from
+from ..config import ReadFrom, reads_any
 from ..queue import Queue, in_parts
 from .brokers import Brokers, request_of
 from .dead_letters import DeadLetterAdmin
@@ -225,16 +225,16 @@ class GroupAdmin(DeadLetterAdmin):
             raise InvalidArgument(
                 f"interval_ms is {interval_ms}: must not be negative", field="interval_ms", limit=0
             )
-        check_read_from(read_from)
+        from_any = reads_any(read_from)
         known = {one.name: one for one in await self.groups()}
         states = await self._states(group)
         if group not in known and not coordinating(states):
             raise _not_found(group)
         queues = await self._queues_of(group, states, topic)
-        looks = [await self._look(group, queues, read_from, with_times=True)]
+        looks = [await self._look(group, queues, from_any=from_any, with_times=True)]
         if interval_ms:
             await self._clock.sleep_until(self._clock.now_ms() + interval_ms)
-            looks.append(await self._look(group, queues, read_from, with_times=False))
+            looks.append(await self._look(group, queues, from_any=from_any, with_times=False))
         coordinator = coordinating(states)
         state = states.get(coordinator, pb.GroupStateReply())
         return GroupReport(
@@ -288,8 +288,8 @@ class GroupAdmin(DeadLetterAdmin):
         self,
         group: str,
         queues: Mapping[str, Collection[tuple[str, int]]],
-        read_from: ReadFrom,
         *,
+        from_any: bool,
         with_times: bool,
     ) -> Look:
         committed: dict[Queue, int] = {}
@@ -303,13 +303,13 @@ class GroupAdmin(DeadLetterAdmin):
             ids = [pb.QueueId(topic=topic, queue=number) for topic, number in sorted(wanted)]
             for some in in_parts(ids):
                 ask = self._brokers.ask
-                ask_offsets = ask if read_from == "master" else self._brokers.ask_any
-                offsets = await ask_offsets(
-                    broker,
-                    "GroupOffsets",
-                    pb.GroupOffsetsRequest(group=group, queues=some, with_times=with_times),
-                    pb.GroupOffsetsReply,
+                looked = pb.GroupOffsetsRequest(
+                    group=group,
+                    queues=some,
+                    with_times=with_times,
+                    from_any=from_any,
                 )
+                offsets = await ask(broker, "GroupOffsets", looked, pb.GroupOffsetsReply)
                 now = await ask(broker, "Now", pb.ClockRequest(), pb.ClockReply)
                 if offsets.follows:
                     popped = await ask(

@@ -7,18 +7,24 @@ has answered, their loss stops nobody who knows the way (routes.py), and this is
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from ...proto.errors import Disconnected, NotServed, PocketMQError
 from ...proto.facts import Facts
-from ..config import ReadingConfig
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ..config import ConsumerConfig, ReadingConfig
+from ..connections import Connection
+from ..follower_choice import FollowerChoices
+from ..queue import Queue
 from ..session import Session
 from .counts import Counts
 from .queue_bounds import BoundsRequests
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _PAUSE_MS: Final = 500
 
@@ -35,9 +41,28 @@ class ConsumerParts:
     on_clock_waits: list[Callable[[], None]] = field(default_factory=list)
     #: Asks where queues begin and end.
     bounds: BoundsRequests = field(init=False)
+    #: Whom fetches are asked of before the master, if the settings say so.
+    followers: FollowerChoices | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
+        if isinstance(self.config, ConsumerConfig) and self.config.read_from == "any":
+            self.followers = FollowerChoices(self.session)
         self.bounds = BoundsRequests(self.session, self.config.request_timeout_ms)
+
+    async def from_follower(
+        self,
+        queue: Queue,
+        request: pb.FetchRequest,
+        fetch: Callable[[Connection], Awaitable[T]],
+    ) -> T | None:
+        """Return what FETCH of REQUEST brings from a replica that follows; None: ask the master."""
+        if self.followers is None:
+            return None
+        request.from_any = True
+        try:
+            return await self.followers.of(queue.broker, queue).ask(fetch)
+        finally:
+            request.from_any = False
 
 
 async def reach_name_server(parts: ConsumerParts, fail: Callable[[PocketMQError], object]) -> None:

@@ -9,6 +9,9 @@ any, of a replica that follows          again at the master (follower_choice.py)
 retriable; topic or queue not there     a pause that doubles, then again, with the route asked for anew
 any other                               the same, and the application meets the error
 
+What a group's filter leaves out the master keeps account of. Of what a replica that follows has filtered it is told
+behind each answer; what it does not hear within _TELL_MS is not counted, and said to be not known.
+
 A body that does not fit its CRC is never handed out (`fetch_run`): the broker is asked to compare what it has, and sets
 aside what is damaged in its store; those messages are counted as lost. Where the broker's bytes are sound and arrive
 wrong again, the application gets what is in front of them, and then meets CorruptRecord: it is the last kind of above.
@@ -24,6 +27,8 @@ from datetime import datetime
 from functools import partial
 from typing import Final, Protocol, TypeAlias
 
+import numpy as np
+
 from ...proto.errors import (
     CorruptRecord,
     Disconnected,
@@ -38,9 +43,8 @@ from ...proto.errors import (
 from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import check_topic, retry_topic
-from ..config import ConsumerConfig, Start
+from ..config import Start
 from ..connections import Connection
-from ..follower_choice import FollowerChoice
 from ..message_batch import NO_MESSAGES, MessageBatch
 from ..queue import Queue, find_queue
 from ..received_message import Decode, FetchedRun, ReceivedMessage
@@ -55,6 +59,7 @@ logger = logging.getLogger(__name__)
 Fetched: TypeAlias = tuple[pb.FetchReply, FetchedRun | None]
 #: A fetch may wait long for messages; the name servers are asked that often whether it waits at the master.
 _PATIENCE_MS: Final = 5_000
+_TELL_MS: Final = 1_000
 _MAY_COME_BACK = (TopicNotFound, QueueNotFound, NotReadable)
 
 
@@ -106,13 +111,8 @@ class QueueReader:
         self._decode = value_decoder(parts.config.value_deserializer)
         #: Which master was asked last.
         self._address = ""
-        #: Of a filter the master counts what it leaves out.
-        reads_any = isinstance(parts.config, ConsumerConfig) and parts.config.read_from == "any"
-        self._followers = (
-            FollowerChoice(parts.session, self._queue.broker)
-            if reads_any and self._filter is None
-            else None
-        )
+        #: Has the master hear what was filtered elsewhere.
+        self._telling: asyncio.Task[None] | None = None
         #: Where to fetch next; None: where the settings say.
         self._offset: int | None = None
         self._failures = 0
@@ -177,12 +177,9 @@ class QueueReader:
             check_crcs=config.check_crcs,
             body_bytes_max=config.body_bytes_max,
         )
-        found: Fetched | None = None
-        if self._followers is not None:
-            request.from_any = True
-            found = await self._followers.ask(fetch)
+        found = await self._parts.from_follower(queue, request, fetch)
+        await self._account(request, found)
         if found is None:
-            request.from_any = False
             self._address = self._session.routes.address(queue.broker)
             sent_ms = self._session.clock.now_ms()
             asked = fetch(self._session.connections.to(self._address))
@@ -204,6 +201,35 @@ class QueueReader:
             clock = self._session.clock
             await clock.sleep_until(clock.now_ms() + config.retry_backoff_ms)
         return max(offset, reply.next_offset)
+
+    async def _account(self, request: pb.FetchRequest, found: Fetched | None) -> None:
+        """Have the master hear what a follower has FOUND for REQUEST, if one has: before anything later, in order."""
+        if self._filter is None:
+            return
+        if self._telling is not None:
+            await asyncio.wait((self._telling,))
+            self._telling = None
+        if found is not None and found[0].next_offset > request.offset:
+            self._telling = self._session.tasks.spawn(self._tell(request, found))
+
+    async def _tell(self, request: pb.FetchRequest, found: Fetched) -> None:
+        """Have the master note what a follower has FOUND for REQUEST."""
+        reply, run = found
+        told = pb.FetchRequest()
+        told.CopyFrom(request)
+        told.max_wait_ms = told.min_bytes = 0
+        looked = told.looked_at
+        looked.next_offset, looked.filtered_count = reply.next_offset, reply.filtered_count
+        if run is not None:
+            delivered = run.columns.queue_offset[run.first_at_or_after(request.offset) :]
+            looked.steps.extend(np.diff(delivered, prepend=request.offset - 1).tolist())
+        session = self._session
+        try:
+            address = session.routes.address(self._queue.broker)
+            await session.connections.to(address).fetch(told, _TELL_MS)
+        except PocketMQError as error:
+            facts = Facts(group=self._group, queue=self._queue, reason=error.message)
+            logger.debug("the master was not told what was filtered %s", facts)
 
     def _note_lost(self, offset: int, reply: pb.FetchReply) -> None:
         self._counts.lost += reply.lost_count
@@ -355,7 +381,7 @@ async def pull_once(
 ) -> Pulled:
     """Fetch once from OFFSET of QUEUE; MAX_MESSAGES and MAX_BYTES of 0 stand for the consumer's settings.
 
-    Raises OffsetOutOfRange with min_offset and max_offset.
+    Of a follower (`read_from`) min_offset and max_offset are what that knows. Raises OffsetOutOfRange with both.
     """
     session, config = parts.session, parts.config
     route = await session.routes.find(check_topic(topic))
@@ -370,16 +396,19 @@ async def pull_once(
         max_wait_ms=wait_ms,
         group=parts.group,
     )
-    connection = session.connections.to(session.routes.address(place.broker))
-    reply, run = await fetch_run(
-        connection,
-        request,
-        wait_ms + config.request_timeout_ms,
+    fetch = partial(
+        fetch_run,
+        request=request,
+        timeout_ms=wait_ms + config.request_timeout_ms,
         broker=place.broker,
         decode=value_decoder(config.value_deserializer),
         check_crcs=config.check_crcs,
         body_bytes_max=config.body_bytes_max,
     )
+    found = await parts.from_follower(place, request, fetch)
+    if found is None:
+        found = await fetch(session.connections.to(session.routes.address(place.broker)))
+    reply, run = found
     parts.counts.lost += reply.lost_count
     messages: MessageBatch = NO_MESSAGES
     if run is not None:

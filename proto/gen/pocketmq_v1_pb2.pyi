@@ -264,7 +264,7 @@ class Error(_message.Message):
     def __init__(self, name: _Optional[str] = ..., message: _Optional[str] = ..., details: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
-    __slots__ = ("fetch_id", "topic", "queue", "offset", "max_messages", "max_bytes", "min_bytes", "max_wait_ms", "group", "filter", "lease", "from_any", "check_crcs")
+    __slots__ = ("fetch_id", "topic", "queue", "offset", "max_messages", "max_bytes", "min_bytes", "max_wait_ms", "group", "filter", "lease", "from_any", "looked_at", "check_crcs")
     FETCH_ID_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
@@ -277,6 +277,7 @@ class FetchRequest(_message.Message):
     FILTER_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
     FROM_ANY_FIELD_NUMBER: _ClassVar[int]
+    LOOKED_AT_FIELD_NUMBER: _ClassVar[int]
     CHECK_CRCS_FIELD_NUMBER: _ClassVar[int]
     fetch_id: int
     topic: str
@@ -290,8 +291,19 @@ class FetchRequest(_message.Message):
     filter: Filter
     lease: int
     from_any: bool
+    looked_at: LookedAt
     check_crcs: bool
-    def __init__(self, fetch_id: _Optional[int] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., min_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., group: _Optional[str] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., lease: _Optional[int] = ..., from_any: _Optional[bool] = ..., check_crcs: _Optional[bool] = ...) -> None: ...
+    def __init__(self, fetch_id: _Optional[int] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., min_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., group: _Optional[str] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., lease: _Optional[int] = ..., from_any: _Optional[bool] = ..., looked_at: _Optional[_Union[LookedAt, _Mapping]] = ..., check_crcs: _Optional[bool] = ...) -> None: ...
+
+class LookedAt(_message.Message):
+    __slots__ = ("next_offset", "steps", "filtered_count")
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    FILTERED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    next_offset: int
+    steps: _containers.RepeatedScalarFieldContainer[int]
+    filtered_count: int
+    def __init__(self, next_offset: _Optional[int] = ..., steps: _Optional[_Iterable[int]] = ..., filtered_count: _Optional[int] = ...) -> None: ...
 
 class Filter(_message.Message):
     __slots__ = ("kind", "expression")
@@ -542,7 +554,7 @@ class DeleteGroupReply(_message.Message):
     def __init__(self) -> None: ...
 
 class LookupRequest(_message.Message):
-    __slots__ = ("topic", "key", "message_id", "tag", "begin_ms", "end_ms", "max_messages")
+    __slots__ = ("topic", "key", "message_id", "tag", "begin_ms", "end_ms", "max_messages", "from_any")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -550,6 +562,7 @@ class LookupRequest(_message.Message):
     BEGIN_MS_FIELD_NUMBER: _ClassVar[int]
     END_MS_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    FROM_ANY_FIELD_NUMBER: _ClassVar[int]
     topic: str
     key: str
     message_id: str
@@ -557,7 +570,8 @@ class LookupRequest(_message.Message):
     begin_ms: int
     end_ms: int
     max_messages: int
-    def __init__(self, topic: _Optional[str] = ..., key: _Optional[str] = ..., message_id: _Optional[str] = ..., tag: _Optional[str] = ..., begin_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., max_messages: _Optional[int] = ...) -> None: ...
+    from_any: bool
+    def __init__(self, topic: _Optional[str] = ..., key: _Optional[str] = ..., message_id: _Optional[str] = ..., tag: _Optional[str] = ..., begin_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., max_messages: _Optional[int] = ..., from_any: _Optional[bool] = ...) -> None: ...
 
 class LookupReply(_message.Message):
     __slots__ = ("records", "more")

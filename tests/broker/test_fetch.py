@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,10 @@ from pocketmq.proto.errors import (
     TopicNotFound,
 )
 from pocketmq.proto.errors_wire import from_wire
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.format.state_tables import TopicConfig
 
-from .fetching import WAIT_MS, Rig
+from .fetching import TOPIC, WAIT_MS, Rig
 
 
 @pytest.fixture
@@ -202,6 +204,58 @@ async def test_a_bad_fetch_is_refused(
     assert rig.wait(**fields) is None
 
     assert isinstance(from_wire(rig.answer().error), error)
+
+
+async def test_what_a_follower_has_filtered_is_counted_as_if_it_was_here(tmp_path: Path) -> None:
+    told, asked = Rig(tmp_path / "told"), Rig(tmp_path / "asked")
+    wanted = pb.Filter(kind=pb.Filter.TAG, expression="red")
+    for rig in (told, asked):
+        for tag in ("blue", "red", "blue", "blue", "red", "blue"):
+            rig.append(tag.encode(), properties={"TAGS": tag})
+    asked.fetch(group="g", filter=wanted)
+    asked.answer()
+
+    looked = pb.LookedAt(next_offset=4, steps=[2], filtered_count=3)
+    told.fetch(group="g", filter=wanted, looked_at=looked)
+    reply = told.answer()
+    assert (reply.next_offset, reply.records) == (4, b"")
+    more = pb.LookedAt(next_offset=6, steps=[3], filtered_count=3)
+    told.fetch(group="g", filter=wanted, offset=2, looked_at=more)  # Of two it was told before.
+    assert not told.answer().error.name
+
+    (found,), (expected,) = (rig.filters.accounts.of_group("g") for rig in (told, asked))
+    assert found.count == expected.count == 4
+    assert (found.skipped[0].first, found.skipped[0].last) == (0, 5)
+    account = told.filters.accounts.get(("g", TOPIC, 0))
+    assert account is not None
+    assert account.looked_through(5) == ("TAG", "red")
+    for rig in (told, asked):
+        await rig.stop()
+
+
+@pytest.mark.parametrize(
+    "looked",
+    [
+        {"next_offset": 3},
+        {"next_offset": 0},
+        {"next_offset": 2, "filtered_count": 3},
+        {"next_offset": 2, "filtered_count": -1},
+        {"next_offset": 2, "steps": [1, 0]},
+        {"next_offset": 2, "steps": [3]},
+        {"next_offset": 2, "steps": [1], "filtered_count": 2},
+    ],
+    ids=str,
+)
+async def test_a_filtered_stretch_that_cannot_be_is_refused(rig: Rig, looked: Any) -> None:
+    rig.append(b"1", b"2")
+    wanted = pb.Filter(kind=pb.Filter.TAG, expression="red")
+
+    rig.fetch(group="g", filter=wanted, looked_at=pb.LookedAt(**looked))
+
+    error = from_wire(rig.answer().error)
+    assert isinstance(error, InvalidArgument)
+    assert error.details["field"] == "looked_at"
+    assert rig.filters.accounts.of_group("g") == []
 
 
 async def test_a_fetch_that_was_given_up_is_never_answered(rig: Rig) -> None:

@@ -188,6 +188,11 @@ class Reading:
         assert self.reads.serves(fetch)
         return await self.reads.fetch(fetch)
 
+    async def lookup(self, **request: Any) -> pb.LookupReply | None:
+        asked = pb.LookupRequest(topic="A", from_any=True, **request)
+        assert self.reads.serves(asked)
+        return await self.reads.lookup(asked)
+
     def group_offsets(self, **request: Any) -> pb.GroupOffsetsReply | None:
         asked = pb.GroupOffsetsRequest(
             group="G", queues=[pb.QueueId(topic="A", queue=0)], from_any=True, **request
@@ -276,7 +281,7 @@ async def test_what_is_damaged_at_a_follower_it_refuses_since_the_master_may_hav
     assert reply.next_offset == 1
 
 
-async def test_a_follower_filters_for_who_is_no_group(reading: Reading) -> None:
+async def test_a_follower_filters_and_leaves_the_count_to_its_master(reading: Reading) -> None:
     wanted = pb.Filter(kind=pb.Filter.TAG, expression="red")
     ends = reading.put(b"1", tag="red") + reading.put(b"2", tag="blue")
     reading.store.confirm(ends[-1])
@@ -287,10 +292,8 @@ async def test_a_follower_filters_for_who_is_no_group(reading: Reading) -> None:
     assert (reply.next_offset, reply.filtered_count) == (2, 1)
     assert b"red" in reply.records
     assert b"blue" not in reply.records
-    asked = pb.FetchRequest(topic="A", from_any=True, filter=wanted)
-    assert reading.reads.serves(asked)
-    asked.group = "G"
-    assert not reading.reads.serves(asked)
+    assert await reading.fetch(filter=wanted, group="G") == reply
+    assert reading.accounts.of_group("G") == []
 
     waiting = asyncio.create_task(reading.fetch(2, filter=wanted, min_bytes=1, max_wait_ms=60_000))
     await asyncio.sleep(0.1)
@@ -299,6 +302,42 @@ async def test_a_follower_filters_for_who_is_no_group(reading: Reading) -> None:
     reply = await waiting
     assert reply is not None
     assert (reply.next_offset, reply.filtered_count, reply.records) == (3, 1, b"")
+
+
+async def test_a_follower_finds_what_is_confirmed_and_refuses_where_it_finds_nothing(
+    reading: Reading,
+) -> None:
+    ends = [
+        reading.store.append(make_run("A", 0, [body], {"KEYS": "k"})).end_offset
+        for body in (b"one", b"two")
+    ]
+    reading.store.confirm(ends[0])
+
+    found = await reading.lookup(key="k")
+    assert found is not None
+    assert b"one" in found.records
+    assert b"two" not in found.records
+    assert await reading.lookup(key="other") is None
+    assert await reading.lookup(key="") is None, "the master says what is wrong with it"
+    reading.is_current = False
+    assert await reading.lookup(key="k") is None
+    reading.is_current = True
+    del reading.topics["A"]
+    assert await reading.lookup(key="k") is None
+
+
+async def test_a_follower_with_a_damaged_message_refuses_look_ups(
+    reading: Reading, tmp_path: Path
+) -> None:
+    for body in (b"one", b"two"):
+        end = reading.store.append(make_run("A", 0, [body], {"KEYS": "k"})).end_offset
+    reading.store.confirm(end)
+    path = tmp_path / "commitlog" / f"{0:020}"
+    with path.open("r+b") as file:
+        file.seek(path.read_bytes().index(b"two"))
+        file.write(b"2..")
+
+    assert await reading.lookup(key="k") is None
 
 
 async def test_offsets_of_groups_come_with_bounds_of_the_same_moment(reading: Reading) -> None:

@@ -40,7 +40,7 @@ class Rig:
         topics = Topics(StateFile(OsDisk(), str(path), "topics.json"), BrokerConfig(), self.clock)
         for name in (TOPIC, "Other"):
             topics.create(TopicConfig(name=name, read_queues=4, write_queues=4), update=False)
-        self.lookups = Lookups(topics, self.store)
+        self.lookups = Lookups(topics.get, self.store)
 
     def append(self, body: bytes, *, topic: str = TOPIC, **properties: str) -> int:
         """Store one message; return its log offset."""

@@ -48,6 +48,9 @@ class FakeBroker:
     faults: deque[PocketMQError | str] = field(default_factory=deque)
     #: Fetches without an answer yet; each is tried again when a run is stored.
     waiting: list[Callable[[], None]] = field(default_factory=list)
+    #: Offsets that no filter wants, and what was told of replicas that have filtered.
+    unwanted: set[int] = field(default_factory=set)
+    told: list[pb.FetchRequest] = field(default_factory=list)
     #: Run sizes in the order of their arrival.
     runs: list[tuple[str, int, int]] = field(default_factory=list)
     #: Set: replies to runs wait for it.
@@ -210,13 +213,20 @@ class FakeBroker:
         if not self.min_offset <= request.offset <= len(queue):
             reply.error.CopyFrom(to_wire(OffsetOutOfRange(f"offset {request.offset}")))
             return reply
+        if request.HasField("looked_at"):
+            self.told.append(request)
+            return reply
         taken: list[bytes] = []
-        for record in queue[request.offset : request.offset + request.max_messages]:
+        reply.next_offset = min(len(queue), request.offset + request.max_messages)
+        for offset, record in enumerate(queue[request.offset : reply.next_offset], request.offset):
+            if request.HasField("filter") and offset in self.unwanted:
+                reply.filtered_count += 1
+                continue
             if taken and sum(map(len, taken)) + len(record) > request.max_bytes:
+                reply.next_offset = offset
                 break
             taken.append(record)
         reply.records = b"".join(taken)
-        reply.next_offset = request.offset + len(taken)
         return reply
 
     # ------------------------------------------------------------ unary

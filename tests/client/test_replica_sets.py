@@ -341,10 +341,12 @@ async def test_an_admin_is_led_to_the_master() -> None:
 # ---------------------------------------------------------------- consumers
 
 
-def consumer(replicas: FakeReplicaSet, clock: VirtualClock, **settings: Any) -> AsyncPullConsumer:
+def consumer(
+    replicas: FakeReplicaSet, clock: VirtualClock, wanted: Any = "orders", **settings: Any
+) -> AsyncPullConsumer:
     replicas.data.sharing.clock = clock
     connections = FakeConnections(replicas)
-    return AsyncPullConsumer("billing", "orders", clock=clock, connections=connections, **settings)
+    return AsyncPullConsumer("billing", wanted, clock=clock, connections=connections, **settings)
 
 
 async def test_a_consumer_reads_on_at_the_new_master() -> None:
@@ -457,6 +459,31 @@ async def test_where_a_follower_is_lost_the_master_is_read_at_once() -> None:
     assert clock.now_ms() == BEGAN_MS
 
 
+async def test_what_a_follower_has_filtered_the_master_is_told() -> None:
+    replicas, clock = FakeReplicaSet("orders"), VirtualClock()
+    store(replicas.data, 5)
+    replicas.data.unwanted = {1, 2}
+    async with consumer(replicas, clock, {"orders": "red"}, read_from="any") as reading:
+        assert numbers(await reading.poll()) == [0, 3, 4]
+        await settle()
+
+    told, *_ = replicas.data.told
+    looked = told.looked_at
+    assert (told.group, told.offset, told.filter.expression) == ("billing", 0, "red")
+    assert (looked.next_offset, list(looked.steps), looked.filtered_count) == (5, [1, 3, 1], 2)
+    assert told.lease > 0
+
+
+async def test_one_fetch_may_be_of_a_follower_as_well() -> None:
+    replicas, clock = FakeReplicaSet("orders"), VirtualClock()
+    store(replicas.data, 3)
+    async with consumer(replicas, clock, (), read_from="any") as reading:
+        pulled = await reading.pull("orders", 0, 1)
+
+    assert sum(replicas.replicas[id].fetches for id in (2, 3)) == 1
+    assert (numbers(pulled.messages), pulled.next_offset) == ([1, 2], 3)
+
+
 # ---------------------------------------------------------------- questions to any replica
 
 
@@ -471,10 +498,10 @@ class Asking:
 
     async def ask(self) -> pb.GroupOffsetsReply:
         await self.brokers.addresses()
-        request = pb.GroupOffsetsRequest(group="G", queues=[pb.QueueId(topic="orders")])
-        reply = await self.brokers.ask_any(
-            "broker-a", "GroupOffsets", request, pb.GroupOffsetsReply
+        request = pb.GroupOffsetsRequest(
+            group="G", queues=[pb.QueueId(topic="orders")], from_any=True
         )
+        reply = await self.brokers.ask("broker-a", "GroupOffsets", request, pb.GroupOffsetsReply)
         assert [one.offset for one in reply.offsets] == [2]
         return reply
 

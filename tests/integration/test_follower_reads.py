@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.client import AsyncAdmin, AsyncProducer, Message
+from pocketmq.client import AsyncAdmin, AsyncProducer, AsyncPullConsumer, Message
 from pocketmq.client.queue import Queue
 from pocketmq.tools.spark.live.cluster import LiveCluster
 from pocketmq.tools.spark.live.fetching import fetched
@@ -81,6 +81,47 @@ async def test_followers_tell_of_lag_what_the_master_tells(tmp_path: Path) -> No
         assert (one.offset, one.max_offset, one.lent_count, one.read_to) == (1, 5, 3, 4)
         assert one.unread_bytes == wanted.unread_bytes
         assert one.oldest_unread_ms > 0
+
+
+async def test_what_followers_filter_and_find_is_what_the_master_would(tmp_path: Path) -> None:
+    async with served_set(tmp_path, session_ms=SESSION_MS) as world:
+        await until_registered(world)
+        servers = world.name_server.address
+        async with AsyncAdmin(servers) as admin, AsyncProducer(servers) as producer:
+            await admin.create_topic("T", queues=1)
+            for number in range(20):
+                tag = "red" if number % 4 == 0 else "blue"
+                body = b"%d" % number
+                await producer.send(Message("T", body, tag=tag, keys=[f"k{number}"], queue=0))
+            await world.whole()
+
+            def have_all() -> bool:
+                views = [one.node.follower_view for one in followers(world)]
+                return all(
+                    view is not None
+                    and view.is_current
+                    and view.store.queue_bounds("T", 0)[1] == 20
+                    for view in views
+                )
+
+            await until(have_all)
+            async with AsyncPullConsumer("g", {"T": "red"}, servers, read_from="any") as reading:
+                found: list[int] = []
+                while len(found) < 5:
+                    found += [int(one.body) for one in await reading.poll()]
+                assert any(was_asked(one, "Broker/Fetch") for one in followers(world))
+                await reading.commit()  # The master has heard what came before.
+            assert found == [0, 4, 8, 12, 16]
+            (skipped,) = (await admin.describe_group("g")).queues[0].skipped
+            assert (skipped.count, skipped.first, skipped.last) == (15, 1, 19)
+
+            (one,) = await admin.lookup("T", "k7", read_from="any")
+            assert any(was_asked(one, "Broker/Lookup") for one in followers(world))
+            assert one.body == b"7"
+            assert (await admin.lookup_id(one.message_id, "T", read_from="any")).body == b"7"
+            assert await admin.lookup("T", "k20", read_from="any") == []
+            more = await admin.lookup_offset("T", 0, 18, max_messages=9, read_from="any")
+            assert [one.body for one in more] == [b"18", b"19"]
 
 
 @pytest.mark.parametrize("killed", ["follower", "master"])

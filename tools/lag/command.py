@@ -18,7 +18,7 @@ import click
 from click.core import ParameterSource
 
 from ...client import Admin
-from ...client.config import READ_FROM, ReadFrom
+from ...client.config import ReadFrom
 from ...client.name_server_addresses import DEFAULT_NAME_SERVERS, NAMESERVER_VARIABLE
 from ...proto.clock import Clock, SystemClock
 from ...proto.errors import StoreRefused
@@ -29,6 +29,8 @@ from ..options import (
     broker_settings,
     broker_settings_option,
     json_option,
+    read_from_of,
+    read_from_option,
     recovery_option,
     stores_argument,
     watch_interval_ms,
@@ -58,11 +60,7 @@ _WRONG = frozenset(
     show_envvar=True,
     help=f"Ask the brokers of this cluster.  [default, without a STORE: {DEFAULT_NAME_SERVERS}]",
 )
-@click.option(
-    "--read-from",
-    type=click.Choice(READ_FROM),
-    help="any: replicas that follow look at the queues, and may be a moment behind.  [default: master]",
-)
+@read_from_option("look at the queues, and may be a moment behind")
 @click.option("--group", metavar="PATTERN", help="Only these groups (G*, one*).")
 @click.option("--topic", metavar="PATTERN", help="Only these topics.")
 @click.option(
@@ -131,9 +129,7 @@ def _asked(context: click.Context, stores: tuple[str, ...], given: dict[str, Any
         raise click.UsageError(
             "Give a STORE or --nameserver: files are read, or brokers are asked."
         )
-    read_from = given.pop("read_from")
-    if stores and read_from is not None:
-        raise click.UsageError("--read-from says which replicas are asked: leave out the STORE.")
+    read_from = read_from_of(given.pop("read_from"), stores)
     interval_ms = watch_interval_ms(given.pop("watch"), given["times"])
     if given["out"] is not None:
         check_out(given["out"])
@@ -141,7 +137,7 @@ def _asked(context: click.Context, stores: tuple[str, ...], given: dict[str, Any
     return _Asked(
         stores=stores,
         nameserver=given.pop("nameserver") or DEFAULT_NAME_SERVERS,
-        read_from=read_from or "master",
+        read_from=read_from,
         group=given.pop("group") or "*",
         topic=given.pop("topic") or "*",
         since=None if since is None else LagSnapshot.parse(Path(since).read_text("utf-8")),

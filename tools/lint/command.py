@@ -16,6 +16,7 @@ import click
 from ...broker.accounts.account import EVERY, Account, SkippedBy
 from ...broker.accounts.accounts import AccountKey, accounts_in
 from ...client import Admin, GroupReport
+from ...client.config import ReadFrom
 from ...client.name_server_addresses import DEFAULT_NAME_SERVERS, NAMESERVER_VARIABLE
 from ...proto.clock import SystemClock
 from ...proto.errors import GroupNotFound
@@ -28,6 +29,8 @@ from ..options import (
     broker_settings,
     broker_settings_option,
     json_option,
+    read_from_of,
+    read_from_option,
     recovery_option,
     stores_argument,
 )
@@ -72,6 +75,7 @@ _FOUND: Final = 1
     show_default=True,
     help="Read the newest so many messages of each queue; 0: none.",
 )
+@read_from_option("look at what groups have not read, and may be a moment behind")
 @broker_settings_option
 @recovery_option
 @json_option("a finding a line")
@@ -79,6 +83,7 @@ def lint(
     stores: Sequence[str],
     *,
     nameserver: str | None,
+    read_from: ReadFrom | None,
     as_json: bool,
     settings: Sequence[str],
     **given: Any,
@@ -88,6 +93,7 @@ def lint(
     And FIFO topics sent to without a key, queues that nobody may read. A cluster tells, in place of what stands in
     messages, of groups without a reader and of more members than queues; a STORE does not know who is connected.
     """
+    reading = read_from_of(read_from, stores)
     asked = _Asked(**given)
     if stores:
         allow_many_files()
@@ -98,7 +104,7 @@ def lint(
         ]
     else:
         with Admin(nameserver or DEFAULT_NAME_SERVERS) as admin:
-            findings = list(asked.of_cluster(admin))
+            findings = list(asked.of_cluster(admin, reading))
     if as_json:
         for finding in findings:
             print_json(finding.document())
@@ -228,7 +234,7 @@ class _Asked:
 
     # --- from brokers
 
-    def of_cluster(self, admin: Admin) -> Iterator[Mistake]:
+    def of_cluster(self, admin: Admin, read_from: ReadFrom = "master") -> Iterator[Mistake]:
         """Yield what the brokers that ADMIN reaches tell."""
         for topic in admin.topics():
             if not self.has_topic(topic.name):
@@ -253,7 +259,7 @@ class _Asked:
         for group in admin.groups():
             if self.has_group(group.name):
                 try:
-                    report = admin.describe_group(group.name)
+                    report = admin.describe_group(group.name, read_from=read_from)
                 except GroupNotFound:
                     continue  # It was deleted meanwhile.
                 self.groups_seen.add(group.name)

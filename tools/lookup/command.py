@@ -17,6 +17,8 @@ from ..options import (
     broker_settings,
     json_option,
     nameserver_option,
+    read_from_of,
+    read_from_option,
     stores_argument,
 )
 from .question import Question
@@ -42,6 +44,7 @@ from .question import Question
     multiple=True,
     help="With a STORE: sizes by Apache's names (maxHashSlotNum=500), where the files do not tell them.",
 )
+@read_from_option("look, and their master where they find nothing")
 @json_option("a message a line, with everything known of it")
 @nameserver_option
 def lookup(
@@ -60,6 +63,7 @@ def lookup(
     STORE is the folder of a store, a URL (s3://bucket/store), or a pattern over many brokers ("/data/broker-*/store").
     Times are ISO 8601 (without a zone: local time) or Unix milliseconds. A range of time narrows --key and --tag too.
     """
+    read_from = read_from_of(asked.pop("read_from"), stores)
     question = Question(
         since_ms=None if since is None else past_instant_of(since),
         until_ms=None if until is None else past_instant_of(until),
@@ -74,4 +78,4 @@ def lookup(
     else:
         from .live import print_live
 
-        print_live(question, nameserver, as_json=as_json)
+        print_live(question, nameserver, read_from, as_json=as_json)

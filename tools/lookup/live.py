@@ -5,15 +5,16 @@ from __future__ import annotations
 import click
 
 from ...client import Admin, ReceivedMessage
+from ...client.config import ReadFrom
 from ...proto.errors import MessageNotFound
 from ..output import message_document, print_json, print_message
 from .question import Question
 
 
-def print_live(question: Question, nameserver: str, *, as_json: bool) -> None:
-    """Print what the brokers behind NAMESERVER answer to QUESTION. Raises MessageNotFound."""
+def print_live(question: Question, nameserver: str, read_from: ReadFrom, *, as_json: bool) -> None:
+    """Print what the brokers behind NAMESERVER answer to QUESTION, by READ_FROM. Raises MessageNotFound."""
     with Admin(nameserver) as admin:
-        found = _found(admin, question)
+        found = _found(admin, question, read_from)
     for at, message in enumerate(found):
         if as_json:
             print_json(message_document(message))
@@ -23,19 +24,21 @@ def print_live(question: Question, nameserver: str, *, as_json: bool) -> None:
         print_message(message)
 
 
-def _found(admin: Admin, question: Question) -> list[ReceivedMessage]:
+def _found(admin: Admin, question: Question, read_from: ReadFrom) -> list[ReceivedMessage]:
     topic, times = question.topic, question.times
     if question.message_id is not None:
-        return [admin.lookup_id(question.message_id, topic)]
+        return [admin.lookup_id(question.message_id, topic, read_from=read_from)]
     assert topic is not None, "asked for before"
     if question.offset is not None:
         assert question.queue is not None, "asked for before"
         return admin.lookup_offset(
-            topic, question.queue, question.offset, max_messages=question.count
+            topic, question.queue, question.offset, max_messages=question.count, read_from=read_from
         )
     if question.key is None and question.tag is None:
         end_ms = times.end_ms + 1 if question.until_ms is not None else times.end_ms
-        found = admin.lookup_time(topic, times.begin_ms, end_ms, max_messages=question.count)
+        found = admin.lookup_time(
+            topic, times.begin_ms, end_ms, max_messages=question.count, read_from=read_from
+        )
         found = [one for one in found if question.queue in (None, one.queue)]
     else:
         found = admin.lookup(
@@ -45,6 +48,7 @@ def _found(admin: Admin, question: Question) -> list[ReceivedMessage]:
             begin_ms=times.begin_ms,
             end_ms=question.until_ms or 0,
             max_messages=question.count,
+            read_from=read_from,
         )
     if not found:
         raise MessageNotFound(

@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ....client import Admin
+from ....client.config import ReadFrom
 from ....proto.errors import ConfigError
 from ...lag.cold import store_rows
 from ...lag.live import cluster_rows
@@ -93,10 +94,13 @@ def _rows_with_offsets(
     return pyarrow.Table.from_batches([lag_batch(rows)])
 
 
-def cluster_lag(spark: SparkSession, nameserver: str) -> DataFrame:
-    """Return the rows of the cluster behind NAMESERVER, as its brokers tell them; asked now, by this process."""
+def cluster_lag(spark: SparkSession, nameserver: str, read_from: ReadFrom = "master") -> DataFrame:
+    """Return the rows of the cluster behind NAMESERVER, as its brokers tell them; asked now, by this process.
+
+    READ_FROM "any": replicas that follow look at the queues.
+    """
     with Admin(nameserver) as admin:
-        rows = cluster_rows(admin)
+        rows = cluster_rows(admin, read_from)
     import pyarrow
 
     table = pyarrow.Table.from_batches([lag_batch(rows)])

@@ -20,6 +20,8 @@ from ...options import (
     broker_settings,
     broker_settings_option,
     json_option,
+    read_from_of,
+    read_from_option,
     recovery_option,
     stores_argument,
     watch_interval_ms,
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 @click.command(cls=TakesStores)
 @with_options(stores_argument, broker_name_option, broker_settings_option, recovery_option, OUT)
 @click.option("--nameserver", metavar="HOST:PORT[,…]", help="Ask the brokers of this cluster.")
+@read_from_option("look at the queues, and may be a moment behind")
 @watch_options
 @json_option("a row a line")
 def lag(*, as_json: bool, master: str, conf: tuple[str, ...], **given: Any) -> None:
@@ -49,6 +52,7 @@ def lag(*, as_json: bool, master: str, conf: tuple[str, ...], **given: Any) -> N
         raise click.UsageError(
             "Give a STORE or --nameserver: files are read, or brokers are asked."
         )
+    given["read_from"] = read_from_of(given["read_from"], given["stores"])
     interval_ms = watch_interval_ms(given["watch"], given["times"])
     check_out(given["out"])
     settings = broker_settings(given["settings"])
@@ -92,7 +96,7 @@ class _Looks:
 
     def _frame(self, now_ms: int, left_out: LeftOut) -> DataFrame:
         if self.given["nameserver"]:
-            return cluster_lag(self.spark, self.given["nameserver"])
+            return cluster_lag(self.spark, self.given["nameserver"], self.given["read_from"])
         return lag_rows(
             self.spark,
             *self.given["stores"],

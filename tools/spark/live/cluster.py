@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from ....client.config import ClientConfig
 from ....client.connections import Connection, Connections, GrpcConnections
-from ....client.follower_choice import FollowerChoice
+from ....client.follower_choice import FollowerChoices
 from ....client.portal import Portal
 from ....client.queue import Queue
 from ....client.session import NOT_MASTER, Session
@@ -98,9 +98,9 @@ class LiveCluster:
         self._pulling = pulling
         self._portal = Portal.hold()
         self._topics: tuple[int, tuple[str, ...]] | None = None
-        #: Of the queues that records were asked of, if any replica may have them.
-        self._followers: dict[Queue, FollowerChoice] = {}
         self._core = self._portal.run(self._open(clock or SystemClock(), connections))
+        #: For records, if any replica may be asked for them.
+        self._followers = FollowerChoices(self._core)
 
     async def _open(self, clock: Clock, connections: Connections | None) -> Session:
         place = self._place
@@ -356,10 +356,7 @@ class LiveCluster:
             reply = await connection.fetch(request, self._pulling.timeout_ms)
             return reply if reply.next_offset > wanted.offset else None
 
-        choice = self._followers.get(queue)
-        if choice is None:
-            choice = self._followers[queue] = FollowerChoice(self._core, queue.broker)
-        return await choice.ask(fetch)
+        return await self._followers.of(queue.broker, queue).ask(fetch)
 
 
 async def _quietly(work: Awaitable[object]) -> None:
