@@ -44,7 +44,7 @@ from .config import BrokerConfig
 from .metrics import MetricsPage, PageFigure, figures
 from .parts import BrokerParts, assemble
 from .producers.producers import PRODUCERS_TICK_MS
-from .registration import Registration, RegistrationState, dial
+from .registration import Registration, RegistrationState
 from .replication.answering import as_master
 from .replication.apache_followers import ApacheFollowers
 from .replication.mastership import Mastership
@@ -76,10 +76,10 @@ _ANNOUNCE_TIMEOUT_S = 3.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Network:
-    """MAKE_CARRIER puts the broker's methods within reach (None: as its settings say), DIAL opens channels."""
+    """MAKE_CARRIER puts the broker's methods within reach, DIAL opens channels (None: as its settings say)."""
 
     make_carrier: MakeCarrier | None = None
-    dial: Dial = dial
+    dial: Dial | None = None
     #: The port that a replica keeps open; of a broker without replicas None.
     port: ClientPort | None = None
 
@@ -106,7 +106,11 @@ class Network:
             return certificates.current()
 
         return Http2Carrier(
-            [table], limits=limits, certificate=certificate if config.tls else None, page=page
+            [table],
+            limits=limits,
+            certificate=certificate if config.tls else None,
+            secure_only=config.tls_only,
+            page=page,
         )
 
 
@@ -148,6 +152,7 @@ class Broker:
         self._wall = wall
         self._random = random
         self._network = network
+        self._dial = network.dial or config.peers.dial()
         self._certificates = Certificates(config, disk, store_config.own_folder, wall)
         self._running: _Running | None = None
         self._mastership: Mastership | None = None
@@ -286,7 +291,7 @@ class Broker:
             clock=self._clock,
             wall=self._wall,
             random=self._random,
-            dial=self._network.dial,
+            dial=self._dial,
             mastership=self._mastership,
             replicas=self._network.port.replicas if self._network.port else tuple,
         )
@@ -383,7 +388,7 @@ class Broker:
             TimerClock(self._wall, running.parts.wall_timers),
             self._random,
             self._config.registration_interval_ms,
-            self._network.dial,
+            self._dial,
         )
         running.registration = registration
         running.parts.topics.on_change.append(lambda name: registration.changed())

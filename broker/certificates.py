@@ -24,17 +24,15 @@ import ssl
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ..proto.clock import Clock
 from ..proto.errors import ConfigError, PocketMQError
 from ..proto.rpc import Certificate
+from ..proto.tls import parsed_certificate, read_certificate, read_pem
 from ..store.disk import Disk
 from .config import BrokerConfig
 from .replication.config import ReplicationConfig
-
-if TYPE_CHECKING:  # Imported when a certificate is made or checked: that takes 100 ms.
-    from cryptography import x509
 
 logger = logging.getLogger(__name__)
 
@@ -80,13 +78,7 @@ class Certificates:
 
     def _given(self) -> Certificate:
         config = self._config
-        return _read(
-            self._disk,
-            "broker.tls_certificate",
-            config.tls_certificate,
-            "broker.tls_key",
-            config.tls_key,
-        )
+        return read_certificate(self._disk.read, "broker", config.tls_certificate, config.tls_key)
 
     # --- the one for development
 
@@ -104,7 +96,7 @@ class Certificates:
             logger.warning("certificate not read path=%s reason=%s", self._folder, error)
             return None
         try:
-            certificate = await asyncio.to_thread(_parsed, found.chain, found.key)
+            certificate = await asyncio.to_thread(parsed_certificate, found.chain, found.key)
         except ValueError as error:
             logger.warning("certificate not used path=%s reason=%s", chain_path, error)
             return None
@@ -136,10 +128,8 @@ def replica_certificate(config: ReplicationConfig, disk: Disk) -> Certificate | 
     """
     if not config.certificate:
         return None
-    shown = _read(
-        disk, "replication.certificate", config.certificate, "replication.key", config.key
-    )
-    authorities = _content(disk, "replication.authorities", config.authorities)
+    shown = read_certificate(disk.read, "replication", config.certificate, config.key, names="")
+    authorities = read_pem(disk.read, "replication", "authorities", config.authorities)
     found = replace(shown, authorities=authorities)
     try:
         found.client_context()
@@ -150,49 +140,6 @@ def replica_certificate(config: ReplicationConfig, disk: Disk) -> Certificate | 
             field="authorities",
         ) from error
     return found
-
-
-def _read(
-    disk: Disk, chain_name: str, chain_path: str, key_name: str, key_path: str
-) -> Certificate:
-    """Return what the operator's files hold; the names are those of settings."""
-    chain = _content(disk, chain_name, chain_path)
-    key = _content(disk, key_name, key_path)
-    try:
-        _parsed(chain, key)
-    except ValueError as error:
-        raise ConfigError(
-            f"{chain_name}: {chain_path} with {key_path} cannot be used:"
-            f" {error}; both are PEM files, the key without a password",
-            field=chain_name.rpartition(".")[2],
-        ) from error
-    return Certificate(chain=chain, key=key)
-
-
-def _content(disk: Disk, name: str, path: str) -> bytes:
-    try:
-        return disk.read(path)
-    except OSError as error:
-        reason = error.strerror or error
-        raise ConfigError(
-            f"{name}: {path} cannot be read: {reason}", field=name.rpartition(".")[2]
-        ) from error
-
-
-def _parsed(chain: bytes, key: bytes) -> x509.Certificate:
-    """Return the first certificate of CHAIN; raise ValueError unless KEY is its key."""
-    from cryptography import x509
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-    certificate = x509.load_pem_x509_certificates(chain)[0]
-    try:
-        private = load_pem_private_key(key, password=None)
-    except (TypeError, UnsupportedAlgorithm) as error:  # It has a password, or is of no known kind.
-        raise ValueError(str(error)) from error
-    if private.public_key() != certificate.public_key():
-        raise ValueError("the key is not that of the certificate")
-    return certificate
 
 
 def development_certificate(hosts: Iterable[str], now: datetime) -> Certificate:

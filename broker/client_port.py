@@ -124,6 +124,7 @@ class ClientPort:
             [self._following],
             limits=port_limits(config),
             certificate=self._certificate if config.tls else None,
+            secure_only=config.tls_only,
         )
         self._registration: Registration | None = None
         self._tasks: set[asyncio.Task[None]] = set()

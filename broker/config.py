@@ -9,6 +9,7 @@ from typing import ClassVar, Final
 
 from ..proto.carriers import check_grpc
 from ..proto.errors import ConfigError, InvalidName
+from ..proto.tls import Trust, check_tls
 from ..proto.topics import check_topic
 
 _MIB: Final = 1024 * 1024
@@ -39,6 +40,12 @@ class BrokerConfig:
     #: PEM files; empty: a certificate is made for development when it is first needed.
     tls_certificate: str = ""
     tls_key: str = ""
+    #: Is plaintext refused?
+    tls_only: bool = False
+    #: Do name servers, and the other replicas of its set where clients connect, take TLS? By certificates of the
+    #: authorities in a PEM file; empty: of the system's. The broker's own certificate is shown if it is asked for.
+    peers_tls: bool = False
+    peers_ca: str = ""
     #: Connections at once; further ones are closed.
     connections_max: int = 10_000
     #: Bytes of requests that are not whole, on all connections together; and as many of answers that wait for peers.
@@ -173,11 +180,17 @@ class BrokerConfig:
                 field="apache_port",
                 value=self.apache_port,
             )
-        if bool(self.tls_certificate) != bool(self.tls_key):
-            missing = "tls_key" if self.tls_certificate else "tls_certificate"
+        check_tls("broker", self.tls_certificate, self.tls_key)
+        if self.tls_only and not self.tls:
             raise ConfigError(
-                f"broker.{missing} is empty: a certificate and its key are set together, or neither",
-                field=missing,
+                "broker.tls_only is true and broker.tls is false: nobody could connect",
+                field="tls_only",
+            )
+        if self.tls_only and self.grpc == "grpcio" and not self.tls_certificate:
+            raise ConfigError(
+                "broker.tls_only is true, but broker.tls_certificate is empty: with grpcio a certificate and its key"
+                " are needed for TLS",
+                field="tls_only",
             )
 
     def _check_addresses(self) -> None:
@@ -193,6 +206,13 @@ class BrokerConfig:
                 " broker.advertised_address to the host:port that they reach the broker at",
                 field="advertised_address",
             )
+
+    @property
+    def peers(self) -> Trust:
+        """Return whom it believes as a client of name servers and of other replicas."""
+        if not self.peers_tls:
+            return Trust(tls=False)
+        return Trust(tls=True, ca=self.peers_ca, cert=self.tls_certificate, key=self.tls_key)
 
     @property
     def store_host(self) -> str:

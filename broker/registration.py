@@ -19,11 +19,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, NoReturn
 
-from .. import __version__
 from ..proto.clock import Clock, held
 from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.rpc.channel import Http2Channel
-from ..proto.rpc.channels import EOF, CallFailed, Channel, Dial
+from ..proto.rpc.channels import EOF, CallFailed, Dial
 
 logger = logging.getLogger(__name__)
 
@@ -61,11 +59,6 @@ def follower_state(head: Callable[[], pb.BrokerRegistration]) -> RegistrationSta
     return RegistrationState(head, list, lambda name: None, lambda version: ())
 
 
-def dial(address: str) -> Channel:
-    """Return a channel to ADDRESS; it connects by itself."""
-    return Http2Channel(address, user_agent=f"pocketmq/{__version__}")
-
-
 class Registration:
     """Registers STATE with the name servers at ADDRESSES, "host:port" each."""
 
@@ -76,8 +69,9 @@ class Registration:
         clock: Clock,
         random: Random,
         period_ms: int,
-        dial: Dial = dial,
+        dial: Dial,
     ) -> None:
+        """DIAL opens channels."""
         self._links = [
             _NameServerLink(address, state, clock, random, period_ms, dial) for address in addresses
         ]

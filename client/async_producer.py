@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack, overload
 
 from ..proto.clock import Clock, SystemClock
 from .config import ProducerConfig, ProducerSettings, settled
-from .connections import Connections, GrpcConnections
+from .connections import Connections
 from .faces import AsyncSignalledFace
 from .message import NO_VALUE, ManyParts, Message, MessageParts
 from .producing.atomic_commit import AsyncAtomicCommit
@@ -52,7 +52,7 @@ class AsyncProducer(AsyncSignalledFace):
         self.config = settled(ProducerConfig, nameservers, settings)
         session = Session(
             self.config,
-            connections or GrpcConnections(),
+            connections,
             clock or SystemClock(),
             random or Random(),
         )

@@ -14,7 +14,7 @@ from ..proto.clock import Clock, SystemClock
 from ..proto.errors import PocketMQError
 from ..proto.topics import check_group
 from .config import ConsumerConfig, ConsumerSettings, settled
-from .connections import Connections, GrpcConnections
+from .connections import Connections
 from .consuming.atomic_reading import AtomicReading
 from .consuming.counts import Counts
 from .consuming.offsets import Batch, Cursor, OffsetAndMetadata
@@ -88,7 +88,7 @@ class AsyncPullConsumer(AsyncSignalledFace):
         self.config = settled(ConsumerConfig, nameservers, settings)
         self._session = Session(
             self.config,
-            connections or GrpcConnections(),
+            connections,
             clock or SystemClock(),
             random or Random(),
         )

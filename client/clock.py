@@ -12,7 +12,7 @@ from ..proto.errors import NotServed, RouteNotFound
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from .administration.brokers import Brokers
 from .config import ClientConfig, settled
-from .connections import Connections, GrpcConnections
+from .connections import Connections
 from .faces import AsyncFace
 from .session import Session
 
@@ -43,7 +43,7 @@ class AsyncClocks(AsyncFace):
     ) -> None:
         """CONNECTIONS are for tests."""
         config = settled(ClientConfig, nameservers, {"request_timeout_ms": request_timeout_ms})
-        self._session = Session(config, connections or GrpcConnections(), SystemClock(), Random())
+        self._session = Session(config, connections, SystemClock(), Random())
         self._broker = broker
         self._quick = Brokers(self._session, request_timeout_ms)
         self._patient = Brokers(self._session, ADVANCE_TIMEOUT_MS)

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final, Literal, TypedDict, TypeVar
 from ..proto.configuration import nearest
 from ..proto.errors import ConfigError, InvalidName
 from ..proto.record import BODY_BYTES_MAX
+from ..proto.tls import Trust
 from ..proto.topics import check_group
 from .allocation import Strategy, strategy_named
 from .name_server_addresses import DEFAULT_NAME_SERVERS, named_or_default, parse_addresses
@@ -121,6 +122,16 @@ def _check_group(group: str) -> None:
             raise ConfigError(error.message, field="group", value=group) from error
 
 
+class ClientSettings(TypedDict, total=False):
+    """The keyword arguments of every client: see ClientConfig."""
+
+    request_timeout_ms: int
+    tls: bool | None
+    ca: str
+    cert: str
+    key: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
     """What every kind of client needs."""
@@ -129,17 +140,29 @@ class ClientConfig:
     nameservers: str = DEFAULT_NAME_SERVERS
     #: One question to a name server or a broker.
     request_timeout_ms: int = 5_000
+    #: TLS to name servers and brokers. None: as $POCKETMQ_TLS says; else if an authority or a certificate is named.
+    tls: bool | None = None
+    #: A PEM file with the authorities that are believed. Empty: that of $POCKETMQ_CA, or those of the system.
+    ca: str = ""
+    #: PEM files: a certificate to show, and its key. Empty: those of $POCKETMQ_CERT and $POCKETMQ_KEY, or none.
+    cert: str = ""
+    key: str = ""
 
     def __post_init__(self) -> None:
         _check_kinds(self)
         parse_addresses(self.nameservers)
+        self.trust.context()  # What is wrong with the files is told where they were named.
         _require_positive(self)
 
+    @property
+    def trust(self) -> Trust:
+        """Whom the client believes. Raises ConfigError."""
+        return Trust(tls=self.tls, ca=self.ca, cert=self.cert, key=self.key).or_environment()
 
-class ProducerSettings(TypedDict, total=False):
+
+class ProducerSettings(ClientSettings, total=False):
     """The keyword arguments of a producer: see ProducerConfig."""
 
-    request_timeout_ms: int
     acks: Acks | None
     idempotence: bool | None
     ordered: bool
@@ -214,6 +237,7 @@ class ProducerConfig(ClientConfig):
     def __post_init__(self) -> None:
         _check_kinds(self)
         parse_addresses(self.nameservers)
+        self.trust.context()
         check_acks(self.acks)
         _require_positive(
             self,
@@ -267,10 +291,9 @@ class ProducerConfig(ClientConfig):
         return min(self.batch_size, self.max_request_size)
 
 
-class ReadingSettings(TypedDict, total=False):
+class ReadingSettings(ClientSettings, total=False):
     """The keyword arguments of every consumer: see ReadingConfig."""
 
-    request_timeout_ms: int
     start: Start
     retries: bool
     fetch_bytes_max: int
@@ -352,6 +375,7 @@ class ReadingConfig(ClientConfig):
     def __post_init__(self) -> None:
         _check_kinds(self)
         parse_addresses(self.nameservers)
+        self.trust.context()
         _require_positive(self, *self.MAY_BE_ZERO)
         if isinstance(self.start, str) and self.start not in STARTS:
             raise ConfigError(

@@ -16,12 +16,11 @@ from typing import Final, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
-from .. import __version__
-from ..proto.errors import ClientClosed, Disconnected, PocketMQError, RequestTimeout
+from ..proto.errors import ClientClosed, Disconnected, PocketMQError, RequestTimeout, TlsFailed
 from ..proto.errors_wire import from_rpc_error, from_wire
 from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.rpc.channel import Http2Channel
-from ..proto.rpc.channels import CallFailed, Channel, ChannelClosed, Dial, StreamMethod, UnaryMethod
+from ..proto.rpc.channels import CallFailed, ChannelClosed, Dial, StreamMethod, UnaryMethod
+from ..proto.tls import Trust
 from .streams import Conversation, Exchange, GrpcConversation
 from .tasks import Tasks
 
@@ -35,11 +34,6 @@ NAME_SERVER: Final = "/pocketmq.v1.NameServer/"
 
 #: A fetch brings at least one record, of up to 4 MiB and 64 KiB; a status may bring a recovery report.
 RECEIVE_BYTES_MAX: Final = 64 * 1024 * 1024
-
-
-def dial(address: str) -> Channel:
-    """Return a channel to ADDRESS over HTTP/2 of our own; it connects when it is first used."""
-    return Http2Channel(address, user_agent=f"pocketmq/{__version__}")
 
 
 class Connection(Protocol):
@@ -106,7 +100,7 @@ class Connections(Protocol):
 class GrpcConnection:
     """A gRPC channel, and the two long-lived streams on it."""
 
-    def __init__(self, address: str, tasks: Tasks, dial: Dial = dial) -> None:
+    def __init__(self, address: str, tasks: Tasks, dial: Dial) -> None:
         self.address = address
         self._channel = dial(address)
         #: What calls are refused with once it is closed.
@@ -188,6 +182,8 @@ class GrpcConnection:
             return Disconnected(
                 f"cannot reach {self.address}: {error.message}", address=self.address
             )
+        if isinstance(error, TlsFailed):
+            return TlsFailed(f"cannot reach {self.address}: {error.message}", address=self.address)
         if isinstance(error, RequestTimeout) and "code" in error.details:
             return RequestTimeout(
                 f"{self.address} did not answer within {timeout_ms:.0f} ms", address=self.address
@@ -298,9 +294,9 @@ def _unanswered(error: PocketMQError) -> PocketMQError:
 class GrpcConnections:
     """Connections by address, made when they are first asked for."""
 
-    def __init__(self, dial: Dial = dial) -> None:
-        """DIAL opens the channels; tests bring their own."""
-        self._dial = dial
+    def __init__(self, dial: Dial | None = None) -> None:
+        """DIAL opens the channels; None: as the environment says, in plaintext or TLS. Raises ConfigError."""
+        self._dial = dial or Trust().or_environment().dial()
         self._tasks = Tasks()
         self._by_address: dict[str, GrpcConnection] = {}
         self._closed = False

@@ -26,7 +26,6 @@ from ..proto.clock import SystemClock
 from ..proto.facts import Facts
 from .async_producer import CLOSE_TIMEOUT_MS
 from .config import ProducerConfig, ProducerSettings, settled
-from .connections import GrpcConnections
 from .faces import SignalledFace
 from .message import NO_VALUE, Draft, ManyParts, Message, MessageParts, record_size
 from .portal import Portal
@@ -72,7 +71,7 @@ class Producer(SignalledFace):
         self._opened()
 
     async def _start(self, checker: Checker | None) -> Sender:
-        session = Session(self.config, GrpcConnections(), SystemClock(), Random())
+        session = Session(self.config, None, SystemClock(), Random())
         sender = Sender(self.config, session, checker)
         await sender.start()
         return sender

@@ -40,7 +40,7 @@ from ..proto.clock import Clock, SystemClock
 from ..proto.errors import ClientClosed, ConfigError
 from ..proto.topics import check_group
 from .config import settled
-from .connections import Connections, GrpcConnections
+from .connections import Connections
 from .faces import AsyncSignalledFace, SignalledFace
 from .once import remembers
 from .portal import Portal
@@ -73,7 +73,7 @@ class _Plan:
         check_listener(listener)
         self.listener = listener
 
-    def pushing(self, connections: Connections, clock: Clock, random: Random) -> Pushing:
+    def pushing(self, connections: Connections | None, clock: Clock, random: Random) -> Pushing:
         """Return a started core; on its loop only."""
         if self.listener is None:
             raise ConfigError(
@@ -135,7 +135,7 @@ class AsyncPushConsumer(AsyncSignalledFace):
             self._pushing.check_open()
         else:
             connections, clock = (
-                self._connections or GrpcConnections(),
+                self._connections,
                 self._clock or SystemClock(),
             )
             self._pushing = self._plan.pushing(connections, clock, self._random)
@@ -222,7 +222,7 @@ class PushConsumer(SignalledFace):
             self._opened()
 
     async def _begin(self) -> Pushing:
-        return self._plan.pushing(GrpcConnections(), SystemClock(), Random())
+        return self._plan.pushing(None, SystemClock(), Random())
 
     def _started(self) -> tuple[Portal, Pushing]:
         if self._portal is None or self._pushing is None:

@@ -32,6 +32,7 @@ from ..proto.errors import (
     RequestTimeout,
     RouteNotFound,
     ShuttingDown,
+    TlsFailed,
 )
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.topics import PERMISSION_READ, PERMISSION_WRITE
@@ -65,10 +66,11 @@ class NameServers:
     async def ask(self, method: str, request: Message, reply_type: type[Reply]) -> Reply:
         """Return the answer of the first server that gives one.
 
-        Raises Disconnected, naming all, if none does; NotServed if what answers is no name server.
+        Raises Disconnected, naming all, if none does; NotServed if what answers is no name server; TlsFailed if one
+        does not agree on TLS.
         """
         silent: list[str] = []
-        other: NotServed | None = None
+        other: NotServed | TlsFailed | None = None
         for step in range(len(self.addresses)):
             place = (self._last_good + step) % len(self.addresses)
             try:
@@ -76,13 +78,13 @@ class NameServers:
             except (Disconnected, RequestTimeout) as error:
                 silent.append(error.message)
                 continue
-            except NotServed as error:
+            except (NotServed, TlsFailed) as error:
                 silent.append(error.message)
                 other = error
                 continue
             self._last_good = place
             return reply
-        kind = Disconnected if other is None else NotServed
+        kind = Disconnected if other is None else type(other)
         raise kind(f"no name server answers: {'; '.join(silent)}", nameservers=self)
 
     async def ask_one(
@@ -102,15 +104,17 @@ class NameServers:
             ) from error
 
     async def ask_all(self, method: str, request: Message, reply_type: type[Reply]) -> list[Reply]:
-        """Return the answers of all servers that can be reached; raise Disconnected if there are none."""
+        """Return the answers of all servers that can be reached; raise Disconnected, or TlsFailed, if none can."""
         replies: list[Reply] = []
         last: PocketMQError | None = None
         for address in self.addresses:
             try:
                 replies.append(await self.ask_one(address, method, request, reply_type))
-            except (Disconnected, RequestTimeout) as error:
+            except (Disconnected, RequestTimeout, TlsFailed) as error:
                 last = error
         if not replies:
+            if isinstance(last, TlsFailed):
+                raise last
             raise Disconnected(
                 f"no name server answers; the last: {last and last.message}", nameservers=self
             )

@@ -17,7 +17,7 @@ from ..proto.errors import PocketMQError
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.rpc.methods import ConnectionFigures, ConnectionTotals
 from .config import ClientConfig, settled
-from .connections import Connections, GrpcConnections
+from .connections import Connections
 from .faces import AsyncFace
 from .name_server_addresses import parse_addresses
 from .session import Session
@@ -56,7 +56,7 @@ class AsyncServerConnections(AsyncFace):
         """CONNECTIONS are for tests."""
         config = settled(ClientConfig, nameservers, {"request_timeout_ms": request_timeout_ms})
         self._addresses = parse_addresses(address, "address") if address is not None else ()
-        self._session = Session(config, connections or GrpcConnections(), SystemClock(), Random())
+        self._session = Session(config, connections, SystemClock(), Random())
         self._timeout_ms = request_timeout_ms
 
     async def all(self) -> list[ServerConnections]:

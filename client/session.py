@@ -26,7 +26,7 @@ from ..proto.errors import (
 )
 from ..proto.record import NO_HOST, Host
 from .config import ClientConfig
-from .connections import BROKER, Connections
+from .connections import BROKER, Connections, GrpcConnections
 from .name_server_addresses import parse_addresses
 from .routes import NameServers, Route, Routes
 from .tasks import Tasks
@@ -59,8 +59,10 @@ class Session:
     """The shared parts of one client."""
 
     def __init__(
-        self, config: ClientConfig, connections: Connections, clock: Clock, random: Random
+        self, config: ClientConfig, connections: Connections | None, clock: Clock, random: Random
     ) -> None:
+        """CONNECTIONS None: those that CONFIG asks for."""
+        connections = connections or GrpcConnections(config.trust.dial())
         self.connections = connections
         self.clock = clock
         self.random = random

@@ -20,7 +20,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, overload
 
 from google.protobuf.message import Message
 
-from ..proto.errors import Disconnected, PocketMQError, RequestTimeout, Unreachable
+from ..proto.errors import Disconnected, PocketMQError, RequestTimeout, TlsFailed, Unreachable
 from ..proto.errors_wire import from_rpc_error
 from ..proto.rpc.channels import EOF, CallFailed, StreamCall
 from .tasks import Tasks
@@ -291,6 +291,6 @@ class GrpcConversation(Generic[Request, Reply]):
 
 def _with_address(error: PocketMQError, address: str) -> PocketMQError:
     """Return ERROR with the address that it is about, which gRPC's own sentences leave out or bury."""
-    if isinstance(error, Disconnected) and "address" not in error.details:
-        return Disconnected(f"{address}: {error.message}", **error.details, address=address)
+    if isinstance(error, Disconnected | TlsFailed) and "address" not in error.details:
+        return type(error)(f"{address}: {error.message}", **error.details, address=address)
     return error

@@ -8,6 +8,7 @@ from typing import Final
 
 from ..proto.carriers import check_grpc
 from ..proto.errors import ConfigError
+from ..proto.tls import check_tls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +21,11 @@ class NameServerConfig:
     port: int = 9876
     #: What speaks HTTP/2: "own", or "grpcio", which is slower (docs/http2.md).
     grpc: str = "own"
+    #: PEM files, the key without a password. With them the port takes TLS besides plaintext; with "grpcio", instead.
+    tls_certificate: str = ""
+    tls_key: str = ""
+    #: Is plaintext refused?
+    tls_only: bool = False
     #: A broker that was not heard of for so long is forgotten, although its stream is open.
     broker_expiry_ms: int = 120_000
     #: How often silent brokers are looked for.
@@ -38,6 +44,13 @@ class NameServerConfig:
         if not self.host:
             raise ConfigError("nameserver.host is empty: use 127.0.0.1 or 0.0.0.0", field="host")
         check_grpc("nameserver", self.grpc)
+        check_tls("nameserver", self.tls_certificate, self.tls_key)
+        if self.tls_only and not self.tls_certificate:
+            raise ConfigError(
+                "nameserver.tls_only is true, but nameserver.tls_certificate is empty: a certificate and its key are"
+                " needed for TLS",
+                field="tls_only",
+            )
         for name, (least, most) in _BOUNDS.items():
             value = getattr(self, name)
             if value < least or (most is not None and value > most):

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
 
 from ..proto.carrier_http2 import Http2Carrier
 from ..proto.clock import Clock
-from ..proto.rpc import Carrier, Limits, MakeCarrier
+from ..proto.errors import ConfigError
+from ..proto.rpc import Carrier, Certificate, Limits, MakeCarrier, MethodTable
 from ..proto.rpc.listening import connections_fitting
 from ..proto.services.health import HealthService
 from ..proto.services.port_services import PortServices
+from ..proto.tls import read_certificate
 from .config import NameServerConfig
 from .route_table import RouteTable
 from .service import NameServerService
@@ -33,12 +38,14 @@ class NameServer:
         carrier: Carrier,
         health: HealthService,
         clock: Clock,
+        certificate: ShownCertificate,
     ) -> None:
         self._config = config
         self._table = table
         self._carrier = carrier
         self._health = health
         self._clock = clock
+        self._certificate = certificate
         self._scanning: asyncio.Task[None] | None = None
         self._port = 0
 
@@ -46,7 +53,10 @@ class NameServer:
     def build(
         cls, config: NameServerConfig, *, clock: Clock, make_carrier: MakeCarrier | None = None
     ) -> NameServer:
-        """Put a name server together; nothing runs yet. MAKE_CARRIER makes its carrier; None: as CONFIG says."""
+        """Put a name server together; nothing runs yet. MAKE_CARRIER makes its carrier; None: as CONFIG says.
+
+        Raises ConfigError for a certificate that cannot be used.
+        """
         table = RouteTable(expiry_ms=config.broker_expiry_ms, brokers_max=config.brokers_max)
         own = NameServerService(table, config, clock).methods()
         services = PortServices(own, lambda: carrier)
@@ -54,8 +64,10 @@ class NameServer:
             receive_bytes_max=config.request_size_max_bytes,
             connections_max=connections_fitting(Limits().connections_max),
         )
-        carrier = (make_carrier or _carrier_named(config.grpc))([services.methods], limits=limits)
-        return cls(config, table, carrier, services.health, clock)
+        certificate = ShownCertificate(config)
+        make = make_carrier or partial(_make_carrier, config, certificate)
+        carrier = make([services.methods], limits=limits)
+        return cls(config, table, carrier, services.health, clock, certificate)
 
     @property
     def port(self) -> int:
@@ -71,6 +83,10 @@ class NameServer:
     def kept(self) -> int:
         """How many topics are in its table."""
         return self._table.kept
+
+    def reload_certificate(self) -> None:
+        """Read the files of the certificate again, for connections from now on; log what is wrong with them."""
+        self._certificate.reload()
 
     async def start(self) -> None:
         """Listen and serve; raise ConfigError if the address cannot be had."""
@@ -101,11 +117,60 @@ class NameServer:
                 )
 
 
-def _carrier_named(name: str) -> MakeCarrier:
-    """Return what makes the carrier that settings call NAME."""
-    if name == "grpcio":
+class ShownCertificate:
+    """The certificate that CONFIG names; `is_there` tells whether it names one. Raises ConfigError."""
+
+    def __init__(self, config: NameServerConfig) -> None:
+        self._config = config
+        self.is_there = bool(config.tls_certificate)
+        if self.is_there:
+            self._current = self._read()
+
+    def _read(self) -> Certificate:
+        config = self._config
+        return read_certificate(
+            lambda path: Path(path).read_bytes(),
+            "nameserver",
+            config.tls_certificate,
+            config.tls_key,
+        )
+
+    def current(self) -> Certificate:
+        """Return what is shown now. Any thread may ask."""
+        return self._current
+
+    async def shown(self) -> Certificate:
+        """Return what is shown now."""
+        return self._current
+
+    def reload(self) -> None:
+        """Read the files again; those that cannot be used change nothing, and a log line says why."""
+        try:
+            self._current = self._read()
+        except ConfigError as error:
+            logger.error("certificate not reloaded reason=%s", error.message)
+        else:
+            logger.info("certificate reloaded")
+
+
+def _make_carrier(
+    config: NameServerConfig,
+    certificate: ShownCertificate,
+    tables: Iterable[MethodTable],
+    *,
+    limits: Limits,
+) -> Carrier:
+    """Return the carrier of TABLES that CONFIG asks for, which shows CERTIFICATE."""
+    if config.grpc == "grpcio":
         # Whoever is served by our own has no need of grpcio's, which takes a tenth of a second to import.
         from ..proto.carrier_grpcio import GrpcioCarrier
 
-        return GrpcioCarrier
-    return Http2Carrier
+        return GrpcioCarrier(
+            tables, limits=limits, certificate=certificate.current if certificate.is_there else None
+        )
+    return Http2Carrier(
+        tables,
+        limits=limits,
+        certificate=certificate.shown if certificate.is_there else None,
+        secure_only=config.tls_only,
+    )

@@ -55,7 +55,7 @@
         │   └── DeliveryTimeout      not acknowledged within delivery_timeout_ms
         ├── Disconnected
         │   └── Unreachable          no connection could be made: nothing was sent
-        ├── RouteNotFound  BufferFull  RequestTimeout  ClientClosed
+        ├── RouteNotFound  BufferFull  RequestTimeout  ClientClosed  TlsFailed
         ├── OffsetsNotKept           the file of a broadcasting consumer's offsets cannot be written
 
 An error is one sentence plus DETAILS: strings by name, which travel with it, so that a client catches the
@@ -431,6 +431,12 @@ class Disconnected(ClientError):
 
     status = "UNAVAILABLE"
     retriable = True
+
+
+class TlsFailed(ClientError):
+    """The server and the client did not agree on TLS: nothing was sent, and another try would end in the same way."""
+
+    status = "FAILED_PRECONDITION"
 
 
 class Unreachable(Disconnected):

@@ -30,10 +30,12 @@ from .errors import (
     PocketMQError,
     RequestTimeout,
     ShuttingDown,
+    TlsFailed,
     rebuild,
 )
 from .gen.pocketmq_v1_pb2 import Error
 from .rpc import errors as rpc
+from .rpc.channels import HandshakeFailed
 
 #: The metadata key; keys in "-bin" may hold any bytes.
 ERROR_KEY: Final = "pocketmq-error-bin"
@@ -126,6 +128,8 @@ def from_rpc_error(error: FailedCall) -> PocketMQError:
                 return from_wire(Error.FromString(value))
     code = error.code().name
     sentence = error.details() or code
+    if isinstance(error, HandshakeFailed):
+        return TlsFailed(sentence)
     if "message larger than max" in sentence:
         return MessageTooLarge(sentence, code=code)
     if sentence == _WRITE_FAILED:

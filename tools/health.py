@@ -11,7 +11,7 @@ import json
 import socket
 import time
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
@@ -28,7 +28,11 @@ from ..proto.rpc.incoming import (
     TrailersReceived,
 )
 from ..proto.rpc.limits import ConnectionLimits
-from .options import json_option
+from ..proto.tls import Trust
+from .options import json_option, tls_options
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 DEFAULT_BROKER: Final = "127.0.0.1:8081"
 _READ_BYTES: Final = 65_536
@@ -59,6 +63,7 @@ class BrokerHealth(NamedTuple):
 )
 @click.option("--writable", is_flag=True, help="Have brokers take messages, not only answer.")
 @click.option("--timeout", default="2s", show_default=True, help="How long to wait for each.")
+@tls_options
 @json_option("a server a line")
 @click.pass_context
 def health(
@@ -81,26 +86,34 @@ def health(
         nameservers, brokers = (DEFAULT_NAME_SERVERS,), (DEFAULT_BROKER,)
     asked = [("name server", address, "") for address in nameservers]
     asked += [("broker", address, "writable" if writable else "") for address in brokers]
+    tls = Trust().or_environment().context()
     all_serve = True
     for kind, address, service in asked:
-        told = BrokerHealth(kind, address, _check(address, service, timeout_ms / 1000))
+        told = BrokerHealth(kind, address, _check(address, service, timeout_ms / 1000, tls))
         all_serve &= told.status == "SERVING"
         click.echo(json.dumps(told._asdict()) if as_json else f"{kind} {address}: {told.status}")
     context.exit(0 if all_serve else 1)
 
 
-def _check(address: str, service: str, timeout_s: float) -> str:
-    """Return the status of SERVICE at ADDRESS; raise InvalidArgument, Disconnected."""
+def _check(address: str, service: str, timeout_s: float, tls: SSLContext | None) -> str:
+    """Return the status of SERVICE at ADDRESS, over TLS or in plaintext; raise InvalidArgument, Disconnected."""
     host, _, port = address.rpartition(":")
     if not (host and port.isdecimal() and 0 < int(port) < 65_536):
         raise InvalidArgument(f"{address!r} is no HOST:PORT")
     until = time.monotonic() + timeout_s
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout_s) as connected:
-            return _ask(connected, address, service, until)
+            if tls is None:
+                return _ask(connected, address, service, until)
+            with tls.wrap_socket(connected, server_hostname=host.strip("[]")) as secured:
+                return _ask(secured, address, service, until)
     except TimeoutError as error:
         raise Disconnected(f"{address} did not answer within {timeout_s:g} s") from error
     except OSError as error:
+        if tls is not None:
+            from ..proto.rpc.client_link import reason_of
+
+            raise Disconnected(f"{address}: {reason_of(error)}") from error
         raise Disconnected(f"{address}: {error.strerror or error}") from error
 
 
@@ -124,6 +137,8 @@ def _ask(connected: socket.socket, address: str, service: str, until: float) -> 
         if not data:
             raise Disconnected(f"{address} closed the connection; is it PocketMQ's port?")
         for event in http2.receive(data, 0):
+            if isinstance(event, GoAwayReceived) and event.reason:
+                raise Disconnected(f"{address} broke the call off: {event.reason}")
             if isinstance(event, StreamReset | GoAwayReceived | ConnectionEnded):
                 raise Disconnected(f"{address} broke the call off; is it PocketMQ's port?")
             if isinstance(event, DataReceived):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import click
@@ -12,6 +13,7 @@ from ..client.config import READ_FROM, ReadFrom
 from ..client.name_server_addresses import DEFAULT_NAME_SERVERS, NAMESERVER_VARIABLE
 from ..proto.duration import parse_duration
 from ..proto.errors import ConfigError
+from ..proto.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE, TLS_VARIABLE
 from .stores import RECOVERIES
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -20,8 +22,47 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 READY: Final = "ready "
 
 
+def tls_options(function: Function) -> Function:
+    """Add --tls and what goes with it: clients that the command makes find it in the environment."""
+    file = click.Path(exists=True, dir_okay=False)
+    told: list[tuple[str, str, dict[str, Any], str]] = [
+        ("--tls", TLS_VARIABLE, {"is_flag": True, "flag_value": "1"}, "Speak TLS."),
+        ("--ca", CA_VARIABLE, {"type": file}, "PEM file of who signs servers' certificates; TLS."),
+        ("--tls-cert", CERT_VARIABLE, {"type": file}, "PEM file of a certificate to show; TLS."),
+        ("--tls-key", KEY_VARIABLE, {"type": file}, "PEM file of its key."),
+    ]
+    for name, variable, kind, text in reversed(told):
+        function = click.option(
+            name,
+            default=None,
+            expose_value=False,
+            callback=partial(_into_environment, variable),
+            help=f"{text}  [env var: {variable}]",
+            **kind,
+        )(function)
+    return function
+
+
+def _into_environment(
+    variable: str, context: click.Context, parameter: click.Parameter, value: str | None
+) -> None:
+    """Set VARIABLE to VALUE while the command runs, if it was given."""
+    if value is None:
+        return
+    before = os.environ.get(variable)
+    os.environ[variable] = value
+
+    def undo() -> None:
+        if before is None:
+            os.environ.pop(variable, None)
+        else:
+            os.environ[variable] = before
+
+    context.call_on_close(undo)
+
+
 def nameserver_option(function: Function) -> Function:
-    """Add --nameserver: the option, then the environment, then the usual place."""
+    """Add --nameserver: the option, then the environment, then the usual place; and `tls_options`."""
     return click.option(
         "--nameserver",
         metavar="HOST:PORT[,…]",
@@ -30,7 +71,7 @@ def nameserver_option(function: Function) -> Function:
         show_default=True,
         show_envvar=True,
         help="Name servers to ask.",
-    )(function)
+    )(tls_options(function))
 
 
 def read_from_option(what: str) -> Callable[[Function], Function]:

@@ -35,6 +35,7 @@ from ..proto.carriers import GRPC_CHOICES
 from ..proto.clock import Clock, SystemClock, VirtualClock
 from ..proto.errors import ConfigError
 from ..proto.rpc.listening import connections_fitting, raise_descriptor_limit
+from ..proto.tls import Trust
 from .log_lines import configure_logging
 from .options import READY, nameserver_option
 from .process_memory import Collector, keep_freed_memory
@@ -230,6 +231,11 @@ def broker(nameserver: str, file: Path | None, log_level: str, **options: Any) -
         nameservers=None if file and source is ParameterSource.DEFAULT else nameserver,
         replication=_replication(options),
     )
+    trust = Trust().or_environment()
+    if trust.wanted:
+        settings = replace(
+            settings, broker=replace(settings.broker, peers_tls=True, peers_ca=trust.ca)
+        )
     time = _time(options)
     _run(_Servers(settings, with_nameserver=False, time=time, force=options["force"]), log_level)
 
@@ -271,6 +277,8 @@ class _Servers:
         self._time = time
         self._wall = SystemClock()
         self._servers: list[NameServer | Broker | ReplicaServer] = []
+        #: What SIGHUP does.
+        self._reloads: list[Callable[[], None]] = []
 
     async def run(self) -> None:
         """Start, say so, and stop when a signal comes."""
@@ -308,7 +316,19 @@ class _Servers:
         await server.start()
         self._servers.append(server)
         stack.push_async_callback(server.stop)
+        if self._settings.nameserver.tls_certificate:
+            self._at_hangup(server.reload_certificate)
         return server.address
+
+    def _at_hangup(self, reload: Callable[[], None]) -> None:
+        """Have RELOAD called at SIGHUP, behind those before it."""
+        self._reloads.append(reload)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+
+    def _reload(self) -> None:
+        for reload in self._reloads:
+            reload()
 
     async def _start_broker(
         self, stack: AsyncExitStack, nameserver: str | None, time: _Time
@@ -339,8 +359,7 @@ class _Servers:
         self._servers.append(server)
         stack.push_async_callback(server.stop)
         if settings.broker.tls_certificate:
-            loop = asyncio.get_running_loop()
-            loop.add_signal_handler(signal.SIGHUP, server.reload_certificate)
+            self._at_hangup(server.reload_certificate)
         if not await server.registered(_REGISTER_TIMEOUT_S):
             names = " ".join(settings.broker.nameservers)
             click.echo(f"pocketmq: not registered yet with all of {names}; still trying", err=True)
@@ -378,8 +397,7 @@ class _Servers:
         self._servers.append(server)
         stack.push_async_callback(server.stop)
         if settings.replication.certificate or settings.broker.tls_certificate:
-            loop = asyncio.get_running_loop()
-            loop.add_signal_handler(signal.SIGHUP, server.reload_certificate)
+            self._at_hangup(server.reload_certificate)
         return server.ready()
 
 

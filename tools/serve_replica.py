@@ -18,7 +18,6 @@ from ..broker.broker import Broker, Network
 from ..broker.certificates import Certificates, replica_certificate
 from ..broker.client_port import ClientPort
 from ..broker.parts import producers_of
-from ..broker.registration import dial as dial_clients
 from ..broker.replication.device import ReplicaDevice, boot_id
 from ..broker.replication.mastership import Mastership
 from ..broker.replication.node import ReplicaNode
@@ -137,7 +136,7 @@ class ReplicaServer:
             self.node,
             Certificates(settings.broker, disk, settings.store.own_folder, clock),
             clock=clock,
-            dial=dial_clients,
+            dial=settings.broker.peers.dial(),
             random=SystemRandom(),
         )
 

@@ -1,7 +1,8 @@
 """A `pocketmq serve` in a process of its own, for the demo, the benchmarks and the tests: started, measured, killed.
 
 The server says on standard output when it serves: a line `ready ` and a JSON object with its addresses. Its standard
-error goes to a file beside the store, and is quoted when the server does not come up.
+error goes to a file beside the store, and is quoted when the server does not come up. It speaks plaintext, and so do,
+from then on, clients of this process that are not told otherwise: the environment's TLS is for servers elsewhere.
 
 What a process has used comes from /proc: CPU seconds from `stat`, resident memory from `status`.
 """
@@ -19,6 +20,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from ..proto.errors import Disconnected, PocketMQError
+from ..proto.tls import TLS_VARIABLES
 from .options import READY
 
 _STOP_S: Final = 30.0
@@ -40,6 +42,8 @@ class ServerProcess:
         program: Sequence[str] = ("-m", "pocketmq.tools.cli"),
         started: Callable[[int], object] = lambda pid: None,
     ) -> None:
+        for variable in TLS_VARIABLES:
+            os.environ.pop(variable, None)
         where = () if store is None else ("--store", str(store))
         command = [sys.executable, *program, verb, *where, *arguments]
         if verb == "serve":

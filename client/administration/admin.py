@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import wraps
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar, Unpack
 
 from ...proto.errors import ClientClosed
-from ..config import ClientConfig, settled
+from ..config import ClientConfig, ClientSettings, settled
 from ..faces import Face
 from ..portal import Portal
 from .async_admin import AsyncAdmin
@@ -38,18 +38,18 @@ def _blocking(
 class Admin(Face):
     """Administers the cluster behind NAMESERVERS, from ordinary threads."""
 
-    def __init__(self, nameservers: str | None = None, *, request_timeout_ms: int = 5_000) -> None:
+    def __init__(self, nameservers: str | None = None, **settings: Unpack[ClientSettings]) -> None:
         """NAMESERVERS: host:port, separated by commas; None: $POCKETMQ_NAMESERVER, or 127.0.0.1:9876.
 
-        Close it, or use it in a `with` block.
+        Settings are those of ClientConfig. Close it, or use it in a `with` block.
         """
-        config = settled(ClientConfig, nameservers, {"request_timeout_ms": request_timeout_ms})
+        config = settled(ClientConfig, nameservers, settings)
         self._portal = Portal.hold()
         self._closed = False
-        self._core = self._portal.run(self._start(config.nameservers, request_timeout_ms))
+        self._core = self._portal.run(self._start(config.nameservers, settings))
 
-    async def _start(self, nameservers: str, request_timeout_ms: int) -> AsyncAdmin:
-        return AsyncAdmin(nameservers, request_timeout_ms=request_timeout_ms)
+    async def _start(self, nameservers: str, settings: ClientSettings) -> AsyncAdmin:
+        return AsyncAdmin(nameservers, **settings)
 
     def run(self, work: Callable[[AsyncAdmin], Awaitable[R]]) -> R:
         """Run WORK with the admin's core, on its event loop."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from ...proto.clock import Clock, SystemClock
 from ...proto.errors import (
@@ -20,8 +20,8 @@ from ...proto.errors import (
 )
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import PERMISSION_ALL, check_topic
-from ..config import ClientConfig, ReadFrom, reads_any, settled
-from ..connections import Connections, GrpcConnections
+from ..config import ClientConfig, ClientSettings, ReadFrom, reads_any, settled
+from ..connections import Connections
 from ..faces import AsyncFace
 from ..queue import Queue
 from ..session import Session
@@ -51,20 +51,18 @@ class AsyncAdmin(GroupAdmin, AsyncFace):
         self,
         nameservers: str | None = None,
         *,
-        request_timeout_ms: int = 5_000,
         clock: Clock | None = None,
         connections: Connections | None = None,
+        **settings: Unpack[ClientSettings],
     ) -> None:
         """NAMESERVERS: host:port, separated by commas; None: $POCKETMQ_NAMESERVER, or 127.0.0.1:9876.
 
-        CLOCK and CONNECTIONS are for tests.
+        Settings are those of ClientConfig. CLOCK and CONNECTIONS are for tests.
         """
-        config = settled(ClientConfig, nameservers, {"request_timeout_ms": request_timeout_ms})
-        self._session = Session(
-            config, connections or GrpcConnections(), clock or SystemClock(), Random()
-        )
-        super().__init__(Brokers(self._session, request_timeout_ms), self._session.clock)
-        self._request_timeout_ms = request_timeout_ms
+        config = settled(ClientConfig, nameservers, settings)
+        self._session = Session(config, connections, clock or SystemClock(), Random())
+        super().__init__(Brokers(self._session, config.request_timeout_ms), self._session.clock)
+        self._request_timeout_ms = config.request_timeout_ms
 
     @cached_property
     def _finding(self) -> Finder:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from ...proto.errors import Disconnected, NotServed, PocketMQError
+from ...proto.errors import Disconnected, NotServed, PocketMQError, TlsFailed
 from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ..config import ConsumerConfig, ReadingConfig
@@ -66,7 +66,10 @@ class ConsumerParts:
 
 
 async def reach_name_server(parts: ConsumerParts, fail: Callable[[PocketMQError], object]) -> None:
-    """Ask until a name server has answered once; FAIL hears of it each time that none did for too long."""
+    """Ask until a name server has answered once; FAIL hears of it each time that none did for too long.
+
+    Where TLS is not agreed on, it hears at once: to wait is of no use.
+    """
     session, timeout_ms = parts.session, parts.config.nameserver_timeout_ms
     clock = session.clock
     began_ms, warned = clock.now_ms(), False
@@ -74,6 +77,8 @@ async def reach_name_server(parts: ConsumerParts, fail: Callable[[PocketMQError]
         try:
             await session.routes.brokers()
             return
+        except TlsFailed as error:
+            fail(error)
         except (Disconnected, NotServed) as error:
             silent_ms = clock.now_ms() - began_ms
             if not warned:

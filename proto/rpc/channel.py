@@ -5,9 +5,9 @@
         reply = await ask(request, timeout=5.0)
 
 All calls share one connection. While that is being made they wait; if it cannot be made, each of them fails with
-UNAVAILABLE, and the next call tries anew: whoever asks again and again pauses in between. When the server says GOAWAY,
-or is lost, the next call has a new connection made. `channels.Channel` says the rest. Not thread-safe: it belongs to
-the event loop that it is first used on.
+UNAVAILABLE, and the next call tries anew: whoever asks again and again pauses in between, and does not after a
+HandshakeFailed, which would come again. When the server says GOAWAY, or is lost, the next call has a new connection
+made. `channels.Channel` says the rest. Not thread-safe: it belongs to the event loop that it is first used on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ import ssl
 from base64 import b64encode
 from typing import Any, Final
 
-from .channels import ChannelClosed, Deserialize, Metadata, Serialize, StatusCode
+from .channels import (
+    CallFailed,
+    ChannelClosed,
+    Deserialize,
+    HandshakeFailed,
+    Metadata,
+    Serialize,
+    StatusCode,
+)
 from .client_calls import (
     CLOSED,
     ClientCall,
@@ -28,7 +36,7 @@ from .client_calls import (
     decoded,
     too_large,
 )
-from .client_link import ClientLink, reason_of, too_many
+from .client_link import ClientLink, disagrees_on_tls, reason_of, too_many
 from .hpack import Field, flaw_of
 from .limits import ChannelLimits
 from .protocol import with_prefix
@@ -113,17 +121,19 @@ class Http2Channel:
             )
 
     async def _connect(self) -> None:
-        link, reason = None, ""
+        link, reason, kind = None, "", CallFailed
         try:
             link = await self._reach()
         except OSError as error:
             reason = reason_of(error)
+            if disagrees_on_tls(error):
+                kind = HandshakeFailed
         finally:
             self._connecting = None
         waiting, self._waiting = self._waiting, []
         if link is None:
             for call in waiting:
-                call.end(Status(StatusCode.UNAVAILABLE, f"failed to connect: {reason}"))
+                call.end(Status(StatusCode.UNAVAILABLE, f"failed to connect: {reason}", (), kind))
             return
         self._link = link
         self._links.add(link)

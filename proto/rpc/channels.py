@@ -79,6 +79,10 @@ class CallFailed(Exception):
         return self._trailing
 
 
+class HandshakeFailed(CallFailed):
+    """The server and this side did not agree on TLS: another try has no other end until somebody changes a setting."""
+
+
 class ChannelClosed(CallFailed):
     """The channel was closed: before the call, or amid it."""
 

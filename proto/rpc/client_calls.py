@@ -55,10 +55,11 @@ class Status(NamedTuple):
     code: StatusCode
     details: str = ""
     trailing: Metadata = ()
+    kind: type[CallFailed] = CallFailed
 
     def failure(self) -> CallFailed:
         """Return the error that it is."""
-        return ChannelClosed() if self is CLOSED else CallFailed(*self)
+        return ChannelClosed() if self is CLOSED else self.kind(*self[:3])
 
 
 #: Nobody waits for the answer any more: the caller broke it off, or its channel was closed.

@@ -41,6 +41,15 @@ READ_BYTES: Final = 256 * 1024
 #: What may wait to be written before bodies wait elsewhere.
 WRITE_BYTES: Final = 256 * 1024
 _ALIVE: Final = b"alive?  "
+#: How records of TLS begin that a server may open with: alerts, handshakes.
+_TLS_RECORDS: Final = (0x15, 0x16)
+#: OpenSSL's words for what an operator can do something about, in plainer ones.
+_TLS_REASONS: Final = {
+    "WRONG_VERSION_NUMBER": "the server speaks plaintext at this port: connect without TLS",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the server wants a certificate from whoever connects",
+    "TLSV1_ALERT_UNKNOWN_CA": "the server does not believe the certificate that it was shown: unknown authority",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the certificate that the server was shown has expired",
+}
 #: The next address of a name is tried beside one that has not answered by then (RFC 8305 §5).
 _NEXT_ADDRESS_S: Final = 0.25
 
@@ -48,12 +57,16 @@ _NEXT_ADDRESS_S: Final = 0.25
 class ClientLink(asyncio.BufferedProtocol):
     """A connection to a server. The event loop owns it."""
 
-    def __init__(self, limits: ChannelLimits, leaving: Callable[[ClientLink], None]) -> None:
-        """LEAVING is told when new calls are to go elsewhere."""
+    def __init__(
+        self, limits: ChannelLimits, leaving: Callable[[ClientLink], None], *, is_secure: bool
+    ) -> None:
+        """LEAVING is told when new calls are to go elsewhere. IS_SECURE: there is TLS below."""
         self._limits = limits
         self._leaving = leaving
         self._loop = asyncio.get_running_loop()
         self._http2 = ClientConnection(limits.connection, self._now_ms())
+        self._is_secure = is_secure
+        self._has_heard = False
         self._transport: Any = None
         self._view = memoryview(bytearray(READ_BYTES))
         self._calls: dict[int, ClientCall] = {}
@@ -86,7 +99,7 @@ class ClientLink(asyncio.BufferedProtocol):
             raise ValueError(f"{address[:60]!r} is no host:port")
         host = host.strip("[]")
         transport, link = await asyncio.get_running_loop().create_connection(
-            lambda: cls(limits, leaving),
+            lambda: cls(limits, leaving, is_secure=tls is not None),
             host,
             int(port),
             ssl=tls,
@@ -139,8 +152,12 @@ class ClientLink(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._look_later.cancel()
         reason = self._reason or (reason_of(exc) if exc is not None else "the server closed it")
+        if exc is None and not (self._ready.done() or self._is_secure or self._has_heard):
+            reason += " without a word: does it take TLS alone?"
         if not self._ready.done():
-            self._ready.set_exception(ConnectionError(reason))
+            # A server that wants another certificate says so when this side takes the handshake for over (TLS 1.3).
+            told = exc if isinstance(exc, ssl.SSLError) else ConnectionError(reason)
+            self._ready.set_exception(told)
         self._tell_leaving()
         self._end_all(Status(StatusCode.UNAVAILABLE, f"the connection was lost: {reason}"))
         if not self.closed.done():
@@ -150,7 +167,10 @@ class ClientLink(asyncio.BufferedProtocol):
 
     def _on_bytes(self, data: bytes) -> None:
         now_ms = self._now_ms()
-        self._heard_ms = now_ms
+        self._heard_ms, self._has_heard = now_ms, True
+        if not (self._is_secure or self._ready.done()) and data[0] in _TLS_RECORDS:
+            self._refused_plaintext()
+            return
         if self._asked:
             self._asked = False
             self._look_in(self._limits.keepalive_ms)
@@ -203,11 +223,20 @@ class ClientLink(asyncio.BufferedProtocol):
     def _on_end(self, event: ClientEvent) -> None:
         """Have new calls go elsewhere: the server said GOAWAY, or does not keep to HTTP/2 and is given up."""
         if isinstance(event, GoAwayReceived):
+            if event.code == ErrorCode.INADEQUATE_SECURITY and not self._ready.done():
+                self._refused_plaintext()
             self._reason = event.reason or f"GOAWAY with code {event.code}"
         elif isinstance(event, ConnectionEnded):
             self._reason = f"the server does not keep to HTTP/2: {event.reason}"
             self._end_all(Status(StatusCode.UNAVAILABLE, self._reason))
         self._tell_leaving()
+
+    def _refused_plaintext(self) -> None:
+        """Give up: the server takes TLS alone."""
+        self._ready.set_exception(
+            ssl.SSLError(1, "the server takes no plaintext at this port: connect with TLS")
+        )
+        self._transport.abort()
 
     def _end_all(self, status: Status) -> None:
         calls, self._calls = self._calls, {}
@@ -370,10 +399,20 @@ def too_many(limits: ChannelLimits) -> Status:
     )
 
 
+def disagrees_on_tls(error: Exception) -> bool:
+    """Will connecting end with ERROR again, because of what the two sides believe and speak?"""
+    return isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError)
+
+
 def reason_of(error: Exception) -> str:
     """Return why ERROR came: the words of TLS, or of the operating system where asyncio wraps them."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"TLS failed: the server's certificate is not believed: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
-        return f"TLS failed: {getattr(error, 'verify_message', '') or error.reason or error}"
+        reason = getattr(error, "reason", None) or ""
+        return (
+            f"TLS failed: {_TLS_REASONS.get(reason) or reason.lower().replace('_', ' ') or error}"
+        )
     if isinstance(error, OSError) and error.errno is not None:
         return os.strerror(error.errno) if error.errno > 0 else error.strerror or str(error)
     return str(error) or type(error).__name__

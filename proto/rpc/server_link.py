@@ -25,6 +25,7 @@ from typing import Any, Final, Protocol
 
 from .connection import ServerConnection
 from .conversation import NO_CALLS, ServerConversation
+from .frames import ErrorCode, goaway, settings
 from .incoming import PingAnswered
 from .limits import ConnectionLimits, Limits
 from .listening import address_of
@@ -140,6 +141,13 @@ _HEAD_END: Final = b"\r\n\r\n"
 _TLS: Final = 0x16
 _HTTP2: Final = ord("P")
 _HTTP: Final = b"GH"
+#: Answers to who does not speak TLS where it must be spoken, by the first byte; and to who does where it is not: not
+#: TLS either, by which every client tells that there is none.
+_NO_PLAINTEXT: Final = {
+    _HTTP2: settings({}) + goaway(0, ErrorCode.INADEQUATE_SECURITY, "this port takes TLS alone"),
+    **dict.fromkeys(_HTTP, b"HTTP/1.1 400 Bad Request\r\n\r\nthis port takes TLS alone\n"),
+}
+_NO_TLS: Final = b"HTTP/1.1 400 Bad Request\r\n\r\nthis port takes plaintext alone\n"
 _ALIVE: Final = b"alive?  "
 _LEAVING: Final = b"leaving "
 
@@ -226,7 +234,7 @@ class ServerLink(asyncio.BufferedProtocol):
         kind = self._first[0]
         if self._server.secure_only and kind != _TLS and not self._wire.is_secure:
             logger.debug("plaintext refused peer=%s", self.peer)
-            self.abort("plaintext")
+            self._refuse(_NO_PLAINTEXT.get(kind, b""), "plaintext")
         elif kind == _HTTP2:
             self._speak_http2()
         elif kind in _HTTP and self._server.page is not None:
@@ -237,9 +245,16 @@ class ServerLink(asyncio.BufferedProtocol):
             self._transport.pause_reading()
             self._limit_to(self._server.limits.handshake_timeout_ms, "slow handshake")
             self._server.spawn(self._secure())
+        elif kind == _TLS and not self._wire.is_secure:
+            self._refuse(_NO_TLS, "TLS, which is not served")
         else:
             logger.debug("connection of no known kind first_byte=%d", kind)
             self.abort("neither HTTP nor TLS")
+
+    def _refuse(self, answer: bytes, reason: str) -> None:
+        """Say ANSWER, and close for REASON."""
+        self._transport.write(answer)
+        self._linger(reason)
 
     async def _secure(self) -> None:
         """Begin TLS, with a certificate that may have to be made first."""
@@ -257,12 +272,16 @@ class ServerLink(asyncio.BufferedProtocol):
         try:
             plain = self._wire.plain(data)
         except ssl.SSLError as error:
-            logger.debug("TLS failed peer=%s reason=%s", self.peer, error.reason)
-            self.end_reason = "TLS failed"
-            self._transport.close()
+            if self._is_lingering:
+                self._discard(data)
+            else:
+                logger.debug("TLS failed peer=%s reason=%s", self.peer, error.reason)
+                self._linger("TLS failed")  # The alert is to arrive, which a reset might overtake.
             return
         if plain:
             self._take(plain)
+        if self._wire.is_over:
+            self._transport.close()
 
     def _speak_http2(self) -> None:
         server = self._server
@@ -511,6 +530,8 @@ class TlsSession:
         self._outgoing = ssl.MemoryBIO()
         self._session = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._is_open = False
+        #: The peer has said that nothing follows, and was answered: it waits for the end.
+        self.is_over = False
 
     def receive(self, data: bytes) -> bytes:
         """Take DATA from the peer and return the plaintext that it completes; there may be something to `take`."""
@@ -525,10 +546,12 @@ class TlsSession:
 
     def _read_all(self) -> bytes:
         pieces: list[bytes] = []
-        # The rest is to come, or the peer sends no more: its end of the socket tells.
-        with contextlib.suppress(ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+        with contextlib.suppress(ssl.SSLWantReadError):  # The rest is to come.
             while piece := self._session.read(_READ_BYTES):
                 pieces.append(piece)
+            self.is_over = True
+            with contextlib.suppress(ssl.SSLError):
+                self._session.unwrap()
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def send(self, data: bytes) -> None:
@@ -553,6 +576,11 @@ class Wire:
     def is_secure(self) -> bool:
         """Has TLS begun?"""
         return self._tls is not None
+
+    @property
+    def is_over(self) -> bool:
+        """Has the peer ended TLS?"""
+        return self._tls is not None and self._tls.is_over
 
     @property
     def unsent(self) -> int:

@@ -14,6 +14,7 @@ from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import MasterFenced, Overloaded, PocketMQError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.rpc import Stream, bidi, service
+from pocketmq.proto.rpc.channel import Http2Channel
 
 PERIOD_MS = 30_000
 
@@ -81,7 +82,9 @@ class Rig:
         self.topics: dict[str, int] = {}
         self.changed: dict[int, set[str]] = {}
         state = RegistrationState(self.head, self.names, self.topic, self.changed.get)
-        self.registration = Registration(addresses, state, self.clock, Random(1), PERIOD_MS)
+        self.registration = Registration(
+            addresses, state, self.clock, Random(1), PERIOD_MS, Http2Channel
+        )
 
     def head(self) -> pb.BrokerRegistration:
         return pb.BrokerRegistration(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pocketmq.client import AsyncProducer, AsyncPullConsumer, Message
-from pocketmq.client.connections import BROKER, NAME_SERVER, GrpcConnections, dial
+from pocketmq.client.connections import BROKER, NAME_SERVER, GrpcConnections
 from pocketmq.proto.errors import (
     ClientClosed,
     Disconnected,
@@ -26,6 +26,7 @@ from pocketmq.proto.errors import (
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import NO_HOST, encode_run
+from pocketmq.proto.rpc.channel import Http2Channel
 
 from .fake_broker import bodies
 from .fake_cluster import FakeCluster, serve
@@ -253,7 +254,7 @@ async def test_a_channel_that_does_not_come_back_is_dialled_anew(
 
     def dial_elsewhere_first(address: str) -> Any:
         dialled.append(address)
-        return dial("127.0.0.1:1" if len(dialled) == 1 else address)
+        return Http2Channel("127.0.0.1:1" if len(dialled) == 1 else address)
 
     async def ask() -> None:
         await found.to(address).call(

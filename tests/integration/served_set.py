@@ -12,7 +12,6 @@ from typing import Any
 from pocketmq.broker.broker import Broker, Network
 from pocketmq.broker.certificates import Certificates
 from pocketmq.broker.client_port import ClientPort
-from pocketmq.broker.registration import dial
 from pocketmq.nameserver.nameserver import NameServer
 from pocketmq.proto.carrier_http2 import Http2Carrier
 from pocketmq.proto.clock import SystemClock
@@ -57,8 +56,8 @@ class ServedMember(Member):
             port=self.client_port,
             nameservers=(world.name_server.address,),
             registration_interval_ms=1_000,
-            tls=False,
             stop_grace_ms=200,
+            **world.broker_settings,
         )
 
         def build() -> Broker:
@@ -71,7 +70,12 @@ class ServedMember(Member):
         self.node = self.node_only(client_address=self.address, **settings)
         certificates = Certificates(config, disk, self.config.own_folder, world.clock)
         self.port_of_clients = ClientPort(
-            config, self.node, certificates, clock=world.clock, dial=dial, random=Random(self.id)
+            config,
+            self.node,
+            certificates,
+            clock=world.clock,
+            dial=config.peers.dial(),
+            random=Random(self.id),
         )
         self._carrier = Http2Carrier([self.node.methods()])
         await self._carrier.start("127.0.0.1", self.port)
@@ -93,8 +97,16 @@ class ServedMember(Member):
 class ServedSet(ReplicaSet):
     """COUNT replicas below FOLDER that register with NAME_SERVER."""
 
-    def __init__(self, folder: Path, count: int, name_server: NameServer, settings: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        count: int,
+        name_server: NameServer,
+        settings: Any,
+        broker_settings: dict[str, Any],
+    ) -> None:
         self.name_server = name_server
+        self.broker_settings = {"tls": False, **broker_settings}
         super().__init__(folder, count, {}, settings, lambda config: AppendingRoles())
         self.members = {
             one: ServedMember(self, one, plain.path, plain.port)
@@ -120,11 +132,20 @@ class ServedSet(ReplicaSet):
 
 
 @asynccontextmanager
-async def served_set(folder: Path, count: int = 3, **settings: Any) -> AsyncIterator[ServedSet]:
-    """Run COUNT replicas below FOLDER, and a name server."""
-    name_server = NameServer.build(nameserver_config(port=0), clock=SystemClock())
+async def served_set(
+    folder: Path,
+    count: int = 3,
+    *,
+    broker: dict[str, Any] | None = None,
+    nameserver: dict[str, Any] | None = None,
+    **settings: Any,
+) -> AsyncIterator[ServedSet]:
+    """Run COUNT replicas below FOLDER, and a name server; BROKER and NAMESERVER are settings of theirs."""
+    name_server = NameServer.build(
+        nameserver_config(port=0, **nameserver or {}), clock=SystemClock()
+    )
     await name_server.start()
-    world = ServedSet(folder, count, name_server, settings)
+    world = ServedSet(folder, count, name_server, settings, broker or {})
     try:
         await asyncio.gather(*(member.start() for member in world.members.values()))
         await world.whole()

@@ -12,6 +12,7 @@ from pocketmq.broker.service_v2.routes import endpoints_at
 from pocketmq.client import AsyncAdmin, AsyncProducer, AsyncPullConsumer, Message
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
+from pocketmq.proto.rpc import Channel
 from pocketmq.proto.rpc.channel import Http2Channel
 
 from ..broker.replication.replica_set import until
@@ -143,7 +144,7 @@ V2 = "/apache.rocketmq.v2.MessagingService/"
 CLIENT = (("x-mq-client-id", "c"), ("x-mq-client-version", "5.1.2"))
 
 
-async def asked(channel: Http2Channel, method: str, request: Any, reply_type: Any) -> Any:
+async def asked(channel: Channel, method: str, request: Any, reply_type: Any) -> Any:
     ask = channel.unary_unary(V2 + method, type(request).SerializeToString, reply_type.FromString)
     return await ask(request, timeout=30.0, metadata=CLIENT)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,7 +129,7 @@ async def test_what_followers_filter_and_find_is_what_the_master_would(tmp_path:
 async def test_a_range_is_read_whole_though_a_replica_dies_amid_it(
     tmp_path: Path, killed: str
 ) -> None:
-    settings = {"session_ms": SESSION_MS} if killed == "follower" else {}
+    settings: dict[str, Any] = {"session_ms": SESSION_MS} if killed == "follower" else {}
     async with served_set(tmp_path, min_in_sync=2, **settings) as world:
         await until_registered(world)
         servers = world.name_server.address

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -26,6 +28,7 @@ from pocketmq.proto.errors import (
 from pocketmq.proto.errors_wire import from_rpc_error
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
+from ..authority import Authority
 from ..served import nameserver_config
 
 PATH = "/pocketmq.v1.NameServer/"
@@ -338,3 +341,45 @@ async def test_a_stop_tells_the_brokers_and_is_quick() -> None:
         stopping = asyncio.ensure_future(server.stop(grace_s=30))
         assert type(await failure(stream)) is ShuttingDown
         await stopping
+
+
+async def test_new_files_of_the_certificate_are_shown_after_a_reload(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    chain, key = tmp_path / "chain.pem", tmp_path / "key.pem"
+
+    def write() -> str:
+        made = Authority().certificate()
+        chain.write_bytes(made.chain)
+        key.write_bytes(made.key)
+        return made.chain.decode()
+
+    first = write()
+    config = nameserver_config(port=0, tls_certificate=str(chain), tls_key=str(key))
+    server = NameServer.build(config, clock=SystemClock())
+    await server.start()
+
+    async def shown() -> str:
+        return await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", server.port))
+
+    assert await shown() == first
+    second = write()
+    server.reload_certificate()
+    assert await shown() == second
+    key.write_bytes(b"garbage")
+    server.reload_certificate()
+    assert await shown() == second
+    assert "certificate not reloaded reason=nameserver.tls_certificate" in caplog.text
+    await server.stop(0)
+
+
+def test_tls_alone_needs_a_certificate() -> None:
+    with pytest.raises(ConfigError, match=r"nameserver\.tls_only is true, but .* is empty"):
+        nameserver_config(tls_only=True)
+    with pytest.raises(ConfigError, match=r"nameserver\.tls_key is empty"):
+        nameserver_config(tls_certificate="chain.pem")
+    with pytest.raises(ConfigError, match=r"nameserver\.tls_certificate: nowhere\.pem cannot be"):
+        NameServer.build(
+            nameserver_config(tls_certificate="nowhere.pem", tls_key="nowhere.pem"),
+            clock=SystemClock(),
+        )

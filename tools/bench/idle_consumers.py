@@ -15,9 +15,10 @@ from typing import Any, Final
 
 from ...client import Admin
 from ...client.config import ReadingConfig
-from ...client.connections import BROKER, dial
+from ...client.connections import BROKER
 from ...client.consuming.membership import HEARTBEATS
 from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.rpc.channel import Http2Channel
 from .measure import BenchConditions, Figure
 from .servers import TOPIC, cpu_of_both, server_with_topic
 
@@ -86,7 +87,7 @@ class _Consumer:
     """One consumer: number N % GROUP_SIZE of its group."""
 
     def __init__(self, address: str, number: int) -> None:
-        self._channel: Any = dial(address)
+        self._channel: Any = Http2Channel(address)
         self._group = f"idle-{number // GROUP_SIZE}"
         self._queue = number % GROUP_SIZE
         self._member_id = f"consumer-{number}@idle"

@@ -33,6 +33,7 @@ from ..options import (
     read_from_option,
     recovery_option,
     stores_argument,
+    tls_options,
     watch_interval_ms,
     watch_options,
 )
@@ -61,6 +62,7 @@ _WRONG = frozenset(
     help=f"Ask the brokers of this cluster.  [default, without a STORE: {DEFAULT_NAME_SERVERS}]",
 )
 @read_from_option("look at the queues, and may be a moment behind")
+@tls_options
 @click.option("--group", metavar="PATTERN", help="Only these groups (G*, one*).")
 @click.option("--topic", metavar="PATTERN", help="Only these topics.")
 @click.option(

@@ -33,6 +33,7 @@ from ..options import (
     read_from_option,
     recovery_option,
     stores_argument,
+    tls_options,
 )
 from ..output import print_json, print_table
 from ..stores import RecoveryName
@@ -66,6 +67,7 @@ _FOUND: Final = 1
     show_envvar=True,
     help=f"Ask the brokers of this cluster.  [default, without a STORE: {DEFAULT_NAME_SERVERS}]",
 )
+@tls_options
 @click.option("--topic", metavar="PATTERN", default="*", help="Only these topics (orders*).")
 @click.option("--group", metavar="PATTERN", default="*", help="Only these groups.")
 @click.option(

@@ -11,7 +11,6 @@ from google.protobuf import json_format
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.groups import Groups
 from pocketmq.broker.neighbours import Neighbours
-from pocketmq.broker.registration import dial
 from pocketmq.broker.service_v2.routes import RouteQueries
 from pocketmq.broker.service_v2.service import SERVICE, ServiceV2
 from pocketmq.broker.service_v2.telemetry import Clients
@@ -20,6 +19,7 @@ from pocketmq.broker.topics import Topics
 from pocketmq.broker.transactions.listeners import Listeners
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
+from pocketmq.proto.rpc.channel import Http2Channel
 from pocketmq.store.config import StoreConfig
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
@@ -68,7 +68,7 @@ class Connected:
         self.clients = Clients(
             config, store, self.groups, self.timers, lambda: (OWN,), self.listeners
         )
-        neighbours = Neighbours(config.name, (), dial, self.clock.now_ms)
+        neighbours = Neighbours(config.name, (), Http2Channel, self.clock.now_ms)
         routes = RouteQueries(config.name, self.topics, self.groups, self.clients.reach, neighbours)
         self.sessions = self.clients.sessions
         self.clients.start()

@@ -11,12 +11,12 @@ from google.protobuf import json_format
 
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.parts import assemble
-from pocketmq.broker.registration import dial
 from pocketmq.broker.service_v2.service import CLIENT_ID, SERVICE
 from pocketmq.proto import private_pool
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from pocketmq.proto.record import Record, decode_record
+from pocketmq.proto.rpc.channel import Http2Channel
 from pocketmq.store.disk import Disk
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
@@ -59,7 +59,7 @@ class Served:
             clock=self.clock,
             wall=self.clock,
             random=Random(7),
-            dial=dial,
+            dial=Http2Channel,
         )
 
     async def __aenter__(self) -> Served:

@@ -12,8 +12,10 @@ import pytest
 
 from pocketmq.proto.rpc import Certificate, Server, StatusCode
 from pocketmq.proto.rpc.channel import Http2Channel
-from pocketmq.proto.rpc.channels import CallFailed
+from pocketmq.proto.rpc.channels import CallFailed, HandshakeFailed
+from pocketmq.proto.rpc.client_link import ClientLink
 from pocketmq.proto.rpc.frames import ACK, PING, PREFACE, frame, settings
+from pocketmq.proto.rpc.limits import ChannelLimits
 from pocketmq.proto.rpc.server_link import TlsSession
 
 from ...authority import Authority
@@ -116,7 +118,48 @@ async def test_a_server_without_tls_is_not_spoken_to() -> None:
     port = await server.start("127.0.0.1", 0)
     tls = OURS.certificate().client_context()
     async with Http2Channel(f"127.0.0.1:{port}", tls=tls) as channel:
-        with pytest.raises(CallFailed) as caught:
+        with pytest.raises(HandshakeFailed, match="speaks plaintext at this port") as caught:
             await unary(channel)(RUN(run_id=7), timeout=10)
     assert caught.value.code() is StatusCode.UNAVAILABLE
     await server.stop(0)
+
+
+async def test_a_server_that_takes_tls_alone_says_so_to_who_speaks_plaintext() -> None:
+    async with serving(OURS.certificate()) as address:
+        async with Http2Channel(address) as channel:
+            with pytest.raises(HandshakeFailed, match="takes no plaintext at this port"):
+                await unary(channel)(RUN(run_id=7), timeout=10)
+        reader, writer = await asyncio.open_connection(*address.split(":"))
+        writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+        said = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+    assert said.startswith(b"HTTP/1.1 400 ")
+    assert b"TLS alone" in said
+
+
+async def test_a_connection_that_is_lost_amid_the_handshake_may_be_made_later() -> None:
+    async def lose(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.close()
+
+    server = await asyncio.start_server(lose, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with Http2Channel(
+        f"127.0.0.1:{port}", tls=OURS.certificate().client_context()
+    ) as channel:
+        with pytest.raises(CallFailed) as caught:
+            await unary(channel)(RUN(run_id=7), timeout=10)
+    assert not isinstance(caught.value, HandshakeFailed)
+    server.close()
+    await server.wait_closed()
+
+
+async def test_the_end_of_tls_is_answered() -> None:
+    async with serving(OURS.certificate()) as address:
+        link = await ClientLink.open(
+            address, ChannelLimits(), lambda link: None, OURS.certificate().client_context()
+        )
+        link.close()
+        async with asyncio.timeout(20):  # asyncio waits 30 s for a server's last word.
+            await link.closed

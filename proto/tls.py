@@ -1,0 +1,188 @@
+"""What sides of a TLS connection show and believe, from files of their operators.
+
+A client believes the authorities in the PEM file `ca`, or those of the system, and checks that the server's certificate
+is for the host that it dialled. It shows the certificate in `cert` with `key`, if it has one. What it is not told it
+takes from the environment: POCKETMQ_TLS (1, true, yes, on; 0, false, no, off), POCKETMQ_CA, POCKETMQ_CERT and
+POCKETMQ_KEY. Naming an authority or a certificate turns TLS on, unless it is turned off.
+
+A server shows a certificate, with those between it and a root behind it, and its key.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from .. import __version__
+from .errors import ConfigError
+
+#: Imported where they are needed: most commands speak plaintext, and cryptography takes 100 ms.
+if TYPE_CHECKING:
+    import ssl
+
+    from cryptography import x509
+
+    from .rpc.channels import Channel, Dial
+    from .rpc.methods import Certificate
+
+TLS_VARIABLE: Final = "POCKETMQ_TLS"
+CA_VARIABLE: Final = "POCKETMQ_CA"
+CERT_VARIABLE: Final = "POCKETMQ_CERT"
+KEY_VARIABLE: Final = "POCKETMQ_KEY"
+TLS_VARIABLES: Final = (TLS_VARIABLE, CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE)
+_WORDS: Final = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trust:
+    """Whom a client believes, and what it shows; TLS None: whether an authority or a certificate is named."""
+
+    tls: bool | None = None
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+
+    def or_environment(self) -> Trust:
+        """Return this, and what it leaves open as the environment says. Raises ConfigError."""
+        word = os.environ.get(TLS_VARIABLE, "").strip().lower()
+        if word and word not in _WORDS:
+            raise ConfigError(
+                f"${TLS_VARIABLE} is {word!r:.40}: write 1 for TLS, or 0 for plaintext",
+                field="tls",
+                value=word,
+            )
+        tls, cert, key = self.tls, self.cert, self.key
+        if tls is None:
+            tls = True if self.ca or cert else _WORDS.get(word)
+        if not (cert or key):
+            cert, key = os.environ.get(CERT_VARIABLE, ""), os.environ.get(KEY_VARIABLE, "")
+        return Trust(tls=tls, ca=self.ca or os.environ.get(CA_VARIABLE, ""), cert=cert, key=key)
+
+    @property
+    def wanted(self) -> bool:
+        """Is it TLS?"""
+        return bool(self.ca or self.cert) if self.tls is None else self.tls
+
+    def context(self) -> ssl.SSLContext | None:
+        """Return what handshakes need; None: it is plaintext. Raises ConfigError for files that cannot be used."""
+        if bool(self.cert) != bool(self.key):
+            missing = "key" if self.cert else "cert"
+            raise ConfigError(
+                f"{missing} is empty: a certificate and its key are given together, or neither",
+                field=missing,
+            )
+        if not self.wanted:
+            return None
+        import ssl
+
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_COMPRESSION
+        context.set_alpn_protocols(["h2"])
+        if self.ca:
+            _load("ca", self.ca, partial(context.load_verify_locations, cafile=self.ca))
+        else:
+            context.load_default_certs()
+        if self.cert:
+            files = f"{self.cert} with {self.key}"
+            # A password is asked for where there is none to give: on the terminal.
+            load = partial(context.load_cert_chain, self.cert, self.key, password=_no_password)
+            _load("cert", files, load)
+        return context
+
+    def dial(self) -> Dial:
+        """Return what opens channels. Raises ConfigError."""
+        from .rpc.channel import Http2Channel
+
+        tls = self.context()
+
+        def dial(address: str) -> Channel:
+            return Http2Channel(address, user_agent=f"pocketmq/{__version__}", tls=tls)
+
+        return dial
+
+
+def _no_password() -> str:
+    raise ValueError("the key has a password: give one without")
+
+
+def _load(field: str, files: str, load: Callable[[], None]) -> None:
+    """Do LOAD, which reads FILES; raise ConfigError, with the name of FIELD, if they are of no use."""
+    try:
+        load()
+    except (OSError, ValueError) as error:  # ssl's errors are OSErrors.
+        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+        raise ConfigError(
+            f"{field}: {files} cannot be used: {str(reason).lower().replace('_', ' ')}; PEM files are wanted",
+            field=field,
+            value=files,
+        ) from error
+
+
+# --- servers
+
+
+def check_tls(section: str, certificate: str, key: str) -> None:
+    """Raise ConfigError unless SECTION.tls_certificate and SECTION.tls_key are both given, or neither."""
+    if bool(certificate) != bool(key):
+        missing = "tls_key" if certificate else "tls_certificate"
+        raise ConfigError(
+            f"{section}.{missing} is empty: a certificate and its key are set together, or neither",
+            field=missing,
+        )
+
+
+def read_certificate(
+    read: Callable[[str], bytes], section: str, chain_path: str, key_path: str, names: str = "tls_"
+) -> Certificate:
+    """Return what the operator's files hold, which READ reads.
+
+    Settings SECTION.tls_certificate and .tls_key, or what else NAMES begins them with, name the files.
+    """
+    from .rpc.methods import Certificate
+
+    chain_field = f"{names}certificate"
+    chain = read_pem(read, section, chain_field, chain_path)
+    key = read_pem(read, section, f"{names}key", key_path)
+    try:
+        parsed_certificate(chain, key)
+    except ValueError as error:
+        raise ConfigError(
+            f"{section}.{chain_field}: {chain_path} with {key_path} cannot be used:"
+            f" {error}; both are PEM files, the key without a password",
+            field=chain_field,
+        ) from error
+    return Certificate(chain=chain, key=key)
+
+
+def read_pem(read: Callable[[str], bytes], section: str, field: str, path: str) -> bytes:
+    """Return the bytes at PATH, which setting SECTION.FIELD names. Raises ConfigError."""
+    try:
+        return read(path)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConfigError(
+            f"{section}.{field}: {path} cannot be read: {reason}", field=field
+        ) from error
+
+
+def parsed_certificate(chain: bytes, key: bytes) -> x509.Certificate:
+    """Return the first certificate of CHAIN; raise ValueError unless KEY is its key."""
+    from cryptography import x509
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    certificate = x509.load_pem_x509_certificates(chain)[0]
+    try:
+        private = load_pem_private_key(key, password=None)
+    except (TypeError, UnsupportedAlgorithm) as error:  # It has a password, or is of no known kind.
+        raise ValueError(str(error)) from error
+    if private.public_key() != certificate.public_key():
+        raise ValueError("the key is not that of the certificate")
+    return certificate
