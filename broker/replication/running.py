@@ -391,6 +391,8 @@ class RunningReplica:
         if frame.HasField("state"):
             self._give(lambda core: self._take_state(core, link, frame.state))
             return self._idle_later()
+        if frame.HasField("save"):
+            self._give(lambda core: self._save_state(link))
         self._give(lambda core: core.reply(link, frame, self.now_ms()))
         if frame.HasField("bytes"):
             self._heard = _Heard(link, frame.bytes.confirm)
@@ -406,6 +408,10 @@ class RunningReplica:
             self._state.take(link, state, core.epoch_seen, core.confirm)
         except InvalidArgument as error:
             return [effects.CloseLink(link, error.message)]
+        return []
+
+    def _save_state(self, link: int) -> list[effects.Effect]:
+        self._state.save(link)
         return []
 
     def connected(self, master: int, link: int) -> None:

@@ -59,7 +59,7 @@ logger = logging.getLogger(__name__)
 
 HELD_BYTES_MAX: Final = 2 * STATE_SIZE_MAX
 SET_ASIDE_FOLDER: Final = "set-aside"
-#: A file is written at most so often, and for at most one in _SHARE of the time.
+#: Unless a hand-over waits, a file is written at most so often, and for at most one in _SHARE of the time.
 _SAVE_MS: Final = 100
 _SHARE: Final = 10
 #: Of timed messages that are entered in a tick: some milliseconds each.
@@ -266,14 +266,29 @@ class StateSink:
         now_ms = self._now_ms()
         self._timers.go_on(_TIMER_PAGES)
         self._topics.delete_queues(self._store.max_log_offset)
-        for name, part in self._parts.items():
-            lacks = self._applied[name] != self._safe[name] and not part.is_kept
-            if lacks and name not in self._saving and now_ms >= self._save_after_ms.get(name, 0):
+        for name in self._unsaved():
+            if now_ms >= self._save_after_ms.get(name, 0):
                 self._save(name)
         if now_ms - self._tables_ms >= _TABLES_MS:
             self._tables_ms = now_ms
             for kept in self._kept:
                 kept.table.tick()
+
+    def _unsaved(self) -> list[str]:
+        """Return which files have what no save will acknowledge."""
+        return [
+            name
+            for name, part in self._parts.items()
+            if self._applied[name] != self._safe[name]
+            and not part.is_kept
+            and name not in self._saving
+        ]
+
+    def save(self) -> None:
+        """Write what was taken in at once, however often that was done of late: a hand-over waits for it."""
+        for name in self._unsaved():
+            self._save(name)
+        self._timers.go_on(_TIMER_PAGES)
 
     # --- ending
 

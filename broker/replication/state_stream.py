@@ -7,6 +7,7 @@ byte of the log; from then on frames of state and of the log share the link, in 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from ...proto.clock import Readings
 from ...proto.errors import MasterFenced
@@ -15,6 +16,9 @@ from ...store.message_store import MessageStore
 from .follower_view import FollowerTables
 from .state_sink import StateSink
 from .state_source import StatePart, StateSource
+
+#: Who is about to be master is asked so often to have all on its device.
+_ASK_MS: Final = 20
 
 
 class StateStream:
@@ -33,6 +37,7 @@ class StateStream:
         self._hellos: dict[int, pb.FollowHello] = {}
         #: Who was answered with a Begin.
         self._begun: set[int] = set()
+        self._asked_ms = 0
 
     # --- following
 
@@ -64,6 +69,11 @@ class StateStream:
         """The master of EPOCH sent STATE over LINK; raises InvalidArgument and StoreError as the sink does."""
         if link == self._upstream and self._sink is not None and state.epoch == epoch:
             self._sink.take(state, confirm)
+
+    def save(self, link: int) -> None:
+        """The master at LINK wants all that it told on the device: this replica is about to be master."""
+        if link == self._upstream and self._sink is not None:
+            self._sink.save()
 
     def confirmed(self, confirm: int) -> None:
         """The log is confirmed here up to CONFIRM. Raises StoreError."""
@@ -147,8 +157,16 @@ class StateStream:
         """Tell followers all that has changed; return whether REPLICA, which is about to be master, has it."""
         if self._source is None:
             return True
-        self._send_states(self._source.changed(self._clock.now_ms(), all_now=True))
-        return self._source.has_everything(replica)
+        now_ms = self._clock.now_ms()
+        self._send_states(self._source.changed(now_ms, all_now=True))
+        if self._source.has_everything(replica):
+            return True
+        if now_ms - self._asked_ms >= _ASK_MS:
+            self._asked_ms = now_ms
+            for link in self._begun:
+                if self._hellos[link].replica_id == replica:
+                    self._send(link, pb.FollowReply(save=pb.FollowSave()))
+        return False
 
     def _tell_changes(self) -> None:
         if self._source is not None:

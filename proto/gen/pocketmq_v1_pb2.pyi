@@ -1386,6 +1386,10 @@ class FollowStateAck(_message.Message):
     version: int
     def __init__(self, file: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
 
+class FollowSave(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class FollowRequest(_message.Message):
     __slots__ = ("hello", "cut", "ack", "state_ack")
     HELLO_FIELD_NUMBER: _ClassVar[int]
@@ -1399,14 +1403,16 @@ class FollowRequest(_message.Message):
     def __init__(self, hello: _Optional[_Union[FollowHello, _Mapping]] = ..., cut: _Optional[_Union[FollowCut, _Mapping]] = ..., ack: _Optional[_Union[FollowAck, _Mapping]] = ..., state_ack: _Optional[_Union[FollowStateAck, _Mapping]] = ...) -> None: ...
 
 class FollowReply(_message.Message):
-    __slots__ = ("begin", "bytes", "state")
+    __slots__ = ("begin", "bytes", "state", "save")
     BEGIN_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    SAVE_FIELD_NUMBER: _ClassVar[int]
     begin: FollowBegin
     bytes: FollowBytes
     state: FollowState
-    def __init__(self, begin: _Optional[_Union[FollowBegin, _Mapping]] = ..., bytes: _Optional[_Union[FollowBytes, _Mapping]] = ..., state: _Optional[_Union[FollowState, _Mapping]] = ...) -> None: ...
+    save: FollowSave
+    def __init__(self, begin: _Optional[_Union[FollowBegin, _Mapping]] = ..., bytes: _Optional[_Union[FollowBytes, _Mapping]] = ..., state: _Optional[_Union[FollowState, _Mapping]] = ..., save: _Optional[_Union[FollowSave, _Mapping]] = ...) -> None: ...
 
 class ReplicaStatusRequest(_message.Message):
     __slots__ = ()

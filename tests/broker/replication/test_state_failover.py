@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pocketmq.broker.replication import node, state_sink
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.tools.lag.cold import store_rows
 from pocketmq.tools.stores.cold_store import open_cold
@@ -109,15 +110,20 @@ async def test_a_tenth_of_a_second_of_progress_comes_again_at_most(tmp_path: Pat
         assert safe <= found <= 60
 
 
-async def test_nothing_comes_again_after_a_hand_over(tmp_path: Path) -> None:
+async def test_nothing_comes_again_after_a_hand_over_which_waits_for_no_regular_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_sink, "_SAVE_MS", 3_600_000)
+    monkeypatch.setattr(node, "_STATE_MS", 3_600_000)
     async with broker_set(tmp_path, min_in_sync=2) as world:
         old = await world.whole()
         async with peer_of(old) as peer:
             await peer.create_topic()
             await peer.produce(run_of([b"m"] * 90, durability=pb.REPLICAS))
-            for offset in range(1, 61):
-                await commit(peer, offset)
-        other = next(one for one in world.up if one is not old)
+            await commit(peer, 30)
+            other = next(one for one in world.up if one is not old)
+            await until(lambda: old.running.has_state(other.id))
+            await commit(peer, 60)
         await old.node.hand_over(other.id, 10_000)
         assert await world.master() is other
         async with peer_of(other) as peer:
