@@ -44,7 +44,7 @@ Prepare = Callable[[Run], Run]
 #: Properties of what is not simply stored in its queue.
 _SPECIAL: Final = (*names.ASKING_NAMES, names.TRANSACTION_PREPARED, names.TIMER_DELETE_KEY)
 #: Types of messages, what makes a message one, and how it is sent; the later ones win.
-_TYPES: Final = ("NORMAL", "LITE", "PRIORITY", "FIFO", "DELAY", "TRANSACTION")
+MESSAGE_TYPES: Final = ("NORMAL", "LITE", "PRIORITY", "FIFO", "DELAY", "TRANSACTION")
 _ASKED_BY: Final[tuple[tuple[str, ...], ...]] = (
     (),
     (names.LITE_TOPIC,),
@@ -61,8 +61,15 @@ _MADE_BY: Final = (
     "with delay=…, deliver_at=… or delay_level=…",
     "in a transaction",
 )
-#: One of these bytes is in every record with such a property.
-_HINTS: Final = (b"DELAY", b"TIMER_DEL", b"TRAN_MSG")
+#: What makes a message that is simply stored none of the type NORMAL.
+_TYPING: Final = (names.LITE_TOPIC, names.PRIORITY, names.SHARDING_KEY)
+#: One of these bytes is in every record with such a property, or that of a type.
+_HINTS: Final = (
+    b"DELAY",
+    b"TIMER_DEL",
+    b"TRAN_MSG",
+    *(name.encode() for name in _TYPING),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +77,14 @@ class Admitted:
     """A run that may be stored.
 
     as_sent: was it not encoded again?  plain: all of it is simply stored in its queue;
-    halves: which are half messages, None: none is.
+    halves: which are half messages, None: none is;  normal: is all of it of the type NORMAL?
     """
 
     run: Run
     as_sent: bool
     plain: bool
     halves: Flags | None
+    normal: bool
 
 
 def admit(records: bytes, sizes: Sequence[int], topic: str, queue: int) -> Admitted:
@@ -94,14 +102,14 @@ def admit(records: bytes, sizes: Sequence[int], topic: str, queue: int) -> Admit
     return _judged(run, as_sent=as_sent, checked=False)
 
 
-def admit_own(run: Run, *, plain: bool) -> Admitted:
+def admit_own(run: Run, *, plain: bool, normal: bool) -> Admitted:
     """Return RUN, which the broker itself encoded from what was sent, as it may be stored.
 
-    PLAIN: none of its messages is delayed or a half message. Raises InvalidArgument for what cannot be delivered as
-    asked.
+    PLAIN: none of its messages is delayed or a half message. NORMAL: nor is any of another type. Raises InvalidArgument
+    for what cannot be delivered as asked.
     """
     if plain:
-        return Admitted(run, True, True, None)
+        return Admitted(run, True, True, None, normal)
     return _judged(run, as_sent=True, checked=True)
 
 
@@ -110,7 +118,9 @@ def _judged(run: Run, *, as_sent: bool, checked: bool) -> Admitted:
 
     CHECKED: none of it says that it is part of a transaction.
     """
-    plain = not (run.may_have(_HINTS) and any(run.properties.has(name) for name in _SPECIAL))
+    may_be_special = run.may_have(_HINTS)
+    plain = not (may_be_special and any(run.properties.has(name) for name in _SPECIAL))
+    normal = plain and not (may_be_special and any(run.properties.has(name) for name in _TYPING))
     halves = None if plain else _halves(run)
     if not checked:
         _check_transactions(run.columns, halves)
@@ -118,7 +128,7 @@ def _judged(run: Run, *, as_sent: bool, checked: bool) -> Admitted:
         _check_recalls(run.properties)
         if halves is not None:
             _check_delays(run.properties, halves)
-    return Admitted(run, as_sent, plain, halves)
+    return Admitted(run, as_sent, plain, halves, normal)
 
 
 def ways(
@@ -168,21 +178,14 @@ def check_type(admitted: Admitted, type_name: str) -> None:
     What a message is goes by what it has, as for official clients (service_v2/messages.py). Topics are NORMAL
     unless somebody says otherwise: they take all from our own clients, as from Apache's classic ones.
     """
-    if type_name not in _TYPES[1:]:
+    if type_name not in MESSAGE_TYPES[1:]:
         return
-    run, wanted = admitted.run, _TYPES.index(type_name)
-    ranges = run.properties
-    kinds = np.zeros(len(run), np.int8)
-    for kind, asking in enumerate(_ASKED_BY):
-        for name in asking:
-            if ranges.has(name):
-                kinds[ranges.find(name)[1] > 0] = kind
-    if admitted.halves is not None:
-        kinds[admitted.halves] = _TYPES.index("TRANSACTION")
+    run, wanted = admitted.run, MESSAGE_TYPES.index(type_name)
+    kinds = types_of(admitted)
     wrong = np.flatnonzero(kinds != wanted)
     if len(wrong):
         index = int(wrong[0])
-        found, wanted_name = _TYPES[kinds[index]], _TYPES[wanted]
+        found, wanted_name = MESSAGE_TYPES[kinds[index]], MESSAGE_TYPES[wanted]
         raise InvalidArgument(
             f"topic {run.topic!r} takes {wanted_name} messages (message.type), and record {index} is {found}: send it"
             f" {_MADE_BY[wanted]}, or to a topic of its type, NORMAL or MIXED"
@@ -192,6 +195,20 @@ def check_type(admitted: Admitted, type_name: str) -> None:
             value=found,
             index=index,
         )
+
+
+def types_of(admitted: Admitted) -> NDArray[np.int8]:
+    """Return what each of the messages that were ADMITTED is, as its place among MESSAGE_TYPES."""
+    run = admitted.run
+    ranges = run.properties
+    kinds = np.zeros(len(run), np.int8)
+    for kind, asking in enumerate(_ASKED_BY):
+        for name in asking:
+            if ranges.has(name):
+                kinds[ranges.find(name)[1] > 0] = kind
+    if admitted.halves is not None:
+        kinds[admitted.halves] = MESSAGE_TYPES.index("TRANSACTION")
+    return kinds
 
 
 # --- what the records are

@@ -26,6 +26,7 @@ from ..store.flush import tell
 from ..store.log_writer import Appended
 from ..store.message_store import MessageStore
 from .replication.mastership import Mastership
+from .traffic import TrafficCounts
 
 #: Told the (topic, queue) of messages that were stored.
 Listener = Callable[[], None]
@@ -42,8 +43,11 @@ class Appends:
         store: MessageStore,
         notify: Callable[[Key], object],
         mastership: Mastership | None = None,
+        traffic: TrafficCounts | None = None,
     ) -> None:
         """NOTIFY wakes the fetches that wait for a queue. MASTERSHIP: None without replicas."""
+        #: Where those who append count what came in.
+        self.traffic = TrafficCounts() if traffic is None else traffic
         self._store = store
         self._notify = notify
         self.mastership = mastership

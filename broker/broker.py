@@ -18,6 +18,7 @@ import logging
 import resource
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random, SystemRandom
 from typing import Final
 
@@ -41,13 +42,15 @@ from ..store.state_files import StateFile
 from .certificates import Certificates
 from .client_port import ClientPort, port_limits
 from .config import BrokerConfig
-from .metrics import MetricsPage, PageFigure, figures
+from .metrics import client_figures, figures
+from .metrics_page import MetricsPage, PageFigure
 from .parts import BrokerParts, assemble
 from .producers.producers import PRODUCERS_TICK_MS
 from .registration import Registration, RegistrationState
 from .replication.answering import as_master
 from .replication.apache_followers import ApacheFollowers
 from .replication.mastership import Mastership
+from .rocketmq_metrics import RocketMQFigures
 from .service_v1 import BrokerService, topic_message
 from .timers import TimerClock
 from .virtual_time import Mark, advance, begin, is_virtual, keep_mark
@@ -316,7 +319,9 @@ class Broker:
         if self._mastership is not None:
             conditions[MASTER] = lambda: True
         services = PortServices(table, lambda: carrier, conditions)
-        page = MetricsPage(self._figures, parts.client_metrics)
+        rocketmq = RocketMQFigures(parts, self._status, self._config.metrics_series_max)
+        clients = partial(client_figures, parts.client_metrics)
+        page = MetricsPage([self._figures, clients, rocketmq])
         carrier = self._network.carrier(services.methods, self._config, self._certificates, page)
         mark = keep_mark(self._clock, self._disk, self._store_config)
         self._running = _Running(parts=parts, mark=mark, carrier=carrier, health=services.health)

@@ -139,6 +139,8 @@ class BrokerConfig:
     clients_max: int = 20_000
     #: Do they send what they measure here, for `/metrics`?
     client_metrics: bool = True
+    #: Series of one kind on `/metrics`: topics by type, or groups by topic; of further ones is told how many they are.
+    metrics_series_max: int = 20_000
     #: How far ahead they may have a message delivered (Apache's maxDelayTimeMills); delay_max_ms bounds it, too.
     v2_delay_max_ms: int = 86_400_000
 
@@ -271,6 +273,7 @@ _LEAST: Final = {
     "pop_in_flight_max": 1,
     "invisible_ms_min": 1,
     "clients_max": 1,
+    "metrics_series_max": 1,
     "v2_delay_max_ms": 0,
     "offsets_persist_interval_ms": 100,
     "stop_grace_ms": 0,

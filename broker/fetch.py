@@ -26,7 +26,6 @@ from ..proto.record import FIXED_SIZE_V4
 from ..store.message_store import MessageStore
 from ..store.slices import Slices
 from .accounts.account import QueueLook
-from .accounts.accounts import Accounts
 from .config import BrokerConfig
 from .filters import FilterChoice, Filters, Mask, choice_of, share_of_turn
 from .offsets import Offsets
@@ -108,7 +107,7 @@ class Fetches:
         limits = limits_of(request, self._config)
         choice = choice_of(request.filter) if request.HasField("filter") else None
         if choice is None:
-            return _Fetch(request, limits, self._store, self._filters.accounts, done)
+            return _Fetch(request, limits, self._store, self._filters, done)
         return FilteredFetch(request, limits, choice, self._store, self._filters, done)
 
     def _note(self, request: pb.FetchRequest) -> pb.FetchReply:
@@ -163,8 +162,8 @@ class _Fetch:
     """One fetch: an operation of the purgatory."""
 
     __slots__ = (
-        "_accounts",
         "_done",
+        "_filters",
         "_limits",
         "_log_offset_enough",
         "_request",
@@ -177,13 +176,13 @@ class _Fetch:
         request: pb.FetchRequest,
         limits: FetchLimits,
         store: MessageStore,
-        accounts: Accounts,
+        filters: Filters,
         done: Done,
     ) -> None:
         self._request = request
         self._limits = limits
         self._store = store
-        self._accounts = accounts
+        self._filters = filters
         self._done = done
         self._seen: Slices | None = None
         #: While less of the log than that may be seen there cannot be enough: no try is repeated in vain.
@@ -213,12 +212,16 @@ class _Fetch:
     def _answer(self, reply: pb.FetchReply) -> None:
         request, seen = self._request, self._seen
         if request.group and seen is not None:
+            if len(seen):
+                self._filters.traffic.delivered(
+                    request.group, request.topic, len(seen), len(seen.records)
+                )
             key, end = (request.group, request.topic, request.queue), seen.next_offset
             if reply.lost_count:
                 look = QueueLook(request.offset, end, seen.queue_offsets, 0, seen.lost)
-                self._accounts.look(key, look, queue_end=seen.max_offset)
+                self._filters.accounts.look(key, look, queue_end=seen.max_offset)
             else:
-                self._accounts.look_at_all(key, request.offset, end)
+                self._filters.accounts.look_at_all(key, request.offset, end)
         self._done(reply)
 
     def _read(self) -> pb.FetchReply:
@@ -416,6 +419,10 @@ class FilteredFetch:
             self._done(error)
             return
         request = self._request
+        if request.group and self._found:
+            self._filters.traffic.delivered(
+                request.group, request.topic, self._found_count, self._found_bytes
+            )
         low, high = self._store.queue_bounds(request.topic, request.queue)
         self._done(
             pb.FetchReply(

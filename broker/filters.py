@@ -38,6 +38,7 @@ from ..store.slices import Slices
 from .accounts.account import Filtering, filtering_of
 from .accounts.accounts import Accounts
 from .timers import Timers, Turns
+from .traffic import TrafficCounts
 
 Mask = NDArray[np.bool_]
 
@@ -186,10 +187,20 @@ def _choice(kind: pb.Filter.Kind, expression: str) -> FilterChoice | None:
 
 
 class Filters:
-    """Goes on, turn by turn. TIMERS go by CLOCK, which stays where it is while anything is to go on."""
+    """Goes on, turn by turn. TIMERS go by CLOCK, which stays where it is while anything is to go on.
 
-    def __init__(self, timers: Timers, clock: Clock, accounts: Accounts | None = None) -> None:
+    accounts, traffic: where those who hand messages over note what they did.
+    """
+
+    def __init__(
+        self,
+        timers: Timers,
+        clock: Clock,
+        accounts: Accounts | None = None,
+        traffic: TrafficCounts | None = None,
+    ) -> None:
         self.accounts = Accounts() if accounts is None else accounts
+        self.traffic = TrafficCounts() if traffic is None else traffic
         self._turns = Turns(timers, clock, self._turn)
         #: At most one a fetch that waits.
         self._going_on: deque[LookOn] = deque()

@@ -53,6 +53,7 @@ from .retries import Retries
 from .send import Sends, Waits
 from .service_v2.acknowledging import Acknowledging
 from .service_v2.diagnostics import Diagnostics
+from .service_v2.latencies import timed
 from .service_v2.measurements import CensusMeasurements, Measurements
 from .service_v2.pulling import PullConsumers
 from .service_v2.receiving import Receiving
@@ -64,6 +65,7 @@ from .service_v2.subscriptions import LiteSubscriptions
 from .service_v2.telemetry import Clients
 from .timers import Timers
 from .topics import Topics
+from .traffic import TrafficCounts
 from .transactions.atomic_commits import AtomicCommits, CommitParts
 from .transactions.half_messages import prepare
 from .transactions.listeners import Listeners
@@ -101,6 +103,8 @@ class BrokerParts:
     service_v2: ServiceV2
     pops: Pops
     client_metrics: ClientMetrics
+    #: What came in and went out.
+    traffic: TrafficCounts
     #: What followers have of the tables; None: the broker has no replicas.
     state: StateSource | None = None
     #: None: no clock that is moved while clients live in real time.
@@ -241,9 +245,10 @@ def assemble(  # noqa: PLR0913  (it stands between all of them)
     account_file = AccountFile(store.disk, store.config.path)
     accounts = Accounts(wall.unix_ms, account_file, holder=leases.member_of)
     purgatory = Purgatory(wall_timers, limit=config.fetches_waiting_max)
-    appends = Appends(store, purgatory.notify, mastership)
+    traffic = TrafficCounts(config.metrics_series_max)
+    appends = Appends(store, purgatory.notify, mastership, traffic)
     offsets = Offsets(state_file("consumerOffset.json"), unix_ms, accounts, appends)
-    filters = Filters(wall_timers, wall, accounts)
+    filters = Filters(wall_timers, wall, accounts, traffic)
     fetches = Fetches(
         config, topics, offsets, store, purgatory, wall.now_ms, filters, fence.renew_by_fetch
     )
@@ -263,12 +268,10 @@ def assemble(  # noqa: PLR0913  (it stands between all of them)
         in_flight_max=config.pop_in_flight_max,
         bytes_max=config.fetch_bytes_max,
         accounts=accounts,
+        traffic=traffic,
     )
-
-    def check_join(group: str) -> None:
-        # A group shares queues or pops: the pops ask the coordinator as well, and are made after it.
-        pops.check_not_popped(group)
-
+    # A group shares queues or pops: the pops ask the coordinator as well, and are made after it.
+    check_join: Callable[[str], None] = lambda group: pops.check_not_popped(group)  # noqa: E731
     coordinator = Coordinator(config, groups, wall_timers, check_join, epoch)
     pops = Pops(config, topics, groups, filters, purgatory, pop_parts, coordinator.has_members)
     appends.on_arrival.append(pops.arrived)
@@ -324,9 +327,10 @@ def assemble(  # noqa: PLR0913  (it stands between all of them)
         neighbours=neighbours,
         service_v2=ServiceV2(()),
         client_metrics=ClientMetrics(wall.now_ms),
+        traffic=traffic,
     )
-    topics.on_change.append(partial(_forget_deleted, topics, parts.sends))
-    parts.service_v2 = _service_v2(parts, config, unix_ms, wall.unix_ms)
+    topics.on_change.append(partial(_forget_deleted, topics, parts.sends, traffic))
+    parts.service_v2 = _service_v2(parts, config, unix_ms, wall)
     if mastership is not None:
         parts.state = _replicated(mastership, parts, journal)
     if isinstance(clock, VirtualClock) and wall is not clock:
@@ -370,15 +374,16 @@ def _awaited(clock: VirtualClock, parts: BrokerParts, appends: Appends) -> Await
     return awaited
 
 
-def _forget_deleted(topics: Topics, sends: Sends, name: str) -> None:
+def _forget_deleted(topics: Topics, sends: Sends, traffic: TrafficCounts, name: str) -> None:
     if topics.find(name) is None:
         sends.counts.forget(name)
+        traffic.forget_topic(name)
 
 
 def _service_v2(
-    parts: BrokerParts, config: BrokerConfig, unix_ms: Callable[[], int], wall_ms: Callable[[], int]
+    parts: BrokerParts, config: BrokerConfig, unix_ms: Callable[[], int], wall: Clock
 ) -> ServiceV2:
-    """Return what official clients call, over PARTS; UNIX_MS is the messages' time, WALL_MS the machine's."""
+    """Return what official clients call, over PARTS; UNIX_MS is the messages' time, WALL has the machine's."""
     store, topics, groups, pops = parts.store, parts.topics, parts.groups, parts.pops
     check_commit = parts.coordination.fence.check_commit
     clients = parts.clients
@@ -391,14 +396,14 @@ def _service_v2(
         SendMessages(config, topics, parts.sends, unix_ms, clients.checks.remember),
         EndTransactions(topics, parts.transactions, parts.neighbours),
         RecallMessages(topics, parts.recalls, parts.neighbours),
-        Receiving(pops, clients.subscriptions, wall_ms, config.invisible_ms_min),
+        Receiving(pops, clients.subscriptions, wall.unix_ms, config.invisible_ms_min),
         Acknowledging(pops, topics, groups, store.config.delay_levels_ms),
         LiteSubscriptions(topics),
         PullConsumers(store, topics, groups, parts.offsets, parts.fetches, pops, check_commit),
         Measurements(parts.client_metrics),
         CensusMeasurements(parts.client_metrics, clients.sessions),
     )
-    return ServiceV2(faces)
+    return ServiceV2(faces, partial(timed, traffic=parts.traffic, now_ms=wall.now_ms))
 
 
 def _waits(store: MessageStore, transactions: Transactions, unix_ms: Callable[[], int]) -> Waits:

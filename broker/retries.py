@@ -192,6 +192,11 @@ class Retries:
         # Only what can be stored may make a topic.
         self._topics.for_group(copy.topic, 1 if fate.reason else _queues(group))
         appended = self._appends.append_one(run)
+        if fate.reason:
+            self._appends.traffic.buried(
+                group.name, record.properties.get(names.RETRY_TOPIC, record.topic)
+            )
+        self._appends.traffic.stored_again(copy, dead=bool(fate.reason))
         for tell in self.on_return:
             tell(group.name, request.topic, request.queue, request.queue_offset)
         log = logger.info if fate.reason else logger.debug
@@ -212,10 +217,14 @@ class Retries:
         """
         config = self._groups.get(group)
         fate = Fate(reason=_clean(reason) or told_failures(times))
-        copy = self._copied(data, decode_record(data), config, fate, self._now_ms(), times)
+        record = decode_record(data)
+        copy = self._copied(data, record, config, fate, self._now_ms(), times)
         self._topics.for_group(copy.topic, 1)
         logger.info("message is dead group=%s topic=%s reason=%s", group, copy.topic, fate.reason)
-        return self._appends.append_one(copy)
+        appended = self._appends.append_one(copy)
+        self._appends.traffic.buried(group, record.properties.get(names.RETRY_TOPIC, record.topic))
+        self._appends.traffic.stored_again(copy, dead=True)
+        return appended
 
     def _find(self, request: pb.SendBackRequest) -> tuple[bytes, Record]:
         """Return the record that REQUEST means, and what it says."""

@@ -161,9 +161,9 @@ class Sending:
     """
 
     __slots__ = (
-        "_as_sent",
         "_now_ms",
         "_sent",
+        "admitted",
         "done",
         "durability",
         "end_offset",
@@ -191,8 +191,8 @@ class Sending:
         #: For a device, here or elsewhere.
         self.waits = durability != pb.MEMORY
         self.end_offset = 0
+        self.admitted = admitted
         self._sent = admitted.run
-        self._as_sent = admitted.as_sent
         self._now_ms = now_ms
 
     @property
@@ -248,7 +248,7 @@ class Sending:
         reply.first_queue_offset = appended.first_queue_offset
         reply.first_log_offset = int(offsets[0])
         end_to_end = appended.end_offset - reply.first_log_offset == self.size
-        if not (end_to_end and self._as_sent):
+        if not (end_to_end and self.admitted.as_sent):
             reply.log_offsets.extend(offsets.tolist())
 
     def _note_rows(
@@ -668,6 +668,8 @@ class Sends:
             error = error or _fenced(self._mastership)
         if error is None:
             send.reply.durability = send.durability
+            if send.parts:
+                self._appends.traffic.stored(send.admitted)
         self.counts.answered(send, stored=error is None)
         tell(done, send.reply, error)
 

@@ -183,6 +183,18 @@ class Run:
             return self.columns.sizes
         return np.array([place.size for place in self._places], np.int64)
 
+    @property
+    def size_range(self) -> tuple[int, int]:
+        """The sizes of its smallest and its largest record."""
+        places = self._places
+        if places is None:
+            sizes = self.columns.sizes
+            return int(sizes.min()), int(sizes.max())
+        if len(places) == 1:
+            return places[0].size, places[0].size
+        found = [place.size for place in places]
+        return min(found), max(found)
+
     def property_string(self, row: int) -> bytes:
         """Return the property string of record ROW."""
         if self._places is not None:

@@ -110,6 +110,16 @@ class Reader:
         found = self._find(topic, queue)
         return (0, 0) if found is None else (found.min_offset, self._end_of(found))
 
+    def stored_ms(self, topic: str, queue: int, offset: int) -> int | None:
+        """Return when the message at OFFSET of a plain queue was stored, by its head; None: it is not there."""
+        found = self.queues.get(topic, queue)
+        at = None if found is None else found.log_offset(offset)
+        return None if at is None else self.log_stored_ms(at)
+
+    def log_stored_ms(self, log_offset: int) -> int | None:
+        """Return when the record at LOG_OFFSET was stored; None: none begins there."""
+        return store_time_ms(self.log, log_offset)
+
     def queue_names(self) -> list[tuple[str, int]]:
         """Return (topic, queue) of every queue that has files, sorted."""
         return self.queues.names()

@@ -94,6 +94,12 @@ class Coordinator:
             if members := group.membership.members.values():
                 yield name, {retry_topic(name)}.union(*(one.wishes.topics for one in members))
 
+    def member_counts(self) -> Iterator[tuple[str, int]]:
+        """Yield each group that has members, and how many."""
+        for name, group in self._groups.items():
+            if group.membership.members:
+                yield name, len(group.membership.members)
+
     def topics_changed(self, topics: set[str]) -> None:
         """Begin a new generation of every group that reads one of TOPICS."""
         for group in self._groups.values():

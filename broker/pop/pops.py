@@ -31,7 +31,7 @@ from ..topics import QUEUE_TYPE_ATTRIBUTE, TYPE_ATTRIBUTE, Topics
 from ..waiting import Purgatory
 from .classic_retries import RetryTable
 from .journal_format import Change, Forgotten, Safe
-from .leases import PopEntry
+from .leases import PopEntry, PopQueue
 from .ordered import OrderedTable
 from .receives import (
     Asked,
@@ -173,6 +173,11 @@ class Pops:
             # Whoever has a handle may use it after a kill, too.
             self._journal.write()
         return taken
+
+    def queues(self) -> Iterator[PopQueue]:
+        """Yield every queue that a group pops, as it stands."""
+        for table in self._tables.values():
+            yield from table.queues.values()
 
     def _take(self, asked: Asked) -> Taken:
         group, topic = self._checked(asked)
@@ -357,6 +362,7 @@ class Pops:
         """Forget what is in flight for GROUP, which is deleted."""
         self._forget([key for key in self._tables if key[0] == group])
         self._popped_ms.pop(group, None)
+        self._parts.traffic.forget_group(group)
         self._journal.note(Forgotten(group, ""))
 
     def _forget(self, keys: list[tuple[str, str]]) -> None:

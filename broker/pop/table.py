@@ -38,6 +38,7 @@ from ..accounts.account import EVERY, QueueLook
 from ..accounts.accounts import Accounts
 from ..filters import FilterChoice, share_of_turn
 from ..offsets import Offsets
+from ..traffic import TrafficCounts
 from .journal_format import (
     Change,
     Finished,
@@ -83,6 +84,8 @@ class PopParts:
     wake: Callable[[tuple[str, str]], object] = lambda key: None
     #: Knows what groups step over.
     accounts: Accounts = field(default_factory=Accounts)
+    #: Counts what is handed over.
+    traffic: TrafficCounts = field(default_factory=TrafficCounts)
     in_flight: int = 0
 
 
@@ -304,6 +307,8 @@ class Table:
                     data, topic, key.queue, offset, entry.attempt + times, handle, invisible_ms
                 )
             )
+        size = sum(len(data) for _, data in taken)
+        parts.traffic.delivered(self.group, self.topic, len(deliveries), size)
         return deliveries
 
     def read(self, entry: PopEntry) -> bytes | None:

@@ -204,11 +204,13 @@ def _run(drafts: Sequence[CheckedMessage], topic: str, host: Host, now_ms: int) 
         )
         for draft in drafts
     ]
-    plain = _WAITING.isdisjoint([draft.kind for draft in drafts])
+    kinds = [draft.kind for draft in drafts]
+    plain, normal = _WAITING.isdisjoint(kinds), kinds.count(v2.NORMAL) == len(kinds)
     sizes = [len(draft.properties) for draft in drafts]
     if host.is_v6:
-        return admit_own(Run.of(topic, queue, records), plain=plain)
-    return admit_own(Run.of_plain(topic, queue, records, sizes), plain=plain)
+        return admit_own(Run.of(topic, queue, records), plain=plain, normal=normal)
+    run = Run.of_plain(topic, queue, records, sizes)
+    return admit_own(run, plain=plain, normal=normal)
 
 
 class _Receipt:

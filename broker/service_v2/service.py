@@ -80,12 +80,19 @@ class ServedMethods(Protocol):
 class ServiceV2:
     """All methods that are served, each by one of FACES."""
 
-    def __init__(self, faces: Sequence[ServedMethods]) -> None:
+    def __init__(
+        self,
+        faces: Sequence[ServedMethods],
+        wrapped: Callable[[MethodTable], MethodTable] = lambda table: table,
+    ) -> None:
+        """WRAPPED returns a table with all that is done with every call."""
         self._faces = faces
+        self._wrapped = wrapped
 
     def methods(self) -> MethodTable:
         """Return the table of methods for a carrier."""
-        return reduce(or_, (face.methods() for face in self._faces), MethodTable())
+        faces = (face.methods() for face in self._faces)
+        return self._wrapped(reduce(or_, faces, MethodTable()))
 
 
 def service(entries: Mapping[str, MethodEntry]) -> MethodTable:

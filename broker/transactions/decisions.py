@@ -8,7 +8,7 @@ large messages as many as make `_CHUNK_BYTES` are committed in one turn, the oth
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Final, TypeAlias
 
@@ -48,7 +48,9 @@ _Decided: TypeAlias = tuple[_Decision, Outcome]
 class Decisions:
     """Carries out what is decided of HALVES. The event loop owns it."""
 
-    def __init__(self, halves: HalfQueue, outcomes: Outcomes) -> None:
+    def __init__(self, halves: HalfQueue, outcomes: Outcomes, now_ms: Callable[[], int]) -> None:
+        """NOW_MS is the messages' time, as an instant for waits."""
+        self._now_ms = now_ms
         self._store = halves.store
         self._appends = halves.appends
         self._halves = halves
@@ -115,8 +117,12 @@ class Decisions:
         else:
             for decision, _ in rollbacks:
                 decision.fail(marked)
+        now_ms = self._now_ms()
+        began_ms = {decision.key: half.stored_ms for decision, half in (*commits, *rollbacks)}
         for decision, outcome in decided:
             self._outcomes.remember(decision.key, outcome)
+            waited_ms = now_ms - began_ms[decision.key]
+            self._appends.traffic.ended(outcome.topic, waited_ms, committed=outcome.committed)
         self._answer(end_offset, list(_replies(decided)))
 
     def _overtaken(self, decision: _Decision) -> None:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Generator
 from functools import partial
 from typing import Final
@@ -75,11 +76,15 @@ class Transactions:
         self._outcomes = Outcomes(store)
         self._halves = HalfQueue(store, appends, offsets, self._outcomes, clock)
         self._checks = Checks(config, topics, self._halves, self._outcomes, timers, clock)
-        self._decisions = Decisions(self._halves, self._outcomes)
+        self._decisions = Decisions(self._halves, self._outcomes, clock.now_ms)
         #: Half messages of this turn that are not in the table yet.
         self._expected = 0
         self._running = False
         self._halves.on_open.append(self._came)
+
+    def open_by_topic(self) -> dict[str, int]:
+        """Return how many transactions have no outcome, by the topic that they are for."""
+        return dict(Counter(half.topic for half in self._halves.open))
 
     @property
     def open_count(self) -> int:

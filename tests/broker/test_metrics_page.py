@@ -8,7 +8,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pocketmq.broker.client_metrics import ClientHistogram, ClientMetrics
-from pocketmq.broker.metrics import MetricsPage, PageFigure
+from pocketmq.broker.metrics import client_figures
+from pocketmq.broker.metrics_page import MetricsPage, PageFigure
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.rpc.pages import in_http1
 
@@ -17,7 +18,7 @@ REQUEST = b"GET /metrics HTTP/1.1\r\nHost: localhost:8081\r\nAccept: */*"
 
 def page(*figures: PageFigure) -> tuple[MetricsPage, ClientMetrics]:
     clients = ClientMetrics(VirtualClock(0).now_ms)
-    return MetricsPage(lambda: figures, clients), clients
+    return MetricsPage([lambda: figures, lambda: client_figures(clients)]), clients
 
 
 async def answered(page: MetricsPage, head: bytes = REQUEST) -> tuple[str, dict[str, str], str]:

@@ -1,0 +1,205 @@
+"""How far groups are behind, exactly, at one moment: `/metrics` shows it.
+
+    note_lag(…)        on the event loop, in one turn: what the tables say, copied; some 2 µs a group and topic
+    lags(noted)        on any thread: the numbers
+    StoredTimes        on the loop, in slices: when the oldest messages that wait were stored, some 7 µs each
+
+A group and topic are told of once the group has committed an offset of it, or pops it. As everywhere (docs/lag.md)
+lag is what is in the topic's queues and not finished; in a queue of which it never committed anything, all there is.
+
+    lag = ready + in flight
+    in flight     popped and not finished; or fetched by who shares queues, and not committed
+    ready         not handed over yet, and popped messages that come again
+
+Filters are not asked: what a group will step over counts until it has. Never less than 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+from ..proto.topics import RETRY_PREFIX
+from ..store.message_store import MessageStore
+from .offsets import Offsets
+from .pop.leases import PopQueue
+from .pop.pops import Pops
+from .queue_contents import stored_ms
+from .topics import Topics
+
+#: So many times are read before the loop serves others: a millisecond or two.
+_SLICE: Final = 256
+#: Topic, queue and offset of a message.
+Place: TypeAlias = tuple[str, int, int]
+
+
+class PopStand(NamedTuple):
+    """How far a group that pops a queue is: it has finished all below LOW, and looked at all below NEXT_OFFSET.
+
+    LENT messages are somebody's, DUE ones come again, the first of these at FIRST_DUE.
+    """
+
+    low: int
+    next_offset: int
+    lent: int
+    due: int
+    first_due: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NotedLag:
+    """What the tables said at one moment, by group and topic, and how many of these were LEFT_OUT.
+
+    committed, pulled: offsets by queue;  popped: likewise;  bounds: of all queues of a topic.
+    """
+
+    committed: Mapping[tuple[str, str], Mapping[int, int]]
+    pulled: Mapping[tuple[str, str], Mapping[int, int]]
+    popped: Mapping[tuple[str, str], Mapping[int, PopStand]]
+    bounds: Mapping[str, Mapping[int, tuple[int, int]]]
+    left_out: int
+
+
+class GroupLag(NamedTuple):
+    """How far GROUP is behind in TOPIC. UNFINISHED, UNREAD: where the first such message of each queue is."""
+
+    group: str
+    topic: str
+    ready: int
+    in_flight: int
+    unfinished: Sequence[Place]
+    unread: Sequence[Place]
+
+    @property
+    def messages(self) -> int:
+        """Return how many are not finished."""
+        return self.ready + self.in_flight
+
+    @property
+    def is_retry(self) -> bool:
+        """Is it about messages that the group failed to process?"""
+        return self.topic.startswith(RETRY_PREFIX)
+
+
+def note_lag(
+    store: MessageStore, topics: Topics, offsets: Offsets, pops: Pops, limit: int
+) -> NotedLag:
+    """Copy what the tables say of up to LIMIT groups and topics, those that committed first; on the loop."""
+    committed: dict[tuple[str, str], Mapping[int, int]] = {}
+    pulled: dict[tuple[str, str], Mapping[int, int]] = {}
+    bounds: dict[str, dict[int, tuple[int, int]]] = {}
+    table = offsets.tables["offsetTable"].entries
+    pull_table = offsets.tables["pullOffsetTable"].entries
+    left_out = 0
+    for name, queues in table.items():
+        topic, _, group = name.partition("@")
+        if topic not in bounds:
+            found = None if topics.is_system(topic) else topics.find(topic)
+            count = 0 if found is None else max(found.read_queues, found.write_queues)
+            bounds[topic] = {queue: store.queue_bounds(topic, queue) for queue in range(count)}
+        if not bounds[topic]:
+            continue
+        if len(committed) >= limit:
+            left_out += 1
+            continue
+        committed[group, topic] = queues.copy()
+        if name in pull_table:
+            pulled[group, topic] = pull_table[name].copy()
+    popped: dict[tuple[str, str], dict[int, PopStand]] = {}
+    for queue in pops.queues():
+        key = queue.key
+        if (key.group, key.topic) in committed:  # A pop that begins commits where.
+            popped.setdefault((key.group, key.topic), {})[key.queue] = _stand(queue)
+    return NotedLag(
+        committed=committed, pulled=pulled, popped=popped, bounds=bounds, left_out=left_out
+    )
+
+
+def _stand(queue: PopQueue) -> PopStand:
+    lent = due = 0
+    first_due = queue.next_offset
+    for offset, entry in queue.entries.items():
+        if entry.acknowledged:
+            continue
+        if entry.lease is not None:
+            lent += 1
+        else:
+            due += 1
+            first_due = min(first_due, offset)
+    return PopStand(queue.low, queue.next_offset, lent, due, first_due)
+
+
+def lags(noted: NotedLag) -> Iterator[GroupLag]:
+    """Yield the lag of each group and topic that was NOTED. Pure."""
+    nothing: Mapping[int, int] = {}
+    for (group, topic), committed in noted.committed.items():
+        popped = noted.popped.get((group, topic), {})
+        pulled = noted.pulled.get((group, topic), nothing)
+        ready = in_flight = 0
+        unfinished: list[Place] = []
+        unread: list[Place] = []
+        for queue, (low, high) in noted.bounds[topic].items():
+            at = committed.get(queue, low)
+            stand = popped.get(queue)
+            if stand is not None and stand.low == at:
+                ahead = max(stand.next_offset, low)
+                in_flight += stand.lent
+                ready += max(0, high - ahead) + stand.due
+                first = min(stand.first_due, ahead)
+                waits = stand.lent + stand.due > 0
+            else:
+                at = max(at, low)
+                first = min(max(pulled.get(queue, at), at), max(high, at))
+                in_flight += first - at
+                ready += max(0, high - first)
+                waits = first > at
+            begin = max(at, low)
+            if begin < high and (waits or first < high):
+                unfinished.append((topic, queue, begin))
+            if low <= first < high:
+                unread.append((topic, queue, first))
+        yield GroupLag(group, topic, ready, in_flight, unfinished, unread)
+
+
+class StoredTimes:
+    """When messages of STORE were stored that groups have not finished; what was read for the last page is kept."""
+
+    def __init__(self, store: MessageStore, topics: Topics) -> None:
+        self._store = store
+        self._topics = topics
+        #: As of which version of the topics: one that is deleted and made again begins anew.
+        self._version = topics.version
+        self._known: dict[Place, int] = {}
+
+    async def read(self, noted: NotedLag) -> tuple[list[GroupLag], dict[Place, int]]:
+        """Return what NOTED comes to, and when the messages that it names were stored; gone ones have no time."""
+        if self._version != self._topics.version:
+            self._version, self._known = self._topics.version, {}
+        found, stored, wanted = await asyncio.to_thread(_known_and_wanted, noted, self._known)
+        for begin in range(0, len(wanted), _SLICE):
+            for place in wanted[begin : begin + _SLICE]:
+                at_ms = self._store.stored_ms(*place)
+                if at_ms is None:  # Something is missing there: the next one that is not.
+                    at_ms = stored_ms(self._store, *place)
+                if at_ms >= 0:
+                    stored[place] = at_ms
+            await asyncio.sleep(0)
+        self._known = stored
+        return found, stored
+
+
+def _known_and_wanted(
+    noted: NotedLag, known: Mapping[Place, int]
+) -> tuple[list[GroupLag], dict[Place, int], list[Place]]:
+    found = list(lags(noted))
+    places = dict.fromkeys(place for lag in found for place in (*lag.unfinished, *lag.unread))
+    stored = {place: known[place] for place in places if place in known}
+    return found, stored, [place for place in places if place not in stored]
+
+
+def age_ms(places: Sequence[Place], stored: Mapping[Place, int], now_ms: int) -> int:
+    """Return how long the oldest message at PLACES has waited, by when they were STORED; 0: none does."""
+    found = [stored[place] for place in places if place in stored]
+    return max(0, now_ms - min(found)) if found else 0

@@ -1,0 +1,204 @@
+"""What came into a broker and what went out, counted for `/metrics` by topic, type and group.
+
+Counted by the run and by the answer, never by the message in Python: a send costs some microsecond more. What came
+in is counted when its send is answered, what went out when it is handed over; neither outlives the process.
+
+Bounds: `series_max` series of each kind; a further one takes the place of the one that was begun first, which
+`left_out` counts. The event loop owns it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from ..proto.record_run import Longs
+from ..proto.run import Run
+from .admission import MESSAGE_TYPES, Admitted, types_of
+
+#: Bounds of the sizes of records that are told apart, in bytes.
+SIZE_BOUNDS: Final = (1024, 4096, 524_288, 1_048_576, 2_097_152, 4_194_304)
+#: Bounds of how long calls take, in milliseconds.
+CALL_BOUNDS_MS: Final = (1, 3, 5, 7, 10, 100, 1000, 2000, 3000)
+#: Bounds of how long half messages wait for their outcome, in seconds.
+OUTCOME_BOUNDS_S: Final = (5, 60, 600, 3600, 43_200, 86_400)
+_NORMAL: Final = "normal"
+_SIZES: Final = np.array(SIZE_BOUNDS)
+
+Key = TypeVar("Key")
+Count = TypeVar("Count")
+
+
+class Distribution:
+    """How many values lay up to each of BOUNDS, the last of `counts` above them all, and their `total`."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(
+        self, bounds: tuple[int, ...], counts: list[int] | None = None, total: float = 0
+    ) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1) if counts is None else counts
+        self.total = total
+
+    def copy(self) -> Distribution:
+        """Return one that goes on by itself."""
+        return Distribution(self.bounds, self.counts.copy(), self.total)
+
+    def add(self, value: float) -> None:
+        """Count VALUE."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+class GroupOut:
+    """Messages of one topic that went out to one group."""
+
+    __slots__ = ("bytes", "messages")
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.bytes = 0
+
+
+class TopicOutcomes:
+    """Transactions of one topic that ended, and how long their half messages had waited, in seconds."""
+
+    __slots__ = ("committed", "rolled_back", "waits_s")
+
+    def __init__(self) -> None:
+        self.committed = 0
+        self.rolled_back = 0
+        self.waits_s = Distribution(OUTCOME_BOUNDS_S)
+
+
+class TrafficCounts:
+    """The counts. By topic and type how large the records were that came in; by topic and group what went out, and what
+    became a dead letter.
+
+    calls: how long calls of official clients took, by method, code of the answer, whether it waited for messages, and
+    whether it was an answer.
+    """
+
+    def __init__(self, series_max: int = 10_000) -> None:
+        self._series_max = series_max
+        self.came_in: dict[tuple[str, str], Distribution] = {}
+        self.went_out: dict[tuple[str, str], GroupOut] = {}
+        self.dead: dict[tuple[str, str], int] = {}
+        self.outcomes: dict[str, TopicOutcomes] = {}
+        self.calls: dict[tuple[str, str, bool, bool], Distribution] = {}
+        #: Series that others took the place of, by what they counted.
+        self.left_out: dict[str, int] = {
+            "messages_in": 0,
+            "messages_out": 0,
+            "send_to_dlq": 0,
+            "transactions": 0,
+        }
+
+    def stored(self, admitted: Admitted) -> None:
+        """Count what was ADMITTED, and stored."""
+        run = admitted.run
+        if admitted.normal:
+            self._add(run)
+            return
+        types = types_of(admitted)
+        for kind in np.unique(types).tolist():
+            self._add_sizes(run.topic, MESSAGE_TYPES[kind].lower(), run.sizes[types == kind])
+
+    def stored_again(self, run: Run, *, dead: bool) -> None:
+        """Count RUN, a failed message: one to be tried again comes with a delay, a DEAD one without."""
+        self._add_sizes(run.topic, _NORMAL if dead else "delay", run.sizes)
+
+    def _add(self, run: Run) -> None:
+        """Count RUN, of normal messages."""
+        found = self._sizes_of(run.topic, _NORMAL)
+        least, most = run.size_range
+        place = bisect_left(SIZE_BOUNDS, least)
+        if place == bisect_left(SIZE_BOUNDS, most):
+            found.counts[place] += len(run)
+            found.total += len(run.records)
+        else:
+            self._add_sizes(run.topic, _NORMAL, run.sizes)
+
+    def _add_sizes(self, topic: str, kind: str, sizes: Longs) -> None:
+        """Count messages of KIND, of SIZES, that came into TOPIC."""
+        found = self._sizes_of(topic, kind)
+        counts = found.counts
+        places = np.bincount(np.searchsorted(_SIZES, sizes), minlength=len(counts))
+        for place, count in enumerate(places.tolist()):
+            counts[place] += count
+        found.total += int(sizes.sum())
+
+    def _sizes_of(self, topic: str, kind: str) -> Distribution:
+        found = self.came_in.get((topic, kind))
+        if found is None:
+            made = partial(Distribution, SIZE_BOUNDS)
+            found = self._begin("messages_in", self.came_in, (topic, kind), made)
+        return found
+
+    def delivered(self, group: str, topic: str, messages: int, size: int) -> None:
+        """Count MESSAGES of TOPIC, of SIZE bytes together, that GROUP was handed."""
+        found = self.went_out.get((topic, group))
+        if found is None:
+            found = self._begin("messages_out", self.went_out, (topic, group), GroupOut)
+        found.messages += messages
+        found.bytes += size
+
+    def buried(self, group: str, topic: str) -> None:
+        """Count a message of TOPIC that became a dead letter of GROUP."""
+        key = topic, group
+        if key not in self.dead:
+            self._begin("send_to_dlq", self.dead, key, int)
+        self.dead[key] += 1
+
+    def ended(self, topic: str, waited_ms: int, *, committed: bool) -> None:
+        """Count a transaction for TOPIC that has its outcome, WAITED_MS after its half message was stored."""
+        found = self.outcomes.get(topic)
+        if found is None:
+            found = self._begin("transactions", self.outcomes, topic, TopicOutcomes)
+        if committed:
+            found.committed += 1
+        else:
+            found.rolled_back += 1
+        found.waits_s.add(waited_ms / 1000)
+
+    def answered(
+        self, method: str, code: str, took_ms: float, *, waited: bool, failed: bool
+    ) -> None:
+        """Count a call of METHOD: both it and CODE are of the protocol's, so there are few."""
+        key = method, code, waited, failed
+        found = self.calls.get(key)
+        if found is None:
+            found = self.calls[key] = Distribution(CALL_BOUNDS_MS)
+        found.add(took_ms)
+
+    def _begin(
+        self, what: str, table: dict[Key, Count], key: Key, make: Callable[[], Count]
+    ) -> Count:
+        """Return the count of KEY in TABLE, a new one."""
+        if len(table) >= self._series_max:
+            del table[next(iter(table))]
+            self.left_out[what] += 1
+        made = table[key] = make()
+        return made
+
+    def forget_topic(self, topic: str) -> None:
+        """Forget TOPIC, which was deleted."""
+        tables: tuple[dict[tuple[str, str], Any], ...] = (self.came_in, self.went_out, self.dead)
+        for table in tables:
+            _forget(table, lambda key: key[0] == topic)
+        self.outcomes.pop(topic, None)
+
+    def forget_group(self, group: str) -> None:
+        """Forget GROUP, which was deleted."""
+        _forget(self.went_out, lambda key: key[1] == group)
+        _forget(self.dead, lambda key: key[1] == group)
+
+
+def _forget(table: dict[tuple[str, str], Any], matches: Callable[[tuple[str, str]], bool]) -> None:
+    for key in [key for key in table if matches(key)]:
+        del table[key]
