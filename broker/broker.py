@@ -112,7 +112,7 @@ class Network:
             [table],
             limits=limits,
             certificate=certificate if config.tls else None,
-            secure_only=config.tls_only,
+            secure_only=config.takes_tls_only,
             page=page,
         )
 

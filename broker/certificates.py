@@ -20,7 +20,6 @@ import asyncio
 import ipaddress
 import logging
 import socket
-import ssl
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -29,7 +28,7 @@ from typing import Any, Final
 from ..proto.clock import Clock
 from ..proto.errors import ConfigError, PocketMQError
 from ..proto.rpc import Certificate
-from ..proto.tls import parsed_certificate, read_certificate, read_pem
+from ..proto.tls import parsed_certificate, read_authorities, read_certificate
 from ..store.disk import Disk
 from .config import BrokerConfig
 from .replication.config import ReplicationConfig
@@ -51,11 +50,25 @@ class Certificates:
         self._folder = f"{folder}/tls"
         self._wall = wall
         self._current: Certificate | None = None
+        #: Those of whom callers have to show a certificate; empty: they need none.
+        self._authorities = b""
 
     def load(self) -> None:
         """Read the operator's files, if there are any; raise ConfigError if they cannot be used."""
-        if self._config.tls_certificate:
-            self._current = self._given()
+        config = self._config
+        authorities = b""
+        if config.tls_client_ca:
+            authorities = read_authorities(
+                self._disk.read, "broker", "tls_client_ca", config.tls_client_ca
+            )
+        if config.tls_certificate:
+            shown = read_certificate(
+                self._disk.read, "broker", config.tls_certificate, config.tls_key
+            )
+            self._current = replace(shown, authorities=authorities)
+        elif self._current is not None and self._current.authorities != authorities:
+            self._current = replace(self._current, authorities=authorities)
+        self._authorities = authorities
 
     def reload(self) -> None:
         """Do as `load`, from now on; files that cannot be used change nothing, and a log line says why."""
@@ -74,11 +87,8 @@ class Certificates:
     async def prepare(self) -> None:
         """Make sure that there is one; raises ConfigError or StoreError."""
         if self._current is None:
-            self._current = await self._kept() or await self._made()
-
-    def _given(self) -> Certificate:
-        config = self._config
-        return read_certificate(self._disk.read, "broker", config.tls_certificate, config.tls_key)
+            found = await self._kept() or await self._made()
+            self._current = replace(found, authorities=self._authorities)
 
     # --- the one for development
 
@@ -129,17 +139,8 @@ def replica_certificate(config: ReplicationConfig, disk: Disk) -> Certificate | 
     if not config.certificate:
         return None
     shown = read_certificate(disk.read, "replication", config.certificate, config.key, names="")
-    authorities = read_pem(disk.read, "replication", "authorities", config.authorities)
-    found = replace(shown, authorities=authorities)
-    try:
-        found.client_context()
-    except ssl.SSLError as error:
-        raise ConfigError(
-            f"replication.authorities: {config.authorities} cannot be used: {error.reason or error}: it is a PEM file"
-            " with the certificates of who signs those of the replicas",
-            field="authorities",
-        ) from error
-    return found
+    authorities = read_authorities(disk.read, "replication", "authorities", config.authorities)
+    return replace(shown, authorities=authorities)
 
 
 def development_certificate(hosts: Iterable[str], now: datetime) -> Certificate:

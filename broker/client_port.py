@@ -124,7 +124,7 @@ class ClientPort:
             [self._following],
             limits=port_limits(config),
             certificate=self._certificate if config.tls else None,
-            secure_only=config.tls_only,
+            secure_only=config.takes_tls_only,
         )
         self._registration: Registration | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -155,7 +155,7 @@ class ClientPort:
 
     def reload_certificate(self) -> None:
         """Read the files of the certificate again, for connections from now on; log what is wrong with them."""
-        if self._config.tls_certificate:
+        if self._config.names_tls_files:
             self._certificates.reload()
 
     def leading(self, tables: Iterable[MethodTable], page: Page) -> LeadingCarrier:

@@ -42,6 +42,8 @@ class BrokerConfig:
     tls_key: str = ""
     #: Is plaintext refused?
     tls_only: bool = False
+    #: A PEM file with authorities: who connects shows a certificate of one of them, or is refused, as plaintext is.
+    tls_client_ca: str = ""
     #: Do name servers, and the other replicas of its set where clients connect, take TLS? By certificates of the
     #: authorities in a PEM file; empty: of the system's. The broker's own certificate is shown if it is asked for.
     peers_tls: bool = False
@@ -183,16 +185,16 @@ class BrokerConfig:
                 value=self.apache_port,
             )
         check_tls("broker", self.tls_certificate, self.tls_key)
-        if self.tls_only and not self.tls:
+        if self.takes_tls_only and not self.tls:
             raise ConfigError(
-                "broker.tls_only is true and broker.tls is false: nobody could connect",
-                field="tls_only",
+                "broker.tls_only or tls_client_ca is set and broker.tls is false: nobody could connect",
+                field="tls",
             )
-        if self.tls_only and self.grpc == "grpcio" and not self.tls_certificate:
+        if self.takes_tls_only and self.grpc == "grpcio" and not self.tls_certificate:
             raise ConfigError(
-                "broker.tls_only is true, but broker.tls_certificate is empty: with grpcio a certificate and its key"
-                " are needed for TLS",
-                field="tls_only",
+                "broker.tls_only or tls_client_ca is set, but broker.tls_certificate is empty: with grpcio"
+                " a certificate and its key are needed for TLS",
+                field="tls_certificate",
             )
 
     def _check_addresses(self) -> None:
@@ -208,6 +210,16 @@ class BrokerConfig:
                 " broker.advertised_address to the host:port that they reach the broker at",
                 field="advertised_address",
             )
+
+    @property
+    def takes_tls_only(self) -> bool:
+        """Is plaintext refused?"""
+        return self.tls_only or bool(self.tls_client_ca)
+
+    @property
+    def names_tls_files(self) -> bool:
+        """Are there files that are read again?"""
+        return bool(self.tls_certificate or self.tls_client_ca)
 
     @property
     def peers(self) -> Trust:

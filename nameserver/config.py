@@ -26,6 +26,8 @@ class NameServerConfig:
     tls_key: str = ""
     #: Is plaintext refused?
     tls_only: bool = False
+    #: A PEM file with authorities: who connects shows a certificate of one of them, or is refused, as plaintext is.
+    tls_client_ca: str = ""
     #: A broker that was not heard of for so long is forgotten, although its stream is open.
     broker_expiry_ms: int = 120_000
     #: How often silent brokers are looked for.
@@ -45,11 +47,11 @@ class NameServerConfig:
             raise ConfigError("nameserver.host is empty: use 127.0.0.1 or 0.0.0.0", field="host")
         check_grpc("nameserver", self.grpc)
         check_tls("nameserver", self.tls_certificate, self.tls_key)
-        if self.tls_only and not self.tls_certificate:
+        if self.takes_tls_only and not self.tls_certificate:
             raise ConfigError(
-                "nameserver.tls_only is true, but nameserver.tls_certificate is empty: a certificate and its key are"
-                " needed for TLS",
-                field="tls_only",
+                "nameserver.tls_only or tls_client_ca is set, but nameserver.tls_certificate is empty:"
+                " a certificate and its key are needed for TLS",
+                field="tls_certificate",
             )
         for name, (least, most) in _BOUNDS.items():
             value = getattr(self, name)
@@ -61,6 +63,11 @@ class NameServerConfig:
                     limit=limit,
                     value=value,
                 )
+
+    @property
+    def takes_tls_only(self) -> bool:
+        """Is plaintext refused?"""
+        return self.tls_only or bool(self.tls_client_ca)
 
 
 _BOUNDS: Final[Mapping[str, tuple[int, int | None]]] = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from ..proto.rpc import Carrier, Certificate, Limits, MakeCarrier, MethodTable
 from ..proto.rpc.listening import connections_fitting
 from ..proto.services.health import HealthService
 from ..proto.services.port_services import PortServices
-from ..proto.tls import read_certificate
+from ..proto.tls import read_authorities, read_certificate
 from .config import NameServerConfig
 from .route_table import RouteTable
 from .service import NameServerService
@@ -128,12 +129,13 @@ class ShownCertificate:
 
     def _read(self) -> Certificate:
         config = self._config
-        return read_certificate(
-            lambda path: Path(path).read_bytes(),
-            "nameserver",
-            config.tls_certificate,
-            config.tls_key,
+        shown = read_certificate(_content, "nameserver", config.tls_certificate, config.tls_key)
+        if not config.tls_client_ca:
+            return shown
+        authorities = read_authorities(
+            _content, "nameserver", "tls_client_ca", config.tls_client_ca
         )
+        return replace(shown, authorities=authorities)
 
     def current(self) -> Certificate:
         """Return what is shown now. Any thread may ask."""
@@ -151,6 +153,10 @@ class ShownCertificate:
             logger.error("certificate not reloaded reason=%s", error.message)
         else:
             logger.info("certificate reloaded")
+
+
+def _content(path: str) -> bytes:
+    return Path(path).read_bytes()
 
 
 def _make_carrier(
@@ -172,5 +178,5 @@ def _make_carrier(
         tables,
         limits=limits,
         certificate=certificate.shown if certificate.is_there else None,
-        secure_only=config.tls_only,
+        secure_only=config.takes_tls_only,
     )

@@ -28,7 +28,7 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 from urllib.parse import unquote
 
@@ -55,6 +55,9 @@ logger = logging.getLogger(__name__)
 
 #: The share of a stop's grace that calls and streams have to end by themselves.
 _WIND_DOWN_SHARE: Final = 0.8
+#: What grpc calls the names in a caller's certificate.
+_COMMON_NAME: Final = "x509_common_name"
+_ALTERNATIVE_NAMES: Final = "x509_subject_alternative_name"
 #: What `read` returns behind the last message.
 _END: Final[object] = getattr(aio, "EOF")  # noqa: B009 (the stubs lack it)
 
@@ -135,7 +138,9 @@ def _credentials(current: Callable[[], Certificate]) -> grpc.ServerCredentials:
     """Return credentials that show the CURRENT certificate at each handshake; grpc asks on a thread of its own."""
 
     def configuration(certificate: Certificate) -> Any:
-        return grpc.ssl_server_certificate_configuration([(certificate.key, certificate.chain)])
+        return grpc.ssl_server_certificate_configuration(
+            [(certificate.key, certificate.chain)], certificate.authorities or None
+        )
 
     shown = current()
 
@@ -147,7 +152,9 @@ def _credentials(current: Callable[[], Certificate]) -> grpc.ServerCredentials:
         shown = certificate
         return configuration(certificate)
 
-    return grpc.dynamic_ssl_server_credentials(configuration(shown), changed)
+    return grpc.dynamic_ssl_server_credentials(
+        configuration(shown), changed, require_client_authentication=bool(shown.authorities)
+    )
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in its stubs only
@@ -350,6 +357,12 @@ class _Context:
     @property
     def is_secure(self) -> bool:
         return b"ssl" in self._context.auth_context().get("transport_security_type", ())
+
+    @property
+    def certificate_names(self) -> Sequence[str]:
+        told = self._context.auth_context()
+        found = (*told.get(_COMMON_NAME, ()), *told.get(_ALTERNATIVE_NAMES, ()))
+        return tuple(name.decode("utf-8", "replace") for name in found)
 
     @property
     def metadata(self) -> Mapping[str, str]:

@@ -5,7 +5,8 @@ is for the host that it dialled. It shows the certificate in `cert` with `key`, 
 takes from the environment: POCKETMQ_TLS (1, true, yes, on; 0, false, no, off), POCKETMQ_CA, POCKETMQ_CERT and
 POCKETMQ_KEY. Naming an authority or a certificate turns TLS on, unless it is turned off.
 
-A server shows a certificate, with those between it and a root behind it, and its key.
+A server shows a certificate, with those between it and a root behind it, and has its key. It may ask who connects for
+one of the authorities that it is given; whoever shows none is refused at the handshake.
 """
 
 from __future__ import annotations
@@ -170,6 +171,27 @@ def read_pem(read: Callable[[str], bytes], section: str, field: str, path: str) 
         raise ConfigError(
             f"{section}.{field}: {path} cannot be read: {reason}", field=field
         ) from error
+
+
+def read_authorities(read: Callable[[str], bytes], section: str, field: str, path: str) -> bytes:
+    """Return the PEM at PATH, which setting SECTION.FIELD names: whose certificates the other side has to show.
+
+    Raises ConfigError.
+    """
+    import ssl
+
+    found = read_pem(read, section, field, path)
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(
+            cadata=found.decode("ascii", "replace")
+        )
+    except (ssl.SSLError, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise ConfigError(
+            f"{section}.{field}: {path} cannot be used: {reason}: it is a PEM file with certificates of authorities",
+            field=field,
+        ) from error
+    return found
 
 
 def parsed_certificate(chain: bytes, key: bytes) -> x509.Certificate:

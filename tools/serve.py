@@ -358,7 +358,7 @@ class _Servers:
         await server.start()
         self._servers.append(server)
         stack.push_async_callback(server.stop)
-        if settings.broker.tls_certificate:
+        if settings.broker.names_tls_files:
             self._at_hangup(server.reload_certificate)
         if not await server.registered(_REGISTER_TIMEOUT_S):
             names = " ".join(settings.broker.nameservers)
@@ -396,7 +396,7 @@ class _Servers:
         await server.start()
         self._servers.append(server)
         stack.push_async_callback(server.stop)
-        if settings.replication.certificate or settings.broker.tls_certificate:
+        if settings.replication.certificate or settings.broker.names_tls_files:
             self._at_hangup(server.reload_certificate)
         return server.ready()
 

@@ -17,7 +17,7 @@ read asks no stream for more, once it holds as much as is still free.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from .connection import ServerConnection
@@ -59,12 +59,17 @@ class ServerConversation:
         break_off: Callable[[], None] | None = None,
         *,
         is_secure: bool = False,
+        certificate_names: Sequence[str] = (),
     ) -> None:
-        """BREAK_OFF ends a connection whose peer does not read; IS_SECURE: it is over TLS."""
+        """BREAK_OFF ends a connection whose peer does not read; IS_SECURE: it is over TLS.
+
+        CERTIFICATE_NAMES: those in the peer's certificate, which was verified.
+        """
         self.connection = connection
         self.served = served
         self.peer = peer
         self.is_secure = is_secure
+        self.certificate_names = certificate_names
         self.touch = touch
         self._calls: dict[int, OpenCall] = {}
         #: Requests that are not whole, and since when.

@@ -48,6 +48,8 @@ _CLOSE_S: Final = 1.0
 _LOOK_S: Final = 0.005
 #: How long after much was freed the system gets it back, and how often at most.
 _GIVE_BACK_MS: Final = 1_000
+#: How often is told of who is refused.
+_TELL_MS: Final = 1_000
 #: Connections of one age do not all end together: they get up to this share less.
 _AGE_SPREAD: Final = 0.1
 
@@ -104,6 +106,7 @@ class Server:
         self._emptied: asyncio.Future[None] | None = None
         self._shown: tuple[Certificate, ssl.SSLContext] | None = None
         self._was_full = False
+        self._quiet_until_ms = 0
         self._accepted = 0
         self._refused = 0
         self._closed: Counter[str] = Counter()
@@ -232,6 +235,22 @@ class Server:
             logger.warning("TLS not served reason=%s", error)
             return None
         return self._shown[1]
+
+    def handshake_failed(self, peer: str, error: ssl.SSLError) -> None:
+        """Note that PEER and this side disagree on TLS; where certificates are asked for, a line a second says so."""
+        reason = getattr(error, "verify_message", "") or (error.reason or "").lower()
+        reason = reason.replace("_", " ") or str(error)
+        now_ms = self.now_ms()
+        if self._shown is None or not self._shown[0].authorities or now_ms < self._quiet_until_ms:
+            logger.debug("TLS failed peer=%s reason=%s", peer, reason)
+            return
+        self._quiet_until_ms = now_ms + _TELL_MS
+        logger.warning(
+            "client refused at the handshake peer=%s reason=%s: it has to show a certificate of an authority that is"
+            " believed here",
+            peer,
+            reason,
+        )
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run WORK as a task, which a stop cancels."""

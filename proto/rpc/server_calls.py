@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from google.protobuf.message import Message
@@ -59,6 +59,8 @@ class Peer(Protocol):
     peer: str
     #: Is it over TLS?
     is_secure: bool
+    #: The names in the caller's certificate, which was verified.
+    certificate_names: Sequence[str]
     #: Has what was answered taken to the socket.
     touch: Callable[[], None]
     succeeded: int
@@ -111,6 +113,10 @@ class RequestContext:
     @property
     def is_secure(self) -> bool:
         return self._asked.conversation.is_secure
+
+    @property
+    def certificate_names(self) -> Sequence[str]:
+        return self._asked.conversation.certificate_names
 
     @property
     def metadata(self) -> Mapping[str, str]:

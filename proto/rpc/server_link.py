@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from socket import IPPROTO_TCP, TCP_NODELAY
 from typing import Any, Final, Protocol
@@ -110,6 +110,10 @@ class LinkOwner(Protocol):
 
     async def tls_context(self) -> ssl.SSLContext | None:
         """Return what a handshake that begins now shows; None if there is nothing."""
+        ...
+
+    def handshake_failed(self, peer: str, error: ssl.SSLError) -> None:
+        """Note that PEER and this side did not agree on TLS."""
         ...
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> Any:
@@ -275,7 +279,7 @@ class ServerLink(asyncio.BufferedProtocol):
             if self._is_lingering:
                 self._discard(data)
             else:
-                logger.debug("TLS failed peer=%s reason=%s", self.peer, error.reason)
+                self._server.handshake_failed(self.peer, error)
                 self._linger("TLS failed")  # The alert is to arrive, which a reset might overtake.
             return
         if plain:
@@ -294,6 +298,7 @@ class ServerLink(asyncio.BufferedProtocol):
             self.touch,
             partial(self.abort, "not reading"),
             is_secure=self._wire.is_secure,
+            certificate_names=self._wire.certificate_names,
         )
         self._unlimit()
         self._keepalive = Keepalive(
@@ -554,6 +559,17 @@ class TlsSession:
                 self._session.unwrap()
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
+    def certificate_names(self) -> Sequence[str]:
+        """Return the names in the certificate that the peer showed and that was verified: common, then alternative."""
+        shown: Any = self._session.getpeercert() or {}
+        common = [
+            value
+            for part in shown.get("subject", ())
+            for name, value in part
+            if name == "commonName"
+        ]
+        return (*common, *(value for _, value in shown.get("subjectAltName", ())))
+
     def send(self, data: bytes) -> None:
         """Encrypt DATA, which is then there to `take`."""
         self._session.write(data)
@@ -576,6 +592,11 @@ class Wire:
     def is_secure(self) -> bool:
         """Has TLS begun?"""
         return self._tls is not None
+
+    @property
+    def certificate_names(self) -> Sequence[str]:
+        """The names in the peer's certificate, if it was asked for one."""
+        return () if self._tls is None else self._tls.certificate_names()
 
     @property
     def is_over(self) -> bool:

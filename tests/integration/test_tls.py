@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from pocketmq.broker.broker import Broker
+from pocketmq.broker.certificates import Certificates
 from pocketmq.client import (
     Admin,
     AsyncAdmin,
@@ -264,6 +265,50 @@ async def test_a_broker_that_cannot_register_says_why(
 
     assert f"not registered nameserver={address} reason=" in caplog.text
     assert "the server takes no plaintext at this port: connect with TLS" in caplog.text
+
+
+async def test_who_shows_no_certificate_of_the_authority_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = Files(tmp_path)
+    ca = files.path("ours.pem")
+    mine: dict[str, dict[str, Any]] = {}
+    for name, made in (
+        ("strange", OTHERS.certificate()),
+        ("expired", OURS.certificate(valid_days=-1)),
+        ("good", OURS.certificate(name="billing")),
+    ):
+        (tmp_path / name).mkdir()
+        kept = Files(tmp_path / name, made)
+        mine[name] = {"cert": kept.path("chain.pem"), "key": kept.path("key.pem")}
+    wanted = {**files.server, "tls_client_ca": ca}
+    async with cluster(files, names=wanted, **wanted, **files.peers) as (address, broker):
+        assert await broker.registered(30)
+        async with AsyncAdmin(address, ca=ca, **mine["good"]) as admin:
+            await admin.create_topic("orders", queues=1)
+        await send(address, ca=ca, **mine["good"])
+        for shown, reason in (
+            ({}, "the server wants a certificate from whoever connects"),
+            (mine["strange"], "does not believe the certificate that it was shown"),
+            (mine["expired"], "the certificate that the server was shown has expired"),
+        ):
+            with pytest.raises(TlsFailed, match=reason):
+                await administer(address, ca=ca, **shown)
+        with pytest.raises(TlsFailed, match="takes no plaintext"):
+            await administer(address)
+
+    assert "client refused at the handshake peer=127.0.0.1:" in caplog.text
+    assert "reason=peer did not return a certificate: it has to show" in caplog.text
+
+
+def test_authorities_that_cannot_be_used_keep_servers_from_starting(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    wrong = {**files.server, "tls_client_ca": files.path("key.pem")}
+    with pytest.raises(ConfigError, match=r"nameserver\.tls_client_ca: .*key\.pem cannot be used"):
+        NameServer.build(nameserver_config(port=0, **wrong), clock=SystemClock())
+    shown = Certificates(broker_config(**wrong), OsDisk(), str(tmp_path), SystemClock())
+    with pytest.raises(ConfigError, match=r"broker\.tls_client_ca: .*key\.pem cannot be used"):
+        shown.load()
 
 
 def test_files_that_cannot_be_used_are_told_where_they_are_named(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from pocketmq.proto.errors import QueueNotFound
@@ -45,6 +45,8 @@ class EchoService:
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
+        #: Those of the last plain call.
+        self.certificate_names: Sequence[str] = ()
         self.streams: list[Stream] = []
         self.receivers: list[Echo] = []
         self.arrived = asyncio.Event()
@@ -65,6 +67,7 @@ class EchoService:
 
     def plain(self, request: pb.ProduceRun, call: Call) -> Any:
         self.calls.append(call)
+        self.certificate_names = call.certificate_names
         call.on_cancel(self.cancelled.set)
         self.arrived.set()
         match request.topic:

@@ -8,10 +8,15 @@ from datetime import UTC, datetime
 
 import grpc
 import grpc.aio
+import pytest
 
 from pocketmq.broker.certificates import development_certificate
 from pocketmq.proto.rpc import Certificate, Limits
+from pocketmq.proto.rpc.channel import Http2Channel
+from pocketmq.proto.rpc.channels import CallFailed
 
+from ...authority import Authority
+from ..channels.methods import unary
 from .echo import REPLY, RUN
 from .serving import Securing
 
@@ -46,3 +51,28 @@ async def test_a_handshake_that_takes_too_long_is_broken_off(securing: Securing)
         assert await reader.read() == b""
         writer.close()
         await writer.wait_closed()
+
+
+async def test_the_names_in_a_caller_s_certificate_are_known_to_the_call(
+    securing: Securing,
+) -> None:
+    ours = Authority()
+    server = ours.certificate()
+    caller = ours.certificate(name="billing", addresses=["10.0.0.7"])
+    async with securing([server]) as (echo, port):
+        address = f"127.0.0.1:{port}"
+        async with Http2Channel(address, tls=caller.client_context()) as channel:
+            await unary(channel)(RUN(run_id=7), timeout=30)
+        assert tuple(echo.certificate_names) == ("billing", "10.0.0.7")
+        with pytest.raises(CallFailed):
+            async with Http2Channel(address, tls=nobody(ours)) as channel:
+                await unary(channel)(RUN(run_id=7), timeout=30)
+
+
+def nobody(believed: Authority) -> ssl.SSLContext:
+    """Return the context of a caller who believes BELIEVED and shows nothing."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.load_verify_locations(cadata=believed.pem.decode())
+    context.set_alpn_protocols(["h2"])
+    return context
