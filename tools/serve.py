@@ -7,8 +7,8 @@ the machine's. `serve` runs a name server and a broker on one event
 loop; the broker registers over loopback, as a broker elsewhere would.
 
 Standard output says where the servers listen, with a line to copy, and then, in one line for programs, that they
-serve: `ready ` and a JSON object with `nameserver`, `broker` (addresses), `store`, `recovery`, `clock`, `limits` (of
-descriptors, and what they allow), `pid`, `started_in_ms`.
+serve: `ready ` and a JSON object with `nameserver`, `broker` (addresses), `store`, `recovery`, `clock`, `torture` (if
+there is some), `limits` (of descriptors, and what they allow), `pid`, `started_in_ms`.
 Log lines go to standard error (log_lines.py). SIGTERM and SIGINT stop cleanly; a second SIGINT does not wait.
 """
 
@@ -42,11 +42,12 @@ from .process_memory import Collector, keep_freed_memory
 from .settings import Settings, load_settings, sample
 
 if TYPE_CHECKING:  # A name server needs no broker, nor store.
-    from ..broker.broker import Broker
+    from ..broker.broker import Broker, Network
     from ..nameserver.nameserver import NameServer
     from ..store.config import StoreConfig
     from ..store.disk import Disk
     from .serve_replica import ReplicaServer
+    from .torture import Torture
 
 logger = logging.getLogger(__name__)
 
@@ -120,6 +121,29 @@ def _clock_options(function: Function) -> Function:
     return function
 
 
+def _torture_options(function: Function) -> Function:
+    """Add what makes a broker go wrong on purpose."""
+    options = [
+        click.option(
+            "--torture",
+            metavar="KIND[=10%],…",
+            help="For tests: redeliver, duplicate, reorder, late-ack, cut-streams: all that at-least-once allows.",
+        ),
+        click.option("--seed", type=int, default=0, help="Of --torture.", show_default=True),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def _torture(options: dict[str, Any]) -> Torture | None:
+    if options["torture"] is None:
+        return None
+    from .torture import Torture, parse_torture
+
+    return Torture(parse_torture(options["torture"]), options["seed"])
+
+
 def _replica_options(function: Function) -> Function:
     """Add what makes a broker one of a replica set."""
     options = [
@@ -177,6 +201,7 @@ def _time(options: dict[str, Any]) -> _Time:
 @_store_option
 @_force_option
 @_clock_options
+@_torture_options
 @_replica_options
 @_port_option("--port", "Port of the broker, 8081 by default")
 @_port_option("--nameserver-port", "Port of the name server, 9876 by default")
@@ -197,7 +222,14 @@ def serve(print_config: bool, file: Path | None, log_level: str, **options: Any)
         replication=_replication(options),
     )
     time = _time(options)
-    _run(_Servers(settings, with_nameserver=True, time=time, force=options["force"]), log_level)
+    servers = _Servers(
+        settings,
+        with_nameserver=True,
+        time=time,
+        force=options["force"],
+        torture=_torture(options),
+    )
+    _run(servers, log_level)
 
 
 @click.command()
@@ -260,7 +292,7 @@ class _Time:
 class _Servers:
     """The servers of one process, from their start to their stop.
 
-    TIME: of its broker, None: there is none;  FORCE: whatever else is in the store's folder.
+    TIME: of its broker, None: there is none;  FORCE: whatever else is in the store's folder;  TORTURE: what goes wrong.
     """
 
     def __init__(
@@ -270,8 +302,10 @@ class _Servers:
         with_nameserver: bool,
         time: _Time | None = None,
         force: bool = False,
+        torture: Torture | None = None,
     ) -> None:
         self._settings = settings
+        self._torture = torture
         self._force = force
         self._with_nameserver = with_nameserver
         self._time = time
@@ -353,7 +387,12 @@ class _Servers:
             return await self._start_replica(stack, settings, disk, time)
         clock = time.clock(self._wall, disk, settings.store)
         server = Broker.build(
-            settings.broker, settings.store, disk=disk, clock=clock, wall=self._wall
+            settings.broker,
+            settings.store,
+            disk=disk,
+            clock=clock,
+            wall=self._wall,
+            network=self._network(),
         )
         await server.start()
         self._servers.append(server)
@@ -369,12 +408,22 @@ class _Servers:
             "store": settings.store.path,
             "recovery": recovery.to_json() | {"text": recovery.text()},
             "clock": "virtual" if time.virtual else "system",
+            **({} if self._torture is None else {"torture": self._torture.text()}),
             "limits": {
                 "descriptors": limits.descriptors,
                 "open_files": limits.files,
                 "connections": connections_fitting(settings.broker.connections_max),
             },
         }
+
+    def _network(self) -> Network:
+        if self._torture is None:
+            from ..broker.broker import GRPC
+
+            return GRPC
+        from .torture import TorturedNetwork
+
+        return TorturedNetwork(torture=self._torture)
 
     async def _start_replica(
         self, stack: AsyncExitStack, settings: Settings, disk: Disk, time: _Time
@@ -390,6 +439,11 @@ class _Servers:
             raise ConfigError(
                 f"--grpc {settings.broker.grpc} is for one broker: replicas speak HTTP/2 of our own, leave it out",
                 field="grpc",
+            )
+        if self._torture is not None:
+            raise ConfigError(
+                "--torture is for one broker: the replicas of a set carry calls for each other",
+                field="torture",
             )
         time.clock(self._wall, disk, settings.store)
         server = ReplicaServer(settings, disk=disk, clock=self._wall)
@@ -448,6 +502,8 @@ def _announce(ready: dict[str, Any]) -> None:
         click.echo(f"  {'recovery':12}{ready['recovery']['text']}")
     if ready.get("clock") == "virtual":
         click.echo(f"  {'clock':12}virtual: it stands still until `pocketmq clock advance 1h`")
+    if torture := ready.get("torture"):
+        click.echo(f"  {'torture':12}{torture}")
     if limits := ready.get("limits"):
         click.echo(
             f"  {'limits':12}{limits['connections']:,} connections, {limits['open_files']:,} open files of the store"

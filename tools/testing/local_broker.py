@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import wraps
 from itertools import count
 from pathlib import Path
@@ -28,10 +29,12 @@ from ...proto.errors import (
     ClientClosed,
     GroupNotFound,
     InvalidArgument,
+    NotServed,
     PocketMQError,
     RequestTimeout,
     TopicNotFound,
 )
+from ..torture import Torture, parse_torture
 from .servers import BrokerOptions, KitServers, ServersApart, ServersHere
 
 P = ParamSpec("P")
@@ -52,6 +55,7 @@ class _Kit:
         self.served: KitServers = (ServersApart if options.process else ServersHere)(
             folder, options
         )
+        self.options = options
         self.is_running = False
         self._names = count(1)
         self._admin: AsyncAdmin | None = None
@@ -339,6 +343,39 @@ class _Face:
     def store(self) -> Path:
         """The folder of the store, for `pocketmq why` and `inspect`; another one after a kill in this process."""
         return self._kit.served.store
+
+    @contextmanager
+    def torture(self, what: str, *, seed: int = 0) -> Iterator[Counter[str]]:
+        """Have WHAT go wrong in the `with` block, as for `pocketmq serve --torture`; yield how often what did so far.
+
+        Raises InvalidArgument for what is none, NotServed for a broker in a process of its own.
+        """
+        torture, options = self._torture(), self._kit.options
+        torture.begin(parse_torture(what), seed)
+        torture.counts.clear()
+        try:
+            yield torture.counts
+        finally:
+            torture.begin(parse_torture(options.torture), options.seed)
+
+    def fail_next(
+        self, kind: str, times: int = 1, *, topic: str | None = None, group: str | None = None
+    ) -> None:
+        """Have a single fault happen to the next calls, of TOPIC and of GROUP if they are given.
+
+        KIND: "refuse-send", "lose-send-answer", "lose-ack" or "cut-stream". Raises InvalidArgument for another,
+        NotServed for a broker in a process of its own.
+        """
+        self._torture().next(kind, times, topic=topic, group=group)
+
+    def _torture(self) -> Torture:
+        torture = self._kit.served.torture
+        if torture is None:
+            raise NotServed(
+                "a broker in a process of its own is told at its start what goes wrong (torture=…, seed=…):"
+                " run it in this process to change that"
+            )
+        return torture
 
     def fresh_name(self, kind: str) -> str:
         """Return a name that nobody has used, with KIND in it."""

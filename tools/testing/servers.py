@@ -17,18 +17,16 @@ from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self
 
-from ...broker.broker import Broker, Network
-from ...broker.certificates import Certificates
+from ...broker.broker import Broker
 from ...broker.config import BrokerConfig
 from ...nameserver.config import NameServerConfig
 from ...nameserver.nameserver import NameServer
 from ...proto.clock import SystemClock, VirtualClock
 from ...proto.configuration import nearest
 from ...proto.errors import ConfigError, PocketMQError
-from ...proto.rpc import Carrier, MethodTable
-from ...proto.rpc.pages import Page
 from ...store.config import StoreConfig
 from ...store.os_disk import OsDisk
+from ..torture import Torture, TorturedNetwork, parse_torture
 
 if TYPE_CHECKING:
     from ..server_process import ServerProcess
@@ -67,6 +65,9 @@ class BrokerOptions:
     clock: Literal["virtual", "system"] = "virtual"
     #: In a process of its own?
     process: bool = False
+    #: As for `pocketmq serve --torture`; "": nothing goes wrong.
+    torture: str = ""
+    seed: int = 0
     #: Settings as in the sections `broker` and `store` of the configuration file.
     broker: Mapping[str, Any] = field(default_factory=dict)
     store: Mapping[str, Any] = field(default_factory=dict)
@@ -84,11 +85,15 @@ class BrokerOptions:
         found = dict(given)
         if isinstance(text := found.get("process"), str):
             found["process"] = _BOOLEANS.get(text.lower(), text)
+        if isinstance(text := found.get("seed"), str) and text.isdecimal():
+            found["seed"] = int(text)
         return cls(**found)
 
     def __post_init__(self) -> None:
         _check("clock", self.clock, self.clock in ("virtual", "system"), "virtual or system")
         _check("process", self.process, isinstance(self.process, bool), "true or false")
+        _check("seed", self.seed, isinstance(self.seed, int), "a whole number")
+        parse_torture(self.torture)
         for name in ("broker", "store"):
             value = getattr(self, name)
             _check(name, value, isinstance(value, Mapping), "a dict of settings")
@@ -109,24 +114,12 @@ class KitServers(Protocol):
     endpoint: str
     #: The folder of the store.
     store: Path
+    #: What goes wrong; None: that cannot be changed any more.
+    torture: Torture | None
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
     async def kill(self) -> None: ...
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Network(Network):
-    """The network of a broker that is killed without its process: CARRIERS are those that it made."""
-
-    carriers: list[Carrier] = field(default_factory=list)
-
-    def carrier(
-        self, table: MethodTable, config: BrokerConfig, certificates: Certificates, page: Page
-    ) -> Carrier:
-        made = Network.carrier(self, table, config, certificates, page)
-        self.carriers.append(made)
-        return made
 
 
 class ServersHere:
@@ -143,7 +136,8 @@ class ServersHere:
         self._clock: VirtualClock | None = None
         self._disk = OsDisk()
         self._names: NameServer | None = None
-        self._network = _Network()
+        self.torture: Torture | None = Torture(parse_torture(options.torture), options.seed)
+        self._network = TorturedNetwork(torture=self.torture)
         self._broker: Broker | None = None
 
     async def start(self) -> None:
@@ -213,6 +207,7 @@ class ServersApart:
         self.store = folder / "store"
         self._options = options
         self._ports = _free_port(), _free_port()
+        self.torture: Torture | None = None
         self._file = folder / "pocketmq.yaml"
         self._process: ServerProcess | None = None
 
@@ -232,6 +227,8 @@ class ServersApart:
         arguments = ["--config", str(self._file), "--clock", options.clock]
         if grpc := options.broker.get("grpc"):
             arguments += ["--grpc", str(grpc)]
+        if options.torture:
+            arguments += ["--torture", options.torture, "--seed", str(options.seed)]
         for name, port in zip(("--nameserver-port", "--port"), self._ports, strict=True):
             arguments += [name, str(port)]
         self._process = await asyncio.to_thread(ServerProcess, self.store, *arguments)
