@@ -32,8 +32,7 @@ from ..proto.filters.tags import parse_tags, tag_expression
 from ..proto.filters.wire import canonical_sql, normalised
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.properties import TAGS
-from ..proto.property_ranges import PropertyRanges
-from ..proto.record_run import Longs, as_bytes, parse_run, starts_of
+from ..proto.record_run import Longs, PropertyRanges, as_bytes, parse_run, starts_of
 from ..store.slices import Slices
 from .accounts.account import Filtering, filtering_of
 from .accounts.accounts import Accounts

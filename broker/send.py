@@ -54,12 +54,10 @@ from .admission import Admitted, Prepare, admit, check_type, ways
 from .appends import Appends
 from .config import BrokerConfig
 from .delay.roads import DelayRules, Part, timer_out_ms
-from .producers.numbers import RunNumbers, rest_of
 from .producers.producers import Places, Producers
-from .producers.sequences import Numbered
+from .producers.sequences import Numbered, RunNumbers, rest_of
 from .replication.mastership import Mastership
-from .timers import Timers
-from .timing_wheel import Timer
+from .timers import Timer, Timers
 from .topics import TYPE_ATTRIBUTE, Topics
 
 logger = logging.getLogger(__name__)

@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Final, Protocol
 
-from .timers import Timers
-from .timing_wheel import Timer
+from .timers import Timer, Timers
 
 #: Waits of _LONG_WAIT_MS or more end in bunches: each is longer than asked for by less than this part of it.
 _WAIT_PARTS: Final = 64

@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 
 from .errors import InvalidRecord, MessageTooLarge
 from .java_hash import java_hash
-from .property_ranges import PropertyRanges
 from .record import (
     CRC_MASK,
     HOST_V6_EXTRA,
@@ -48,6 +47,7 @@ from .record_run import (
     LEAST_SIZE,
     Ints,
     Longs,
+    PropertyRanges,
     RunColumns,
     crc_mismatches,
     parse_run,

@@ -27,9 +27,8 @@ from numpy.typing import NDArray
 
 from ..proto.byte_ranges import hash_ranges, left_aligned
 from ..proto.errors import DiskFailure, StoreFull
-from ..proto.property_ranges import PropertyRanges, tags_codes
 from ..proto.record import SYS_PREPARED, SYS_ROLLBACK, SYS_TRANSACTION, Buffer
-from ..proto.record_run import Longs, RunColumns, as_bytes
+from ..proto.record_run import Longs, PropertyRanges, RunColumns, as_bytes, tags_codes
 from ..proto.run import Run, tags_code
 from ..proto.topics import SCHEDULE_TOPIC
 from .consume_queue import Placed

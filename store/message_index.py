@@ -28,9 +28,8 @@ from numpy.typing import NDArray
 from ..proto.byte_ranges import CELLS_MAX, hash_ranges, left_aligned, split
 from ..proto.errors import CorruptIndex, StoreRefused
 from ..proto.java_hash import java_hash
-from ..proto.property_ranges import PropertyRanges
 from ..proto.record import SYS_ROLLBACK, SYS_TRANSACTION, Buffer
-from ..proto.record_run import Longs, RunColumns, as_bytes
+from ..proto.record_run import Longs, PropertyRanges, RunColumns, as_bytes
 from .disk import Disk, Entry
 from .files import FolderSync, Syncable
 from .format.index import IndexHeader

@@ -31,15 +31,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..proto.errors import StoreError
-from ..proto.property_ranges import PropertyRanges, tags_codes
 from ..proto.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SYS_PREPARED, decode_record
 from ..proto.record_run import (
     LEAST_SIZE,
     Longs,
+    PropertyRanges,
     RunColumns,
     as_bytes,
     crc_mismatches,
     parse_run,
+    tags_codes,
     walk,
 )
 from ..proto.topics import RECORD_SIZE_MAX, SCHEDULE_TOPIC

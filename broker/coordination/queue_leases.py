@@ -29,8 +29,7 @@ from ...proto.rpc import LATER, Call, Later, MethodTable, service, unary
 from ..config import BrokerConfig
 from ..groups import Groups, check_own_choice
 from ..offsets import Offsets
-from ..timers import Timers
-from ..timing_wheel import Timer
+from ..timers import Timer, Timers
 from ..topics import Topics
 from ..waiting import Purgatory, WatchedOperation
 from .leases import Asker, KeptLeases, Lease, QueueKey, WantedQueue

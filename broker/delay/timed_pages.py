@@ -20,9 +20,16 @@ from numpy.typing import NDArray
 from ...proto import properties as names
 from ...proto.byte_ranges import Bytes, bytes_at, hash_ranges, right_aligned
 from ...proto.java_hash import java_hash
-from ...proto.property_ranges import PropertyRanges
 from ...proto.record import Buffer
-from ...proto.record_run import Ints, Longs, RunColumns, as_bytes, parse_run, starts_of
+from ...proto.record_run import (
+    Ints,
+    Longs,
+    PropertyRanges,
+    RunColumns,
+    as_bytes,
+    parse_run,
+    starts_of,
+)
 from ...proto.topics import TIMER_TOPIC
 from ...store.message_store import MessageStore
 from ...store.slices import Entries, QueueName

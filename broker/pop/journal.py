@@ -37,8 +37,7 @@ from ...store.files import FolderSync, Syncable
 from ...store.flush import CallOwner, Flusher, FlushJob, GroupCommit, sync_all
 from ...store.message_store import MessageStore
 from ..producers.snapshot import log_tail
-from ..timers import Timers
-from ..timing_wheel import Timer
+from ..timers import Timer, Timers
 from .journal_files import (
     DRAFT_SUFFIX,
     JOURNAL_PREFIX,

@@ -15,8 +15,7 @@ from functools import partial
 from typing import Final
 
 from ...proto.clock import past_instant
-from ..timers import Timers
-from ..timing_wheel import Timer
+from ..timers import Timer, Timers
 from .journal_format import ClockMark, PopKey
 
 #: How long a lease that renews outlasts the last word of its owner.

@@ -35,8 +35,7 @@ from ...proto.topics import (
 )
 from ...store.commit_log import CommitLog
 from ...store.files import MappedFile
-from .numbers import COUNT_MAX, RunNumbers
-from .sequences import Key, StoredRun
+from .sequences import COUNT_MAX, Key, RunNumbers, StoredRun
 
 _HINT: Final = b"PRODUCER_SEQUENCE\x01"
 _VALUE: Final = re.compile(rb"[0-9a-f:]{7,50}")

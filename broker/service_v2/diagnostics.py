@@ -23,8 +23,7 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.rpc import LATER, Call, Later, MethodTable, service, unary
 from ...store.message_store import MessageStore
-from ..timers import Timers
-from ..timing_wheel import Timer
+from ..timers import Timer, Timers
 from ..topics import Topics
 from .messages import delivered
 from .sessions import ClientSession, CommandStream, Sessions

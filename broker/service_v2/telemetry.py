@@ -45,8 +45,7 @@ from ...store.format.state_tables import GroupConfig
 from ..config import BrokerConfig
 from ..groups import Groups, announced_intervals_of, exponential_of
 from ..pop.pops import BATCH_MAX
-from ..timers import Timers
-from ..timing_wheel import Timer
+from ..timers import Timer, Timers
 from ..transactions.listeners import Listeners
 from .checks import LITE_TOPIC_LENGTH_MAX, group_name, topic_name
 from .messages import delivered

@@ -55,8 +55,7 @@ from ..config import BrokerConfig
 from ..coordination.leases import Fence
 from ..groups import Groups, check_own_choice
 from ..offsets import Offsets
-from ..timers import Timers
-from ..timing_wheel import Timer
+from ..timers import Timer, Timers
 from ..topics import TYPE_ATTRIBUTE, Topics
 from .commit_record import check_ids, copies_of, encode_commit
 from .commit_recovery import CopyPlace, FoundCommit, found_commits

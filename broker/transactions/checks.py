@@ -28,8 +28,7 @@ from ...proto.run import Run
 from ...proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 from ..config import BrokerConfig
 from ..lookup import at_once
-from ..timers import Timers
-from ..timing_wheel import Timer
+from ..timers import Timer, Timers
 from ..topics import Topics
 from .half_messages import HalfCopies
 from .half_queue import HalfQueue

@@ -28,7 +28,6 @@ from google.protobuf.message import DecodeError
 from ...proto.errors import CorruptRecord, InvalidRecord, MessageTooLarge
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.properties import UNIQ_KEY
-from ...proto.property_ranges import PropertyRanges
 from ...proto.record import (
     RECONSUME_TIMES_AT,
     SYS_FLAG_AT,
@@ -38,7 +37,7 @@ from ...proto.record import (
     encode_record,
     hosts_extra,
 )
-from ...proto.record_run import Longs, RunColumns, parse_run, starts_of
+from ...proto.record_run import Longs, PropertyRanges, RunColumns, parse_run, starts_of
 from ...proto.run import Run
 from ...proto.topics import COMMIT_TOPIC, MESSAGE_SIZE_MAX
 

@@ -18,7 +18,7 @@ from ...proto.record_run import starts_of
 from ...proto.topics import COMMIT_TOPIC
 from ...store.message_store import MessageStore
 from .commit_record import CommitRecord, copies_in, decode_commit, run_ids
-from .copies import slices_from
+from .half_queue import slices_from
 
 logger = logging.getLogger(__name__)
 

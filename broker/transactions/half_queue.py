@@ -6,31 +6,44 @@ the two; a Java broker writes them seconds apart) is resolved as well, so it can
 power cut the log may have the op message of a copy that it lost: a half message whose promised copy is not there is
 open again, and stored again. The broker does not start if the store cannot take that.
 
-Afterwards whatever is appended to the half queue arrives here, who appended it does not matter.
+The index may miss what was appended last, so copies are looked for in the queues that they were meant for: each is read
+from the place in the log on where the oldest half message for it lies, some 0.5 µs a message of it since then.
+
+Afterwards whatever is appended to the half queue arrives here, who appended it does not matter. `Progress` is what the
+next broker, of whatever make, begins from:
+
+    half queue   everything below the committed offset has an outcome, or lies further behind once more
+    op queue     everything below the committed offset tells of half messages below that of the half queue only
+
+These are offsets of the group CID_RMQ_SYS_TRANS in consumerOffset.json, as Apache's. They are committed only once the
+log is on the device as far as they claim: after a power cut the log may end before an outcome, and then its half
+message must not count as done. A kill or a power cut loses some seconds of progress, never a half message.
+
+Memory: `_OPS_MAX` op messages are told apart, beyond that neighbours count as one, which begins earlier than it might.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, TypeAlias
 
 from ...proto.clock import Clock, past_instant
 from ...proto.errors import PocketMQError
-from ...proto.properties import TAGS
-from ...proto.record import decode_record
-from ...proto.record_run import starts_of
+from ...proto.properties import PRODUCER_GROUP, TAGS, UNIQ_KEY
+from ...proto.record import SYS_COMMIT, SYS_TRANSACTION, Record, decode_record
+from ...proto.record_run import parse_run, starts_of
 from ...proto.run import Run
-from ...proto.topics import HALF_TOPIC, OP_HALF_TOPIC
+from ...proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from ...store.message_store import MessageStore
+from ...store.slices import Slices
 from ..appends import Appends
 from ..lookup import at_once
 from ..offsets import Offsets
-from .copies import find_copies, slices_from
 from .half_messages import COPIED, HalfCopies, op_parts, op_run, resolved_offsets
 from .open_halves import Key, OpenHalf, OpenHalves, halves_in
 from .outcomes import Outcome, Outcomes
-from .progress import Progress
 
 logger = logging.getLogger(__name__)
 
@@ -242,3 +255,149 @@ class HalfQueue:
             self.mark([])
         self.reached()
         self._progress.close()
+
+
+# ---------------------------------------------------------------- copies of half messages
+
+READ_MESSAGES = 1_000
+READ_BYTES = 4 * 1024 * 1024
+
+
+def slices_from(
+    store: MessageStore, topic: str, queue: int, offset: int, *, check_crcs: bool = True
+) -> Iterator[Slices]:
+    """Yield what QUEUE of TOPIC holds from OFFSET on; CHECK_CRCS as in `read_queue`."""
+    while True:
+        low, high = store.queue_bounds(topic, queue)
+        offset = max(offset, low)
+        if offset >= high:
+            return
+        slices = store.read_queue(
+            topic, queue, offset, READ_MESSAGES, READ_BYTES, check_crcs=check_crcs
+        )
+        if slices.next_offset == offset:
+            return
+        yield slices
+        offset = slices.next_offset
+
+
+def find_copies(store: MessageStore, halves: Iterable[OpenHalf]) -> dict[Key, Outcome]:
+    """Return the outcomes of HALVES that the log has: committed, or given up."""
+    since: dict[tuple[str, int], int] = {}
+    topics: dict[Key, str] = {}
+    for half in halves:
+        topics[half.key] = half.topic
+        for target in ((half.topic, half.queue), (CHECK_MAX_TIME_TOPIC, 0)):
+            since[target] = min(since.get(target, half.log_offset), half.log_offset)
+    found: dict[Key, Outcome] = {}
+    for (topic, queue), log_offset in since.items():
+        for record in _copies(store, topic, queue, log_offset):
+            key = record.properties.get(PRODUCER_GROUP, ""), record.properties.get(UNIQ_KEY, "")
+            if key not in topics:
+                continue
+            if topic == CHECK_MAX_TIME_TOPIC:
+                found.setdefault(key, Outcome(False, topics[key], given_up=True))
+            elif topics[key] == topic:
+                found[key] = Outcome.committed_as(record)
+    return found
+
+
+def _copies(store: MessageStore, topic: str, queue: int, log_offset: int) -> Iterator[Record]:
+    """Yield the messages of a queue, behind LOG_OFFSET in the log, that were committed or given up."""
+    entries = store.queues.get(topic, queue)
+    if entries is None:
+        return
+    begin = entries.first_from(log_offset)
+    for slices in slices_from(store, topic, queue, begin):
+        columns = parse_run(slices.records, starts_of(slices.sizes))
+        wanted = columns.well_formed
+        if topic != CHECK_MAX_TIME_TOPIC:
+            wanted = wanted & (columns.sys_flag & SYS_TRANSACTION == SYS_COMMIT)
+        for start in columns.starts[wanted].tolist():
+            yield decode_record(slices.records, start)
+
+
+# ---------------------------------------------------------------- progress
+
+GROUP: Final = "CID_RMQ_SYS_TRANS"
+_OPS_MAX: Final = 20_000
+
+
+class Progress:
+    """Progress over STORE, kept in OFFSETS. The event loop owns it."""
+
+    def __init__(self, store: MessageStore, offsets: Offsets, appends: Appends) -> None:
+        self._store = store
+        self._appends = appends
+        self._offsets = offsets
+        #: Op messages that are needed: queue offset, and the highest half message that it tells of.
+        self._ops: deque[tuple[int, int]] = deque()
+        self._op_end = 0
+        self._half = 0
+        #: What is to be committed once the log is flushed up to the first number.
+        self._waiting: tuple[int, int, int] | None = None
+        self._dirty = False
+        store.on_flushed(self._flushed)
+
+    def beginnings(self) -> tuple[int, int]:
+        """Return the offsets in the half and the op queue from which the present state is found."""
+        return self._beginning(HALF_TOPIC), self._beginning(OP_HALF_TOPIC)
+
+    def _beginning(self, topic: str) -> int:
+        low, high = self._store.queue_bounds(topic, 0)
+        committed = self._offsets.committed(topic, GROUP, 0)
+        return low if committed is None else min(max(committed, low), high)
+
+    def begin(self, half: int, op: int) -> None:
+        """Begin with everything below HALF and OP done, as `beginnings` says."""
+        self._half, self._op_end = half, op
+
+    def wrote_op(self, op_offset: int, halves: list[int]) -> None:
+        """Note the op message at OP_OFFSET of its queue, which tells of HALVES."""
+        self._op_end = op_offset + 1
+        self._ops.append((op_offset, max(halves, default=-1)))
+        if len(self._ops) > _OPS_MAX:
+            self._coarsen()
+
+    def _coarsen(self) -> None:
+        ops = list(self._ops)
+        odd = ops[len(ops) & ~1 :]
+        pairs = zip(ops[::2], ops[1::2], strict=False)
+        self._ops = deque((first, max(high, other)) for (first, high), (_, other) in pairs)
+        self._ops.extend(odd)
+
+    def reached(self, lowest_open: int) -> None:
+        """Note that everything below LOWEST_OPEN of the half queue is done, and commit that when it is safe."""
+        self._half = lowest_open
+        while self._ops and self._ops[0][1] < lowest_open:
+            self._ops.popleft()
+        self._dirty = True
+        if self._waiting is None:
+            self._wait()
+
+    def _wait(self) -> None:
+        self._dirty = False
+        op = self._ops[0][0] if self._ops else self._op_end
+        self._waiting = (self._store.max_log_offset, self._half, op)
+        self._flushed(self._store.flushed_offset)
+
+    def _flushed(self, offset: int) -> None:
+        if self._waiting is None or min(offset, self._appends.flushed_offset) < self._waiting[0]:
+            return
+        _, half, op = self._waiting
+        self._waiting = None
+        self._commit(HALF_TOPIC, half)
+        self._commit(OP_HALF_TOPIC, op)
+        if self._dirty:
+            self._wait()
+
+    def _commit(self, topic: str, offset: int) -> None:
+        # Where nothing was ever done, nothing is said.
+        if self._beginning(topic) != offset:
+            self._offsets.commit(topic, GROUP, 0, offset)
+
+    def close(self) -> None:
+        """Commit exactly what is done. The log goes to the device first."""
+        if self._waiting is not None:
+            self._store.flush()
+            self._flushed(self._store.flushed_offset)

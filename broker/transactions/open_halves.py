@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from typing import Final, TypeAlias
 
 from ...proto import properties as names
-from ...proto.property_ranges import PropertyRanges
-from ...proto.record_run import Longs, parse_run, starts_of
+from ...proto.record_run import Longs, PropertyRanges, parse_run, starts_of
 from ...store.slices import Slices
 
 logger = logging.getLogger(__name__)

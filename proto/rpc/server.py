@@ -33,7 +33,7 @@ from .listening import BACKLOG, listen
 from .methods import Certificate, ConnectionFigures, ConnectionTotals, MethodTable
 from .pages import Page
 from .served import Deadlines, Served
-from .server_link import ServerLink
+from .server_link import ServerLink, loop_ms
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +85,7 @@ class Server:
         self.page = page
         self._random = random or Random()
         self.deadlines = Deadlines(self._wake_at)
+        self.now_ms: Callable[[], int] = loop_ms
         self.served = Served(
             tables,
             self.limits,
@@ -207,10 +208,6 @@ class Server:
             await asyncio.wait((self._emptied,), timeout=timeout_s)
 
     # --- what connections ask
-
-    def now_ms(self) -> int:
-        """Return the loop's time."""
-        return int(self.loop.time() * 1000)
 
     def closed(self, number: int, reason: str) -> None:
         """Forget connection NUMBER, which is over for REASON."""

@@ -37,6 +37,11 @@ logger = logging.getLogger(__name__)
 _READ_BYTES: Final = 64 * 1024
 
 
+def loop_ms() -> int:
+    """Return the running loop's time, by which servers and their connections live."""
+    return int(asyncio.get_running_loop().time() * 1000)
+
+
 class Keepalive:
     """Watches one connection: `heard` when anything came, `stop` at its end. PING asks the peer, GIVE_UP ends it."""
 
@@ -99,10 +104,8 @@ class LinkOwner(Protocol):
     #: What any connection reads goes here and is taken out at once; VIEW is the beginning of LARGE_VIEW.
     view: memoryview
     large_view: memoryview
-
-    def now_ms(self) -> int:
-        """Return the loop's time."""
-        ...
+    #: Returns the loop's time.
+    now_ms: Callable[[], int]
 
     def age_ms(self) -> int:
         """Return how old a connection that begins now may become; 0: as old as it wants."""

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...proto.byte_ranges import hash_ranges, left_aligned
-from ...proto.property_ranges import PropertyRanges
 from ...proto.record import MAGIC_V1, SYS_COMMIT, SYS_TRANSACTION
 from ...proto.record_run import (
     Longs,
+    PropertyRanges,
     RunColumns,
     as_bytes,
     crc_mismatches,

@@ -25,9 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...proto.errors import CorruptIndex
-from ...proto.property_ranges import PropertyRanges
 from ...proto.record import SYS_PREPARED, SYS_ROLLBACK, SYS_TRANSACTION, Record
-from ...proto.record_run import Longs, RunColumns
+from ...proto.record_run import Longs, PropertyRanges, RunColumns
 from ..commit_log import CommitLog
 from ..consume_queue import BatchConsumeQueue, ConsumeQueue
 from ..consume_queues import LIGHT_PREFIX, Queue

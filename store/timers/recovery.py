@@ -32,9 +32,8 @@ from ...proto.properties import (
     TIMER_ROLL_TIMES,
     UNIQ_KEY,
 )
-from ...proto.property_ranges import PropertyRanges
 from ...proto.record import QUEUE_OFFSET_AT
-from ...proto.record_run import Ints, Longs, as_bytes, parse_run, starts_of
+from ...proto.record_run import Ints, Longs, PropertyRanges, as_bytes, parse_run, starts_of
 from ...proto.topics import TIMER_TOPIC
 from ..commit_log import CommitLog
 from ..consume_queue import ConsumeQueue

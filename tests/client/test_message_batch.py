@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import importlib
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -160,7 +159,6 @@ def test_without_pyarrow_the_error_says_what_to_install(monkeypatch: pytest.Monk
             raise ImportError(name)
         return before(name, *rest, **named)
 
-    importlib.import_module("pocketmq.client.arrow")
     monkeypatch.setattr(builtins, "__import__", refuse)
 
     with pytest.raises(ConfigError, match="pip install pyarrow"):

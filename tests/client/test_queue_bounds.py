@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pocketmq.client.config import ReadingConfig
-from pocketmq.client.consuming.queue_bounds import BoundsRequests
+from pocketmq.client.consuming.parts import BoundsRequests
 from pocketmq.client.queue import QUEUES_AT_ONCE
 from pocketmq.client.session import Session
 from pocketmq.proto.errors import ClientClosed, PocketMQError, QueueNotFound, StoreClosed

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from pocketmq.proto.java_hash import java_hash
 from pocketmq.proto.properties import encode_properties
-from pocketmq.proto.property_ranges import PropertyRanges, tags_codes
 from pocketmq.proto.record import (
     MAGIC_BLANK,
     Host,
@@ -19,7 +18,14 @@ from pocketmq.proto.record import (
     encode_record,
     encode_run,
 )
-from pocketmq.proto.record_run import crc_mismatches, parse_run, starts_of, walk
+from pocketmq.proto.record_run import (
+    PropertyRanges,
+    crc_mismatches,
+    parse_run,
+    starts_of,
+    tags_codes,
+    walk,
+)
 
 _GOLDEN = json.loads((Path(__file__).parent.parent / "formats" / "records.json").read_text("utf-8"))
 _HOST = Host.parse("127.0.0.1", 8081)

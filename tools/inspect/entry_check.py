@@ -11,9 +11,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...proto.property_ranges import PropertyRanges, tags_codes
 from ...proto.record import SYS_PREPARED
-from ...proto.record_run import Bytes, Longs, RunColumns, as_bytes, parse_run, topic_is
+from ...proto.record_run import (
+    Bytes,
+    Longs,
+    PropertyRanges,
+    RunColumns,
+    as_bytes,
+    parse_run,
+    tags_codes,
+    topic_is,
+)
 from ...proto.topics import SCHEDULE_TOPIC
 from ...store.config import parse_delay_levels
 from ...store.format.queue_entries import ADDRESS_MAX, PRE_BLANK_SIZE

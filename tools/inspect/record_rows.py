@@ -22,9 +22,8 @@ from ...proto.clock import Clock, SystemClock
 from ...proto.errors import CorruptRecord, InvalidArgument, NotServed
 from ...proto.instant import format_instant
 from ...proto.properties import decode_properties
-from ...proto.property_ranges import PropertyRanges
 from ...proto.record import BORN_HOST_AT, SYS_BORN_V6, SYS_STORE_V6, Host, decompress_body
-from ...proto.record_run import as_bytes, crc_mismatches, topic_is
+from ...proto.record_run import PropertyRanges, as_bytes, crc_mismatches, topic_is
 from ...store.log_view import Gap, LogStretch, LogWalk
 from ...store.view import StoreView
 from ..output import body_fields

@@ -25,9 +25,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...proto.errors import CorruptIndex
-from ...proto.property_ranges import PropertyRanges, tags_codes
 from ...proto.record import SYS_PREPARED, SYS_ROLLBACK, SYS_TRANSACTION
-from ...proto.record_run import Bytes, Longs, RunColumns, as_bytes, crc_mismatches
+from ...proto.record_run import (
+    Bytes,
+    Longs,
+    PropertyRanges,
+    RunColumns,
+    as_bytes,
+    crc_mismatches,
+    tags_codes,
+)
 from ...proto.topics import SCHEDULE_TOPIC
 from ...store.dispatch import by_queue
 from ...store.format.queue_entries import ADDRESS_MAX

@@ -10,13 +10,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from pocketmq.broker.producers.numbers import RunNumbers
 from pocketmq.broker.producers.sequences import (
     GAPS_MAX,
     RUNS_KEPT,
     Key,
     Numbered,
     ProducerSequences,
+    RunNumbers,
     StoredRun,
 )
 from pocketmq.proto.errors import (

@@ -36,19 +36,10 @@ LATER: Final = RUN(topic="later").SerializeToString()
 PLAIN: Final = RUN(run_id=1).SerializeToString()
 
 
-class StagedCarrier(Http2Carrier):
-    """A carrier whose clock can stand still."""
-
-    stands_ms: int | None = None
-
-    def now_ms(self) -> int:
-        return super().now_ms() if self.stands_ms is None else self.stands_ms
-
-
 class Stage:
     """A carrier that is served, and its handlers."""
 
-    def __init__(self, carrier: StagedCarrier, echo: EchoService, port: int) -> None:
+    def __init__(self, carrier: Http2Carrier, echo: EchoService, port: int) -> None:
         self.carrier = carrier
         self.echo = echo
         self.port = port
@@ -56,11 +47,13 @@ class Stage:
     @contextmanager
     def standing_clock(self) -> Iterator[None]:
         """No time passes for the server, however slow the machine is: time gives nothing back."""
-        self.carrier.stands_ms = self.carrier.now_ms()
+        carrier, loops = self.carrier, self.carrier.now_ms
+        stands_ms = loops()
+        carrier.now_ms = carrier.served.now_ms = lambda: stands_ms
         try:
             yield
         finally:
-            self.carrier.stands_ms = None
+            carrier.now_ms = carrier.served.now_ms = loops
 
     async def until_arrived(self, calls: int) -> None:
         """Return when handlers have got CALLS calls."""
@@ -104,7 +97,7 @@ async def staged(
 ) -> AsyncIterator[Stage]:
     """Serve on a free port; at the end there is nothing left of what came."""
     echo = EchoService()
-    carrier = StagedCarrier([echo.methods()], limits=limits, **options)
+    carrier = Http2Carrier([echo.methods()], limits=limits, **options)
     carrier.connection_limits = replace(carrier.connection_limits, half_sent_ms=half_sent_ms)
     port = await carrier.start("127.0.0.1", 0)
     gc.freeze()  # What is there already is not looked through again and again.

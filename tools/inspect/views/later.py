@@ -20,8 +20,7 @@ from ....broker.transactions.half_messages import resolved_offsets
 from ....proto import properties as names
 from ....proto.duration import format_duration
 from ....proto.instant import format_instant
-from ....proto.property_ranges import PropertyRanges
-from ....proto.record_run import as_bytes, parse_run
+from ....proto.record_run import PropertyRanges, as_bytes, parse_run
 from ....proto.topics import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
 from ....store.checkpoints import TimerCheckpoint, read_timer_checkpoint
 from ....store.config import parse_delay_levels

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ....proto.property_ranges import Pairs
-from ....proto.record_run import Bytes, Ints, Longs
+from ....proto.record_run import Bytes, Ints, Longs, Pairs
 from ..schemas import arrow
 
 if TYPE_CHECKING:

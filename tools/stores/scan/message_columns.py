@@ -24,7 +24,6 @@ from ....proto.byte_ranges import windows
 from ....proto.errors import CorruptRecord, InvalidArgument
 from ....proto.message_id import offset_message_id, offset_message_ids
 from ....proto.properties import KEYS, SHARDING_KEY, TAGS, UNIQ_KEY
-from ....proto.property_ranges import PropertyRanges
 from ....proto.record import (
     BORN_HOST_AT,
     HOST_V6_EXTRA,
@@ -35,7 +34,7 @@ from ....proto.record import (
     Host,
     decompress_body,
 )
-from ....proto.record_run import Bytes, Longs, RunColumns
+from ....proto.record_run import Bytes, Longs, PropertyRanges, RunColumns
 from ..schemas import arrow
 from .arrow_ranges import ConstantColumn, binary_ranges, instants, property_map, text_ranges
 
