@@ -8,6 +8,8 @@ import pytest
 
 from .damage_campaign import run_rounds
 
+pytestmark = pytest.mark.long
+
 ROUNDS = 30
 
 

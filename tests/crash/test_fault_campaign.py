@@ -11,6 +11,8 @@ import pytest
 from .failing_disk import Fault
 from .fault_script import play
 
+pytestmark = pytest.mark.long
+
 SEED: Final = 20_261_122
 #: Operations that each fault can befall in the script; some more or fewer do no harm.
 OPERATIONS: Final = {

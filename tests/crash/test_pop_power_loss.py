@@ -26,6 +26,8 @@ from ..broker.pop.popping import GROUP, TOPIC, Popping, bodies
 from ..fakes import Crash, RecordingDisk
 from ..runs import records_of
 
+pytestmark = pytest.mark.long
+
 FIRST = int(os.environ.get("POCKETMQ_SEED", "1"))
 COUNT = int(os.environ.get("POCKETMQ_SEEDS", "15"))
 

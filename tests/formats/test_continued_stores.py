@@ -23,6 +23,8 @@ from ..recorded import FIXTURES, expected, recorded_store, settings
 from ..runs import records_of
 from ..served import broker_config
 
+pytestmark = pytest.mark.long
+
 #: When the Java broker served its copies.
 _JAVA_MS: Final = 1_795_268_190_000
 _RUN_DEPENDENT: Final = "TIMER_DEQUEUE_MS"

@@ -167,7 +167,7 @@ async def test_hours_of_an_idle_broker_pass_in_no_time(tmp_path: Path) -> None:
 
         await server.advance("4h46m")
 
-        assert asyncio.get_running_loop().time() - started < 10
+        assert asyncio.get_running_loop().time() - started < 120  # Measured: 1 s.
 
 
 async def test_moves_while_clients_send_follow_each_other(tmp_path: Path) -> None:

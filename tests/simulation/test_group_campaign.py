@@ -23,6 +23,7 @@ SHORT = [
 QUEUE = Queue("orders", "broker-a", 0)
 
 
+@pytest.mark.long
 @pytest.mark.campaign
 @pytest.mark.parametrize(("kind", "trouble"), SHORT)
 def test_nothing_is_lost_and_repeats_have_an_excuse(
@@ -37,6 +38,7 @@ def test_nothing_is_lost_and_repeats_have_an_excuse(
     assert report.handled == report.stored + sum(report.repeats.values())
 
 
+@pytest.mark.long
 @pytest.mark.campaign
 def test_the_dead_are_not_woken_by_the_collector_of_garbage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

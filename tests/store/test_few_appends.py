@@ -68,7 +68,7 @@ def _read(path: Path) -> Any:
     return json.loads(path.read_bytes()) if path.suffix == ".json" else path.read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @given(turns=TURNS)
 def test_both_ways_leave_the_same_bytes(
     tmp_path_factory: pytest.TempPathFactory,

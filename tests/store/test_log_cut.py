@@ -48,7 +48,7 @@ def replica(path: Path, clock: Hand, disk: RecordingDisk | None = None) -> Messa
     return open_store(path, now_ms=clock, replica=True, disk=disk)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["stop", "kill", "not verified"])
 def test_a_cut_at_any_record_and_another_continuation_is_that_continuation(
     how: str, tmp_path: Path

@@ -20,7 +20,7 @@ from ..fakes import Crash, RecordingDisk
 from ..runs import Hand, bodies_of, make_run, open_store
 from ..timed import NOW, SECOND, Message, enter, enter_all, keys_of, read_slot, send
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 DELIVERED = "Delivered"
 

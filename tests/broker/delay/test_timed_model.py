@@ -15,6 +15,8 @@ from pocketmq.proto.clock import VirtualClock
 
 from .test_timed import START_MS, Delays
 
+pytestmark = pytest.mark.long
+
 #: What may be delivered again after a kill, if it is not noted: what was so shortly before it.
 AGAIN_MS = 4_000
 WINDOW_SLOTS = 12
@@ -142,7 +144,6 @@ async def play(path: Path, plan: list[Step], *, with_note: bool) -> None:
     await model.delays.stop()
 
 
-@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(plan=st.lists(steps, min_size=1, max_size=25))
 @example(plan=[("send", 1_000, 9), ("advance", 1_001, 0), ("stop", 3, 0), ("kill", 0, 0)])
@@ -152,7 +153,6 @@ def test_nothing_is_lost_or_early_and_twice_only_after_a_kill(plan: list[Step]) 
         asyncio.run(play(Path(folder) / "store", plan, with_note=False))
 
 
-@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(plan=st.lists(steps, min_size=1, max_size=25))
 @example(plan=[("send", 1_000, 9), ("advance", 1_001, 0), ("kill", 3, 0), ("kill", 700, 0)])

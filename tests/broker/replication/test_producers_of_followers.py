@@ -130,7 +130,7 @@ def read_anew(store: MessageStore) -> bytes:
     return known(producers)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(12))
 def test_it_is_what_reading_the_whole_log_says(tmp_path: Path, seed: int) -> None:
     """The device is stopped, killed and cut meanwhile; snapshots are written at any moment."""

@@ -15,7 +15,7 @@ import pytest
 from ...served import ServerProcess, chosen
 from ..go_tools import go_tool
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(900), pytest.mark.long]
 
 HERE: Final = Path(__file__).resolve().parent
 DOCS: Final = HERE.parents[2] / "docs/ports.md"

@@ -193,6 +193,7 @@ def test_a_folder_in_the_place_of_a_file_is_a_refusal(tmp_path: Path) -> None:
     assert found.ours.outcome.refusal
 
 
+@pytest.mark.long
 @hypothesis_settings(max_examples=15)
 @given(
     name=st.sampled_from(["rolled", "unclean-late", "consumption", "encodings", "delays"]),

@@ -259,6 +259,7 @@ def test_what_waits_for_its_time_waits_again_in_the_fork(tmp_path: Path) -> None
         assert offset <= full["config"]["delayOffsets"][level]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [n for n in recorded_names() if not n.startswith("damaged-")])
 @pytest.mark.parametrize("where", [0.3, 0.8, 1.0])
 def test_a_fork_of_a_recorded_store_is_healthy(name: str, where: float, tmp_path: Path) -> None:

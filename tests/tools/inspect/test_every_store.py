@@ -31,6 +31,7 @@ WORDS: dict[str, list[list[str]]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", recorded_names())
 def test_views_describe_and_write_nothing(name: str, tmp_path: Path) -> None:
     store = recorded_store(name, tmp_path / "store")

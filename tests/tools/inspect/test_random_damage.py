@@ -15,6 +15,8 @@ from pocketmq.tools.inspect.command import inspect
 from ...recorded import recorded_store
 from .test_every_store import WORDS
 
+pytestmark = pytest.mark.long
+
 SEED = int(os.environ.get("POCKETMQ_SEED", "1"))
 STORES = int(os.environ.get("POCKETMQ_STORES", "5"))
 BASES = ["rolled", "delays", "transactions", "consumption", "encodings", "unclean-late", "cleaned"]

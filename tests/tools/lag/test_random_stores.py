@@ -29,6 +29,8 @@ from ...runs import Hand, make_run, open_store
 from .oracle import recount
 from .test_cold import counted, invented, write_offsets
 
+pytestmark = pytest.mark.long
+
 NOW_MS = 1_800_000_000_000
 QUEUES = (("T1", 0), ("T1", 3), ("%RETRY%G", 0), ("T2", 1))
 

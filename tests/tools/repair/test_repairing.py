@@ -39,6 +39,7 @@ def of(store: Path, given: dict[str, str]) -> Diagnosis:
     return diagnose(str(store), chosen, SystemClock().now_ms(), crash=False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_a_repaired_copy_is_healthy_and_the_source_untouched(name: str, tmp_path: Path) -> None:
     store = recorded_store(name, tmp_path / "store")

@@ -18,7 +18,7 @@ from ..stores.dumps import described, of_messages
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 Row = dict[str, Any]
 SIZES = ("maxHashSlotNum", "maxIndexNum")

@@ -13,7 +13,7 @@ from ....recorded import recorded_store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 GUIDE = Path(__file__).parents[4] / "docs" / "spark.md"
 

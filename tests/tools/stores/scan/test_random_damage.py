@@ -16,6 +16,8 @@ from pocketmq.tools.stores.scan.scan import Scan, ScanOptions
 
 from ....recorded import expected, recorded_store, settings
 
+pytestmark = pytest.mark.long
+
 NAMES = ("rolled", "encodings", "unclean", "cleaned")
 FOLDERS = ("commitlog", "consumequeue", "batchconsumequeue", "index")
 #: The files are sparse: most of their bytes are zeros behind the end.
