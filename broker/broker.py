@@ -23,6 +23,8 @@ from random import Random, SystemRandom
 from typing import Final
 
 from .. import __version__
+from ..proto.access.files import WatchedUsers, signing, watched_users
+from ..proto.access.guard import noticing
 from ..proto.carrier_http2 import Http2Carrier
 from ..proto.clock import Clock
 from ..proto.errors import PocketMQError, ShuttingDown
@@ -52,6 +54,7 @@ from .replication.apache_followers import ApacheFollowers
 from .replication.mastership import Mastership
 from .rocketmq_metrics import RocketMQFigures
 from .service_v1 import BrokerService, topic_message
+from .service_v2.permissions import guarded
 from .timers import TimerClock
 from .virtual_time import Mark, advance, begin, is_virtual, keep_mark
 from .virtual_time import methods as clock_methods
@@ -155,8 +158,15 @@ class Broker:
         self._wall = wall
         self._random = random
         self._network = network
-        self._dial = network.dial or config.peers.dial()
         self._certificates = Certificates(config, disk, store_config.own_folder, wall)
+        self._users: WatchedUsers | None = None
+        if network.port is None:
+            self._users = watched_users(
+                config.users, wall.unix_ms, plaintext=config.plaintext_credentials
+            )
+        #: Those that its port asks.
+        self._asked_users = network.port.users if network.port else self._users
+        self._dial = network.dial or signing(config.peers, self._asked_users).dial()
         self._running: _Running | None = None
         self._mastership: Mastership | None = None
         self._fenced: PocketMQError | None = None
@@ -207,6 +217,11 @@ class Broker:
     def reload_certificate(self) -> None:
         """Read the files of the certificate again, for connections from now on; log what is wrong with them."""
         self._certificates.reload()
+
+    def reload_users(self) -> None:
+        """Read the file of users again; what is wrong with it is logged."""
+        if self._users is not None:
+            self._users.reload()
 
     @property
     def _broker_id(self) -> int:
@@ -319,10 +334,15 @@ class Broker:
         if self._mastership is not None:
             conditions[MASTER] = lambda: True
         services = PortServices(table, lambda: carrier, conditions)
+        served = services.methods
+        if self._asked_users is None:
+            served = noticing(served)
+        else:
+            served = guarded(self._asked_users.guard, served, self._config.cluster)
         rocketmq = RocketMQFigures(parts, self._status, self._config.metrics_series_max)
         clients = partial(client_figures, parts.client_metrics)
         page = MetricsPage([self._figures, clients, rocketmq])
-        carrier = self._network.carrier(services.methods, self._config, self._certificates, page)
+        carrier = self._network.carrier(served, self._config, self._certificates, page)
         mark = keep_mark(self._clock, self._disk, self._store_config)
         self._running = _Running(parts=parts, mark=mark, carrier=carrier, health=services.health)
         if owned:
@@ -335,6 +355,8 @@ class Broker:
             await self._running.apache.start()
         self.port = await carrier.start(self._config.host, self._config.port)
         store.host = store.host._replace(port=self.port)
+        if self._users is not None:
+            self._users.start()
         self._register(self._running)
         parts.wall_timers.every(_HEALTH_TICK_MS, services.health.look)
         services.health.begin()
@@ -482,6 +504,8 @@ class Broker:
             return
         parts = running.parts
         running.health.end()
+        if self._users is not None:
+            await self._users.stop()
         if running.registration is not None:
             await running.registration.stop()
         if self._fenced is None:

@@ -19,6 +19,8 @@ from random import Random
 from typing import Any, Final, Protocol
 
 from .. import __version__
+from ..proto.access.files import signing, watched_users
+from ..proto.access.guard import noticing
 from ..proto.carrier_http2 import Http2Carrier
 from ..proto.clock import Clock
 from ..proto.gen import pocketmq_v1_pb2 as pb
@@ -35,6 +37,7 @@ from .registration import Registration, follower_state
 from .relays import WAIT_S, KnownMaster, Relays
 from .replication.follower_view import FollowerView
 from .replication.in_sync import ReplicaSettings
+from .service_v2.permissions import guarded
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +101,7 @@ class ClientPort:
         dial: Dial,
         random: Random,
     ) -> None:
-        """CLOCK is the machine's, DIAL opens channels to masters and name servers."""
+        """CLOCK is the machine's, DIAL opens channels to masters, to whom it carries what clients have signed."""
         self._config = config
         self._replica = replica
         self._id = replica.settings.replica_id
@@ -106,7 +109,6 @@ class ClientPort:
         self.address = replica.settings.reached_at
         self._certificates = certificates
         self._clock = clock
-        self._dial = dial
         self._random = random
         self._started_ms = clock.unix_ms()
         self._leads = False
@@ -119,7 +121,16 @@ class ClientPort:
             lambda: self._carrier,
             {"writable": _never, "master": _never},
         )
+        #: Who may do what, at the broker that leads too; None: everybody everything.
+        self.users = watched_users(
+            config.users, clock.unix_ms, plaintext=config.plaintext_credentials
+        )
+        self._dial = signing(config.peers, self.users).dial()
         self._following, self._health = services.methods, services.health
+        if self.users is None:
+            self._following = noticing(self._following)
+        else:
+            self._following = guarded(self.users.guard, self._following, config.cluster)
         self._carrier = Http2Carrier(
             [self._following],
             limits=port_limits(config),
@@ -140,12 +151,16 @@ class ClientPort:
         self._certificates.load()
         await self._carrier.start(self._config.host, self._config.port)
         self._health.begin()
+        if self.users is not None:
+            self.users.start()
         self._register()
         self._spawn(self._watch())
 
     async def stop(self) -> None:
         """Close the port; a broker on it has ended."""
         self._health.end()
+        if self.users is not None:
+            await self.users.stop()
         for task in list(self._tasks):
             task.cancel()
         await self._unregister()
@@ -157,6 +172,11 @@ class ClientPort:
         """Read the files of the certificate again, for connections from now on; log what is wrong with them."""
         if self._config.names_tls_files:
             self._certificates.reload()
+
+    def reload_users(self) -> None:
+        """Read the file of users again; what is wrong with it is logged."""
+        if self.users is not None:
+            self.users.reload()
 
     def leading(self, tables: Iterable[MethodTable], page: Page) -> LeadingCarrier:
         """Return what has a broker's TABLES and PAGE served here, from its start to its stop."""

@@ -48,6 +48,10 @@ class BrokerConfig:
     #: authorities in a PEM file; empty: of the system's. The broker's own certificate is shown if it is asked for.
     peers_tls: bool = False
     peers_ca: str = ""
+    #: YAML file of who may do what (docs/security.md), read again when it changes; empty: everybody may do everything.
+    users: str = ""
+    #: May callers on other machines show credentials without TLS?
+    plaintext_credentials: bool = False
     #: Connections at once; further ones are closed.
     connections_max: int = 10_000
     #: Bytes of requests that are not whole, on all connections together; and as many of answers that wait for peers.

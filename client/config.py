@@ -6,6 +6,7 @@ checkers; a test holds the two equal. Sizes are bytes, times milliseconds.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -130,6 +131,8 @@ class ClientSettings(TypedDict, total=False):
     ca: str
     cert: str
     key: str
+    user: str
+    secret: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +150,10 @@ class ClientConfig:
     #: PEM files: a certificate to show, and its key. Empty: those of $POCKETMQ_CERT and $POCKETMQ_KEY, or none.
     cert: str = ""
     key: str = ""
+    #: By whom calls are signed, where servers have users. Empty: $POCKETMQ_USER, with $POCKETMQ_SECRET or the first
+    #: line of the file $POCKETMQ_SECRET_FILE, or nobody.
+    user: str = ""
+    secret: str = dataclasses.field(default="", repr=False)
 
     def __post_init__(self) -> None:
         _check_kinds(self)
@@ -157,7 +164,14 @@ class ClientConfig:
     @property
     def trust(self) -> Trust:
         """Whom the client believes. Raises ConfigError."""
-        return Trust(tls=self.tls, ca=self.ca, cert=self.cert, key=self.key).or_environment()
+        return Trust(
+            tls=self.tls,
+            ca=self.ca,
+            cert=self.cert,
+            key=self.key,
+            user=self.user,
+            secret=self.secret,
+        ).or_environment()
 
 
 class ProducerSettings(ClientSettings, total=False):

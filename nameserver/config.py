@@ -28,6 +28,10 @@ class NameServerConfig:
     tls_only: bool = False
     #: A PEM file with authorities: who connects shows a certificate of one of them, or is refused, as plaintext is.
     tls_client_ca: str = ""
+    #: YAML file of who may do what (docs/security.md), read again when it changes; empty: everybody may do everything.
+    users: str = ""
+    #: May callers on other machines show credentials without TLS?
+    plaintext_credentials: bool = False
     #: A broker that was not heard of for so long is forgotten, although its stream is open.
     broker_expiry_ms: int = 120_000
     #: How often silent brokers are looked for.

@@ -14,6 +14,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from ..proto.access.files import WatchedUsers, watched_users
+from ..proto.access.guard import noticing
+from ..proto.access.rules import NAME_SERVER
 from ..proto.carrier_http2 import Http2Carrier
 from ..proto.clock import Clock
 from ..proto.errors import ConfigError
@@ -40,13 +43,16 @@ class NameServer:
         health: HealthService,
         clock: Clock,
         certificate: ShownCertificate,
+        users: WatchedUsers | None = None,
     ) -> None:
+        """USERS: who may do what; None: everybody everything."""
         self._config = config
         self._table = table
         self._carrier = carrier
         self._health = health
         self._clock = clock
         self._certificate = certificate
+        self._users = users
         self._scanning: asyncio.Task[None] | None = None
         self._port = 0
 
@@ -61,14 +67,17 @@ class NameServer:
         table = RouteTable(expiry_ms=config.broker_expiry_ms, brokers_max=config.brokers_max)
         own = NameServerService(table, config, clock).methods()
         services = PortServices(own, lambda: carrier)
+        users = watched_users(config.users, clock.unix_ms, plaintext=config.plaintext_credentials)
+        served = services.methods
+        served = users.guard.guarded(served, NAME_SERVER) if users else noticing(served)
         limits = Limits(
             receive_bytes_max=config.request_size_max_bytes,
             connections_max=connections_fitting(Limits().connections_max),
         )
         certificate = ShownCertificate(config)
         make = make_carrier or partial(_make_carrier, config, certificate)
-        carrier = make([services.methods], limits=limits)
-        return cls(config, table, carrier, services.health, clock, certificate)
+        carrier = make([served], limits=limits)
+        return cls(config, table, carrier, services.health, clock, certificate, users)
 
     @property
     def port(self) -> int:
@@ -93,12 +102,21 @@ class NameServer:
         """Listen and serve; raise ConfigError if the address cannot be had."""
         self._port = await self._carrier.start(self._config.host, self._config.port)
         self._scanning = asyncio.create_task(self._scan(), name="nameserver-scan")
+        if self._users is not None:
+            self._users.start()
         self._health.begin()
         logger.info("name server listens address=%s", self.address)
+
+    def reload_users(self) -> None:
+        """Read the file of users again; what is wrong with it is logged."""
+        if self._users is not None:
+            self._users.reload()
 
     async def stop(self, grace_s: float = 1.0) -> None:
         """Refuse new requests, end the brokers' streams, and close."""
         self._health.end()
+        if self._users is not None:
+            await self._users.stop()
         if self._scanning is not None:
             self._scanning.cancel()
             await asyncio.wait((self._scanning,))

@@ -216,6 +216,11 @@ def _plain(value: object, kind: type, where: str) -> Any:
 # ---------------------------------------------------------------- YAML
 
 
+def read_yaml(text: str, name: str) -> dict[str, Any]:
+    """Return the mapping that TEXT, of the file NAME, is; raise ConfigError, for keys that stand twice too."""
+    return _read_yaml(text, name)[0] if text else {}
+
+
 def _read_yaml(text: str, name: str) -> tuple[dict[str, Any], Lines]:
     """Return the document and the line of each section and key."""
     import yaml  # here, because a process without a configuration file need not pay for it

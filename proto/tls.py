@@ -3,7 +3,8 @@
 A client believes the authorities in the PEM file `ca`, or those of the system, and checks that the server's certificate
 is for the host that it dialled. It shows the certificate in `cert` with `key`, if it has one. What it is not told it
 takes from the environment: POCKETMQ_TLS (1, true, yes, on; 0, false, no, off), POCKETMQ_CA, POCKETMQ_CERT and
-POCKETMQ_KEY. Naming an authority or a certificate turns TLS on, unless it is turned off.
+POCKETMQ_KEY. Naming an authority or a certificate turns TLS on, unless it is turned off. Calls of a client with a user
+are signed: POCKETMQ_USER, and POCKETMQ_SECRET or the file POCKETMQ_SECRET_FILE.
 
 A server shows a certificate, with those between it and a root behind it, and has its key. It may ask who connects for
 one of the authorities that it is given; whoever shows none is refused at the handshake.
@@ -13,11 +14,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from .. import __version__
+from .access.credentials import own_credentials, signed_now
 from .errors import ConfigError
 
 #: Imported where they are needed: most commands speak plaintext, and cryptography takes 100 ms.
@@ -48,6 +50,9 @@ class Trust:
     ca: str = ""
     cert: str = ""
     key: str = ""
+    #: By whom calls are signed (access/signing.py); empty: they are not.
+    user: str = ""
+    secret: str = field(default="", repr=False)
 
     def or_environment(self) -> Trust:
         """Return this, and what it leaves open as the environment says. Raises ConfigError."""
@@ -63,7 +68,9 @@ class Trust:
             tls = True if self.ca or cert else _WORDS.get(word)
         if not (cert or key):
             cert, key = os.environ.get(CERT_VARIABLE, ""), os.environ.get(KEY_VARIABLE, "")
-        return Trust(tls=tls, ca=self.ca or os.environ.get(CA_VARIABLE, ""), cert=cert, key=key)
+        user, secret = own_credentials(os.environ, self.user, self.secret) or ("", "")
+        ca = self.ca or os.environ.get(CA_VARIABLE, "")
+        return Trust(tls=tls, ca=ca, cert=cert, key=key, user=user, secret=secret)
 
     @property
     def wanted(self) -> bool:
@@ -104,7 +111,10 @@ class Trust:
         tls = self.context()
 
         def dial(address: str) -> Channel:
-            return Http2Channel(address, user_agent=f"pocketmq/{__version__}", tls=tls)
+            signature = signed_now(self.user, self.secret) if self.user else ()
+            return Http2Channel(
+                address, user_agent=f"pocketmq/{__version__}", tls=tls, metadata=signature
+            )
 
         return dial
 

@@ -14,6 +14,9 @@ from typing import Final
 
 from ..proto.facts import shown
 
+#: The name of access/guard.py, which commands without a server do not import.
+AUDIT: Final = logging.getLogger("pocketmq.audit")
+
 #: What every record has; anything else came in `extra`.
 _ORDINARY: Final = frozenset(logging.makeLogRecord({}).__dict__) | {
     "message",
@@ -44,3 +47,7 @@ def configure_logging(level: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
+    audit = logging.StreamHandler(sys.stderr)  # Its lines are JSON, whatever the level of others.
+    AUDIT.handlers[:] = [audit]
+    AUDIT.propagate = False
+    AUDIT.setLevel(logging.WARNING)

@@ -221,6 +221,15 @@ def serve(print_config: bool, file: Path | None, log_level: str, **options: Any)
         grpc=options["grpc"],
         replication=_replication(options),
     )
+    if settings.broker.users and not settings.nameserver.users:
+        settings = replace(
+            settings,
+            nameserver=replace(
+                settings.nameserver,
+                users=settings.broker.users,
+                plaintext_credentials=settings.broker.plaintext_credentials,
+            ),
+        )
     time = _time(options)
     servers = _Servers(
         settings,
@@ -352,6 +361,8 @@ class _Servers:
         stack.push_async_callback(server.stop)
         if self._settings.nameserver.tls_certificate:
             self._at_hangup(server.reload_certificate)
+        if self._settings.nameserver.users:
+            self._at_hangup(server.reload_users)
         return server.address
 
     def _at_hangup(self, reload: Callable[[], None]) -> None:
@@ -399,6 +410,8 @@ class _Servers:
         stack.push_async_callback(server.stop)
         if settings.broker.names_tls_files:
             self._at_hangup(server.reload_certificate)
+        if settings.broker.users:
+            self._at_hangup(server.reload_users)
         if not await server.registered(_REGISTER_TIMEOUT_S):
             names = " ".join(settings.broker.nameservers)
             click.echo(f"pocketmq: not registered yet with all of {names}; still trying", err=True)
@@ -452,6 +465,8 @@ class _Servers:
         stack.push_async_callback(server.stop)
         if settings.replication.certificate or settings.broker.names_tls_files:
             self._at_hangup(server.reload_certificate)
+        if settings.broker.users:
+            self._at_hangup(server.reload_users)
         return server.ready()
 
 

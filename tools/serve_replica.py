@@ -184,6 +184,10 @@ class ReplicaServer:
         else:
             logger.info("certificate reloaded")
 
+    def reload_users(self) -> None:
+        """Read the file of users again; what is wrong with it is logged."""
+        self.port.reload_users()
+
     async def stop(self) -> None:
         """End it; if it is master hand over first, and tell clients that ask for who is it now."""
         if await self.node.leave_office():

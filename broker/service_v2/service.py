@@ -48,6 +48,8 @@ _CODES: Final[dict[type[PocketMQError], v2.Code]] = {
     errors.QueueNotFound: v2.NOT_FOUND,
     errors.GroupInUse: v2.FORBIDDEN,
     errors.LeaseLost: v2.FORBIDDEN,
+    errors.NotAuthenticated: v2.UNAUTHORIZED,
+    errors.NotAuthorized: v2.UNAUTHORIZED,
     errors.NotReadable: v2.FORBIDDEN,
     errors.NotWritable: v2.FORBIDDEN,
     errors.Overloaded: v2.TOO_MANY_REQUESTS,

@@ -30,17 +30,21 @@ from google.protobuf.message import Message
 
 from ..errors import Disconnected, NotAuthenticated, NotAuthorized, PocketMQError
 from ..rpc import CallContext, Method, MethodKind, MethodTable, Receiver, Stream
+from . import signing
 from .policies import Need, action_names, address_in
 from .signing import NO_USER
 from .users import User, Users
 
-logger = logging.getLogger("pocketmq.audit")
+logger = logging.getLogger(__name__)
+AUDIT: Final = logging.getLogger("pocketmq.audit")
 
 #: Says what a request needs, one after the other.
 Rule: TypeAlias = Callable[[Any], Iterable[Need]]
 #: Needs of one stream that are asked again when users change; beyond, those before are forgotten.
 _NEEDS_MAX: Final = 1_000
 LINES_MAX: Final = 600
+#: Clients of a server without users that are told of.
+_NOTICED_MAX: Final = 1_000
 _MINUTE_MS: Final = 60_000
 
 
@@ -211,6 +215,35 @@ class Guard:
             self._open.pop(receiver, None)
 
 
+def noticing(table: MethodTable) -> MethodTable:
+    """Return TABLE of a server without users, that says once of each client that its credentials count for nothing.
+
+    Streams are looked at when they begin: every client has one, and calls cost nothing more.
+    """
+    told: set[tuple[str, str]] = set()
+
+    def notice(stream: CallContext) -> None:
+        user = signing.claimed_user(stream.metadata)
+        key = host_of(stream.peer), user
+        if user and key not in told and len(told) < _NOTICED_MAX:
+            told.add(key)
+            logger.warning(
+                "credentials count for nothing, this server has no users host=%s user=%s", *key
+            )
+
+    def watched(method: Method) -> Method:
+        if method.kind is not MethodKind.BIDI:
+            return method
+
+        def bidi(stream: Any) -> Any:
+            notice(stream)
+            return method.handler(stream)
+
+        return replace(method, handler=bidi)
+
+    return MethodTable({method.path: watched(method) for method in table})
+
+
 class _GuardedReceiver:
     """The receiver of one open stream, which hears what its caller may send."""
 
@@ -220,6 +253,7 @@ class _GuardedReceiver:
         "_method",
         "_needs",
         "_refusal",
+        "_refused",
         "_rule",
         "_stream",
         "_was_super",
@@ -235,23 +269,26 @@ class _GuardedReceiver:
         self._stream = stream
         #: None: it is refused, and nothing more is heard.
         self._inner: Receiver[Any] | None = None
+        #: It is to be refused when its first message comes: who writes to a stream that has ended may not hear why.
+        self._refused: PocketMQError | None = None
         self._needs: dict[Need, None] = {}
         #: Then nothing that was needed is remembered.
         self._was_super = False
 
     def begin(self) -> None:
-        """Let the stream begin, or refuse it."""
+        """Let the stream begin, or have it refused."""
         try:
             self._was_super = self._guard.caller(self._stream).is_super
         except PocketMQError as error:
             self._guard.denied(self._method, self._stream, error)
-            self._refusal.stream(self._method, self._stream, error)
+            self._refused = error
             return
         self._inner = self._method.handler(self._stream)
         self._guard.note(self, is_open=True)
 
     def on_message(self, message: Any) -> Awaitable[None] | None:
         if self._inner is None:
+            self._refuse()
             return None
         try:
             self._guard.check(self._stream, self._noted, message)
@@ -284,7 +321,13 @@ class _GuardedReceiver:
             Disconnected("what the user of this stream may do has changed: connect again")
         )
 
+    def _refuse(self) -> None:
+        error, self._refused = self._refused, None
+        if error is not None:
+            self._refusal.stream(self._method, self._stream, error)
+
     def on_end(self) -> None:
+        self._refuse()
         if self._inner is not None:
             self._inner.on_end()
 
@@ -302,7 +345,7 @@ class Audit:
     """Writes what was denied, and what was changed, as lines of JSON. NOW_MS is Unix time; WRITE takes a line."""
 
     def __init__(
-        self, now_ms: Callable[[], int], write: Callable[[str], None] = logger.warning
+        self, now_ms: Callable[[], int], write: Callable[[str], None] = AUDIT.warning
     ) -> None:
         self._now_ms = now_ms
         self._write = write

@@ -93,6 +93,15 @@ def read_claim(metadata: Mapping[str, str]) -> Credentials | None:
     return Credentials(name, given, header_bytes(date_time))
 
 
+def claimed_user(metadata: Mapping[str, str]) -> str:
+    """Return the user whom METADATA names, whether that is true or not; "": none, or nothing that can be read."""
+    try:
+        claim = read_claim(metadata)
+    except NotAuthenticated:
+        return ""
+    return "" if claim is None else claim.user
+
+
 def _read_items(text: str) -> tuple[str, bytes]:
     """Return user and signature in TEXT, each empty if it is not there."""
     user, given = "", b""

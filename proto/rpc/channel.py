@@ -60,8 +60,11 @@ class Http2Channel:
         limits: ChannelLimits | None = None,
         user_agent: str = USER_AGENT,
         tls: ssl.SSLContext | None = None,
+        metadata: Metadata = (),
     ) -> None:
+        """METADATA goes with each call."""
         self.address = address
+        self._metadata = [_field(entry) for entry in metadata]
         self._tls = tls
         self._user_agent = user_agent
         self._limits = limits or ChannelLimits()
@@ -94,6 +97,7 @@ class Http2Channel:
             ("te", "trailers"),
             ("content-type", "application/grpc"),
             ("user-agent", self._user_agent),
+            *self._metadata,
         ]
 
     @property

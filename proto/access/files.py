@@ -1,0 +1,212 @@
+"""The file of users: read by servers, changed by commands, and read again when it has changed.
+
+It holds secrets, so only its owner may read it (mode 0600, or less): another mode is refused. It belongs beside the
+configuration, not into a store, so that no copy and no export of a store has it in it. A change writes a new file and
+puts it in the old one's place; comments in the file are lost then. Changes at once wait for each other.
+
+Servers look once a second whether the file has changed, and on SIGHUP also where only a secret's own file has. What is
+wrong with it then is logged, and the users that were there before stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ..configuration import read_yaml
+from ..errors import ConfigError
+from .credentials import own_credentials, read_private, read_secret
+from .guard import AUDIT, Audit, Guard
+from .users import UserEntry, Users, read_users
+
+if TYPE_CHECKING:  # It imports the credentials beside.
+    from ..tls import Trust
+
+logger = logging.getLogger(__name__)
+
+FILE_BYTES_MAX: Final = 64 * 1024 * 1024
+#: How often servers look whether the file has changed.
+LOOK_MS: Final = 1_000
+#: Changed users that one reading tells of one by one.
+_TOLD_MAX: Final = 100
+
+
+class UserFile:
+    """The file of users at PATH."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).expanduser()
+
+    def read(self) -> dict[str, UserEntry]:
+        """Return the users in it, by name. Raises ConfigError."""
+        text = read_private(self.path, FILE_BYTES_MAX)
+        return read_users(read_yaml(text, str(self.path)), str(self.path))
+
+    def mark(self) -> tuple[int, int, int] | None:
+        """Return what is another one when the file has changed; None: it is not there."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_ino, found.st_size
+
+    @contextlib.contextmanager
+    def change(self, *, make: bool = False) -> Iterator[MutableMapping[str, UserEntry]]:
+        """Yield the users in it, by name; write them when the block ends well. MAKE: where there is no file, one."""
+        if make and not self.path.exists():
+            self._write({})
+        with self._alone():
+            entries = self.read()
+            before = dict(entries)
+            yield entries
+            if entries != before:
+                self._write(entries)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other commands from changing the file meanwhile."""
+        import fcntl  # Not on Windows, where servers do not run.
+
+        while True:
+            try:
+                file = self.path.open("rb")
+            except OSError as error:
+                raise ConfigError(
+                    f"{self.path}: it cannot be read: {error.strerror}", file=self.path
+                ) from None
+            with file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                if os.fstat(file.fileno()).st_ino == self.path.stat().st_ino:
+                    yield
+                    return
+
+    def _write(self, entries: Mapping[str, UserEntry]) -> None:
+        import yaml
+
+        document = {"users": {name: entry.to_document() for name, entry in entries.items()}}
+        text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+        try:
+            descriptor, name = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=self.path.parent)
+            try:
+                with open(descriptor, "w", encoding="utf-8") as file:
+                    file.write(text)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(name, self.path)
+            except BaseException:
+                os.unlink(name)
+                raise
+        except OSError as error:
+            raise ConfigError(
+                f"{self.path}: it cannot be written: {error.strerror}", file=self.path
+            ) from None
+
+
+class WatchedUsers:
+    """The guard of a server by the file of users at PATH, which it watches. Raises ConfigError."""
+
+    def __init__(
+        self,
+        path: str,
+        now_ms: Callable[[], int],
+        *,
+        plaintext: bool,
+        write: Callable[[str], None] = AUDIT.warning,
+    ) -> None:
+        """NOW_MS is Unix time; PLAINTEXT is as `Guard` has it; WRITE takes lines for the audit log."""
+        self._file = UserFile(path)
+        self._audit = Audit(now_ms, write)
+        self._mark = self._file.mark()
+        self._entries, users = self._loaded()
+        self._asked = asyncio.Event()
+        self._watching: asyncio.Task[None] | None = None
+        self.guard = Guard(users, self._audit, plaintext=plaintext)
+
+    def start(self) -> None:
+        """Watch the file from now on; on a running loop."""
+        self._watching = asyncio.get_running_loop().create_task(self._watch())
+
+    async def stop(self) -> None:
+        """Watch it no more."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait((self._watching,))
+            self._watching = None
+
+    def reload(self) -> None:
+        """Have the file read again, and those of secrets, whether they have changed or not."""
+        self._asked.set()
+
+    async def _watch(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_MS / 1000):
+                    await self._asked.wait()
+            mark = self._file.mark()
+            if self._asked.is_set() or mark != self._mark:
+                self._asked.clear()
+                self._mark = mark
+                await self._read_again()
+
+    async def _read_again(self) -> None:
+        """Take what the file says now; what cannot be used changes nothing, and is logged."""
+        try:
+            entries, users = await asyncio.to_thread(self._loaded)
+        except ConfigError as error:
+            logger.error("users not reloaded reason=%s", error.message)
+            self._audit.changed("users not reloaded", reason=error.message)
+            return
+        before, self._entries = self._entries, entries
+        self.guard.replace(users)
+        changes = list(_changes(before, entries))
+        for what, user in changes[:_TOLD_MAX]:
+            self._audit.changed(what, user=user)
+        self._audit.changed("users reloaded", users=len(entries), changes=len(changes))
+
+    def _loaded(self) -> tuple[dict[str, UserEntry], Users]:
+        entries = self._file.read()
+        return entries, Users(entries.values(), read_secret)
+
+    def own_credentials(self) -> tuple[str, str] | None:
+        """Return by whom this server signs what it asks of others: the first Super user; None: there is none."""
+        for entry in self._entries.values():
+            if entry.is_super and entry.enabled:
+                return entry.name, read_secret(entry.name, entry.secret)
+        return None
+
+
+def _changes(
+    before: Mapping[str, UserEntry], after: Mapping[str, UserEntry]
+) -> Iterator[tuple[str, str]]:
+    """Yield what was done to which user."""
+    for name, entry in after.items():
+        old = before.get(name)
+        if old is None:
+            yield "user created", name
+        elif old != entry:
+            same = _without_policies(old) == _without_policies(entry)
+            yield ("acl changed" if same else "user changed"), name
+    for name in before.keys() - after.keys():
+        yield "user deleted", name
+
+
+def _without_policies(entry: UserEntry) -> tuple[Any, ...]:
+    return entry.secret, entry.is_super, entry.enabled, entry.certificates
+
+
+def signing(peers: Trust, users: WatchedUsers | None) -> Trust:
+    """Return PEERS, how a server asks others, with who signs: as the environment says, or a Super user of its own."""
+    signed = own_credentials(os.environ) or (users.own_credentials() if users else None)
+    return peers if signed is None else replace(peers, user=signed[0], secret=signed[1])
+
+
+def watched_users(path: str, now_ms: Callable[[], int], *, plaintext: bool) -> WatchedUsers | None:
+    """Return what guards a server by the file at PATH; None for no path: everybody may do everything there."""
+    return WatchedUsers(path, now_ms, plaintext=plaintext) if path else None

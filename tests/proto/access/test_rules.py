@@ -1,0 +1,43 @@
+"""Every method has a rule."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+
+from pocketmq.broker.service_v2.permissions import RULES
+from pocketmq.proto.access.rules import NAME_SERVER, broker_rules
+from pocketmq.proto.gen import (
+    grpc_health_pb2,
+    grpc_reflection_pb2,
+    grpc_reflection_v1alpha_pb2,
+    opencensus_pb2,
+    otlp_metrics_pb2,
+    pocketmq_v1_pb2,
+    rocketmq_v2_pb2,
+)
+
+#: Replicas know each other by certificates, or are on one machine: they have a port of their own, and no users.
+NOT_GUARDED = {
+    f"/pocketmq.v1.Replication/{name}" for name in ("Follow", "Status", "MoveMaster", "AcceptLoss")
+}
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        grpc_health_pb2,
+        grpc_reflection_pb2,
+        grpc_reflection_v1alpha_pb2,
+        opencensus_pb2,
+        otlp_metrics_pb2,
+        pocketmq_v1_pb2,
+        rocketmq_v2_pb2,
+    ],
+)
+def test_every_method_that_is_written_down_has_a_rule(module: ModuleType) -> None:
+    known = broker_rules("c").keys() | NAME_SERVER.keys() | RULES.keys() | NOT_GUARDED
+    services = module.DESCRIPTOR.services_by_name.values()
+    paths = {f"/{service.full_name}/{one.name}" for service in services for one in service.methods}
+    assert paths - known == set()
