@@ -365,7 +365,9 @@ class Broker:
         assert self._running is not None, "asked while running"
         carrier = self._running.carrier
         totals = carrier.connection_totals() if isinstance(carrier, CountsConnections) else None
-        return figures(self._running.parts, self._status(), totals)
+        yield from figures(self._running.parts, self._status(), totals)
+        if self._network.port is not None:
+            yield from self._network.port.figures()
 
     async def _give_up(self, running: _Running) -> None:
         """End what has begun of a start that failed: something may have been delivered already."""

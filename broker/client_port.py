@@ -31,10 +31,13 @@ from ..proto.rpc.methods import ConnectionFigures, ConnectionTotals
 from ..proto.rpc.pages import Page
 from ..proto.services.port_services import PortServices
 from .certificates import Certificates
+from .client_metrics import ClientMetrics
 from .config import BrokerConfig
 from .follower_port import FollowerReads, follower_methods
+from .metrics import MetricsPage, PageFigure
 from .registration import Registration, follower_state
 from .relays import WAIT_S, KnownMaster, Relays
+from .replication.figures import ReplicaLook, replica_figures
 from .replication.follower_view import FollowerView
 from .replication.in_sync import ReplicaSettings
 from .service_v2.permissions import guarded
@@ -73,6 +76,10 @@ class PortReplica(Protocol):
     @property
     def client_addresses(self) -> Sequence[str]:
         """Where clients reach the replicas that live, by id."""
+        ...
+
+    def look(self) -> ReplicaLook:
+        """Return how it stands, for `/metrics`."""
         ...
 
 
@@ -131,8 +138,10 @@ class ClientPort:
             self._following = noticing(self._following)
         else:
             self._following = guarded(self.users.guard, self._following, config.cluster)
+        self._page = MetricsPage(self.figures, ClientMetrics(clock.now_ms))
         self._carrier = Http2Carrier(
             [self._following],
+            page=self._page,
             limits=port_limits(config),
             certificate=self._certificate if config.tls else None,
             secure_only=config.takes_tls_only,
@@ -193,7 +202,7 @@ class ClientPort:
     async def follow(self, grace_s: float) -> None:
         """Serve as a follower; what is under way at the broker has GRACE_S."""
         self._leads = False
-        await self._carrier.replace([self._following], grace_s)
+        await self._carrier.replace([self._following], grace_s, page=self._page)
         self._health.begin()
         self._register()
 
@@ -214,6 +223,10 @@ class ClientPort:
                     self._registration.changed()
 
     # --- what is known
+
+    def figures(self) -> Iterable[PageFigure]:
+        """Return what `/metrics` says of the replica, in either role."""
+        return replica_figures(self._replica.look())
 
     def replicas(self) -> Sequence[str]:
         """Return where clients reach the replicas that live."""

@@ -14,15 +14,18 @@ the next one, and begins there with the client's latest settings.
 
 A call that was relayed is not relayed again: between replicas that take each other for the master it would go round.
 
-Bounds: RELAYS_MAX calls at once, STREAMS_MAX on each connection to the master; of answers that the client does not take
-what a channel and a carrier keep for one stream. The event loop owns it.
+What a client's stream says before a master was reached is kept, and told to the first one in its order.
+
+Bounds: RELAYS_MAX calls at once, STREAMS_MAX on each connection to the master; EARLY_MAX messages that a stream keeps,
+which is not read on meanwhile; of answers that the client does not take what a channel and a carrier keep for one
+stream. The event loop owns it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, NamedTuple
 
@@ -52,6 +55,7 @@ GRACE_S: Final = 0.5
 RELAYS_MAX: Final = 40_000
 #: A server takes 4,096 at once.
 STREAMS_MAX: Final = 2_000
+EARLY_MAX: Final = 100
 #: A call that does not say how long its caller waits.
 _UNARY_S: Final = 30.0
 #: How long a stream that outlasts its master looks for the next one.
@@ -434,33 +438,40 @@ class _RelayedStream:
         self._stream = stream
         #: The client's latest message with settings: a stream that has some outlasts its master.
         self._settings: Message | None = None
-        self._first: Message | None = None
+        #: What the first master that is reached is to hear; None: it has.
+        self._early: list[Message] | None = []
+        self._has_room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._upstream: _Upstream | None = None
         self._task: asyncio.Task[None] | None = None
         self._has_ended = False
 
-    def on_message(self, message: Any) -> Coroutine[Any, Any, None] | None:
+    def on_message(self, message: Any) -> Awaitable[None] | None:
         """Carry MESSAGE to the master. Between two masters only settings are of use to the next one."""
         if "settings" in message.DESCRIPTOR.fields_by_name and message.HasField("settings"):
             self._settings = message
         if self._task is None:
-            self._first = message
             self._task = self._relays.spawn(self._run())
-        elif self._upstream is not None:
-            return self._upstream.write(message)
-        return None
+        if self._early is not None:
+            self._early.append(message)
+            return self._has_room if len(self._early) >= EARLY_MAX else None
+        return None if self._upstream is None else self._upstream.write(message)
 
     def on_end(self) -> None:
         self._has_ended = True
-        if self._upstream is None:
+        if self._upstream is not None:
+            self._relays.spawn(self._upstream.done_writing())
+        elif self._task is None or self._early is None:
             self.on_close()
             self._stream.finish()
-        else:
-            self._relays.spawn(self._upstream.done_writing())
 
     def on_close(self) -> None:
         if self._task is not None:
             self._task.cancel()
+        self._make_room()
+
+    def _make_room(self) -> None:
+        if not self._has_room.done():
+            self._has_room.set_result(None)
 
     async def _run(self) -> None:
         try:
@@ -474,6 +485,8 @@ class _RelayedStream:
         except Exception:  # The edge: a bug costs its own stream.
             logger.exception("relay failed method=%s", self._method.path)
             self._stream.fail(PocketMQError(f"internal error in {self._method.path}"))
+        finally:
+            self._make_room()
 
     async def _carry_on(self) -> None:
         """Carry what the master says until it ends the stream; with settings, over its loss to the next one."""
@@ -481,10 +494,7 @@ class _RelayedStream:
         while True:
             try:
                 async with self._relays.reached(self._method, self._stream, None) as upstream:
-                    first = self._settings or self._first
-                    assert first is not None
-                    await upstream.write(first)
-                    self._upstream = upstream
+                    await self._introduce(upstream)
                     while (message := await upstream.read()) is not EOF:
                         until = _now() + _REOPEN_S
                         self._stream.send(message)
@@ -496,6 +506,20 @@ class _RelayedStream:
             finally:
                 self._upstream = None
             await self._relays.changed(_LOOK_IDLE_S)
+
+    async def _introduce(self, upstream: _Upstream) -> None:
+        """Tell UPSTREAM all that the client has said, or to one that is not the first its settings."""
+        if self._early is None:
+            assert self._settings is not None, "it would have ended"
+            await upstream.write(self._settings)
+        else:
+            for message in self._early:  # It may grow meanwhile.
+                await upstream.write(message)
+            self._early = None
+            self._make_room()
+            if self._has_ended:
+                await upstream.done_writing()
+        self._upstream = upstream
 
 
 class _TurnedAway(Exception):

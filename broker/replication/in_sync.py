@@ -211,6 +211,13 @@ class InSync:
             return 0
         return follower.synced if on_device else follower.written
 
+    def behind(self, replica: int, now_ms: int) -> tuple[int, int]:
+        """Return how many bytes of the log REPLICA is not known to have, and for how many ms it has not caught up."""
+        missing = self.end - self.has(replica, on_device=False)
+        follower = self._followers.get(replica)
+        caught_up_ms = follower.caught_up_ms if follower else self._began_ms
+        return missing, max(0, now_ms - caught_up_ms) if missing else 0
+
     # --- what follows from it
 
     def advance(self) -> None:

@@ -22,6 +22,7 @@ from ...proto.errors import (
 )
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import Call, MethodTable, Receiver, Stream, bidi, service, unary
+from .figures import Behind, CellChanges, ReplicaLook
 from .follower_view import FollowerView
 from .in_sync import ReplicaSettings
 from .registry import LiveNode, VersionedCell
@@ -53,6 +54,8 @@ class ReplicaNode:
         self._links = count(1)
         self._running: RunningReplica | None = None
         self._task: asyncio.Task[None] | None = None
+        #: Seen to change before this replica began again from its device.
+        self._changed_before = CellChanges()
         self._silent = Silence("this replica begins again from its device", parts.clock)
 
     # --- beginning and end
@@ -117,7 +120,7 @@ class ReplicaNode:
                 await asyncio.to_thread(device.close)
             raise
         running = RunningReplica(self.settings, state, self._parts, self._links.__next__)
-        self._running = running
+        self._changed_before, self._running = self._changes(), running
         running.begin()
         return running
 
@@ -218,6 +221,34 @@ class ReplicaNode:
         if running is None or self.role is ReplicaRole.MASTER:
             return None
         return running.follower_view
+
+    def _changes(self) -> CellChanges:
+        if self._running is None:
+            return self._changed_before
+        core = self._running.core
+        return self._changed_before.plus(CellChanges(core.master_changes, core.set_changes))
+
+    def look(self) -> ReplicaLook:
+        """Return how it stands, for those who look at it."""
+        running = self._running
+        if running is None or running.failed.done():
+            return ReplicaLook(settings=self.settings, changes=self._changes())
+        core, in_sync = running.core, running.core.in_sync
+        cell, now_ms = core.seen.cell if core.seen else None, running.now_ms()
+        others = cell.replicas.keys() - {self.settings.replica_id} if cell else ()
+        known = in_sync.maximal_set if in_sync else cell.in_sync if cell else ()
+        return ReplicaLook(
+            settings=self.settings,
+            changes=self._changes(),
+            is_master=self.role is ReplicaRole.MASTER,
+            is_live=core.is_live,
+            epoch=core.epoch,
+            in_sync=len(known),
+            confirm=core.confirm,
+            end=core.end,
+            synced=core.synced,
+            behind={one: Behind(*in_sync.behind(one, now_ms)) for one in others} if in_sync else {},
+        )
 
     @property
     def client_addresses(self) -> list[str]:

@@ -117,6 +117,8 @@ class ReplicaCore:
         self.confirm = min(state.confirm, state.end)
         self.min_offset = state.min_offset
         self.seen: VersionedCell | None = None
+        #: Other epochs and other in-sync sets that cells were seen to have.
+        self.master_changes = self.set_changes = 0
         self.live: Mapping[int, LiveNode] = {}
         #: Only of a master.
         self.in_sync: InSync | None = None
@@ -245,6 +247,9 @@ class ReplicaCore:
         if self.seen and found.version < self.seen.version:
             return
         is_new = self.seen is None or found.version > self.seen.version
+        if self.seen is not None:
+            self.master_changes += found.cell.epoch != self.seen.cell.epoch
+            self.set_changes += found.cell.in_sync != self.seen.cell.in_sync
         self.seen = found
         if found.cell.epoch > self.epoch_seen:
             self._see_epoch(found.cell.epoch, "the cell has it")

@@ -138,6 +138,7 @@ class Server:
         Calls under way are those of the tables before: streams are told to end, and what is open after GRACE_S seconds
         fails with Stopping. Returns once they are over.
         """
+        self.page = page
         self.served.serve(tables, page)
         before: list[OpenCall] = []
         for connection in self._open.values():

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.relays import KnownMaster
+from pocketmq.broker.relays import EARLY_MAX, KnownMaster
 from pocketmq.proto.errors import InvalidArgument, ShuttingDown
 from pocketmq.proto.errors_wire import from_rpc_error
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
@@ -235,6 +235,30 @@ async def test_a_stream_is_carried_both_ways() -> None:
         await call.done_writing()
         assert await call.read() is EOF
         await until(lambda: master.telemetry[0].is_over)
+
+
+async def test_what_a_stream_says_before_a_master_is_known_comes_to_it_in_its_order() -> None:
+    async with followed(2) as (follower, master, second):
+        follower.master = None
+        call = await follower.telemetry("c7")
+        nonces = [f"n{number}" for number in range(2 * EARLY_MAX)]
+
+        async def say() -> None:
+            for nonce in nonces:
+                trace = v2.ThreadStackTrace(nonce=nonce)
+                await call.write(v2.TelemetryCommand(thread_stack_trace=trace))
+            await call.done_writing()
+
+        saying = asyncio.ensure_future(say())
+        await asyncio.sleep(0.1)
+        follower.follow(master)
+        await saying
+
+        await until(lambda: bool(master.telemetry) and master.telemetry[0].is_over)
+        taken = master.telemetry[0].taken
+        assert taken[0].HasField("settings")
+        assert [one.thread_stack_trace.nonce for one in taken[1:]] == nonces
+        assert second.telemetry == []
 
 
 async def test_a_stream_that_the_client_breaks_off_ends_at_the_master() -> None:

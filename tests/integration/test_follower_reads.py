@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -38,6 +39,16 @@ def was_asked(member: ServedMember, method: str) -> bool:
     """Was METHOD what some connection asked MEMBER last?"""
     figures = member.port_of_clients._carrier.connection_figures(1, 99)
     return any(method in one.last_path for one in figures)
+
+
+def metrics(address: str) -> dict[str, float]:
+    """Return the figures on the page of the port at ADDRESS."""
+    with urlopen(f"http://{address}/metrics", timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    return {
+        name: float(value)
+        for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    }
 
 
 def pop(address: str) -> None:
@@ -123,6 +134,25 @@ async def test_what_followers_filter_and_find_is_what_the_master_would(tmp_path:
             assert await admin.lookup("T", "k20", read_from="any") == []
             more = await admin.lookup_offset("T", 0, 18, max_messages=9, read_from="any")
             assert [one.body for one in more] == [b"18", b"19"]
+
+
+async def test_each_replica_shows_its_metrics_in_either_role(tmp_path: Path) -> None:
+    async with served_set(tmp_path, session_ms=SESSION_MS) as world:
+        (master,) = world.masters
+        await until(lambda: world.served(master.id).roles.store is not None)  # Its broker serves.
+        epoch = world.cell.epoch
+        for member in world.up:
+            page = await asyncio.to_thread(metrics, world.served(member.id).address)
+            mine = f'{{cluster="c",replica="{member.id}",set="orders"}}'
+            assert page[f"pocketmq_replica_info{mine}"] == 1
+            assert page["pocketmq_replica_master"] == (member is master)
+            assert page["pocketmq_replica_epoch"] == epoch
+            assert page["pocketmq_replica_in_sync_replicas"] == 3
+            others = {f'pocketmq_replica_behind_bytes{{replica="{one.id}"}}' for one in world.up}
+            mine = f'pocketmq_replica_behind_bytes{{replica="{member.id}"}}'
+            expected = others - {mine} if member is master else set()
+            assert others & page.keys() == expected
+            assert ("pocketmq_broker_topics" in page) == (member is master)
 
 
 @pytest.mark.parametrize("killed", ["follower", "master"])
