@@ -31,10 +31,9 @@ from ..proto.rpc.methods import ConnectionFigures, ConnectionTotals
 from ..proto.rpc.pages import Page
 from ..proto.services.port_services import PortServices
 from .certificates import Certificates
-from .client_metrics import ClientMetrics
 from .config import BrokerConfig
 from .follower_port import FollowerReads, follower_methods
-from .metrics import MetricsPage, PageFigure
+from .metrics_page import MetricsPage, PageFigure
 from .registration import Registration, follower_state
 from .relays import WAIT_S, KnownMaster, Relays
 from .replication.figures import ReplicaLook, replica_figures
@@ -138,7 +137,7 @@ class ClientPort:
             self._following = noticing(self._following)
         else:
             self._following = guarded(self.users.guard, self._following, config.cluster)
-        self._page = MetricsPage(self.figures, ClientMetrics(clock.now_ms))
+        self._page = MetricsPage([self.figures])
         self._carrier = Http2Carrier(
             [self._following],
             page=self._page,

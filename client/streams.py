@@ -5,6 +5,8 @@ Requests of an exchange leave in order, many may be on their way; a reply finds 
 breaks, every request without a reply fails with the same error and nothing is repeated here, because only the caller
 knows whether a repetition is harmless; the next request opens a new stream.
 
+A request that is too large to be sent is refused by itself, with MessageTooLarge, and its stream goes on.
+
 Whether a request has *left* matters to who may repeat it: of one that has not, nothing was sent, and it fails with
 Unreachable; of others nobody knows whether they arrived.
 
@@ -157,16 +159,27 @@ class _Stream(Generic[Request, Reply]):
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         (self._leaving if silent else self._pending)[number] = future
         # What waits already comes first; who wants to hear that it has left waits for the windows.
-        if silent or not self._leaves_now(request):
+        if silent or not self._leaves_now(number, request):
             self._outgoing[number] = request
             self._wake.set()
         return future
 
-    def _leaves_now(self, request: Request) -> bool:
+    def _leaves_now(self, number: int, request: Request) -> bool:
         try:
             return not self._outgoing and self._call.write_nowait(request)
-        except (CallFailed, asyncio.InvalidStateError):
+        except CallFailed as failure:
+            return self._is_refused(number, failure)
+        except asyncio.InvalidStateError:
             return False  # The stream has ended: all who wait are told.
+
+    def _is_refused(self, number: int, failure: CallFailed) -> bool:
+        """Is FAILURE why the request with NUMBER alone is not sent (it is too large)? Then who waits for it is told."""
+        if self._call.done():
+            return False
+        for waiting in (self._pending.get(number), self._leaving.get(number)):
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(from_rpc_error(failure))
+        return True
 
     def withdraw(self, number: int) -> bool:
         """Do not send the request with NUMBER; return False if it has left."""
@@ -198,7 +211,12 @@ class _Stream(Generic[Request, Reply]):
             while not self.broken:
                 while self._outgoing:
                     number = next(iter(self._outgoing))
-                    await self._call.write(self._outgoing.pop(number))
+                    try:
+                        await self._call.write(self._outgoing.pop(number))
+                    except CallFailed as failure:
+                        if self._is_refused(number, failure):
+                            continue
+                        raise
                     left = self._leaving.pop(number, None)
                     if left is not None and not left.done():
                         left.set_result(None)
@@ -264,8 +282,11 @@ class GrpcConversation(Generic[Request, Reply]):
         try:
             async with self._writing:
                 await self._call.write(request)
-        except (CallFailed, asyncio.InvalidStateError):
+        except asyncio.InvalidStateError:
             raise self._ended() from None
+        except CallFailed as failure:
+            # Of a stream that goes on this request alone is refused: it is too large.
+            raise self._ended() if self._call.done() else from_rpc_error(failure) from None
 
     async def receive(self) -> Reply | None:
         try:

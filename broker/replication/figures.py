@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..metrics import PageFigure
+from ..metrics_page import PageFigure
 from .in_sync import ReplicaSettings
 
 

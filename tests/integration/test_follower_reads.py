@@ -138,21 +138,36 @@ async def test_what_followers_filter_and_find_is_what_the_master_would(tmp_path:
 
 async def test_each_replica_shows_its_metrics_in_either_role(tmp_path: Path) -> None:
     async with served_set(tmp_path, session_ms=SESSION_MS) as world:
-        (master,) = world.masters
-        await until(lambda: world.served(master.id).roles.store is not None)  # Its broker serves.
-        epoch = world.cell.epoch
-        for member in world.up:
-            page = await asyncio.to_thread(metrics, world.served(member.id).address)
-            mine = f'{{cluster="c",replica="{member.id}",set="orders"}}'
-            assert page[f"pocketmq_replica_info{mine}"] == 1
-            assert page["pocketmq_replica_master"] == (member is master)
-            assert page["pocketmq_replica_epoch"] == epoch
-            assert page["pocketmq_replica_in_sync_replicas"] == 3
-            others = {f'pocketmq_replica_behind_bytes{{replica="{one.id}"}}' for one in world.up}
-            mine = f'pocketmq_replica_behind_bytes{{replica="{member.id}"}}'
-            expected = others - {mine} if member is master else set()
-            assert others & page.keys() == expected
-            assert ("pocketmq_broker_topics" in page) == (member is master)
+        names = {f'pocketmq_replica_behind_bytes{{replica="{one.id}"}}': one.id for one in world.up}
+
+        async def shown() -> dict[int, tuple[bool, float, float, set[int], bool]]:
+            """Return of each: is it master, its epoch, who is in sync, whom it tells of, does its broker, too?"""
+            found = {}
+            for member in world.up:
+                page = await asyncio.to_thread(metrics, world.served(member.id).address)
+                mine = f'{{cluster="c",set="orders",replica="{member.id}"}}'
+                assert page[f"pocketmq_replica_info{mine}"] == 1
+                found[member.id] = (
+                    page["pocketmq_replica_master"] == 1,
+                    page["pocketmq_replica_epoch"],
+                    page["pocketmq_replica_in_sync_replicas"],
+                    {id for name, id in names.items() if name in page},
+                    "pocketmq_broker_topics" in page,
+                )
+            return found
+
+        def expected() -> object:
+            cell = world.cell
+            return {
+                one.id: (True, cell.epoch, 3, set(names.values()) - {one.id}, True)
+                if one.id == cell.master
+                else (False, cell.epoch, 3, set(), False)
+                for one in world.up
+            }
+
+        async with asyncio.timeout(60):
+            while await shown() != expected():  # noqa: ASYNC110 (questions to servers, not an event)
+                await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize("killed", ["follower", "master"])

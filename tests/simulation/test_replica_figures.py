@@ -18,11 +18,12 @@ from .virtual_loop import loop_clock, run
 def told(member: Member) -> dict[str, float]:
     """Return the figures of MEMBER, without what all have in common; of another replica with its id."""
     assert member.process is not None
-    return {
-        figure.name.removeprefix("pocketmq_replica_")
-        + "".join(f" {value}" for label, value in figure.labels if label == "replica"): figure.value
-        for figure in replica_figures(member.process.node.look())
-    }
+    found: dict[str, float] = {}
+    for figure in replica_figures(member.process.node.look()):
+        replica = "".join(f" {value}" for label, value in figure.labels if label == "replica")
+        assert isinstance(figure.value, float | int)
+        found[figure.name.removeprefix("pocketmq_replica_") + replica] = figure.value
+    return found
 
 
 async def until(is_so: Callable[[], bool]) -> None:
