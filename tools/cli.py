@@ -73,6 +73,11 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
     "send": ("send:send", "Send messages to a topic."),
     "recall": ("send:recall", "Take back a delayed message before it is due."),
     "consume": ("consume:consume", "Print the messages of a topic as a consumer group."),
+    "record": ("record:record", "Write what a topic received to a file of lines."),
+    "replay": (
+        "record:replay",
+        "Send the messages of such a file again, at the same pace or faster.",
+    ),
     "dead-letters": (
         "dead_letters:dead_letters",
         "List, re-send and purge messages that a group could not handle.",

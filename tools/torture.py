@@ -44,7 +44,7 @@ from ..broker.certificates import Certificates
 from ..broker.config import BrokerConfig
 from ..broker.service_v2.service import OK, SERVICE
 from ..proto.configuration import nearest
-from ..proto.errors import Disconnected, InvalidArgument, Overloaded, PocketMQError
+from ..proto.errors import Disconnected, InvalidArgument, LeaseLost, Overloaded, PocketMQError
 from ..proto.errors_wire import to_wire
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.gen import rocketmq_v2_pb2 as v2
@@ -343,9 +343,9 @@ class Torture:
 
     def _fetch(self, handler: Callable[..., Any], table: MethodTable) -> Any:
         def fetch(stream: Stream) -> Any:
-            fetched = _Fetched(self, stream)
+            fetched = _Fetched(self, handler, stream)
             self._fetching.add(fetched)
-            return handler(fetched)
+            return fetched
 
         return fetch
 
@@ -396,8 +396,7 @@ class Torture:
         handler(request, _Heard(call))
         # Who waits for more would hear of it only when that wait is over.
         for fetched in list(self._fetching):
-            if fetched.peer == call.peer:
-                fetched.fail(_lost())
+            fetched.turn_away(place)
 
 
 def _answer(handler: Callable[..., Any], request: Message, call: Call) -> None:
@@ -591,15 +590,38 @@ class _Produced(_Outgoing):
 
 
 class _Fetched(_Outgoing):
-    """The answers of a stream of fetches; those of one queue follow each other anyway."""
+    """A stream of fetches, and of their answers; those of one queue follow each other anyway."""
 
-    def __init__(self, torture: Torture, stream: Stream) -> None:
+    def __init__(self, torture: Torture, handler: Callable[..., Any], stream: Stream) -> None:
         super().__init__(torture, stream)
+        #: Of which group, topic and queue the fetches are that were not answered.
+        self._places: dict[int, tuple[str, str, int]] = {}
+        #: Those that were told that the queue is not theirs any more.
+        self._turned_away: set[int] = set()
         self._waiting = 0
         self._is_finishing = False
+        self._fetches = handler(self)
+
+    def on_message(self, request: pb.FetchRequest) -> Any:
+        if request.lease:
+            place = (request.group, request.topic, request.queue)
+            self._places[request.fetch_id] = place
+        return self._fetches.on_message(request)
+
+    def turn_away(self, place: tuple[str, str, int]) -> None:
+        """Answer who waits for messages of PLACE, which it does not hold any more."""
+        lost = LeaseLost(f"{_TELLS}: the queue was put back, ask for it again", group=place[0])
+        for fetch_id in [one for one, known in self._places.items() if known == place]:
+            del self._places[fetch_id]
+            self._turned_away.add(fetch_id)
+            self.answer(pb.FetchReply(fetch_id=fetch_id, error=to_wire(lost)))
 
     def send(self, reply: pb.FetchReply) -> None:
         torture = self._torture
+        self._places.pop(reply.fetch_id, None)
+        if reply.fetch_id in self._turned_away:
+            self._turned_away.discard(reply.fetch_id)
+            return
         if not reply.records or not torture._happens("reorder"):
             self._send(reply)
             return
@@ -625,6 +647,12 @@ class _Fetched(_Outgoing):
         self._is_finishing = True
         if not self._waiting:
             super().finish()
+
+    def on_end(self) -> None:
+        self._fetches.on_end()
+
+    def on_close(self) -> None:
+        self._fetches.on_close()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,9 +21,11 @@ from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 from ...client.administration.async_admin import AsyncAdmin
 from ...client.administration.dead_letters import DeadLetter
 from ...client.administration.group_report import GroupQueue
+from ...client.async_producer import AsyncProducer
 from ...client.async_pull_consumer import AsyncPullConsumer
 from ...client.clock import AsyncClocks
 from ...client.received_message import ReceivedMessage
+from ...proto.clock import SystemClock
 from ...proto.duration import parse_duration
 from ...proto.errors import (
     ClientClosed,
@@ -34,6 +36,7 @@ from ...proto.errors import (
     RequestTimeout,
     TopicNotFound,
 )
+from ..record import line_of, read, resend, speed_of
 from ..torture import Torture, parse_torture
 from .servers import BrokerOptions, KitServers, ServersApart, ServersHere
 
@@ -187,6 +190,22 @@ class _Kit:
                     break
                 offset = pulled.next_offset
         return sorted(found, key=lambda message: (message.store_timestamp_ms, message.log_offset))
+
+    async def record(self, file: Path, topic: str) -> int:
+        """Write what lies in TOPIC to FILE, as `pocketmq record` does; return how many messages."""
+        there = await self.messages(topic)
+        text = "".join(map(line_of, there))
+        await asyncio.to_thread(file.write_text, text, encoding="utf-8", newline="\n")
+        return len(there)
+
+    async def replay(self, file: Path, *, topic: str | None = None, speed: str = "max") -> int:
+        """Send the messages of FILE again, as `pocketmq replay` does; return how many."""
+        self._check_running()
+        async with AsyncProducer(self.served.nameserver) as producer:
+            with file.open(encoding="utf-8", newline="\n") as lines:
+                return await resend(
+                    read(lines, str(file), topic), producer, speed_of(speed), SystemClock()
+                )
 
     async def _reading(self) -> AsyncPullConsumer:
         if self._reader is None:
@@ -402,6 +421,8 @@ class LocalBroker(_Face):
     advance = _blocking(_Kit.advance)
     now = _blocking(_Kit.now)
     messages = _blocking(_Kit.messages)
+    record = _blocking(_Kit.record)
+    replay = _blocking(_Kit.replay)
     dead_letters = _blocking(_Kit.dead_letters)
     assert_sent = _blocking(_Kit.assert_sent)
     wait_consumed = _blocking(_Kit.wait_consumed)
@@ -431,6 +452,8 @@ class AsyncLocalBroker(_Face):
     advance = _awaited(_Kit.advance)
     now = _awaited(_Kit.now)
     messages = _awaited(_Kit.messages)
+    record = _awaited(_Kit.record)
+    replay = _awaited(_Kit.replay)
     dead_letters = _awaited(_Kit.dead_letters)
     assert_sent = _awaited(_Kit.assert_sent)
     wait_consumed = _awaited(_Kit.wait_consumed)

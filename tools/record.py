@@ -1,0 +1,218 @@
+"""`pocketmq record` and `replay`: what a topic received as a file of lines, and sent again in the same rhythm.
+
+A line is a JSON object:
+
+    topic       where it lay
+    body        text, or null with `body_base64` where the bytes are not UTF-8
+    keys, tag, sharding_key, properties     as they were given; properties are the application's own. Left out: none
+    stored_ms, born_ms                      Unix milliseconds, of the broker and of the sender
+    queue, message_id                       to look at; a replay chooses its queues anew, and makes new ids
+
+A record begins with the oldest message, and is in the order in which messages were stored; with --follow what comes
+later is added as it comes. Nothing is committed for anybody. A replay keeps the distances between `stored_ms`, divided
+by the speed; a line that is older than the one before it is sent at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import heapq
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any, Final
+
+import click
+
+from ..client import Admin, AsyncProducer, Message, PullConsumer, QueueDescription, ReceivedMessage
+from ..client.reserved import is_reserved
+from ..proto.clock import Clock, SystemClock
+from ..proto.errors import InvalidArgument
+from ..proto.properties import SHARDING_KEY
+from .options import nameserver_option
+from .output import body_fields
+
+#: Reads beside all groups; nothing is committed for it.
+_GROUP: Final = "pocketmq_record"
+#: Messages that are sent at once.
+_BATCH_MAX: Final = 500
+_LINE_MAX: Final = 64 * 1024 * 1024
+_SPEED: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)x?")
+
+
+def line_of(message: ReceivedMessage) -> str:
+    """Return MESSAGE as a line of a record, with its end."""
+    properties = message.properties
+    document: dict[str, Any] = {
+        "topic": message.topic,
+        **body_fields(message.body),
+        "keys": list(message.keys),
+        "tag": message.tag,
+        "sharding_key": properties.get(SHARDING_KEY),
+        "properties": {name: value for name, value in properties.items() if _is_own(name)},
+        "stored_ms": message.store_timestamp_ms,
+        "born_ms": message.born_timestamp_ms,
+        "queue": message.queue,
+        "message_id": message.message_id,
+    }
+    told = {
+        name: value
+        for name, value in document.items()
+        if name == "body" or value not in ([], {}, None)
+    }
+    return json.dumps(told, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+#: Set by producers and brokers for themselves.
+_SYSTEM: Final = frozenset({"WAIT", "CLUSTER", "TRACE_ON", "MSG_REGION", "INSTANCE_ID"})
+
+
+def _is_own(name: str) -> bool:
+    return not (is_reserved(name) or name.startswith("__") or name in _SYSTEM)
+
+
+def message_of(line: str, place: str, topic: str | None = None) -> tuple[int, Message]:
+    """Return when the message of LINE was stored, and the message, for TOPIC if that is given.
+
+    Raises InvalidArgument that names PLACE for what is no line of a record.
+    """
+    try:
+        found = json.loads(line)
+        body = found.get("body")
+        data = (
+            base64.b64decode(found["body_base64"], validate=True) if body is None else body.encode()
+        )
+        stored_ms = found["stored_ms"]
+        if type(stored_ms) is not int:
+            raise TypeError("stored_ms is no whole number")
+        message = Message(
+            topic or found["topic"],
+            data,
+            keys=found.get("keys", ()),
+            tag=found.get("tag"),
+            sharding_key=found.get("sharding_key"),
+            properties=found.get("properties"),
+        )
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{place}: {error.message}", field="line", value=place) from None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InvalidArgument(
+            f"{place} is no line of a record ({error!r:.80}): `pocketmq record` writes such",
+            field="line",
+            value=place,
+        ) from None
+    return stored_ms, message
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@nameserver_option
+def record(topic: str, file: Path, *, follow: bool, nameserver: str) -> None:
+    """Write what TOPIC received to FILE, a message a line; FILE must not be there yet."""
+    with (
+        Admin(nameserver) as admin,
+        PullConsumer(_GROUP, (), nameserver, auto_commit=False) as consumer,
+    ):
+        bounds = admin.queue_offsets(topic)
+        with _new(file) as written:
+            pages = [_pages(consumer, one) for one in bounds]
+            count = 0
+            for message in heapq.merge(*pages, key=lambda one: one.store_timestamp_ms):
+                written.write(line_of(message))
+                count += 1
+            written.flush()
+            click.echo(f"{count} messages of {topic} in {file}")
+            if follow:
+                _follow(consumer, bounds, written)
+
+
+def _new(file: Path) -> IO[str]:
+    try:
+        return file.open("x", encoding="utf-8", newline="\n")
+    except FileExistsError:
+        raise InvalidArgument(
+            f"{file} is there already: give the name of a new file", field="file", value=str(file)
+        ) from None
+
+
+def _pages(consumer: PullConsumer, bounds: QueueDescription) -> Iterator[ReceivedMessage]:
+    """Yield what lies in a queue within BOUNDS, a fetch at a time."""
+    offset = bounds.min_offset
+    while offset < bounds.max_offset:
+        pulled = consumer.pull(bounds.queue.topic, bounds.queue, offset)
+        yield from (one for one in pulled.messages if one.queue_offset < bounds.max_offset)
+        if pulled.next_offset <= offset:
+            return
+        offset = pulled.next_offset
+
+
+def _follow(consumer: PullConsumer, bounds: Iterable[QueueDescription], written: IO[str]) -> None:
+    ends = {one.queue: one.max_offset for one in bounds}
+    consumer.assign(list(ends))
+    for queue, offset in ends.items():
+        consumer.seek(queue, offset)
+    while True:
+        for message in consumer.poll(timeout_ms=None):
+            written.write(line_of(message))
+        written.flush()
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--speed", default="1x", show_default=True, help="10x, 0.5x, or max: without pauses.")
+@click.option("--topic", help="Send all to this topic.  [default: as each line says]")
+@nameserver_option
+def replay(file: Path, *, speed: str, topic: str | None, nameserver: str) -> None:
+    """Send the messages of FILE, which `pocketmq record` wrote, again, as far apart as they were stored."""
+    factor = speed_of(speed)
+
+    async def run() -> int:
+        async with AsyncProducer(nameserver) as producer:
+            with file.open(encoding="utf-8", newline="\n") as lines:
+                return await resend(read(lines, str(file), topic), producer, factor, SystemClock())
+
+    click.echo(f"{asyncio.run(run())} messages of {file} sent")
+
+
+def speed_of(text: str) -> float:
+    """Return how many times faster TEXT says, 0 for "max". Raises InvalidArgument."""
+    found = _SPEED.fullmatch(text)
+    if text == "max" or (found and float(found[1]) > 0):
+        return float(found[1]) if found else 0.0
+    raise InvalidArgument(f"--speed {text}: write 10x, 0.5x, or max", field="speed", value=text)
+
+
+def read(lines: IO[str], name: str, topic: str | None) -> Iterator[tuple[int, Message]]:
+    """Yield when each message of LINES, of the file NAME, was stored, and the message. Raises InvalidArgument."""
+    number = 0
+    while line := lines.readline(_LINE_MAX):
+        number += 1
+        if line.strip():
+            yield message_of(line, f"{name}:{number}", topic)
+
+
+async def resend(
+    recorded: Iterable[tuple[int, Message]], producer: AsyncProducer, speed: float, clock: Clock
+) -> int:
+    """Send what was RECORDED, SPEED times faster (0: at once), by CLOCK; return how many messages.
+
+    What is due together is sent together; the next wait begins once it is stored.
+    """
+    count, begin_ms, first_ms = 0, clock.now_ms(), None
+    batch: list[Message] = []
+    for stored_ms, message in recorded:
+        first_ms = stored_ms if first_ms is None else first_ms
+        due_ms = begin_ms + int((stored_ms - first_ms) / speed) if speed else begin_ms
+        if batch and (len(batch) >= _BATCH_MAX or due_ms > clock.now_ms()):
+            await producer.send_many(batch)
+            batch = []
+        await clock.sleep_until(due_ms)
+        batch.append(message)
+        count += 1
+    if batch:
+        await producer.send_many(batch)
+    return count
