@@ -90,6 +90,8 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
         "cluster.command:cluster",
         "Show the brokers and how they are; make, show and move replica sets.",
     ),
+    "user": ("users:user", "Create, change, list and delete users."),
+    "acl": ("users:acl", "Say what users may do, and try it."),
     "health": ("health:health", "Tell whether servers serve, for probes."),
     "connections": (
         "connections:connections",

@@ -1,0 +1,209 @@
+"""`pocketmq user` and `pocketmq acl`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pocketmq.proto.access.files import UserFile
+from pocketmq.tools import cli
+
+
+@pytest.fixture(autouse=True)
+def users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UserFile:
+    monkeypatch.setenv("POCKETMQ_USERS", str(tmp_path / "users.yaml"))
+    return UserFile(tmp_path / "users.yaml")
+
+
+def run(*words: str) -> int:
+    return cli.run(words)
+
+
+def test_users_come_change_and_go(users: UserFile, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("user", "create", "root", "--type", "super", "--secret", "env:ROOT") == 0
+    assert run("user", "create", "alice") == 0
+    shown = capsys.readouterr().out
+    secret = users.read()["alice"].secret
+    assert secret in shown
+    assert len(secret) == 32
+    assert run("user", "create", "alice") == 2
+    assert run("user", "update", "alice", "--status", "disable", "--certificate", "a.example") == 0
+    assert run("user", "update", "nobody", "--status", "disable") == 2
+    capsys.readouterr()
+    assert run("user", "list", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == [
+        {"user": "root", "type": "Super", "status": "enable", "policies": []},
+        {
+            "user": "alice",
+            "type": "Normal",
+            "status": "disable",
+            "certificates": ["a.example"],
+            "policies": [],
+        },
+    ]
+    assert users.read()["alice"].secret == secret
+    assert run("user", "delete", "alice") == 0
+    assert list(users.read()) == ["root"]
+
+
+def test_policies_come_change_and_go(users: UserFile, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("user", "create", "alice", "--secret", "s") == 0
+    orders = "Topic:orders*"
+    assert (
+        run("acl", "create", "alice", "Pub,Sub", f"{orders},Group:g", "--from", "10.0.0.0/8") == 0
+    )
+    assert run("acl", "create", "alice", "Pub", orders) == 2
+    assert run("acl", "update", "alice", "Pub", orders, "--deny") == 0
+    assert run("acl", "create", "alice", "All", "*", "--default") == 0
+    assert run("acl", "delete", "alice", "Topic:other") == 2
+    assert run("acl", "create", "alice", "Pubb", "Topic:a") == 2
+    capsys.readouterr()
+    assert run("acl", "list") == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert lines == [
+        ["alice", "Group:g", "Pub,Sub", "10.0.0.0/8", "Allow", "Custom"],
+        ["alice", "Topic:orders*", "Pub", "everywhere", "Deny", "Custom"],
+        ["alice", "*", "All", "everywhere", "Allow", "Default"],
+    ]
+    assert run("acl", "delete", "alice", "*") == 0
+    assert run("acl", "delete", "alice") == 0
+    assert users.read()["alice"].policies == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "policy", "reason"),
+    [
+        ("alice Pub Topic:orders-eu --from 10.1.2.3", 0, "Allow Pub on", "the decision is allow"),
+        ("alice Pub Topic:orders-eu --from 11.1.2.3", 1, "", "no matched policies"),
+        ("alice Pub Topic:orders-no", 1, "Deny Pub on", "the decision is deny"),
+        ("root Delete Topic:*", 0, "", "a Super user may do everything"),
+        ("gone Pub Topic:orders", 1, "", "the user is disabled"),
+    ],
+)
+def test_a_check_says_which_policy_decides(
+    capsys: pytest.CaptureFixture[str], words: str, code: int, policy: str, reason: str
+) -> None:
+    assert run("user", "create", "root", "--type", "Super") == 0
+    assert run("user", "create", "gone", "--status", "disable") == 0
+    assert run("user", "create", "alice") == 0
+    assert run("acl", "create", "alice", "Pub", "Topic:orders*", "--from", "10.0.0.0/8") == 0
+    assert run("acl", "create", "alice", "Pub", "Topic:orders-no", "--deny") == 0
+    capsys.readouterr()
+    assert run("acl", "check", *words.split(), "--json") == code
+    told = json.loads(capsys.readouterr().out)
+    assert told["decision"] == ("Deny" if code else "Allow")
+    assert told["reason"] == reason
+    assert told["policy"].startswith(policy)
+    assert bool(told["policy"]) is bool(policy)
+
+
+def test_users_of_apaches_5_are_taken(tmp_path: Path, users: UserFile) -> None:
+    path = tmp_path / "dump.json"
+    documents: list[dict[str, Any]] = [
+        {"username": "alice", "password": "env:x", "userType": "Normal", "userStatus": "disable"},
+        {"username": "root", "password": "12345678", "userType": "Super", "userStatus": "enable"},
+        {
+            "subject": "User:alice",
+            "policies": [
+                {
+                    "policyType": "Custom",
+                    "entries": [
+                        {
+                            "resource": "Topic:orders",
+                            "actions": ["Pub", "Sub"],
+                            "sourceIps": ["127.0.0.1"],
+                            "decision": "Allow",
+                        }
+                    ],
+                },
+                {
+                    "policyType": "Default",
+                    "entries": [{"resource": "*", "actions": ["All"], "decision": "Deny"}],
+                },
+            ],
+        },
+    ]
+    path.write_text(json.dumps(documents, indent=1))
+    assert run("user", "import", str(path)) == 0
+    found = users.read()
+    assert (found["alice"].secret, found["alice"].status) == ("inline:env:x", "disable")
+    assert found["root"].type == "Super"
+    assert [str(one) for one in found["alice"].policies] == [
+        "Allow Pub, Sub on Topic:orders from 127.0.0.1/32"
+    ]
+    assert [str(one) for one in found["alice"].default_policies] == ["Deny All on *"]
+    documents[0]["password"] = "another"
+    path.write_text(json.dumps(documents))
+    assert run("user", "import", str(path)) == 2
+    assert run("user", "import", str(path), "--replace") == 0
+    assert users.read()["alice"].secret == "another"
+
+
+def test_accounts_of_apaches_4_are_taken(
+    tmp_path: Path, users: UserFile, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "plain_acl.yml"
+    path.write_text(
+        """
+globalWhiteRemoteAddresses:
+  - 10.10.103.*
+accounts:
+  - accessKey: RocketMQ
+    secretKey: 12345678
+    whiteRemoteAddress:
+    admin: false
+    defaultTopicPerm: DENY
+    defaultGroupPerm: SUB
+    topicPerms:
+      - topicA=DENY
+      - topicB=PUB|SUB
+    groupPerms:
+      - groupA=DENY
+  - accessKey: rocketmq2
+    secretKey: "87654321"
+    whiteRemoteAddress: 192.168.1.*
+    admin: true
+"""
+    )
+    assert run("user", "import", str(path)) == 0
+    found = users.read()
+    assert [(one.name, one.secret, one.type) for one in found.values()] == [
+        ("RocketMQ", "12345678", "Normal"),
+        ("rocketmq2", "87654321", "Super"),
+    ]
+    policies = found["RocketMQ"].policies, found["RocketMQ"].default_policies
+    assert [[str(one) for one in some] for some in policies] == [
+        [
+            "Deny Pub, Sub on Topic:topicA",
+            "Allow Pub, Sub on Topic:topicB",
+            "Deny Pub, Sub on Group:groupA",
+        ],
+        ["Deny Pub, Sub on Topic:*", "Allow Sub on Group:*"],
+    ]
+    notes = capsys.readouterr().err
+    assert "globalWhiteRemoteAddresses: left out" in notes
+    assert "rocketmq2: whiteRemoteAddress left out" in notes
+
+
+@pytest.mark.parametrize("text", ["[1]", "- {subject: 'User:nobody'}", "accounts: [{}]", "a: ["])
+def test_what_is_no_file_of_apaches_is_refused(tmp_path: Path, users: UserFile, text: str) -> None:
+    path = tmp_path / "x"
+    path.write_text(text)
+    assert run("user", "import", str(path)) == 2
+    assert users.read() == {}
+
+
+def test_the_file_is_that_of_the_configuration(
+    tmp_path: Path, users: UserFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("POCKETMQ_USERS")
+    config = tmp_path / "pocketmq.yaml"
+    config.write_text(f"broker:\n  users: {users.path}\n")
+    assert run("user", "create", "alice", "--config", str(config)) == 0
+    assert list(users.read()) == ["alice"]
+    assert run("user", "list") == 2
+    config.write_text("broker: {}\n")
+    assert run("user", "list", "--config", str(config)) == 2

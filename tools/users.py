@@ -1,0 +1,408 @@
+"""`pocketmq user` and `pocketmq acl`: the file of users, changed and asked. Servers see a change within a second.
+
+The file is that of --users or $POCKETMQ_USERS, or the one that the broker's section of --config names. A secret is
+shown once, when it is made for a user that is created without.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, MutableMapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from ..proto.access.files import UserFile
+from ..proto.access.policies import (
+    SUPER,
+    Need,
+    Pattern,
+    Policies,
+    Policy,
+    Resource,
+    action_names,
+    merged,
+    parse_actions,
+    parse_source,
+)
+from ..proto.access.users import UserEntry, changed
+from ..proto.configuration import read_yaml
+from ..proto.errors import ConfigError
+from .options import json_option
+from .output import print_json, print_pairs, print_table
+from .settings import load_settings
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+_SECRET_BYTES: Final = 24
+_DENIED: Final = 1
+_TYPES: Final = click.Choice(["Normal", "Super"], case_sensitive=False)
+_STATUSES: Final = click.Choice(["enable", "disable"])
+
+
+def _file_options(function: Function) -> Function:
+    """Add --users and --config, which say where the file is."""
+    users = click.option(
+        "--users",
+        "users_file",
+        type=click.Path(path_type=Path, dir_okay=False),
+        envvar="POCKETMQ_USERS",
+        show_envvar=True,
+        help="The file of users.",
+    )
+    config = click.option(
+        "--config",
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        help="The configuration of a server whose broker.users names the file.",
+    )
+    return users(config(function))
+
+
+def _file(users_file: Path | None, config: Path | None) -> UserFile:
+    if users_file is not None:
+        return UserFile(users_file)
+    if config is not None:
+        settings = load_settings(config)
+        path = settings.broker.users or settings.nameserver.users
+        if path:
+            return UserFile(path)
+        raise ConfigError(f"{config}: broker.users is empty: name the file there, or by --users")
+    raise click.UsageError("Say where the file of users is: --users FILE, or --config FILE.")
+
+
+def _user_of(users: MutableMapping[str, UserEntry], name: str) -> UserEntry:
+    found = users.get(name)
+    if found is None:
+        raise ConfigError(f"user {name!r} is not there: pocketmq user create {name}", user=name)
+    return found
+
+
+# --- users
+
+
+@click.group()
+def user() -> None:
+    """Create, change, list and delete users; take over those of Apache RocketMQ."""
+
+
+def _user_options(function: Function) -> Function:
+    options = [
+        click.option("--secret", help="env:NAME, file:PATH, or the secret itself."),
+        click.option("--type", "kind", type=_TYPES, help="Super: may do everything."),
+        click.option("--status", type=_STATUSES, help="disable: may do nothing."),
+        click.option(
+            "--certificate",
+            "certificates",
+            multiple=True,
+            help="A name in a certificate that is this user; may be given several times.",
+        ),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return _file_options(function)
+
+
+def _values(
+    secret: str | None, kind: str | None, status: str | None, certificates: tuple[str, ...]
+) -> dict[str, Any]:
+    return {
+        "secret": secret,
+        "is_super": None if kind is None else kind.lower() == "super",
+        "enabled": None if status is None else status == "enable",
+        "certificates": certificates or None,
+    }
+
+
+@user.command("create")
+@click.argument("name")
+@_user_options
+def create_user(
+    name: str, users_file: Path | None, config: Path | None, secret: str | None, **values: Any
+) -> None:
+    """Create user NAME. Without --secret one is made, and printed this once."""
+    made = secret is None
+    secret = secret or secrets.token_urlsafe(_SECRET_BYTES)
+    with _file(users_file, config).change(make=True) as users:
+        if name in users:
+            raise ConfigError(f"user {name!r} is there: pocketmq user update {name}", user=name)
+        users[name] = changed(UserEntry(name, secret), **_values(secret, **values))
+    print_pairs({"created": name} | ({"secret": secret} if made else {}))
+
+
+@user.command("update")
+@click.argument("name")
+@_user_options
+def update_user(name: str, users_file: Path | None, config: Path | None, **values: Any) -> None:
+    """Change what is given of user NAME."""
+    with _file(users_file, config).change() as users:
+        users[name] = changed(_user_of(users, name), **_values(**values))
+    print_pairs({"updated": name})
+
+
+@user.command("delete")
+@click.argument("name")
+@_file_options
+def delete_user(name: str, users_file: Path | None, config: Path | None) -> None:
+    """Delete user NAME, with its policies."""
+    with _file(users_file, config).change() as users:
+        _user_of(users, name)
+        del users[name]
+    print_pairs({"deleted": name})
+
+
+@user.command("list")
+@json_option("the users, without secrets")
+@_file_options
+def list_users(*, as_json: bool, users_file: Path | None, config: Path | None) -> None:
+    """List users. Secrets are not shown."""
+    users = _file(users_file, config).read().values()
+    if as_json:
+        print_json([_told(one) for one in users])
+        return
+    print_table(
+        ["USER", "TYPE", "STATUS", "POLICIES", "CERTIFICATES"],
+        [
+            [
+                one.name,
+                one.type,
+                one.status,
+                len(one.policies) + len(one.default_policies),
+                " ".join(one.certificates),
+            ]
+            for one in users
+        ],
+    )
+
+
+def _told(entry: UserEntry) -> dict[str, Any]:
+    document = entry.to_document()
+    del document["secret"]
+    return {"user": entry.name, **document}
+
+
+@user.command("import")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@click.option("--replace", "replaces", is_flag=True, help="Take the place of users that are there.")
+@_file_options
+def import_users(
+    files: tuple[Path, ...], *, replaces: bool, users_file: Path | None, config: Path | None
+) -> None:
+    """Take users and ACLs from Apache RocketMQ's FILES: JSON of 5.x (users first), or plain_acl.yml of 4.x."""
+    from .apache_users import take
+
+    taken: dict[str, None] = {}
+    notes: list[str] = []
+    with _file(users_file, config).change(make=True) as users:
+        for path in files:
+            document = read_yaml(f"document: {_indented(path)}", str(path))["document"]
+            found, said = take(document, str(path), dict(users))
+            for name, entry in found.items():
+                if name in users and name not in taken and not replaces and users[name] != entry:
+                    same = changed(entry, policies=(), default_policies=())
+                    if same != changed(users[name], policies=(), default_policies=()):
+                        raise ConfigError(
+                            f"{path}: user {name!r} is there: leave it out, or say --replace",
+                            user=name,
+                        )
+                users[name] = entry
+                taken[name] = None
+            notes += said
+    for note in notes:
+        click.echo(f"pocketmq: {note}", err=True)
+    print_pairs({"taken": len(taken)} | {name: users[name].type for name in taken})
+
+
+def _indented(path: Path) -> str:
+    """Return the text of the file at PATH as the value of a key: a list has no place at the top of a document."""
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: it cannot be read: {error}", file=path) from None
+    return "\n" + "\n".join(f"  {line}" for line in lines)
+
+
+# --- ACLs
+
+
+@click.group()
+def acl() -> None:
+    """Create, change, list, delete and try policies of users."""
+
+
+def _policy_options(function: Function) -> Function:
+    options = [
+        click.argument("name", metavar="USER"),
+        click.argument("actions", metavar="ACTION[,…]"),
+        click.argument("resources", metavar="RESOURCE...", nargs=-1, required=True),
+        click.option(
+            "--from", "sources", multiple=True, metavar="ADDRESS", help="Address or network."
+        ),
+        click.option("--deny", is_flag=True, help="Deny instead of allow."),
+        click.option(
+            "--default", "is_default", is_flag=True, help="Asked where no other policy matches."
+        ),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return _file_options(function)
+
+
+def _policies(
+    actions: str, resources: Iterable[str], sources: Iterable[str], *, deny: bool
+) -> list[Policy]:
+    wanted = parse_actions(actions.split(","), "ACTION")
+    places = tuple(parse_source(one, "--from") for text in sources for one in text.split(","))
+    named = (one for text in resources for one in text.split(","))
+    return [Policy(Resource.parse(one, "RESOURCE"), wanted, places, not deny) for one in named]
+
+
+@acl.command("create")
+@_policy_options
+def create_acl(
+    name: str, users_file: Path | None, config: Path | None, *, is_default: bool, **given: Any
+) -> None:
+    """Allow USER each ACTION (All, Pub, Sub, Create, Update, Delete, Get, List) on each RESOURCE.
+
+    A resource is * or Topic:, Group: or Cluster: with a name, prefix* or *.
+    """
+    _change_acl(_file(users_file, config), name, is_default, _policies(**given), is_new=True)
+
+
+@acl.command("update")
+@_policy_options
+def update_acl(
+    name: str, users_file: Path | None, config: Path | None, *, is_default: bool, **given: Any
+) -> None:
+    """Do as `create`, and take the place of policies of the same RESOURCE."""
+    _change_acl(_file(users_file, config), name, is_default, _policies(**given), is_new=False)
+
+
+def _change_acl(
+    file: UserFile, name: str, is_default: bool, policies: list[Policy], *, is_new: bool
+) -> None:
+    key = "default_policies" if is_default else "policies"
+    with file.change() as users:
+        entry = _user_of(users, name)
+        there: tuple[Policy, ...] = getattr(entry, key)
+        both = {one.resource for one in there} & {one.resource for one in policies}
+        if is_new and both:
+            raise ConfigError(
+                f"user {name!r} has a policy for {', '.join(sorted(map(str, both)))}: pocketmq acl update",
+                user=name,
+            )
+        users[name] = changed(entry, **{key: merged(there, policies)})
+    for policy in policies:
+        click.echo(f"{name}: {policy}")
+
+
+@acl.command("delete")
+@click.argument("name", metavar="USER")
+@click.argument("resources", metavar="[RESOURCE...]", nargs=-1)
+@_file_options
+def delete_acl(
+    name: str, resources: tuple[str, ...], users_file: Path | None, config: Path | None
+) -> None:
+    """Delete the policies of USER for each RESOURCE, or all."""
+    wanted = {Resource.parse(one, "RESOURCE") for text in resources for one in text.split(",")}
+    with _file(users_file, config).change() as users:
+        entry = _user_of(users, name)
+        there = {one.resource for one in (*entry.policies, *entry.default_policies)}
+        if missing := wanted - there:
+            raise ConfigError(
+                f"user {name!r} has no policy for {', '.join(sorted(map(str, missing)))}", user=name
+            )
+        gone = wanted or there
+        users[name] = changed(
+            entry,
+            policies=tuple(one for one in entry.policies if one.resource not in gone),
+            default_policies=tuple(
+                one for one in entry.default_policies if one.resource not in gone
+            ),
+        )
+    print_pairs({"deleted": ", ".join(sorted(map(str, gone)))})
+
+
+@acl.command("list")
+@click.argument("names", metavar="[USER...]", nargs=-1)
+@json_option("the policies")
+@_file_options
+def list_acls(
+    names: tuple[str, ...], *, as_json: bool, users_file: Path | None, config: Path | None
+) -> None:
+    """List the policies of each USER, or of all, in the order in which they decide."""
+    users = _file(users_file, config).read()
+    found = [_user_of(users, name) for name in names] if names else list(users.values())
+    if as_json:
+        print_json([_told(one) for one in found])
+        return
+    print_table(
+        ["USER", "RESOURCE", "ACTIONS", "FROM", "DECISION", "KIND"],
+        [
+            [
+                one.name,
+                policy.resource,
+                ",".join(action_names(policy.actions)),
+                ",".join(map(str, policy.sources)) or "everywhere",
+                policy.decision,
+                kind,
+            ]
+            for one in found
+            for kind, policies in (("Custom", one.policies), ("Default", one.default_policies))
+            for policy in sorted(policies, key=Policy.order)
+        ],
+    )
+
+
+@acl.command("check")
+@click.argument("name", metavar="USER")
+@click.argument("action")
+@click.argument("resource")
+@click.option("--from", "host", metavar="IP", default="127.0.0.1", show_default=True)
+@json_option("the answer")
+@_file_options
+@click.pass_context
+def check_acl(  # noqa: PLR0913  (its options)
+    context: click.Context,
+    name: str,
+    action: str,
+    resource: str,
+    *,
+    host: str,
+    as_json: bool,
+    users_file: Path | None,
+    config: Path | None,
+) -> None:
+    """Say whether USER may do ACTION on RESOURCE, which policy decides, and why. Exit code 1: it may not.
+
+    Of several actions with commas between any one will do, as for a call that asks for one of them.
+    """
+    entry = _user_of(_file(users_file, config).read(), name)
+    wanted = Resource.parse(resource, "RESOURCE")
+    if wanted.pattern is Pattern.PREFIXED or resource.strip() == "*":
+        raise ConfigError(
+            f"RESOURCE: {resource!r} is no single resource: name one, as Topic:orders"
+        )
+    parse_source(host, "--from")
+    need = Need(wanted.type, wanted.name or "*", parse_actions(action.split(","), "ACTION"))
+    judged = (
+        SUPER
+        if entry.is_super
+        else Policies(entry.policies, entry.default_policies).decide(need, host)
+    )
+    allowed, reason = judged.allowed and entry.enabled, judged.reason
+    if not entry.enabled:
+        reason = "the user is disabled"
+    policy = "" if judged.policy is None else str(judged.policy)
+    kind = "" if judged.policy is None else ("Default" if judged.is_default else "Custom")
+    told = {
+        "decision": "Allow" if allowed else "Deny",
+        "reason": reason,
+        "policy": policy,
+        "kind": kind,
+    }
+    if as_json:
+        print_json(told)
+    else:
+        print_pairs({key: value for key, value in told.items() if value})
+    if not allowed:
+        context.exit(_DENIED)
