@@ -36,6 +36,8 @@ SHARDING_KEY: Final = "__SHARDINGKEY"
 LITE_TOPIC: Final = "__LITE_TOPIC"
 PRIORITY: Final = "_SYS_MSG_PRIORITY_"
 TRACE_CONTEXT: Final = "TRACE_CONTEXT"
+#: Where instrumented programs put it themselves, as W3C's Trace Context has it.
+TRACEPARENT: Final = "traceparent"
 #: Where a message was born, as its sender says it; the record itself has the address that it came from.
 BORN_HOST: Final = "__BORNHOST"
 INNER_NUM: Final = "INNER_NUM"

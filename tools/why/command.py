@@ -70,6 +70,8 @@ def _print_life(console: Console, story: Story, broker: str) -> None:
     console.print(Text("  ".join(words), style="bold"), soft_wrap=True)
     if story.born_ms is not None:
         console.print(Text(f"born {instant(story.born_ms)}"), soft_wrap=True)
+    if story.trace is not None:
+        console.print(Text(f"trace {story.trace}"), soft_wrap=True)
     console.print(_events_table(story))
     for view in story.groups:
         if view.verdict != "read":  # That is an event, and so is a failure.

@@ -99,6 +99,8 @@ class Story:
     keys: str | None
     tags: str | None
     born_ms: int | None
+    #: Which trace it belongs to, as its sender says: traceparent, as W3C writes it.
+    trace: str | None = None
     state: State
     conclusion: str
     events: Sequence[Event] = ()
@@ -114,6 +116,7 @@ class Story:
             "keys": self.keys,
             "tags": self.tags,
             "bornTimestamp": self.born_ms,
+            "trace": self.trace,
             "state": self.state,
             "conclusion": self.conclusion,
             "events": [event.document() for event in self.events],

@@ -12,6 +12,8 @@ from ...proto.properties import (
     REAL_TOPIC,
     TAGS,
     TIMER_ROLL_TIMES,
+    TRACE_CONTEXT,
+    TRACEPARENT,
     UNIQ_KEY,
 )
 from ..lookup.files import StoredRecord
@@ -58,6 +60,7 @@ def tell(copies: Sequence[StoredRecord], evidence: Evidence) -> Story:
         keys=first.properties.get(KEYS),
         tags=first.properties.get(TAGS),
         born_ms=first.born_timestamp_ms,
+        trace=first.properties.get(TRACE_CONTEXT) or first.properties.get(TRACEPARENT),
         state=state,
         conclusion=conclusion,
         events=sorted(events, key=lambda event: (event.time_ms or 0, not event.is_bound)),

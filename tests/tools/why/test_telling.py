@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from io import StringIO
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from pocketmq.broker.accounts.account import Account, MovedBy, QueueLook
 from pocketmq.proto.message_id import offset_message_id
 from pocketmq.proto.record import SYS_COMMIT, Host, Record
 from pocketmq.proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from pocketmq.tools.lookup.files import StoredRecord
+from pocketmq.tools.why.command import print_story
 from pocketmq.tools.why.evidence import Evidence, Filter, GroupReading, PopMark, TimerMark
 from pocketmq.tools.why.groups import wants
 from pocketmq.tools.why.story import GroupView, Story
@@ -60,6 +63,21 @@ def readings(group: str, committed: int, **more: int) -> dict[tuple[str, int], l
 
 def kinds(story: Story) -> list[str]:
     return [event.kind for event in story.events]
+
+
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+@pytest.mark.parametrize("name", ["traceparent", "TRACE_CONTEXT"])
+def test_the_trace_is_told_that_the_sender_named(name: str) -> None:
+    """By itself, or as official clients do."""
+    story = tell([copy(0, extra={name: TRACE})], Evidence())
+
+    assert story.document("b")["trace"] == TRACE
+    with Console(record=True, width=200, file=StringIO()) as console:
+        print_story(console, story, "b")
+    assert f"trace {TRACE}" in console.export_text()
+    assert tell([copy(0)], Evidence()).trace is None
 
 
 def test_a_message_that_nobody_read_is_in_its_topic() -> None:
