@@ -16,7 +16,7 @@ import asyncio
 import json
 import logging
 import resource
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random, SystemRandom
@@ -56,6 +56,7 @@ from .rocketmq_metrics import RocketMQFigures
 from .service_v1 import BrokerService, topic_message
 from .service_v2.permissions import guarded
 from .timers import TimerClock
+from .traffic import TrafficCounts
 from .virtual_time import Mark, advance, begin, is_virtual, keep_mark
 from .virtual_time import methods as clock_methods
 
@@ -81,13 +82,36 @@ _ANNOUNCE_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SiteParts:
+    """What pages at the port may use: the broker's METHODS, its METRICS, its FIGURES, and work EVERY so many ms.
+
+    TRAFFIC: what came in and went out.  asks_users: METHODS refuse whoever does not sign as a user.
+    """
+
+    methods: MethodTable
+    metrics: Page
+    figures: Callable[[], Iterable[PageFigure]]
+    traffic: TrafficCounts
+    every: Callable[[int, Callable[[], None]], object]
+    asks_users: bool
+
+
+def _metrics_alone(parts: SiteParts) -> Page:
+    return parts.metrics
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Network:
-    """MAKE_CARRIER puts the broker's methods within reach, DIAL opens channels (None: as its settings say)."""
+    """MAKE_CARRIER puts the broker's methods within reach, DIAL opens channels (None: as its settings say).
+
+    SITE returns what answers plain HTTP requests.
+    """
 
     make_carrier: MakeCarrier | None = None
     dial: Dial | None = None
     #: The port that a replica keeps open; of a broker without replicas None.
     port: ClientPort | None = None
+    site: Callable[[SiteParts], Page] = _metrics_alone
 
     def carrier(
         self, table: MethodTable, config: BrokerConfig, certificates: Certificates, page: Page
@@ -341,7 +365,16 @@ class Broker:
             served = guarded(self._asked_users.guard, served, self._config.cluster)
         rocketmq = RocketMQFigures(parts, self._status, self._config.metrics_series_max)
         clients = partial(client_figures, parts.client_metrics)
-        page = MetricsPage([self._figures, clients, rocketmq])
+        page = self._network.site(
+            SiteParts(
+                methods=served,
+                metrics=MetricsPage([self._figures, clients, rocketmq]),
+                figures=self._figures,
+                traffic=parts.traffic,
+                every=parts.wall_timers.every,
+                asks_users=self._asked_users is not None,
+            )
+        )
         carrier = self._network.carrier(served, self._config, self._certificates, page)
         mark = keep_mark(self._clock, self._disk, self._store_config)
         self._running = _Running(parts=parts, mark=mark, carrier=carrier, health=services.health)

@@ -50,6 +50,7 @@ from ..store.message_store import MessageStore
 from .appends import Appends, ended, synced
 from .groups import Groups
 from .offsets import Offsets
+from .queue_contents import check_natural
 from .retries import told_failures
 from .topics import Topics
 
@@ -144,8 +145,8 @@ class DeadLetters:
 
         Raises InvalidArgument, or GroupNotFound for a group that has never been.
         """
-        _check_natural("from_offset", request.from_offset)
-        _check_natural("max_letters", request.max_letters)
+        check_natural("from_offset", request.from_offset)
+        check_natural("max_letters", request.max_letters)
         topic, first, end = self._bounds(request.group)
         reply = pb.DeadLettersReply(min_offset=first, max_offset=end)
         at = min(max(request.from_offset, first), end)
@@ -258,7 +259,7 @@ class DeadLetters:
         self, request: pb.PurgeDeadLettersRequest, call: Call
     ) -> pb.PurgeDeadLettersReply:
         """Put away the dead letters below an offset, or all; answered once that outlasts a power cut."""
-        _check_natural("below_offset", request.below_offset)
+        check_natural("below_offset", request.below_offset)
         topic, first, end = self._bounds(request.group)
         if request.below_offset > end:
             raise InvalidArgument(
@@ -288,10 +289,3 @@ def _chosen(request: pb.ResendDeadLettersRequest) -> list[int]:
             value=len(request.queue_offsets),
         )
     return list(dict.fromkeys(request.queue_offsets))
-
-
-def _check_natural(field: str, value: int) -> None:
-    if value < 0:
-        raise InvalidArgument(
-            f"{field} is {value}: must not be negative", field=field, limit=0, value=value
-        )

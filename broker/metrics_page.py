@@ -18,7 +18,7 @@ from inspect import isawaitable
 from itertools import accumulate, chain, groupby
 from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 
-from ..proto.rpc.pages import READING, Shown
+from ..proto.rpc.pages import READING, PageRequest, Shown
 
 PATH: Final = "/metrics"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -62,11 +62,11 @@ class MetricsPage:
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = sources
 
-    async def __call__(self, method: str, path: str) -> Shown:
-        """Return what METHOD of PATH shows."""
-        if method not in READING:
+    async def __call__(self, asked: PageRequest) -> Shown:
+        """Return what ASKED shows."""
+        if asked.method not in READING:
             return Shown(405, "text/plain", _ONLY)
-        if path != PATH:
+        if asked.path != PATH:
             return Shown(404, "text/plain", _ONLY)
         found: list[Iterable[PageFigure]] = []
         for source in self._sources:

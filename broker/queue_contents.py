@@ -52,3 +52,11 @@ def check_count(field: str, count: int) -> None:
             limit=QUEUES_MAX,
             value=count,
         )
+
+
+def check_natural(field: str, value: int) -> None:
+    """Raise InvalidArgument if VALUE of FIELD is negative."""
+    if value < 0:
+        raise InvalidArgument(
+            f"{field} is {value}: must not be negative", field=field, limit=0, value=value
+        )

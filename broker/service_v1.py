@@ -20,7 +20,7 @@ from .groups import SUBSCRIPTION_CHECK, Groups, check_own_choice, intervals_of, 
 from .lookup import Lookups
 from .offsets import Offsets, Safe
 from .pop.pops import Pops
-from .queue_contents import add_unread, check_count, stored_ms
+from .queue_contents import add_unread, check_count, check_natural, stored_ms
 from .replication.state_source import GROUPS_FILE, OFFSETS_FILE, TOPICS_FILE, StateSource
 from .send import SendCounts, Sends, TopicSends
 from .streams import FetchStream, ProduceStream
@@ -273,9 +273,15 @@ class BrokerService:
         )
 
     def list_topics(self, request: pb.BrokerTopicsRequest, call: Call) -> pb.BrokerTopicsReply:
-        """Answer all topics of this broker."""
+        """Answer the topics of this broker, by name, all or a part of them."""
+        check_natural("skip", request.skip)
+        check_natural("max_topics", request.max_topics)
         found = self._topics.all(include_system=request.include_system)
-        return pb.BrokerTopicsReply(topics=[topic_message(topic) for topic in found])
+        if wanted := request.containing.lower():
+            found = [topic for topic in found if wanted in topic.name.lower()]
+        end = request.skip + request.max_topics if request.max_topics else None
+        some = found[request.skip : end]
+        return pb.BrokerTopicsReply(topics=[topic_message(one) for one in some], total=len(found))
 
     def list_groups(self, request: pb.GroupListRequest, call: Call) -> pb.GroupListReply:
         """Answer all groups of this broker."""

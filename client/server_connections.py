@@ -93,19 +93,14 @@ class AsyncServerConnections(AsyncFace):
             request = pb.ConnectionListRequest(first_id=reply.next_id)
             connection = self._session.connections.to(address)
             reply = await connection.call(_PATH, request, pb.ConnectionListReply, self._timeout_ms)
-            found += map(_figures, reply.connections)
+            found += map(figures_of, reply.connections)
             if not reply.next_id:
                 break
         return ServerConnections(
             server=server,
             address=address,
             connections=tuple(found),
-            totals=ConnectionTotals(
-                open=reply.totals.open,
-                accepted=reply.totals.accepted,
-                refused=reply.totals.refused,
-                closed=dict(reply.totals.closed),
-            ),
+            totals=totals_of(reply.totals),
         )
 
     async def close(self) -> None:
@@ -113,5 +108,16 @@ class AsyncServerConnections(AsyncFace):
         await self._session.close()
 
 
-def _figures(message: pb.ConnectionFigures) -> ConnectionFigures:
+def totals_of(message: pb.ConnectionTotals) -> ConnectionTotals:
+    """Return MESSAGE as a value."""
+    return ConnectionTotals(
+        open=message.open,
+        accepted=message.accepted,
+        refused=message.refused,
+        closed=dict(message.closed),
+    )
+
+
+def figures_of(message: pb.ConnectionFigures) -> ConnectionFigures:
+    """Return MESSAGE as a value."""
     return ConnectionFigures(**{name: getattr(message, name) for name in _FIELDS})

@@ -64,7 +64,7 @@ def list_letters(
         )
     if as_json:
         for letter in letters:
-            print_json(_document(letter))
+            print_json(letter_document(letter))
         return
     print_table(
         ["broker", "offset", "died", "origin", "failed", "id", "reason"],
@@ -199,7 +199,8 @@ def purge(
         click.echo(f"dead letters of group {group} purged: {purged}")
 
 
-def _document(letter: DeadLetter) -> dict[str, Any]:
+def letter_document(letter: DeadLetter) -> dict[str, Any]:
+    """Return LETTER as JSON shows it."""
     return {
         "broker": letter.broker,
         "offset": letter.queue_offset,

@@ -170,10 +170,10 @@ def reset_offset(
         moves = admin.reset_offsets(name, topic, target, queues=wanted, dry_run=dry_run, **allowed)
     if as_json:
         for move in moves:
-            print_json(_document(move) | {"dry_run": dry_run})
+            print_json(move_document(move) | {"dry_run": dry_run})
         return
     titles = ["broker", "queue", "from", "to", "skipped", "repeated"]
-    documents = [_document(move) for move in moves]
+    documents = [move_document(move) for move in moves]
     rows = [
         ["-" if document[title] is None else document[title] for title in titles]
         for document in documents
@@ -204,7 +204,8 @@ def _queue(topic: str, text: str) -> Queue | int:
     return Queue(topic, broker, int(number)) if broker else int(number)
 
 
-def _document(move: OffsetMove) -> dict[str, Any]:
+def move_document(move: OffsetMove) -> dict[str, Any]:
+    """Return MOVE as JSON shows it."""
     return {
         "topic": move.queue.topic,
         "broker": move.queue.broker,

@@ -430,13 +430,15 @@ class _Servers:
         }
 
     def _network(self) -> Network:
-        if self._torture is None:
-            from ..broker.broker import GRPC
+        from .console.site import site
 
-            return GRPC
+        if self._torture is None:
+            from ..broker.broker import Network
+
+            return Network(site=site)
         from .torture import TorturedNetwork
 
-        return TorturedNetwork(torture=self._torture)
+        return TorturedNetwork(torture=self._torture, site=site)
 
     async def _start_replica(
         self, stack: AsyncExitStack, settings: Settings, disk: Disk, time: _Time

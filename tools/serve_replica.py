@@ -34,6 +34,7 @@ from ..proto.rpc.listening import listen
 from ..store.disk import Disk
 from ..store.format.replica_files import BrokerIdentity
 from ..store.message_store import MessageStore
+from .console.site import site
 from .settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -109,7 +110,7 @@ class ReplicaServer:
             )
 
         def build() -> Broker:
-            network = Network(port=self.port)
+            network = Network(port=self.port, site=site)
             return Broker.build(
                 settings.broker, settings.store, disk=disk, clock=clock, network=network
             )

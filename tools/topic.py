@@ -117,7 +117,7 @@ def list_topics(*, system: bool, as_json: bool, nameserver: str) -> None:
         topics = admin.topics(include_system=system)
     if as_json:
         for one in topics:
-            print_json(_document(one))
+            print_json(topic_document(one))
         return
     print_table(
         ["topic", "type", "queues", "permission", "brokers"],
@@ -139,7 +139,7 @@ def describe(name: str, *, as_json: bool, nameserver: str) -> None:
     if as_json:
         sent = None if one.sent is None else asdict(one.sent)
         print_json(
-            _document(one) | {"queues": list(map(_queue_document, one.queues)), "sent": sent}
+            topic_document(one) | {"queues": list(map(queue_document, one.queues)), "sent": sent}
         )
         return
     _print(one)
@@ -172,7 +172,7 @@ def delete(name: str, *, nameserver: str) -> None:
 
 def _show(one: TopicDescription, as_json: bool, done: str) -> None:
     if as_json:
-        print_json(_document(one))
+        print_json(topic_document(one))
     else:
         click.echo(
             f"topic {one.name} {done}: {one.type or 'no type'}, {one.write_queues} queues "
@@ -207,7 +207,8 @@ def _permission(one: TopicDescription) -> str:
     return by_bits.get(one.permission & 6, "none")
 
 
-def _document(one: TopicDescription) -> dict[str, Any]:
+def topic_document(one: TopicDescription) -> dict[str, Any]:
+    """Return topic ONE as JSON shows it."""
     return {
         "name": one.name,
         "type": one.type,
@@ -220,7 +221,8 @@ def _document(one: TopicDescription) -> dict[str, Any]:
     }
 
 
-def _queue_document(item: QueueDescription) -> dict[str, Any]:
+def queue_document(item: QueueDescription) -> dict[str, Any]:
+    """Return a queue as JSON shows it."""
     return {
         "broker": item.queue.broker,
         "queue": item.queue.number,

@@ -490,16 +490,24 @@ class TopicSent(_message.Message):
     def __init__(self, messages: _Optional[int] = ..., bytes: _Optional[int] = ..., runs: _Optional[int] = ..., failed_runs: _Optional[int] = ..., last_ms: _Optional[int] = ...) -> None: ...
 
 class BrokerTopicsRequest(_message.Message):
-    __slots__ = ("include_system",)
+    __slots__ = ("include_system", "containing", "skip", "max_topics")
     INCLUDE_SYSTEM_FIELD_NUMBER: _ClassVar[int]
+    CONTAINING_FIELD_NUMBER: _ClassVar[int]
+    SKIP_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOPICS_FIELD_NUMBER: _ClassVar[int]
     include_system: bool
-    def __init__(self, include_system: _Optional[bool] = ...) -> None: ...
+    containing: str
+    skip: int
+    max_topics: int
+    def __init__(self, include_system: _Optional[bool] = ..., containing: _Optional[str] = ..., skip: _Optional[int] = ..., max_topics: _Optional[int] = ...) -> None: ...
 
 class BrokerTopicsReply(_message.Message):
-    __slots__ = ("topics",)
+    __slots__ = ("topics", "total")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedCompositeFieldContainer[TopicConfig]
-    def __init__(self, topics: _Optional[_Iterable[_Union[TopicConfig, _Mapping]]] = ...) -> None: ...
+    total: int
+    def __init__(self, topics: _Optional[_Iterable[_Union[TopicConfig, _Mapping]]] = ..., total: _Optional[int] = ...) -> None: ...
 
 class GroupConfig(_message.Message):
     __slots__ = ("name", "retry_max_times", "retry_queues", "order", "consume_enable", "retry_intervals_ms", "subscription_check")

@@ -166,7 +166,7 @@ class ServerConversation:
         """Answer REQUEST, which is no gRPC, with STATUS, unless it is for the page."""
         pages = self.served.pages
         if pages is not None and pages.wants(request):
-            answering = pages.answer(self.connection, self.touch, stream_id, request)
+            answering = pages.answer(self.connection, self.touch, stream_id, request, self.peer)
             self.served.spawn(answering)
         else:
             self.connection.send_headers(stream_id, http_only(status), ends=True)

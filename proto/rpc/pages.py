@@ -1,15 +1,16 @@
-"""Pages for browsers and scrapers on a gRPC port: GET and HEAD, in HTTP/1.1 or HTTP/2 (RFC 9110, 9112).
+"""Pages for browsers and scrapers on a gRPC port: GET and HEAD in HTTP/1.1 or HTTP/2, POST in HTTP/1.1 (RFC 9110).
 
-A `Page` is told method and path and returns what to show. `in_http1` writes that for HTTP/1.1, `PageCalls` for HTTP/2,
-which whoever asks with TLS is offered first, scrapers among them.
+A `Page` is told what is asked and returns what to show: a body, or events that go on until the asker leaves. `http1.py`
+reads and writes HTTP/1.1, and `PageCalls` answers in HTTP/2, which whoever asks with TLS is offered first, scrapers
+among them.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
-from http import HTTPStatus
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Final, NamedTuple
+from urllib.parse import parse_qsl, unquote
 
 from .connection import ServerConnection
 from .frames import ErrorCode
@@ -20,50 +21,72 @@ logger = logging.getLogger(__name__)
 
 #: The methods that are answered with the page itself.
 READING: Final = frozenset(("GET", "HEAD"))
+#: Fields of a query that are looked at; more of them are malformed.
+_QUERY_FIELDS_MAX: Final = 64
+
+
+class PageRequest(NamedTuple):
+    """A request. HEADERS have names in lower case; PEER is the asker's address. KEEP: others may follow behind it."""
+
+    method: str
+    target: str
+    headers: Mapping[str, str]
+    body: bytes = b""
+    peer: str = ""
+    secure: bool = False
+    keep: bool = False
+
+    @property
+    def path(self) -> str:
+        """The path, without the query, as it came: parts of it may be quoted."""
+        return self.target.partition("?")[0]
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The names between the path's slashes."""
+        return tuple(unquote(part) for part in self.path.split("/")[1:])
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The fields of the query; of a name that comes twice the last. Raises ValueError for too many."""
+        text = self.target.partition("?")[2]
+        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_QUERY_FIELDS_MAX))
 
 
 class Shown(NamedTuple):
-    """What a page shows: an HTTP status, and a body of some type."""
+    """What a page shows: an HTTP status, a body of some type, further HEADERS.
+
+    EVENTS, instead of the body, are written one by one as they come, until they or the connection end; HTTP/1.1 only.
+    """
 
     status: int
     content_type: str
     body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
+    events: AsyncGenerator[bytes, None] | None = None
 
 
-#: Returns what is shown to the METHOD and PATH (without a query) of a request.
-Page = Callable[[str, str], Awaitable[Shown]]
+#: Returns what is shown to a request.
+Page = Callable[[PageRequest], Awaitable[Shown]]
 
 
-def path_of(target: str) -> str:
-    """Return the path of a request's TARGET, without the query."""
-    return target.partition("?")[0]
-
-
-async def in_http1(page: Page, head: bytes) -> bytes:
-    """Return PAGE's whole answer to the HTTP/1.1 request with HEAD; no other follows on its connection."""
-    line = head.partition(b"\r\n")[0].decode("latin-1")
-    method, _, rest = line.partition(" ")
-    status, content_type, body = await page(method, path_of(rest.partition(" ")[0]))
-    answer = (
-        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {content_type}\r\n"
-        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    )
-    return answer.encode() + (b"" if method == "HEAD" else body)
-
-
-#: Pages of one server that are made at once; further requests are asked to come again.
+#: Pages of one server that are made at once in HTTP/2, and requests with a body in HTTP/1.1; further ones are asked to
+#: come again.
 PAGES_MAX: Final = 16
 #: Bytes of answers that may wait on a connection that wants a page.
 QUEUED_BYTES_MAX: Final = 8 * 1024 * 1024
-_BUSY: Final = Shown(503, "text/plain", b"too many pages are asked for at once: come again\n")
+BUSY: Final = Shown(503, "text/plain", b"too many pages are asked for at once: come again\n")
+_ONE_BY_ONE: Final = Shown(501, "text/plain", b"events are told in HTTP/1.1 only: ask in that\n")
 
 
 class PageCalls:
     """Answers requests for PAGE, on any connection of a server."""
 
     def __init__(self, page: Page) -> None:
-        self._page = page
+        self.page = page
         self._open = 0
+        #: Connections that send a body, in HTTP/1.1.
+        self.bodies = 0
 
     @staticmethod
     def wants(request: Request) -> bool:
@@ -76,10 +99,11 @@ class PageCalls:
         touch: Callable[[], None],
         stream_id: int,
         request: Request,
+        peer: str,
     ) -> None:
-        """Answer REQUEST on STREAM_ID of CONNECTION, and have the answer leave."""
+        """Answer REQUEST of PEER on STREAM_ID of CONNECTION, and have the answer leave."""
         try:
-            shown = await self._shown(connection, request)
+            shown = await self._shown(connection, request, peer)
         except Exception:  # The edge: a bug of the page costs its own request.
             logger.exception("page failed")
             connection.reset(stream_id, ErrorCode.INTERNAL_ERROR)
@@ -93,12 +117,14 @@ class PageCalls:
                 connection.send_end(stream_id, None)
         touch()
 
-    async def _shown(self, connection: ServerConnection, request: Request) -> Shown:
+    async def _shown(self, connection: ServerConnection, request: Request, peer: str) -> Shown:
         if self._open >= PAGES_MAX or connection.queued > QUEUED_BYTES_MAX:
-            return _BUSY
+            return BUSY
         self._open += 1
         try:
-            return await self._page(request.method, path_of(request.path))
+            headers = {"host": request.authority, **request.headers}
+            shown = await self.page(PageRequest(request.method, request.path, headers, peer=peer))
+            return shown if shown.events is None else _ONE_BY_ONE
         finally:
             self._open -= 1
 
@@ -108,4 +134,5 @@ def _head(shown: Shown) -> bytes:
         literal(":status", str(shown.status))
         + literal("content-type", shown.content_type)
         + literal("content-length", str(len(shown.body)))
+        + b"".join(literal(name.lower(), value) for name, value in shown.headers)
     )

@@ -71,7 +71,7 @@ class Server:
         """CERTIFICATE returns what to show, and is asked at each handshake; without, there is no TLS.
 
         SECURE_ONLY: plaintext is refused.
-        PAGE answers GET and HEAD, in HTTP/1.1 and HTTP/2; without, they are refused.
+        PAGE answers GET and HEAD, in HTTP/1.1 and HTTP/2, and POST in HTTP/1.1; without, they are refused.
         """
         self.limits = limits or Limits()
         self.connection_limits = ConnectionLimits(
@@ -82,7 +82,6 @@ class Server:
         self._certificate = certificate
         self.is_secure = certificate is not None
         self.secure_only = secure_only
-        self.page = page
         self._random = random or Random()
         self.deadlines = Deadlines(self._wake_at)
         self.now_ms: Callable[[], int] = loop_ms

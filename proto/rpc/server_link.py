@@ -1,8 +1,8 @@
 """One connection of a server: first byte, TLS, HTTP/2 or a plain HTTP request, and what may take how long.
 
     0x16       a TLS handshake, and behind it one of the others
-    'P'        HTTP/2
-    'G', 'H'   a plain HTTP request: answered with the page that was handed in
+    'PR'       HTTP/2
+    'G', 'H', 'PO'   plain HTTP requests: answered by the page that was handed in
     else       closed
 
 What one read brings is handled at once, and all that it has to be answered leaves in one write. A peer that does
@@ -26,11 +26,12 @@ from typing import Any, Final, Protocol
 from .connection import ServerConnection
 from .conversation import NO_CALLS, ServerConversation
 from .frames import ErrorCode, goaway, settings
+from .http1 import HttpRefused, RequestReader, head_of
 from .incoming import PingAnswered
 from .limits import ConnectionLimits, Limits
 from .listening import address_of
 from .methods import ConnectionFigures
-from .pages import Page, in_http1
+from .pages import BUSY, PAGES_MAX, PageCalls, PageRequest, Shown
 from .served import Deadline, Deadlines, Served
 
 logger = logging.getLogger(__name__)
@@ -96,7 +97,6 @@ class LinkOwner(Protocol):
     connection_limits: ConnectionLimits
     served: Served
     deadlines: Deadlines
-    page: Page | None
     #: Is there a certificate to show?
     is_secure: bool
     #: Is plaintext refused?
@@ -143,12 +143,12 @@ _DISCARDED_BYTES_MAX: Final = 1024 * 1024
 #: From so many bytes an event on, more is read at once: large bodies come. Many small calls at once would keep the
 #: others waiting.
 LARGE_BYTES: Final = 2 * 1024
-_HEAD_BYTES_MAX: Final = 8 * 1024
-_HEAD_END: Final = b"\r\n\r\n"
+#: How long a connection for pages may say nothing between two requests.
+IDLE_MS: Final = 60_000
 _TLS: Final = 0x16
-_HTTP2: Final = ord("P")
-_HTTP: Final = b"GH"
-#: Answers to who does not speak TLS where it must be spoken, by the first byte; and to who does where it is not: not
+_HTTP2: Final = b"PR"
+_HTTP: Final = (b"G", b"H", b"PO")
+#: Answers to who does not speak TLS where it must be spoken, by the first bytes; and to who does where it is not: not
 #: TLS either, by which every client tells that there is none.
 _NO_PLAINTEXT: Final = {
     _HTTP2: settings({}) + goaway(0, ErrorCode.INADEQUATE_SECURITY, "this port takes TLS alone"),
@@ -178,6 +178,10 @@ class ServerLink(asyncio.BufferedProtocol):
         self._keepalive: Keepalive | None = None
         self._age: Deadline | None = None
         self._is_leaving = False
+        self._http1: RequestReader
+        self._answering: asyncio.Task[None] | None = None
+        self._sends_body = False
+        self._body_pages: PageCalls
         self._discarded = 0
         self._leaving_because = ""
         #: Why it is over, in a few words that are always the same.
@@ -232,6 +236,9 @@ class ServerLink(asyncio.BufferedProtocol):
             self._keepalive.stop()
         if self.conversation is not None:
             self.conversation.lost()
+        self._let_body_go()
+        if self._answering is not None:
+            self._answering.cancel()
         self._server.closed(self._number, self.end_reason)
 
     # --- what comes
@@ -239,15 +246,19 @@ class ServerLink(asyncio.BufferedProtocol):
     def _on_first_bytes(self, data: bytes) -> None:
         self._first += data
         kind = self._first[0]
+        if self._first == b"P":
+            return  # Of HTTP/2's preface, or of a POST.
         if self._server.secure_only and kind != _TLS and not self._wire.is_secure:
             logger.debug("plaintext refused peer=%s", self.peer)
-            self._refuse(_NO_PLAINTEXT.get(kind, b""), "plaintext")
-        elif kind == _HTTP2:
+            told = [_NO_PLAINTEXT[kind] for kind in _NO_PLAINTEXT if self._first.startswith(kind)]
+            self._refuse(b"".join(told), "plaintext")
+        elif self._first.startswith(_HTTP2):
             self._speak_http2()
-        elif kind in _HTTP and self._server.page is not None:
-            self._take = self._on_page_head
+        elif self._first.startswith(_HTTP) and self._server.served.pages is not None:
+            self._take = self._on_http1
+            self._http1 = RequestReader(self.peer, secure=self._wire.is_secure)
             first, self._first = self._first, b""
-            self._on_page_head(first)
+            self._on_http1(first)
         elif kind == _TLS and not self._wire.is_secure and self._server.is_secure:
             self._transport.pause_reading()
             self._limit_to(self._server.limits.handshake_timeout_ms, "slow handshake")
@@ -373,27 +384,82 @@ class ServerLink(asyncio.BufferedProtocol):
         if http2.ended or (self._is_leaving and http2.is_done):
             self._linger(http2.end_code.name.lower() if http2.ended else self._leaving_because)
 
-    # --- a plain HTTP request
+    # --- plain HTTP requests
 
-    def _on_page_head(self, data: bytes) -> None:
-        self._first += data
-        head, end, _ = self._first.partition(_HEAD_END)
-        if end:
-            self._transport.pause_reading()
-            self._server.spawn(self._answer(head))
-        elif len(self._first) > _HEAD_BYTES_MAX:
-            self.abort("head too large")
+    def _on_http1(self, data: bytes) -> None:
+        self._http1.feed(data)
+        self._go_on_with_http1()
 
-    async def _answer(self, head: bytes) -> None:
-        page = self._server.page
-        assert page is not None
+    def _go_on_with_http1(self) -> None:
+        """Answer the next request, if it is whole, and read no further one meanwhile."""
+        pages = self._server.served.pages
+        if pages is None:
+            self.abort("no page")
+            return
         try:
-            self._wire.write(await in_http1(page, head))
+            asked = self._http1.next()
+        except HttpRefused as refused:
+            self._let_body_go()
+            self._refuse_http1(refused.shown)
+            return
+        if asked is not None:
+            self._let_body_go()
+            self._unlimit()
+            self._transport.pause_reading()
+            self._answering = self._server.spawn(self._answer(asked))
+        elif self._http1.is_idle:
+            self._limit_to(IDLE_MS, "idle")
+        elif self._http1.wants_body and not self._sends_body:
+            if pages.bodies >= PAGES_MAX:
+                self._refuse_http1(BUSY)
+                return
+            pages.bodies += 1
+            self._sends_body = True
+            self._body_pages = pages
+
+    def _refuse_http1(self, shown: Shown) -> None:
+        """Answer with SHOWN what is not read, and close when the peer does."""
+        self._wire.write(head_of(shown, keep=False) + shown.body)
+        self._linger("refused")
+
+    def _let_body_go(self) -> None:
+        if self._sends_body:
+            self._sends_body = False
+            self._body_pages.bodies -= 1
+
+    async def _answer(self, asked: PageRequest) -> None:
+        pages = self._server.served.pages
+        try:
+            shown = BUSY if pages is None else await pages.page(asked)
+            self._wire.write(head_of(shown, keep=asked.keep))
+            if shown.events is not None and asked.method != "HEAD":
+                await self._tell(shown)
+                self._close()
+                return
+            if asked.method != "HEAD":
+                self._wire.write(shown.body)
         except Exception:  # The edge: a bug of the page costs its own request.
             logger.exception("page failed")
             self.abort("failed")
+            return
+        if asked.keep and not self._transport.is_closing():
+            self._limit_to(FIRST_BYTES_MS, "said nothing")
+            self._transport.resume_reading()
+            self._go_on_with_http1()
         else:
             self._close()
+
+    async def _tell(self, shown: Shown) -> None:
+        """Write the events of SHOWN as they come; who does not read them is given up, who leaves ends them."""
+        assert shown.events is not None
+        self._take = self._discard
+        self._transport.resume_reading()
+        async with contextlib.aclosing(shown.events) as events:
+            async for event in events:
+                self._wire.write(event)
+                if self._wire.unsent > WRITE_BYTES:
+                    self.abort("not reading")
+                    return
 
     # --- time
 

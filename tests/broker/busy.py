@@ -15,6 +15,7 @@ from pocketmq.broker.pop.receives import Asked, Popped
 from pocketmq.broker.rocketmq_metrics import RocketMQFigures
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
+from pocketmq.proto.rpc.pages import PageRequest
 
 from .service_v2.serving import Served
 
@@ -124,7 +125,7 @@ async def page_of(served: Served, series_max: int = SERIES_MAX, **status: Any) -
             RocketMQFigures(parts, said, series_max),
         ]
     )
-    return (await page("GET", "/metrics")).body.decode()
+    return (await page(PageRequest("GET", "/metrics", {}))).body.decode()
 
 
 async def busy_page(folder: Path) -> str:

@@ -192,7 +192,7 @@ async def test_metrics_are_shown_on_the_same_port(tmp_path: Path, secure: bool) 
         reader, writer = await asyncio.open_connection(
             "127.0.0.1", server.port, ssl=ssl._create_unverified_context() if secure else None
         )
-        writer.write(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
         page = (await reader.read()).decode()
         writer.close()
         await writer.wait_closed()

@@ -43,7 +43,7 @@ def cluster_groups(
             report = describe(group)
         except GroupNotFound:
             continue  # It was deleted meanwhile.
-        yield report, _rows_of(group, list(_queues(describe, group, report.queues, derived)))
+        yield report, rows_of_group(group, list(_queues(describe, group, report.queues, derived)))
 
 
 def _queues(
@@ -64,7 +64,8 @@ def _queues(
             yield from (one for one in more if one.max_offset > one.min_offset)
 
 
-def _rows_of(group: str, queues: list[GroupQueue]) -> list[LagRow]:
+def rows_of_group(group: str, queues: Sequence[GroupQueue]) -> list[LagRow]:
+    """Return the rows of GROUP in QUEUES, those of its retries and dead letters among them."""
     retries: dict[str, int] = defaultdict(int)
     dead: dict[str, int] = defaultdict(int)
     for one in queues:

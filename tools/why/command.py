@@ -134,12 +134,12 @@ def why(
     When it was stored, what it waited for, who read it before when, how often it failed, where it ended. The files are
     read as they are: the store may be live, stopped or damaged.
     """
-    asked = _Asked(**asked_for)
+    asked = WhyAsked(**asked_for)
     given = broker_settings(settings)
     told: list[tuple[Story, StoreLocation]] = []
     answers: list[LookupAnswer] = []
     for place in locate(chosen_stores(stores), settings=given):
-        found, stories = _told(place, given, asked)
+        found, stories = told_of(place, given, asked)
         answers.append(found)
         told += [(story, place) for story in stories]
     whole = [one for one in told if one[0].state != "gone"]
@@ -152,15 +152,17 @@ def why(
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class WhyAsked:
+    """Which messages: MESSAGE is an id, TOPIC/QUEUE/OFFSET, or with a TOPIC a key."""
+
     message: str
-    topic: str | None
-    count: int
-    scan: bool
+    topic: str | None = None
+    count: int = 4
+    scan: bool = False
 
 
-def _told(
-    place: StoreLocation, settings: Mapping[str, str], asked: _Asked
+def told_of(
+    place: StoreLocation, settings: Mapping[str, str], asked: WhyAsked
 ) -> tuple[LookupAnswer, list[Story]]:
     """Return what the look-up in one store found, and the stories of it."""
     disk = place.open_disk()
@@ -171,7 +173,7 @@ def _told(
     return found, list(_stories(search, disk, witnesses, found, asked))
 
 
-def _found(search: StoreSearch, asked: _Asked) -> LookupAnswer:
+def _found(search: StoreSearch, asked: WhyAsked) -> LookupAnswer:
     place = _PLACE.fullmatch(asked.message)
     if asked.topic is not None:
         # In all topics: a message that waits lies in another one than its own.
@@ -184,7 +186,7 @@ def _found(search: StoreSearch, asked: _Asked) -> LookupAnswer:
 
 
 def _stories(
-    search: StoreSearch, disk: Disk, witnesses: Witnesses, found: LookupAnswer, asked: _Asked
+    search: StoreSearch, disk: Disk, witnesses: Witnesses, found: LookupAnswer, asked: WhyAsked
 ) -> Iterator[Story]:
     for known in messages_of(found.hits)[-asked.count :]:
         copies = witnesses.copies_of(known, scan=asked.scan)
@@ -202,7 +204,7 @@ def _stories(
             yield tell_gone(*gone, witnesses.evidence(()))
 
 
-def _is_asked_for(one: SetAside, asked: _Asked) -> bool:
+def _is_asked_for(one: SetAside, asked: WhyAsked) -> bool:
     record = one.record
     if record is None:
         return False
@@ -214,7 +216,9 @@ def _is_asked_for(one: SetAside, asked: _Asked) -> bool:
     return asked.message == place or asked.message.upper() in ids
 
 
-def _gone(search: StoreSearch, found: LookupAnswer, asked: _Asked) -> tuple[str, int | None] | None:
+def _gone(
+    search: StoreSearch, found: LookupAnswer, asked: WhyAsked
+) -> tuple[str, int | None] | None:
     """Return what is known to be gone, and when about it was stored; None if nothing says that it was there."""
     if found.expired:
         newest = found.expired[0]
@@ -237,7 +241,7 @@ def _gone(search: StoreSearch, found: LookupAnswer, asked: _Asked) -> tuple[str,
     return None
 
 
-def _not_found(asked: _Asked, answers: Sequence[LookupAnswer]) -> MessageNotFound:
+def _not_found(asked: WhyAsked, answers: Sequence[LookupAnswer]) -> MessageNotFound:
     told = "; ".join(sentence for found in answers for sentence in found.sentences())
     doubt = ". It may have existed: " if any(one.may_have_existed for one in answers) else "; "
     return MessageNotFound(

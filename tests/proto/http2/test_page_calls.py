@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from pocketmq.proto.carrier_http2 import Http2Carrier
-from pocketmq.proto.rpc.pages import PAGES_MAX, QUEUED_BYTES_MAX, Page, Shown
+from pocketmq.proto.rpc.pages import PAGES_MAX, QUEUED_BYTES_MAX, Page, PageRequest, Shown
 
 from ..carriers.echo import REPLY, RUN, EchoService
 from .calls import request_fields
@@ -17,8 +17,8 @@ from .peer import Peer
 SIZE = 1024 * 1024
 
 
-async def text(method: str, path: str) -> Shown:
-    return Shown(200, "text/plain", f"{method} {path}\n".encode() * 10_000)
+async def text(asked: PageRequest) -> Shown:
+    return Shown(200, "text/plain", f"{asked.method} {asked.path}\n".encode() * 10_000)
 
 
 @asynccontextmanager
@@ -62,7 +62,7 @@ async def test_other_methods_and_ports_without_a_page_are_refused() -> None:
 
 
 async def test_a_page_that_fails_costs_its_request_alone() -> None:
-    async def fails(method: str, path: str) -> Shown:
+    async def fails(asked: PageRequest) -> Shown:
         raise ZeroDivisionError("a bug")
 
     async with served(fails) as port, Peer.open(port) as peer:
@@ -74,7 +74,7 @@ async def test_a_page_that_fails_costs_its_request_alone() -> None:
 async def test_more_pages_than_the_bound_are_asked_to_come_again() -> None:
     go = asyncio.Event()
 
-    async def waits(method: str, path: str) -> Shown:
+    async def waits(asked: PageRequest) -> Shown:
         await go.wait()
         return Shown(200, "text/plain", b"late")
 
@@ -89,7 +89,7 @@ async def test_more_pages_than_the_bound_are_asked_to_come_again() -> None:
 
 
 async def test_who_takes_nothing_of_its_pages_gets_no_further_ones() -> None:
-    async def large(method: str, path: str) -> Shown:
+    async def large(asked: PageRequest) -> Shown:
         return Shown(200, "text/plain", bytes(SIZE))
 
     size_max = QUEUED_BYTES_MAX // SIZE

@@ -9,6 +9,7 @@ import pytest
 
 from pocketmq.proto.rpc import Limits
 from pocketmq.proto.rpc import server_link as shell
+from pocketmq.proto.rpc.pages import PageRequest, Shown
 from pocketmq.proto.rpc.served import Deadlines
 from pocketmq.proto.rpc.server_link import Keepalive
 
@@ -23,13 +24,15 @@ from .stage import PLAIN, staged, turns
 SOON_MS = 100
 
 
-@pytest.mark.parametrize("sent", [b"", b"\x16", b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\n"])
+@pytest.mark.parametrize(
+    "sent", [b"", b"P", b"\x16", b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\n"]
+)
 async def test_who_does_not_say_what_it_wants_is_closed(
     sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shell, "FIRST_BYTES_MS", SOON_MS)
 
-    async def page(_: bytes) -> bytes:
+    async def page(_: PageRequest) -> Shown:
         raise AssertionError("the head was not whole")
 
     async with (
@@ -46,7 +49,7 @@ _BLOCK = b"\x82\x86\x84"
 @pytest.mark.parametrize(
     "sent",
     [
-        b"P",
+        PREFACE[:2],
         PREFACE[:-1],
         PREFACE + b"\x00",
         PREFACE + frames.settings() + frames.data(1, bytes(10))[:-1],
@@ -56,7 +59,7 @@ _BLOCK = b"\x82\x86\x84"
         + frames.headers(1, _BLOCK, whole=False)
         + frames.continuation(1, _BLOCK),
     ],
-    ids=["one byte", "preface", "a frame's head", "a frame", "a block", "a longer block"],
+    ids=["two bytes", "preface", "a frame's head", "a frame", "a block", "a longer block"],
 )
 async def test_what_is_half_sent_for_too_long_ends_the_connection(sent: bytes) -> None:
     async with (

@@ -1,0 +1,258 @@
+"""The administration API: what it tells is what the command tells, what it does shows, and who may ask it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from importlib.resources import files
+
+import pytest
+import yaml
+
+from pocketmq.proto.rpc.pages import PageRequest
+from pocketmq.tools.console.actions import ROUTES
+from pocketmq.tools.console.api import LISTENERS_MAX
+from pocketmq.tools.console.site import TOKEN, ConsoleGuard, NotAllowed
+
+from ..served import ServerProcess
+from .command import Shell
+from .console_peer import ApiPeer, part
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    store = tmp_path_factory.mktemp("console") / "store"
+    with ServerProcess(store, "--grpc", "own", "--clock", "virtual") as running:
+        yield running
+
+
+@pytest.fixture
+def api(server: ServerProcess) -> Iterator[ApiPeer]:
+    peer = ApiPeer(server.ready["broker"])
+    yield peer
+    peer.close()
+
+
+@pytest.fixture
+def shell(server: ServerProcess) -> Shell:
+    return Shell(server.nameserver)
+
+
+def test_topics_are_those_of_the_command_in_pages_at_the_server(api: ApiPeer, shell: Shell) -> None:
+    for number in range(5):
+        api.post("/api/topics", name=f"page-{number}", queues=2, type="NORMAL")
+    found = [
+        row
+        for skip in (0, 2, 4)
+        for row in api.get("/api/topics", search="PAGE-", skip=skip, limit=2)["topics"]
+    ]
+    told = [one for one in shell("topic", "list", "--json").documents if "page-" in one["name"]]
+    assert [{key: row[key] for key in told[0]} for row in found] == told
+    assert api.get("/api/topics", search="page-", limit=2)["total"] == 5
+
+
+def test_a_topic_is_altered_and_deleted_by_its_name(api: ApiPeer, shell: Shell) -> None:
+    api.post("/api/topics", name="altered", queues=2)
+    api.post("/api/topics/altered", read_queues=4, write_queues=3)
+    (described,) = shell("topic", "describe", "altered", "--json").documents
+    shown = api.get("/api/topics/altered")
+    assert {key: shown[key] for key in described} == described
+    assert (described["read_queues"], described["write_queues"]) == (4, 3)
+    headers = {TOKEN: api.get("/api/session")["token"]}
+    refused = api.ask("POST", "/api/topics/altered/delete", {"name": "other"}, headers)
+    assert (refused[0], refused[1]["error"]) == (400, "InvalidArgument")
+    api.post("/api/topics/altered/delete", name="altered")
+    assert api.ask("GET", "/api/topics/altered") == (
+        404,
+        {
+            "error": "TopicNotFound",
+            "message": "topic 'altered' does not exist: create it, or check the name",
+        },
+    )
+
+
+def test_messages_are_found_as_the_command_finds_them(api: ApiPeer, shell: Shell) -> None:
+    api.post("/api/topics", name="found", queues=1)
+    sent = [
+        api.post(
+            "/api/topics/found/messages",
+            body=f"größe {number}",
+            keys=["k", f"k{number}"],
+            tag="t",
+            properties={"colour": "red"},
+        )
+        for number in range(4)
+    ]
+    newest = api.get("/api/topics/found/messages", limit=2)["messages"]
+    assert [one["message_id"] for one in newest] == [one["message_id"] for one in sent[:1:-1]]
+    assert newest[0]["properties"]["colour"] == "red"
+    by_key = shell("lookup", "--topic", "found", "--key", "k1", "--json").documents
+    assert [one["body"] for one in by_key] == ["größe 1"]
+    assert api.get("/api/topics/found/messages", key="k1")["messages"] == by_key
+    by_id = api.get("/api/topics/found/messages", id=sent[2]["message_id"])["messages"]
+    assert [one["body"] for one in by_id] == ["größe 2"]
+    by_offset = api.get("/api/topics/found/messages", queue=0, offset=1, limit=2)["messages"]
+    assert [one["queue_offset"] for one in by_offset] == [1, 2]
+    by_time = api.get("/api/topics/found/messages", from_ms=by_key[0]["stored_ms"], limit=9)
+    assert [one["queue_offset"] for one in by_time["messages"]] == [0, 1, 2, 3]
+
+
+def test_the_life_of_a_message_is_what_why_tells(
+    api: ApiPeer, shell: Shell, server: ServerProcess
+) -> None:
+    api.post("/api/topics", name="lived", queues=1)
+    message = api.post("/api/topics/lived/messages", body="x")["message_id"]
+    told = shell("why", message, str(server.ready["store"]), "--json").documents
+    shown = api.get(f"/api/messages/{message}/life")["stories"]
+    assert [story["brokerName"] for story in shown] == ["broker-a"]
+    for story in (*told, *shown):
+        del story["brokerName"]  # Files alone do not tell it.
+        del story["notes"]  # They say when tables were written, which goes on.
+    assert shown == told
+    place = api.get(f"/api/messages/{part('lived/0/0')}/life")["stories"]
+    assert [one["messageId"] for one in place] == [message]
+    assert api.ask("GET", "/api/messages/unknown/life")[0] == 404
+
+
+def test_a_delayed_message_waits_is_recalled_and_another_comes_with_the_clock(
+    api: ApiPeer,
+) -> None:
+    api.post("/api/topics", name="later", queues=1, type="DELAY")
+    kept = api.post("/api/topics/later/messages", body="kept", delay="2h")
+    taken = api.post("/api/topics/later/messages", body="taken", delay="2h")
+    before = api.get("/api/overview")["broker"]
+    assert before["virtual_clock"] is True
+    assert before["delayed_waiting"] == 2
+    api.post("/api/topics/later/recall", handle=taken["recall_handle"])
+    moved = api.post("/api/clock/advance", by="2h1s")
+    assert moved["now_ms"] == before["now_ms"] + 7_201_000
+    found = api.get("/api/topics/later/messages")["messages"]
+    assert [(one["body"], one["message_id"]) for one in found] == [("kept", kept["message_id"])]
+
+
+def test_a_group_its_lag_and_its_reset_are_what_the_command_tells(
+    api: ApiPeer, shell: Shell, server: ServerProcess
+) -> None:
+    api.post("/api/topics", name="read", queues=1)
+    for number in range(6):
+        api.post("/api/topics/read/messages", body=str(number))
+    done = shell("consume", "read", "--group", "readers", "--count", "2")
+    assert done.code == 0, done.err
+    told = shell("group", "describe", "readers", "--interval", "0s", "--json").documents[0]
+    shown = api.get("/api/groups/readers")
+    assert {key: shown[key] for key in told} == told
+    lags = [one for one in shell("lag", "--group", "readers", "--json").documents]
+    assert [one["lag"] for one in shown["lags"]] == [one["lag"] for one in lags] != []
+    row = next(one for one in api.get("/api/groups")["groups"] if one["name"] == "readers")
+    assert row["lag"] == told["lag"] == 4
+    worst = [one["group"] for one in api.get("/api/overview")["lags"]]
+    assert "readers" in worst
+    preview = api.post("/api/groups/readers/reset", topic="read", to_last=True, preview=True)
+    assert [(one["from"], one["to"], one["skipped"]) for one in preview["moves"]] == [(2, 6, 4)]
+    assert api.get("/api/groups/readers")["lag"] == 4
+    api.post("/api/groups/readers/reset", topic="read", to_last=True)
+    assert api.get("/api/groups/readers")["lag"] == 0
+    changed = api.post("/api/groups/readers", retry_max_times=3, retry_intervals_ms=[1000])
+    assert (changed["retry_max_times"], changed["retry_intervals_ms"]) == (3, [1000])
+
+
+def test_what_is_not_allowed_not_there_or_malformed_is_told_in_a_sentence(api: ApiPeer) -> None:
+    token = {TOKEN: api.get("/api/session")["token"]}
+    for method, path, body, headers, status in (
+        ("GET", "/api/nothing", None, {}, 404),
+        ("GET", "/api/topics?limit=501", None, {}, 400),
+        ("GET", "/api/topics?skip=-1", None, {}, 400),
+        ("GET", "/api/topics/%00", None, {}, 400),
+        ("POST", "/api/topics", {"name": "x"}, {}, 403),
+        ("POST", "/api/topics", {"name": "x"}, {TOKEN: "wrong"}, 403),
+        ("POST", "/api/topics", {"name": "x"}, token | {"Origin": "http://evil.example"}, 403),
+        ("POST", "/api/topics", {"name": "x"}, token | {"Sec-Fetch-Site": "cross-site"}, 403),
+        ("POST", "/api/topics", ["x"], token, 400),
+        ("POST", "/api/topics", {"name": "x", "wrong": 1}, token, 400),
+        ("POST", "/api/topics", {"name": 7}, token, 400),
+        ("POST", "/api/topics", {"name": "bad name"}, token, 400),
+        ("POST", "/api/groups/none/reset", {"topic": "T", "to_last": True}, token, 404),
+        ("POST", "/api/overview", {}, token, 404),
+        ("GET", "/api/overview", None, {"Host": "rebound.example:8081"}, 403),
+        ("GET", "/api/overview", None, {"X-Forwarded-For": "10.0.0.1"}, 403),
+    ):
+        found, document = api.ask(method, path, body, headers)
+        assert found == status, (method, path, document)
+        assert document["message"], path
+
+
+@pytest.mark.parametrize(
+    ("peer", "host", "allowed"),
+    [
+        ("127.0.0.1:5", "127.0.0.1:8081", True),
+        ("[::1]:5", "[::1]:8081", True),
+        ("127.0.0.1:5", "localhost:8081", True),
+        ("10.0.0.2:5", "127.0.0.1:8081", False),
+        ("", "127.0.0.1:8081", False),
+        ("127.0.0.1:5", "localhost.evil.example:8081", False),
+        ("127.0.0.1:5", "127.0.0.1.evil.example", False),
+        ("127.0.0.1:5", "0.0.0.0:8081", False),
+        ("127.0.0.1:5", "", False),
+    ],
+)
+def test_only_loopback_under_its_own_names_is_answered(peer: str, host: str, allowed: bool) -> None:
+    asked = PageRequest("GET", "/", {"host": host}, peer=peer)
+    if allowed:
+        ConsoleGuard().check(asked)
+    else:
+        with pytest.raises(NotAllowed):
+            ConsoleGuard().check(asked)
+
+
+def test_a_broker_that_asks_for_users_answers_nobody() -> None:
+    asked = PageRequest("GET", "/api/topics", {"host": "localhost"}, peer="127.0.0.1:5")
+    with pytest.raises(NotAllowed, match="asks callers who they are"):
+        ConsoleGuard(asks_users=True).check(asked)
+
+
+def test_the_description_has_the_routes_that_there_are(api: ApiPeer) -> None:
+    text = files("pocketmq.tools.console").joinpath("static", "openapi.yaml").read_text()
+    described = {
+        (method.upper(), path)
+        for path, item in yaml.safe_load(text)["paths"].items()
+        for method in item
+        if method != "parameters"
+    }
+    served = {(route.method, route.path) for route in ROUTES}
+    assert described == served | {("GET", "/api/events"), ("GET", "/api/openapi.yaml")}
+
+
+async def test_who_listens_hears_of_a_message_and_listeners_are_bounded(
+    server: ServerProcess, api: ApiPeer
+) -> None:
+    host, _, port = server.ready["broker"].rpartition(":")
+    request = f"GET /api/events HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode()
+    opened = [await asyncio.open_connection(host, int(port)) for _ in range(LISTENERS_MAX + 1)]
+    heard = []
+    for reader, writer in opened[:-1]:
+        writer.write(request)
+        assert b" 200 OK" in await reader.readuntil(b"\r\n\r\n")
+        heard.append(int((await reader.readuntil(b"data: ")) and (await reader.readline())))
+    opened[-1][1].write(request)
+    assert b" 429 " in await opened[-1][0].readuntil(b"\r\n\r\n")
+    await asyncio.to_thread(api.post, "/api/topics", name="heard", queues=1)
+    await asyncio.to_thread(api.post, "/api/topics/heard/messages", body="x")
+    reader = opened[0][0]
+    async with asyncio.timeout(60):
+        while True:
+            await reader.readuntil(b"data: ")
+            if int(await reader.readline()) > heard[0]:
+                break
+    for _, writer in opened:
+        writer.close()
+    # Their places are given back.
+    async with asyncio.timeout(60):
+        while True:
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(request)
+            head = await reader.readuntil(b"\r\n\r\n")
+            writer.close()
+            if b" 200 OK" in head:
+                return

@@ -1,0 +1,234 @@
+"""What the API changes: topics, messages, offsets of groups, dead letters, the virtual clock. Bodies are JSON."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+from ...client import OffsetTarget
+from ...proto.duration import parse_duration
+from ...proto.errors import InvalidArgument
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.gen import rocketmq_v2_pb2 as v2
+from ...proto.rpc.pages import PageRequest
+from ..group import move_document
+from ..topic import topic_document
+from .api import READS, Api, ApiRoute, Document, number
+
+_SEND: Final = "/apache.rocketmq.v2.MessagingService/SendMessage"
+_TIMEOUT_MS: Final = 10_000
+#: Dead letters that one request sends again.
+_RESENT_MAX: Final = 500
+
+
+def _body(asked: PageRequest, known: set[str]) -> dict[str, Any]:
+    """Return the JSON object that ASKED has for a body, whose names are among KNOWN."""
+    try:
+        found = json.loads(asked.body or b"{}")
+    except (ValueError, RecursionError):
+        raise InvalidArgument("the body is no JSON", field="body") from None
+    if not isinstance(found, dict):
+        raise InvalidArgument("the body must be a JSON object", field="body")
+    for name in found:
+        if name not in known:
+            raise InvalidArgument(
+                f"{name[:60]!r} is not known here: there are {', '.join(sorted(known))}",
+                field="body",
+            )
+    return found
+
+
+def _text(values: Mapping[str, Any], name: str) -> str:
+    value = values.get(name, "")
+    if not isinstance(value, str):
+        raise InvalidArgument(f"{name} is {str(value)[:40]!r}: must be text", field=name)
+    return value
+
+
+def _flag(values: Mapping[str, Any], name: str) -> bool:
+    value = values.get(name, False)
+    if not isinstance(value, bool):
+        raise InvalidArgument(f"{name} is {str(value)[:40]!r}: must be true or false", field=name)
+    return value
+
+
+async def create_topic(api: Api, asked: PageRequest) -> Document:
+    """Create a topic."""
+    body = _body(asked, {"name", "type", "queues"})
+    made = await api.admin.create_topic(
+        _text(body, "name"), type=_text(body, "type"), queues=number(body, "queues", 8)
+    )
+    return topic_document(made)
+
+
+async def alter_topic(api: Api, asked: PageRequest, topic: str) -> Document:
+    """Change what is given of a topic."""
+    body = _body(asked, {"type", "read_queues", "write_queues", "permission", "force"})
+    numbers: dict[str, Any] = {
+        name: number(body, name, 0)
+        for name in ("read_queues", "write_queues", "permission")
+        if name in body
+    }
+    kind = _text(body, "type") if "type" in body else None
+    made = await api.admin.update_topic(topic, type=kind, force=_flag(body, "force"), **numbers)
+    return topic_document(made)
+
+
+async def delete_topic(api: Api, asked: PageRequest, topic: str) -> Document:
+    """Delete a topic and its messages; the body repeats its name."""
+    body = _body(asked, {"name"})
+    if _text(body, "name") != topic:
+        raise InvalidArgument(
+            f'deleting {topic!r} cannot be undone: repeat its name as "name"', field="name"
+        )
+    await api.admin.delete_topic(topic)
+    return {"deleted": topic}
+
+
+async def send(api: Api, asked: PageRequest, topic: str) -> Document:
+    """Send one message, as an official client would."""
+    body = _body(asked, {"body", "keys", "tag", "delay", "message_group", "properties"})
+    keys, properties = body.get("keys", []), body.get("properties", {})
+    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+        raise InvalidArgument("keys must be a list of text", field="keys")
+    if not isinstance(properties, dict) or not all(
+        isinstance(value, str) for value in properties.values()
+    ):
+        raise InvalidArgument("properties must be an object of text", field="properties")
+    now_ms = (await api.status()).now_ms
+    message = v2.Message(
+        topic=v2.Resource(name=topic),
+        user_properties=properties,
+        body=_text(body, "body").encode(),
+    )
+    system = message.system_properties
+    system.message_id = f"01{secrets.token_hex(16)}".upper()
+    system.keys.extend(keys)
+    system.born_timestamp.FromMilliseconds(now_ms)
+    system.born_host = "console"
+    system.message_type = v2.NORMAL
+    if tag := _text(body, "tag"):
+        system.tag = tag
+    if group := _text(body, "message_group"):
+        system.message_group, system.message_type = group, v2.FIFO
+    if delay := _text(body, "delay"):
+        due_ms = now_ms + parse_duration(delay, field="delay")
+        system.delivery_timestamp.FromMilliseconds(due_ms)
+        system.message_type = v2.DELAY
+    reply = await api.connection.call(
+        _SEND,
+        v2.SendMessageRequest(messages=[message]),
+        v2.SendMessageResponse,
+        _TIMEOUT_MS,
+        {"x-mq-client-id": "console"},
+    )
+    status = reply.entries[0].status if reply.entries else reply.status
+    if status.code != v2.OK:
+        raise InvalidArgument(f"{v2.Code.Name(status.code)}: {status.message}", field="message")
+    entry = reply.entries[0]
+    return {
+        "message_id": entry.message_id,
+        "recall_handle": entry.recall_handle or None,
+        "offset": entry.offset,
+    }
+
+
+async def recall(api: Api, asked: PageRequest, topic: str) -> Document:
+    """Take back a message that waits for its time."""
+    body = _body(asked, {"handle"})
+    request = pb.RecallRequest(topic=topic, handle=_text(body, "handle"))
+    reply = await api.ask("Recall", request, pb.RecallReply)
+    return {"message_id": reply.message_id}
+
+
+async def reset(api: Api, asked: PageRequest, group: str) -> Document:
+    """Have a group go on elsewhere, or with preview show what would move."""
+    body = _body(
+        asked, {"topic", "to_time_ms", "to_offset", "to_first", "to_last", "preview", "force"}
+    )
+    target = OffsetTarget(
+        time_ms=number(body, "to_time_ms", 0) if "to_time_ms" in body else None,
+        offset=number(body, "to_offset", 0) if "to_offset" in body else None,
+        first=_flag(body, "to_first"),
+        last=_flag(body, "to_last"),
+    )
+    preview = _flag(body, "preview")
+    moves = await api.admin.reset_offsets(
+        group, _text(body, "topic"), target, dry_run=preview, force=_flag(body, "force")
+    )
+    return {"preview": preview, "moves": [move_document(one) for one in moves]}
+
+
+async def alter_group(api: Api, asked: PageRequest, group: str) -> Document:
+    """Change how often a group tries a message again, and when."""
+    body = _body(asked, {"retry_max_times", "retry_intervals_ms", "consume_enable"})
+    known = [one for one in await api.admin.groups() if one.name == group]
+    if not known:
+        await api.admin.describe_group(group)  # Raises that there is none.
+    settings = {
+        name: value
+        for name, value in (asdict(known[0]) if known else {}).items()
+        if name not in ("name", "subscription_check")
+    }
+    if "consume_enable" in body:
+        settings["consume_enable"] = _flag(body, "consume_enable")
+    made = await api.admin.create_group(group, **(settings | body), update=True)
+    return asdict(made)
+
+
+async def resend(api: Api, asked: PageRequest, group: str) -> Document:
+    """Send dead letters again; the answer says of each what became of it."""
+    body = _body(asked, {"offsets", "topic"})
+    offsets = body.get("offsets")
+    if not isinstance(offsets, list) or not 0 < len(offsets) <= _RESENT_MAX:
+        raise InvalidArgument(
+            f"offsets must be a list of 1 to {_RESENT_MAX} numbers of dead letters", field="offsets"
+        )
+    wanted = [number({"offsets": one}, "offsets", 0) for one in offsets]
+    done = await api.admin.resend_dead_letters(group, wanted, topic=_text(body, "topic") or None)
+    return {
+        "dead_letters": [
+            {
+                "offset": one.queue_offset,
+                "topic": one.topic or None,
+                "queue": one.queue if one.error is None else None,
+                "queue_offset": one.new_queue_offset if one.error is None else None,
+                "error": None if one.error is None else one.error.message,
+            }
+            for one in done
+        ]
+    }
+
+
+async def purge(api: Api, asked: PageRequest, group: str) -> Document:
+    """Put dead letters away, those below an offset or all."""
+    body = _body(asked, {"below"})
+    below = number(body, "below", 0) if "below" in body else None
+    return {"purged": await api.admin.purge_dead_letters(group, below=below)}
+
+
+async def advance(api: Api, asked: PageRequest) -> Document:
+    """Move the messages' time, where it is virtual."""
+    body = _body(asked, {"by"})
+    by_ms = parse_duration(_text(body, "by"), field="by")
+    reply = await api.ask("AdvanceClock", pb.AdvanceClockRequest(by_ms=by_ms), pb.ClockReply)
+    return {"now_ms": reply.now_ms, "virtual": reply.virtual}
+
+
+ACTIONS: Final = (
+    ApiRoute("POST", "/api/topics", create_topic),
+    ApiRoute("POST", "/api/topics/{topic}", alter_topic),
+    ApiRoute("POST", "/api/topics/{topic}/delete", delete_topic),
+    ApiRoute("POST", "/api/topics/{topic}/messages", send),
+    ApiRoute("POST", "/api/topics/{topic}/recall", recall),
+    ApiRoute("POST", "/api/groups/{group}", alter_group),
+    ApiRoute("POST", "/api/groups/{group}/reset", reset),
+    ApiRoute("POST", "/api/groups/{group}/dead-letters/resend", resend),
+    ApiRoute("POST", "/api/groups/{group}/dead-letters/purge", purge),
+    ApiRoute("POST", "/api/clock/advance", advance),
+)
+#: All that the API answers, but for events.
+ROUTES: Final = (*READS, *ACTIONS)

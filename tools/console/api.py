@@ -1,0 +1,481 @@
+"""The administration API over HTTP: what is under /api/, as JSON. `static/openapi.yaml` describes it.
+
+Its data are those of the command's `--json`: the same admin asks the same methods of the broker, from within
+(local.py). The pages show what it answers. Lists are told in pages of LIMIT_MAX rows at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import asdict
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from ...broker.broker import SiteParts
+from ...client.administration.async_admin import AsyncAdmin
+from ...client.administration.descriptions import topic_description
+from ...client.connections import BROKER
+from ...client.server_connections import figures_of, totals_of
+from ...proto.clock import SystemClock
+from ...proto.errors import (
+    GroupNotFound,
+    InvalidArgument,
+    MessageNotFound,
+    NotServed,
+    Overloaded,
+    ServiceNotFound,
+    TopicNotFound,
+)
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.rpc.pages import READING, PageRequest, Shown
+from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from ..dead_letters import letter_document
+from ..group_describe import document as group_document
+from ..lag.live import rows_of_group
+from ..lag.rows import CALM, LagRow
+from ..output import message_document
+from ..topic import queue_document, topic_document
+from ..why.command import WhyAsked, told_of
+from .local import LocalConnection, LocalConnections
+from .rates import Rates
+
+Document: TypeAlias = dict[str, Any]
+Handler: TypeAlias = Callable[..., Awaitable[Document]]
+
+LIMIT_MAX: Final = 500
+_LIMIT: Final = 50
+#: Groups whose lag one overview looks at.
+_GROUPS_MAX: Final = 200
+_WORST: Final = 10
+#: What was found of all groups is told so many times as long as it took to find out: a twentieth of a core at most.
+_REST: Final = 20
+#: Browsers that are told at once that something has changed.
+LISTENERS_MAX: Final = 16
+_TICK_S: Final = 0.25
+#: How often listeners are told to look again though nothing was stored: offsets move, ages grow.
+_REFRESH_TICKS: Final = 12
+_TIMEOUT_MS: Final = 5_000
+
+
+class ApiRoute(NamedTuple):
+    """METHOD and PATH, where {name} stands for one part, lead to HANDLER of an `Api`."""
+
+    method: str
+    path: str
+    handler: Handler
+
+    def names(self, asked: PageRequest) -> list[str] | None:
+        """Return what stands in ASKED for the parts in braces; None: it is not for this route."""
+        wanted, found = self.path.split("/")[1:], asked.parts
+        if len(wanted) != len(found) or asked.method not in (self.method, *self._also):
+            return None
+        pairs = list(zip(wanted, found, strict=True))
+        if any(part != here and not part.startswith("{") for part, here in pairs):
+            return None
+        return [here for part, here in pairs if part.startswith("{")]
+
+    @property
+    def _also(self) -> tuple[str, ...]:
+        return tuple(READING) if self.method in READING else ()
+
+
+class Api:
+    """The API of the broker with PARTS, and its RATES. TOKEN: what whoever changes something has to show."""
+
+    def __init__(self, parts: SiteParts, rates: Rates, token: str) -> None:
+        self.connection = LocalConnection(parts.methods)
+        self.admin = AsyncAdmin(
+            self.connection.address,
+            request_timeout_ms=_TIMEOUT_MS,
+            connections=LocalConnections(self.connection),
+            clock=SystemClock(),
+        )
+        self._rates = rates
+        self._figures = parts.figures
+        self.token = token
+        self._listeners = 0
+        self._looking = asyncio.Semaphore(2)
+        self._lag_lock = asyncio.Lock()
+        self._lags: tuple[list[LagRow], int, int] = [], 0, 0
+        self._lags_until_s = 0.0
+
+    async def answer(self, asked: PageRequest, routes: Iterable[ApiRoute]) -> Document | Shown:
+        """Return what ASKED, under /api/, is answered by one of ROUTES."""
+        if asked.path == "/api/events":
+            return await self._events(asked)
+        for route in routes:
+            names = route.names(asked)
+            if names is not None:
+                return await route.handler(self, asked, *names)
+        raise ServiceNotFound(
+            f"{asked.method} {asked.path[:200]} is not there: see /api/openapi.yaml"
+        )
+
+    # --- the broker
+
+    async def session(self, asked: PageRequest) -> Document:
+        """Return what a client needs to change something."""
+        return {"token": self.token}
+
+    async def status(self) -> pb.BrokerStatusReply:
+        """Return the broker's own account of itself."""
+        request = pb.BrokerStatusRequest()
+        found: pb.BrokerStatusReply = await self.ask("Status", request, pb.BrokerStatusReply)
+        return found
+
+    async def ask(self, name: str, request: Any, reply_type: Any) -> Any:
+        """Return the answer of the broker's method NAME."""
+        return await self.connection.call(BROKER + name, request, reply_type, _TIMEOUT_MS)
+
+    async def overview(self, asked: PageRequest) -> Document:
+        """Return how the broker is, its rates, and the worst lags."""
+        rows, looked, count = await self.lags()
+        figures = {one.name: one.value for one in self._figures() if not one.labels}
+        clients = await self.ask("ListClients", pb.ClientListRequest(), pb.ClientListReply)
+        languages = Counter(one.language or "unknown" for one in clients.clients)
+        return {
+            "broker": await self._broker(),
+            "rates": self._rates.document(),
+            "figures": figures,
+            "lags": [row.to_json() for row in rows[:_WORST]],
+            "groups": count,
+            "groups_looked_at": looked,
+            "official_clients": dict(sorted(languages.items())),
+        }
+
+    async def store(self, asked: PageRequest) -> Document:
+        """Return where the store is, how far it is, and what the last recovery found."""
+        status = await self.status()
+        figures = {
+            one.name: one.value
+            for one in self._figures()
+            if not one.labels and one.name.startswith("pocketmq_store_")
+        }
+        return {
+            "path": status.store_path,
+            "min_log_offset": status.min_log_offset,
+            "max_log_offset": status.max_log_offset,
+            "flush_behind_bytes": status.max_log_offset - status.flushed_offset,
+            "dispatch_behind_bytes": status.max_log_offset - status.dispatched_offset,
+            "disk_used_ratio": status.disk_used_ratio,
+            "writable": status.writable,
+            "not_writable_because": status.not_writable_because or None,
+            "figures": figures,
+            "recovery": json.loads(status.recovery or "{}"),
+        }
+
+    async def _broker(self) -> Document:
+        (found,) = await self.admin.brokers()
+        document = asdict(found)
+        del document["recovery"]
+        return document
+
+    async def lags(self) -> tuple[list[LagRow], int, int]:
+        """Return the rows that are not calm, the worst first; how many groups were looked at, of how many."""
+        now_s = asyncio.get_running_loop().time
+        async with self._lag_lock:
+            if now_s() < self._lags_until_s:
+                return self._lags
+            begun_s = now_s()
+            groups = await self.admin.groups()
+            found: list[LagRow] = []
+            for one in groups[:_GROUPS_MAX]:
+                found += [row for row in await self._rows(one.name) if row.verdict not in CALM]
+                await asyncio.sleep(0)
+            found.sort(key=lambda row: (-(row.lag or 0), row.key))
+            self._lags = found, min(len(groups), _GROUPS_MAX), len(groups)
+            self._lags_until_s = now_s() + (now_s() - begun_s) * _REST
+        return self._lags
+
+    async def _rows(self, group: str) -> list[LagRow]:
+        try:
+            queues = list((await self.admin.describe_group(group)).queues)
+        except GroupNotFound:
+            return []  # It was deleted meanwhile.
+        known = {one.queue.topic for one in queues}
+        for topic in (RETRY_PREFIX + group, DEAD_LETTER_PREFIX + group):
+            if topic not in known:
+                try:
+                    more = (await self.admin.describe_group(group, topic=topic)).queues
+                except (GroupNotFound, TopicNotFound):
+                    continue
+                queues += [one for one in more if one.max_offset > one.min_offset]
+        return rows_of_group(group, queues)
+
+    # --- topics and messages
+
+    async def topics(self, asked: PageRequest) -> Document:
+        """Return a page of the topics, by name."""
+        query = asked.query
+        skip, limit = number(query, "skip", 0), _limit(query)
+        request = pb.BrokerTopicsRequest(
+            include_system=query.get("system") == "true",
+            containing=query.get("search", ""),
+            skip=skip,
+            max_topics=limit,
+        )
+        reply = await self.ask("ListTopics", request, pb.BrokerTopicsReply)
+        name = (await self.status()).broker_name
+        rows = []
+        for config in reply.topics:
+            described = await self.ask(
+                "DescribeTopic",
+                pb.DescribeTopicRequest(topic=config.name),
+                pb.DescribeTopicReply,
+            )
+            rows.append(
+                topic_document(topic_description(config, [name], ()))
+                | {
+                    "messages": sum(one.max_offset - one.min_offset for one in described.queues),
+                    "sent_messages": described.sent.messages,
+                    "last_sent_ms": described.sent.last_ms or None,
+                }
+            )
+            await asyncio.sleep(0)
+        return {"topics": rows, "total": reply.total, "skip": skip, "limit": limit}
+
+    async def topic(self, asked: PageRequest, name: str) -> Document:
+        """Return one topic, its queues, and the groups that have read it."""
+        found = await self.admin.describe_topic(name)
+        groups = []
+        every = await self.admin.groups()
+        for group in every[:_GROUPS_MAX]:
+            reply = await self.ask(
+                "GroupOffsets", pb.GroupOffsetsRequest(group=group.name), pb.GroupOffsetsReply
+            )
+            offsets = {one.queue: one.offset for one in reply.offsets if one.topic == name}
+            if offsets:
+                lag = sum(
+                    max(0, one.max_offset - max(offsets.get(one.queue.number, 0), one.min_offset))
+                    for one in found.queues
+                )
+                groups.append({"group": group.name, "lag": lag})
+            await asyncio.sleep(0)
+        return topic_document(found) | {
+            "queues": [queue_document(one) for one in found.queues],
+            "sent": None if found.sent is None else asdict(found.sent),
+            "groups": groups,
+        }
+
+    async def messages(self, asked: PageRequest, topic: str) -> Document:
+        """Return messages of a topic: by key, tag, id, queue and offset, a time, or the newest."""
+        query = asked.query
+        limit = _limit(query)
+        if "id" in query:
+            found = [await self.admin.lookup_id(query["id"], topic)]
+        elif "key" in query or "tag" in query:
+            found = await self.admin.lookup(
+                topic,
+                query.get("key"),
+                tag=query.get("tag"),
+                begin_ms=number(query, "from_ms", 0),
+                end_ms=number(query, "to_ms", 0),
+                max_messages=limit,
+            )
+            found.reverse()
+        elif "offset" in query:
+            found = await self.admin.lookup_offset(
+                topic, number(query, "queue", 0), number(query, "offset", 0), max_messages=limit
+            )
+        elif "from_ms" in query:
+            end_ms = number(query, "to_ms", 1 << 62)
+            begin_ms = number(query, "from_ms", 0)
+            found = await self.admin.lookup_time(topic, begin_ms, end_ms, max_messages=limit)
+        else:
+            found = await self._newest(topic, limit)
+        return {"messages": [message_document(one) for one in found]}
+
+    async def _newest(self, topic: str, limit: int) -> list[Any]:
+        found = []
+        for one in (await self.admin.describe_topic(topic)).queues:
+            begin = max(one.min_offset, one.max_offset - limit)
+            if begin < one.max_offset:
+                try:
+                    found += await self.admin.lookup_offset(
+                        topic, one.queue, begin, max_messages=limit
+                    )
+                except MessageNotFound:
+                    continue  # Retention took it meanwhile, or its record is damaged.
+        found.sort(key=lambda message: (-message.store_timestamp_ms, -message.log_offset))
+        return found[:limit]
+
+    async def life(self, asked: PageRequest, message: str) -> Document:
+        """Return the life of the messages with an id, with a topic's key, or at TOPIC/QUEUE/OFFSET."""
+        status = await self.status()
+        wanted = WhyAsked(message, asked.query.get("topic"))
+        async with self._looking:
+            stories = await asyncio.to_thread(_stories, status.store_path, wanted)
+        if not stories:
+            raise MessageNotFound(
+                f"the store has nothing of {message[:200]!r}: check the id, or give topic and key",
+                asked_for=message[:200],
+            )
+        return {"stories": [story.document(status.broker_name) for story in stories]}
+
+    # --- groups
+
+    async def groups(self, asked: PageRequest) -> Document:
+        """Return a page of the groups, by name, with their lag."""
+        query = asked.query
+        skip, limit = number(query, "skip", 0), _limit(query)
+        wanted = query.get("search", "").lower()
+        found = [one for one in await self.admin.groups() if wanted in one.name.lower()]
+        rows = []
+        for one in found[skip : skip + limit]:
+            lags = await self._rows(one.name)
+            worst = next((row for row in lags if row.verdict not in CALM), None)
+            ages = [row.oldest_unread_age_ms or 0 for row in lags]
+            rows.append(
+                asdict(one)
+                | {
+                    "lag": sum(row.lag or 0 for row in lags),
+                    "oldest_unread_ms": max(ages, default=0),
+                    "verdict": "ok" if worst is None else str(worst.verdict),
+                    "dead_letters": max((row.facts.dead_letters or 0 for row in lags), default=0),
+                }
+            )
+            await asyncio.sleep(0)
+        return {"groups": rows, "total": len(found), "skip": skip, "limit": limit}
+
+    async def group(self, asked: PageRequest, name: str) -> Document:
+        """Return one group at work: members, queues, lags."""
+        settings = [one for one in await self.admin.groups() if one.name == name]
+        rows = await self._rows(name)
+        return group_document(await self.admin.describe_group(name)) | {
+            "settings": asdict(settings[0]) if settings else None,
+            "lags": [row.to_json() for row in rows],
+        }
+
+    async def dead_letters(self, asked: PageRequest, group: str) -> Document:
+        """Return a page of a group's dead letters, the oldest first."""
+        limit = _limit(asked.query)
+        begin = number(asked.query, "from", 0)
+        found = await self.admin.dead_letters(group, from_offset=begin, max_letters=limit)
+        rows = [letter_document(one) for one in found]
+        following = rows[-1]["offset"] + 1 if len(rows) == limit else None
+        return {"dead_letters": rows, "from": begin, "limit": limit, "next_from": following}
+
+    async def all_dead_letters(self, asked: PageRequest) -> Document:
+        """Return the groups that have dead letters."""
+        request = pb.BrokerTopicsRequest(include_system=True, containing=DEAD_LETTER_PREFIX)
+        reply = await self.ask("ListTopics", request, pb.BrokerTopicsReply)
+        rows = []
+        for topic in [one.name for one in reply.topics if one.name.startswith(DEAD_LETTER_PREFIX)]:
+            group = topic.removeprefix(DEAD_LETTER_PREFIX)
+            try:
+                bounds = await self.ask(
+                    "DeadLetters",
+                    pb.DeadLettersRequest(group=group, max_letters=1),
+                    pb.DeadLettersReply,
+                )
+            except GroupNotFound:
+                continue
+            if bounds.max_offset > bounds.min_offset:
+                rows.append({"group": group, "dead_letters": bounds.max_offset - bounds.min_offset})
+            await asyncio.sleep(0)
+        rows.sort(key=lambda row: (-row["dead_letters"], row["group"]))
+        return {"groups": rows[:LIMIT_MAX], "total": len(rows)}
+
+    # --- connections
+
+    async def connections(self, asked: PageRequest) -> Document:
+        """Return a page of the open connections, by id, and what became of all."""
+        query = asked.query
+        request = pb.ConnectionListRequest(
+            first_id=number(query, "first_id", 0), max_connections=_limit(query)
+        )
+        reply = await self.connection.call(
+            "/pocketmq.v1.Connections/List", request, pb.ConnectionListReply, _TIMEOUT_MS
+        )
+        clients = await self.ask("ListClients", pb.ClientListRequest(), pb.ClientListReply)
+        return {
+            "connections": [asdict(figures_of(one)) for one in reply.connections],
+            "next_id": reply.next_id or None,
+            "totals": asdict(totals_of(reply.totals)),
+            "official_clients": [
+                {
+                    "client_id": one.client_id,
+                    "language": one.language or None,
+                    "version": one.version or None,
+                    "type": one.type or None,
+                    "group": one.group or None,
+                    "topics": list(one.topics),
+                    "heard_ms": one.heard_ms,
+                }
+                for one in clients.clients[:LIMIT_MAX]
+            ],
+        }
+
+    # --- what changes
+
+    async def _events(self, asked: PageRequest) -> Shown:
+        if asked.method not in READING:
+            raise NotServed("events are asked for with GET")
+        if self._listeners >= LISTENERS_MAX:
+            raise Overloaded(
+                f"{LISTENERS_MAX} pages are told of changes, which is the limit: close some",
+                field="listeners",
+                limit=LISTENERS_MAX,
+            )
+        return Shown(200, "text/event-stream", b"", events=self._changes())
+
+    async def _changes(self) -> AsyncGenerator[bytes, None]:
+        """Yield an event when messages were stored, and now and then."""
+        self._listeners += 1
+        try:
+            yield b"retry: 2000\n\n"
+            before, ticks = -1, 0
+            while True:
+                now = (await self.status()).dispatched_offset
+                ticks += 1
+                if now != before or ticks >= _REFRESH_TICKS:
+                    before, ticks = now, 0
+                    yield f"event: changed\ndata: {now}\n\n".encode()
+                await asyncio.sleep(_TICK_S)
+        finally:
+            self._listeners -= 1
+
+
+def _stories(path: str, wanted: WhyAsked) -> list[Any]:
+    from ..stores.locations import locate
+
+    return [story for place in locate([path]) for story in told_of(place, {}, wanted)[1]]
+
+
+def number(values: Mapping[str, Any], name: str, default: int) -> int:
+    """Return the number NAME of VALUES; raise InvalidArgument if it is none from 0 on."""
+    value = values.get(name, default)
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
+        raise InvalidArgument(
+            f"{name} is {str(value)[:40]!r}: must be a whole number from 0 on", field=name
+        )
+    return value
+
+
+def _limit(query: Mapping[str, str]) -> int:
+    limit = number(query, "limit", _LIMIT)
+    if not 0 < limit <= LIMIT_MAX:
+        raise InvalidArgument(
+            f"limit is {limit}: must be 1 to {LIMIT_MAX}", field="limit", limit=LIMIT_MAX
+        )
+    return limit
+
+
+READS: Final = (
+    ApiRoute("GET", "/api/session", Api.session),
+    ApiRoute("GET", "/api/overview", Api.overview),
+    ApiRoute("GET", "/api/store", Api.store),
+    ApiRoute("GET", "/api/topics", Api.topics),
+    ApiRoute("GET", "/api/topics/{topic}", Api.topic),
+    ApiRoute("GET", "/api/topics/{topic}/messages", Api.messages),
+    ApiRoute("GET", "/api/messages/{message}/life", Api.life),
+    ApiRoute("GET", "/api/groups", Api.groups),
+    ApiRoute("GET", "/api/groups/{group}", Api.group),
+    ApiRoute("GET", "/api/groups/{group}/dead-letters", Api.dead_letters),
+    ApiRoute("GET", "/api/dead-letters", Api.all_dead_letters),
+    ApiRoute("GET", "/api/connections", Api.connections),
+)

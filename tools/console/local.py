@@ -1,0 +1,277 @@
+"""Connections of an admin to the broker that it runs in: calls of the broker's methods, without a wire.
+
+What handlers check, answer and refuse is what they do for callers from elsewhere. The questions that go to a name
+server (who is there, where a topic is) are answered from the broker's own state and tables.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from inspect import isawaitable
+from typing import Any, Final, TypeVar
+
+from google.protobuf.message import Message
+
+from ...client.connections import BROKER, NAME_SERVER
+from ...client.streams import Conversation
+from ...proto.errors import NotServed, PocketMQError, RequestTimeout
+from ...proto.errors_wire import from_wire, ours
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.rpc import LATER, Call, MethodTable, RpcError, Stream
+
+Request = TypeVar("Request", bound=Message)
+Reply = TypeVar("Reply", bound=Message)
+
+#: Who asks, as handlers are told.
+_PEER: Final = "127.0.0.1:0"
+
+
+class _Asker:
+    """One question and its answer."""
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+    def settle(self, message: Message) -> None:
+        """Take MESSAGE, the first one that is said, as the answer."""
+        if not self.answer.done():
+            copy = type(message)()
+            copy.CopyFrom(message)
+            self.answer.set_result(copy)
+
+    def refuse(self, error: PocketMQError) -> None:
+        """Take ERROR as the answer."""
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+
+class _LocalCall(Call):
+    """A unary call of METADATA, whose answer ASKER gets."""
+
+    __slots__ = ("_asker", "_metadata")
+
+    def __init__(self, asker: _Asker, metadata: Mapping[str, str]) -> None:
+        super().__init__()
+        self._asker, self._metadata = asker, metadata
+
+    @property
+    def peer(self) -> str:
+        return _PEER
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        return self._metadata
+
+    @property
+    def deadline_ms(self) -> int | None:
+        return None
+
+    def add_trailing(self, name: str, value: str) -> None:
+        """Leave out what only carriers' callers read."""
+
+    def reply(self, message: Message) -> None:
+        self._asker.settle(message)
+
+    def fail(self, error: RpcError) -> None:
+        self._asker.refuse(ours(error))
+
+
+class _LocalStream(Stream):
+    """A stream of one request, whose first answer ASKER gets."""
+
+    __slots__ = ("_asker",)
+
+    def __init__(self, asker: _Asker) -> None:
+        super().__init__()
+        self._asker = asker
+
+    @property
+    def peer(self) -> str:
+        return _PEER
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        return {}
+
+    @property
+    def deadline_ms(self) -> int | None:
+        return None
+
+    @property
+    def queued_bytes(self) -> int:
+        return 0
+
+    def add_trailing(self, name: str, value: str) -> None:
+        """Leave out what only carriers' callers read."""
+
+    def send(self, message: Message) -> None:
+        self._asker.settle(message)
+
+    def finish(self) -> None:
+        self._asker.refuse(NotServed("the stream ended without an answer: ask again"))
+
+    def fail(self, error: RpcError) -> None:
+        self._asker.refuse(ours(error))
+
+    async def drained(self) -> None:
+        """Return: nothing is queued."""
+
+
+class LocalConnection:
+    """The way to the broker with the methods of TABLE. It is a `Connection`."""
+
+    address = "local:1"
+
+    def __init__(self, table: MethodTable) -> None:
+        self._methods = {method.path: method for method in table}
+        self._named: dict[str, Callable[[Any], Any]] = {
+            "Cluster": self._cluster,
+            "Route": self._route,
+            "ListTopics": self._topics,
+        }
+
+    async def call(
+        self,
+        path: str,
+        request: Message,
+        reply_type: type[Reply],
+        timeout_ms: float,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Reply:
+        """Return the answer of the unary method at PATH, told METADATA."""
+        if path.startswith(NAME_SERVER):
+            found: Reply = await self._named[path.removeprefix(NAME_SERVER)](request)
+            return found
+        method = self._methods.get(path)
+        if method is None:
+            raise NotServed(f"{path} is not served here: ask another server, or a newer one")
+        asker = _Asker()
+        async with _within(timeout_ms, path):
+            answer = method.handler(request, _LocalCall(asker, metadata or {}))
+            if isawaitable(answer):
+                answer = await answer
+            if answer is LATER:
+                answer = await asker.answer
+        assert isinstance(answer, reply_type)
+        return answer
+
+    async def fetch(self, request: pb.FetchRequest, timeout_ms: float) -> pb.FetchReply:
+        """Return the records that REQUEST asks for; raise what the broker refused it with."""
+        reply = await self._exchange("Fetch", request, timeout_ms)
+        assert isinstance(reply, pb.FetchReply)
+        if reply.HasField("error"):
+            raise from_wire(reply.error)
+        return reply
+
+    async def produce(self, run: pb.ProduceRun, timeout_ms: float) -> pb.ProduceReply:
+        """Return the acknowledgement of RUN; raise what the broker refused it with."""
+        reply = await self._exchange("Produce", run, timeout_ms)
+        assert isinstance(reply, pb.ProduceReply)
+        if reply.HasField("error"):
+            raise from_wire(reply.error)
+        return reply
+
+    async def _exchange(self, name: str, request: Message, timeout_ms: float) -> Message:
+        asker = _Asker()
+        receiver = self._methods[BROKER + name].handler(_LocalStream(asker))
+        try:
+            async with _within(timeout_ms, BROKER + name):
+                held = receiver.on_message(request)
+                answer = await asker.answer
+                if held is not None:
+                    await held
+                return answer
+        finally:
+            receiver.on_close()
+
+    async def post(
+        self, run: pb.ProduceRun, timeout_ms: float, refused: Callable[[PocketMQError], None]
+    ) -> None:
+        """Refuse: within the broker everything is acknowledged."""
+        raise _not_within("runs without a reply")
+
+    def listen(self, listener: pb.TransactionListener) -> AsyncIterator[pb.TransactionCheck]:
+        """Refuse: nobody decides transactions here."""
+        raise _not_within("listeners of transactions")
+
+    def converse(
+        self, path: str, request_type: type[Request], reply_type: type[Reply]
+    ) -> Conversation[Request, Reply]:
+        """Refuse: members of groups have connections of their own."""
+        raise _not_within("members of groups")
+
+    async def close(self) -> None:
+        """Do nothing: there is nothing open."""
+
+    # --- what a name server is asked
+
+    async def _data(self) -> pb.BrokerData:
+        status = await self._ask("Status", pb.BrokerStatusRequest(), pb.BrokerStatusReply)
+        return pb.BrokerData(
+            cluster=status.cluster,
+            broker_name=status.broker_name,
+            addresses={0: self.address},
+        )
+
+    async def _cluster(self, request: pb.ClusterRequest) -> pb.ClusterReply:
+        return pb.ClusterReply(brokers=[await self._data()])
+
+    async def _route(self, request: pb.RouteRequest) -> pb.RouteReply:
+        data = await self._data()
+        reply = pb.RouteReply()
+        for topic in request.topics:
+            try:
+                described = await self._ask(
+                    "DescribeTopic", pb.DescribeTopicRequest(topic=topic), pb.DescribeTopicReply
+                )
+            except PocketMQError:
+                continue  # Unknown topics are left out.
+            found = described.topic
+            queues = pb.QueueData(
+                broker_name=data.broker_name,
+                read_queues=found.read_queues,
+                write_queues=found.write_queues,
+                permission=found.permission,
+                type=found.type,
+            )
+            reply.routes.append(pb.TopicRoute(topic=topic, queues=[queues], brokers=[data]))
+        return reply
+
+    async def _topics(self, request: pb.TopicListRequest) -> pb.TopicListReply:
+        asked = pb.BrokerTopicsRequest(include_system=request.include_system)
+        found = await self._ask("ListTopics", asked, pb.BrokerTopicsReply)
+        return pb.TopicListReply(topics=[one.name for one in found.topics])
+
+    async def _ask(self, name: str, request: Message, reply_type: type[Reply]) -> Reply:
+        return await self.call(BROKER + name, request, reply_type, 5_000)
+
+
+class LocalConnections:
+    """CONNECTION, whatever address is asked for. It is a `Connections`."""
+
+    def __init__(self, connection: LocalConnection) -> None:
+        self._connection = connection
+
+    def to(self, address: str) -> LocalConnection:
+        """Return the connection."""
+        return self._connection
+
+    async def close(self) -> None:
+        """Do nothing: there is nothing open."""
+
+
+@asynccontextmanager
+async def _within(timeout_ms: float, path: str) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            yield
+    except TimeoutError:
+        raise RequestTimeout(
+            f"{path} was not answered within {timeout_ms:g} ms: ask again"
+        ) from None
+
+
+def _not_within(what: str) -> NotServed:
+    return NotServed(f"{what} are for clients with a connection of their own: dial the broker")
