@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from .container import PocketMQContainer
     from .local_broker import AsyncLocalBroker, LocalBroker
 
 #: Read by pytest when it loads this as a plugin.
@@ -20,9 +21,10 @@ pytest_plugins: Final = ("pocketmq.tools.testing.plugin",)
 _PLACES: Final = {
     "AsyncLocalBroker": "local_broker",
     "LocalBroker": "local_broker",
+    "PocketMQContainer": "container",
 }
 
-__all__ = ["AsyncLocalBroker", "LocalBroker"]
+__all__ = ["AsyncLocalBroker", "LocalBroker", "PocketMQContainer"]
 
 
 def __getattr__(name: str) -> object:

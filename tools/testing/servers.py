@@ -130,7 +130,7 @@ class ServersHere:
         self.store = folder / "store"
         self._kills = 0
         self._options = options
-        self._ports = _free_port(), _free_port()
+        self._ports = free_port(), free_port()
         self._wall = SystemClock()
         self._now_ms = self._wall.unix_ms()
         self._clock: VirtualClock | None = None
@@ -206,7 +206,7 @@ class ServersApart:
         self.nameserver = self.endpoint = ""
         self.store = folder / "store"
         self._options = options
-        self._ports = _free_port(), _free_port()
+        self._ports = free_port(), free_port()
         self.torture: Torture | None = None
         self._file = folder / "pocketmq.yaml"
         self._process: ServerProcess | None = None
@@ -259,7 +259,7 @@ def _made(kind: type[Any], section: str, settings: Mapping[str, Any]) -> Any:
     return kind(**settings)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """Return a port that nobody has, and that no connection takes while its server is stopped."""
     random = SystemRandom()
     for _ in range(_PORT_TRIES):
