@@ -43,6 +43,8 @@ from .settings import Settings, load_settings, sample
 
 if TYPE_CHECKING:  # A name server needs no broker, nor store.
     from ..broker.broker import Broker, Network
+    from ..broker.config import BrokerConfig
+    from ..nameserver.config import NameServerConfig
     from ..nameserver.nameserver import NameServer
     from ..store.config import StoreConfig
     from ..store.disk import Disk
@@ -56,7 +58,28 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _REGISTER_TIMEOUT_S: Final = 5.0
 #: How often is looked whether tables have grown, see collector.py.
 _COLLECTOR_TICK_S: Final = 1.0
+#: What the context of a command is told by --insecure.
+_INSECURE: Final = "pocketmq.insecure"
 _LEVELS: Final = ["debug", "info", "warning", "error"]
+
+
+def _note_insecure(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    context.meta[_INSECURE] = value
+
+
+def _check_reach(section: str, config: BrokerConfig | NameServerConfig) -> None:
+    """Refuse to listen beyond this machine where everybody may do everything, unless that is meant."""
+    from ..proto.access.guard import is_loopback
+
+    guarded = config.users or config.tls_client_ca
+    if guarded or is_loopback(config.host) or click.get_current_context().meta[_INSECURE]:
+        return
+    raise ConfigError(
+        f"{section}.host is {config.host}, which other machines reach, and there everybody may do everything: set"
+        f" {section}.users (docs/security.md) or {section}.tls_client_ca, or say --insecure if that is meant",
+        field="host",
+        value=config.host,
+    )
 
 
 def _server_options(function: Function) -> Function:
@@ -72,6 +95,14 @@ def _server_options(function: Function) -> Function:
             "--grpc",
             type=click.Choice(GRPC_CHOICES),
             help="What speaks HTTP/2: our own server, or grpcio's, which is slower.  [default: own]",
+        ),
+        click.option(
+            "--insecure",
+            is_flag=True,
+            envvar="POCKETMQ_INSECURE",
+            expose_value=False,
+            callback=_note_insecure,
+            help="Listen beyond this machine although everybody there may do everything.",
         ),
         click.option(
             "--log-level",
@@ -323,6 +354,13 @@ class _Servers:
         #: What SIGHUP does.
         self._reloads: list[Callable[[], None]] = []
 
+    def check_reach(self) -> None:
+        """Raise ConfigError for servers whom other machines reach, and nobody guards."""
+        if self._with_nameserver:
+            _check_reach("nameserver", self._settings.nameserver)
+        if self._time is not None:
+            _check_reach("broker", self._settings.broker)
+
     async def run(self) -> None:
         """Start, say so, and stop when a signal comes."""
         loop = asyncio.get_running_loop()
@@ -488,6 +526,7 @@ async def _unless_set(
 
 
 def _run(servers: _Servers, log_level: str) -> None:
+    servers.check_reach()
     configure_logging(log_level.upper())
     keep_freed_memory()
     asyncio.run(servers.run())

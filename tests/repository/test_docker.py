@@ -41,7 +41,7 @@ def test_the_container_serves_with_settings_that_hold() -> None:
     settings = load_settings(DOCKER / "pocketmq.yaml")
 
     (command,) = (ast.literal_eval(line) for line in instructions("CMD "))
-    assert command == ["serve", "--config", "/etc/pocketmq.yaml"]
+    assert command == ["serve", "--insecure", "--config", "/etc/pocketmq.yaml"]
     assert instructions("COPY ")[-1].split() == ["docker/pocketmq.yaml", command[-1]]
     assert settings.store.path == "/store"
     ports = {str(settings.broker.port), str(settings.nameserver.port)}
