@@ -53,14 +53,13 @@ from .retries import Retries
 from .send import Sends, Waits
 from .service_v2.acknowledging import Acknowledging
 from .service_v2.diagnostics import Diagnostics
-from .service_v2.latencies import timed
 from .service_v2.measurements import CensusMeasurements, Measurements
 from .service_v2.pulling import PullConsumers
 from .service_v2.receiving import Receiving
 from .service_v2.relayed import EndTransactions, RecallMessages
 from .service_v2.routes import RouteQueries
 from .service_v2.sending import SendMessages
-from .service_v2.service import ServiceV2
+from .service_v2.service import ServiceV2, timed
 from .service_v2.subscriptions import LiteSubscriptions
 from .service_v2.telemetry import Clients
 from .timers import Timers

@@ -1,14 +1,20 @@
-"""`pocketmq.v1.Broker`: messages in, the broker's parts below, messages out. Nothing is decided here."""
+"""`pocketmq.v1.Broker`: messages in, the broker's parts below, messages out. Nothing is decided here.
+
+Two streams of a client are long-lived: runs in, acknowledgements out; fetches in, records out. Answers leave in the
+order in which they become ready. How many requests of one stream may be unanswered is bounded: at the bound the next
+one is not read until an answer has left.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from ..proto.commit_metadata import check_metadata
 from ..proto.errors import InvalidArgument, PocketMQError
 from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.rpc import LATER, Call, Later, MethodTable, bidi, service, unary
+from ..proto.rpc import LATER, Call, Later, MethodTable, Stream, bidi, service, unary
 from ..proto.topics import check_group
 from ..store.format.state_tables import GroupConfig, TopicConfig
 from ..store.message_store import MessageStore
@@ -23,8 +29,8 @@ from .pop.pops import Pops
 from .queue_contents import add_unread, check_count, check_natural, stored_ms
 from .replication.state_source import GROUPS_FILE, OFFSETS_FILE, TOPICS_FILE, StateSource
 from .send import SendCounts, Sends, TopicSends
-from .streams import FetchStream, ProduceStream
 from .topics import TYPE_ATTRIBUTE, Topics
+from .waiting import WatchedOperation
 
 #: Letters of who moves a group.
 _WHO_MAX: Final = 200
@@ -409,3 +415,122 @@ def _group_message(group: GroupConfig) -> pb.GroupConfig:
         retry_intervals_ms=intervals_of(group.retry_policy),
         subscription_check=subscription_check(group),
     )
+
+
+# ---------------------------------------------------------------- streams
+
+
+class ProduceStream:
+    """One open Produce stream: runs in, an answer each out, in the order in which they become ready."""
+
+    def __init__(self, stream: Stream, sends: Sends, runs_max: int, store_host: str) -> None:
+        self._stream = stream
+        self._sends = sends
+        self._window = _Window(runs_max)
+        self._store_host = store_host
+        self._ended = False
+
+    def on_message(self, message: pb.ProduceRun) -> Awaitable[None] | None:
+        self._window.enter()
+        silent = message.no_reply
+
+        def done(reply: pb.ProduceReply) -> None:
+            self._window.leave()
+            if not silent or reply.error.name:
+                self._send(reply)
+            self._finish_if_over()
+
+        self._sends.send(message, done)
+        return self._window.room()
+
+    def _send(self, reply: pb.ProduceReply) -> None:
+        if self._store_host and not reply.error.name:
+            reply.store_host, self._store_host = self._store_host, ""
+        self._stream.send(reply)
+
+    def on_end(self) -> None:
+        self._ended = True
+        self._finish_if_over()
+
+    def _finish_if_over(self) -> None:
+        if self._ended and self._window.is_empty:
+            self._stream.finish()
+
+    def on_close(self) -> None:
+        self._window.open_wide()
+
+
+class FetchStream:
+    """One open Fetch stream: requests in, an answer each out when there is something."""
+
+    def __init__(self, stream: Stream, fetches: Fetches, fetches_max: int) -> None:
+        self._stream = stream
+        self._fetches = fetches
+        self._window = _Window(fetches_max)
+        self._waiting: dict[int, WatchedOperation] = {}
+        self._numbers = 0
+        self._ended = False
+
+    def on_message(self, message: pb.FetchRequest) -> Awaitable[None] | None:
+        self._window.enter()
+        self._numbers += 1
+        number = self._numbers
+
+        def done(reply: pb.FetchReply) -> None:
+            self._waiting.pop(number, None)
+            self._window.leave()
+            self._stream.send(reply)
+            self._finish_if_over()
+
+        waiting = self._fetches.fetch(message, done)
+        if waiting is not None:
+            self._waiting[number] = waiting
+        return self._window.room()
+
+    def on_end(self) -> None:
+        self._ended = True
+        self._finish_if_over()
+
+    def _finish_if_over(self) -> None:
+        if self._ended and self._window.is_empty:
+            self._stream.finish()
+
+    def on_close(self) -> None:
+        for waiting in self._waiting.values():
+            waiting.cancel()
+        self._waiting.clear()
+        self._window.open_wide()
+
+
+class _Window:
+    """How many requests of one stream may be unanswered: at the bound, reading waits for an answer."""
+
+    __slots__ = ("_count", "_limit", "_room")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._count = 0
+        self._room: asyncio.Future[None] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self._count == 0
+
+    def enter(self) -> None:
+        self._count += 1
+
+    def leave(self) -> None:
+        self._count -= 1
+        self.open_wide()
+
+    def open_wide(self) -> None:
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+        self._room = None
+
+    def room(self) -> asyncio.Future[None] | None:
+        """Return None if another request may come, or what is done when it may."""
+        if self._count < self._limit:
+            return None
+        self._room = asyncio.get_running_loop().create_future()
+        return self._room

@@ -21,8 +21,8 @@ from ..proto.errors_wire import from_rpc_error, from_wire
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.rpc.channels import CallFailed, ChannelClosed, Dial, StreamMethod, UnaryMethod
 from ..proto.tls import Trust
+from .loop import Tasks
 from .streams import Conversation, Exchange, GrpcConversation
-from .tasks import Tasks
 
 Request = TypeVar("Request", bound=Message)
 Reply = TypeVar("Reply", bound=Message)

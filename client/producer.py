@@ -27,8 +27,8 @@ from ..proto.facts import Facts
 from .async_producer import CLOSE_TIMEOUT_MS
 from .config import ProducerConfig, ProducerSettings, settled
 from .faces import SignalledFace
+from .loop import Portal
 from .message import NO_VALUE, Draft, ManyParts, Message, MessageParts, record_size
-from .portal import Portal
 from .producing.atomic_commit import AtomicCommit
 from .producing.checking import Checker, check_checker
 from .producing.metrics import ProducerMetrics

@@ -36,8 +36,8 @@ from .consuming.prefetch import Rebalanced
 from .consuming.queue_reader import Pulled
 from .consuming.sending_back import SentBack
 from .faces import SignalledFace
+from .loop import Portal
 from .message_batch import MessageBatch
-from .portal import Portal
 from .queue import Queue
 from .received_message import ReceivedMessage
 from .signals import Signals

@@ -42,8 +42,8 @@ from ..proto.topics import check_group
 from .config import settled
 from .connections import Connections
 from .faces import AsyncSignalledFace, SignalledFace
+from .loop import Portal
 from .once import remembers
-from .portal import Portal
 from .pushing.config import PushConfig, PushSettings
 from .pushing.listening import Listener, check_listener
 from .pushing.metrics import PushMetrics

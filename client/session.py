@@ -27,9 +27,9 @@ from ..proto.errors import (
 from ..proto.record import NO_HOST, Host
 from .config import ClientConfig
 from .connections import BROKER, Connections, GrpcConnections
+from .loop import Tasks
 from .name_server_addresses import parse_addresses
 from .routes import NameServers, Route, Routes
-from .tasks import Tasks
 
 Value = TypeVar("Value")
 Reply = TypeVar("Reply", bound=Message)

@@ -25,7 +25,7 @@ from google.protobuf.message import Message
 from ..proto.errors import Disconnected, PocketMQError, RequestTimeout, TlsFailed, Unreachable
 from ..proto.errors_wire import from_rpc_error
 from ..proto.rpc.channels import EOF, CallFailed, StreamCall
-from .tasks import Tasks
+from .loop import Tasks
 
 Request = TypeVar("Request", bound=Message)
 Reply = TypeVar("Reply", bound=Message)

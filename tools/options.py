@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from ..client.config import READ_FROM, ReadFrom
 from ..client.name_server_addresses import DEFAULT_NAME_SERVERS, NAMESERVER_VARIABLE
 from ..proto.duration import parse_duration
 from ..proto.errors import ConfigError
 from ..proto.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE, TLS_VARIABLE
 from .stores import RECOVERIES
+
+if TYPE_CHECKING:
+    from ..client.config import ReadFrom
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -76,6 +78,8 @@ def nameserver_option(function: Function) -> Function:
 
 def read_from_option(what: str) -> Callable[[Function], Function]:
     """Add --read-from, None unless it is given; "any": replicas that follow do WHAT."""
+    from ..client.config import READ_FROM  # A command without this option needs no client.
+
     return click.option(
         "--read-from",
         type=click.Choice(READ_FROM),

@@ -6,12 +6,19 @@ the reply, and that a call without a client id is refused as the protocol has it
 A call that is refused ends well for gRPC: what came of it is `Status` in the body, because the clients take anything
 else for a failure of transport and try again. The code of an error is that of its class, or of the nearest class above
 it in the table; `Refused` brings its own. Source: apache.rocketmq.v2, enum Code.
+
+`timed` wraps the handlers of a table, so that it is counted how long calls take, and what comes of them. Of a stream of
+messages it is the time to its end, with the wait for messages; of Telemetry, which stays open, there is none. Names are
+those of Apache's metrics: the method in small letters, "success" or the code in small letters. A call whose caller has
+gone is not counted. Some 2 µs a call.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from operator import or_
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
@@ -21,7 +28,9 @@ from google.protobuf.message import Message
 from ...proto import errors, rpc
 from ...proto.errors import InvalidArgument, PocketMQError
 from ...proto.gen import rocketmq_v2_pb2 as v2
-from ...proto.rpc import LATER, Call, Later, MethodEntry, MethodTable
+from ...proto.rpc import LATER, Call, Later, MethodEntry, MethodTable, RpcError
+from ...proto.rpc.methods import Method, MethodKind
+from ..traffic import TrafficCounts
 
 logger = logging.getLogger(__name__)
 
@@ -194,3 +203,91 @@ def status_of_bug(path: str, bug: Exception) -> v2.Status:
         code=v2.INTERNAL_SERVER_ERROR,
         message=f"internal error in {path}: the broker's log says more",
     )
+
+
+# ---------------------------------------------------------------- how long calls take
+
+_WORDS: Final = re.compile("(?<=[a-z])(?=[A-Z])")
+_OUTCOMES: Final = {
+    code: "success" if code == v2.OK else name.lower() for name, code in v2.Code.items()
+}
+
+
+def timed(table: MethodTable, traffic: TrafficCounts, now_ms: Callable[[], int]) -> MethodTable:
+    """Return TABLE with its calls counted in TRAFFIC; NOW_MS is an instant of the machine's time."""
+    return MethodTable(
+        {
+            method.path: method
+            if method.kind is MethodKind.BIDI or not method.path.startswith(f"/{SERVICE}/")
+            else replace(method, handler=_timed(method, traffic, now_ms))
+            for method in table
+        }
+    )
+
+
+def _timed(
+    method: Method, traffic: TrafficCounts, now_ms: Callable[[], int]
+) -> Callable[[Message, Any], Any]:
+    handler = method.handler
+    name = _WORDS.sub("_", method.path.rpartition("/")[2]).lower()
+    streams = method.kind is MethodKind.SERVER_STREAM
+
+    def answer(request: Message, asked: Any) -> Any:
+        call = _Timed(asked, name, traffic, now_ms)
+        reply = handler(request, call)
+        if streams:
+            call.waits = True
+        elif reply is not LATER:
+            call.answered(reply, failed=False)
+        return reply
+
+    return answer
+
+
+class _Timed:
+    """A call or stream, ASKED, with all that it has, of which the end is noted."""
+
+    __slots__ = ("_asked", "_began_ms", "_code", "_name", "_now_ms", "_traffic", "waits")
+
+    def __init__(
+        self, asked: Any, name: str, traffic: TrafficCounts, now_ms: Callable[[], int]
+    ) -> None:
+        self._asked = asked
+        self._name = name
+        self._traffic = traffic
+        self._now_ms = now_ms
+        self._began_ms = now_ms()
+        self._code: str | None = None
+        #: Its handler has returned, and what it streams is still to come.
+        self.waits = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._asked, name)
+
+    def reply(self, message: Message) -> None:
+        self._asked.reply(message)
+        self.answered(message, failed=False)
+
+    def send(self, message: Message) -> None:
+        if self._code is None:
+            self._code = _code_of(message)
+        self._asked.send(message)
+
+    def finish(self) -> None:
+        self._asked.finish()
+        self.answered(None, failed=False)
+
+    def fail(self, error: RpcError) -> None:
+        self._asked.fail(error)
+        self.answered(None, failed=True)
+
+    def answered(self, reply: Message | None, *, failed: bool) -> None:
+        """Note that the call is over, with REPLY unless it was a stream."""
+        if not self._asked.cancelled:
+            code = (self._code or "") if reply is None else _code_of(reply)
+            took_ms = self._now_ms() - self._began_ms
+            self._traffic.answered(self._name, code, took_ms, waited=self.waits, failed=failed)
+
+
+def _code_of(message: Any) -> str:
+    return _OUTCOMES.get(message.status.code, "unknown")

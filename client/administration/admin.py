@@ -16,7 +16,7 @@ from typing import Concatenate, ParamSpec, TypeVar, Unpack
 from ...proto.errors import ClientClosed
 from ..config import ClientConfig, ClientSettings, settled
 from ..faces import Face
-from ..portal import Portal
+from ..loop import Portal
 from .async_admin import AsyncAdmin
 
 P = ParamSpec("P")

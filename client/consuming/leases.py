@@ -25,8 +25,8 @@ from typing import Final, Protocol
 from ...proto.errors import PocketMQError
 from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
+from ..loop import Alarm
 from ..queue import Queue, in_parts
-from ..tasks import Alarm
 from .parts import ConsumerParts
 
 logger = logging.getLogger(__name__)

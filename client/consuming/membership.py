@@ -38,8 +38,8 @@ from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.java_hash import java_hash
 from ..connections import BROKER
+from ..loop import Alarm
 from ..streams import Conversation
-from ..tasks import Alarm
 from .parts import ConsumerParts
 
 logger = logging.getLogger(__name__)

@@ -15,10 +15,10 @@ from typing import Final
 
 from ...proto.clock import Clock
 from ...proto.errors import PocketMQError
+from ..loop import Alarm, Tasks
 from ..message_batch import NO_MESSAGES, MessageBatch
 from ..queue import Queue
 from ..received_message import FetchedRun
-from ..tasks import Alarm, Tasks
 from .offsets import Batch, ReadStretch
 
 

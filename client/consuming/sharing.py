@@ -23,9 +23,9 @@ from ...proto.errors import ConfigError, MemberFenced, PocketMQError
 from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ..allocation import strategy_named
+from ..loop import finished_within
 from ..queue import Queue
 from ..subscriptions import Subscriptions
-from ..tasks import finished_within
 from .held_queue import HeldQueue, QueueUser
 from .leases import Leases
 from .membership import Membership, new_member_id

@@ -14,8 +14,8 @@ from ...proto.errors import GroupNotFound, PocketMQError
 from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import retry_topic
+from ..loop import Alarm
 from ..queue import Queue, in_parts
-from ..tasks import Alarm
 from .held_queue import HeldQueue, QueueUser
 from .offsets import OffsetAndMetadata
 from .parts import ConsumerParts

@@ -37,8 +37,8 @@ from ...proto.topics import MESSAGE_SIZE_MAX
 from ..config import ProducerConfig
 from ..connections import BROKER
 from ..faces import AsyncBlock, Block
+from ..loop import Portal
 from ..message import NO_VALUE, Message, MessageParts, record_size
-from ..portal import Portal
 from ..queue import Queue
 from ..routes import Route
 from ..session import Session

@@ -34,8 +34,8 @@ from ...proto.properties import PRODUCER_GROUP, TRANSACTION_PREPARED, encode_pro
 from ..config import ProducerConfig
 from ..connections import BROKER
 from ..faces import AsyncBlock, Block
+from ..loop import Portal
 from ..message import Message
-from ..portal import Portal
 from ..session import Session
 from .receipt import Receipt
 

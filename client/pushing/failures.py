@@ -22,10 +22,10 @@ from ...proto.clock import Clock
 from ...proto.errors import PocketMQError
 from ...proto.facts import Facts
 from ..consuming.sending_back import SentBack, send_back
+from ..loop import Tasks
 from ..queue import Queue
 from ..received_message import ReceivedMessage
 from ..session import Session
-from ..tasks import Tasks
 from .backlog import OrderedBacklog, SharedBacklog
 from .config import PushConfig
 from .intake import QueueIntake

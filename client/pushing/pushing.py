@@ -29,11 +29,11 @@ from ..consuming.parts import ConsumerParts, reach_name_server
 from ..consuming.queue_reader import QueueReader
 from ..consuming.sending_back import SentBack
 from ..consuming.supply import Supply, broadcast_supply, group_supply
+from ..loop import finished_within
 from ..queue import Queue
 from ..received_message import ReceivedMessage, RetriedMessage
 from ..session import Session
 from ..subscriptions import Subscriptions
-from ..tasks import finished_within
 from .backlog import Backlog, OrderedBacklog, SharedBacklog
 from .config import PushConfig
 from .failures import Failures, LetGo, Returns, SendBack, Telling, TryInPlace

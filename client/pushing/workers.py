@@ -25,7 +25,7 @@ from typing import Final, Protocol
 
 from ...proto.clock import Clock
 from ...proto.facts import Facts
-from ..tasks import Tasks as BackgroundTasks
+from ..loop import Tasks as BackgroundTasks
 from .backlog import Backlog
 from .listening import AsyncSpell, Job, Spell
 from .process_queue import Portion

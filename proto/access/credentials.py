@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from ..clock import SystemClock
 from ..errors import ConfigError
 from ..instant import format_instant
 from .signing import signed
@@ -101,5 +100,8 @@ def own_credentials(
 
 def signed_now(user: str, secret: str) -> tuple[tuple[str, str], ...]:
     """Return the metadata of calls of USER with SECRET. Servers do not look at the date: one signature lasts."""
+    # It brings asyncio, which a probe without a user does not need.
+    from ..clock import SystemClock
+
     now = format_instant(SystemClock().unix_ms())[: len("2026-12-24 18:00:00")]
     return signed(user, secret, f"{now.translate(_COMPACT)}Z")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pocketmq.client import PushConsumer, PushMetrics
-from pocketmq.client.portal import Portal
+from pocketmq.client.loop import Portal
 from pocketmq.proto.errors import ClientClosed, SubscriptionMismatch
 
 from .fake_cluster import FakeCluster, serve

@@ -15,7 +15,7 @@ from itertools import chain, islice
 import pytest
 
 from pocketmq.client import Admin, Message, Producer, PullConsumer, PushConsumer
-from pocketmq.client.portal import Portal
+from pocketmq.client.loop import Portal
 from pocketmq.client.producing.receipt import SendFuture
 from pocketmq.proto.errors import (
     ClientClosed,

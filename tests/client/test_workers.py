@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pocketmq.client.loop import Tasks
 from pocketmq.client.pushing.backlog import SharedBacklog
 from pocketmq.client.pushing.listening import Job
 from pocketmq.client.pushing.process_queue import Portion, WorkerPlace
@@ -14,7 +15,6 @@ from pocketmq.client.pushing.workers import (
     ThreadWorkers,
     WorkersParts,
 )
-from pocketmq.client.tasks import Tasks
 from pocketmq.proto.clock import VirtualClock
 
 from .test_process_queue import held

@@ -1,7 +1,7 @@
 """What the live source asks of a cluster, for ordinary threads: bounds of queues, offsets of a group, records.
 
 Questions that fail for a reason that passes are asked again, as often as `Pulling` says. Thread contract: any thread
-may call; the client's own event loop (client/portal.py) does the work. The clock comes from whoever opens it.
+may call; the client's own event loop (client/loop.py) does the work. The clock comes from whoever opens it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 from ....client.config import ClientConfig
 from ....client.connections import Connection, Connections, GrpcConnections
 from ....client.follower_choice import FollowerChoices
-from ....client.portal import Portal
+from ....client.loop import Portal
 from ....client.queue import Queue
 from ....client.session import NOT_MASTER, Session
 from ....proto.clock import Clock, SystemClock

@@ -17,8 +17,8 @@ from typing import Final
 
 from ....client.async_producer import AsyncProducer
 from ....client.connections import Connections, GrpcConnections
+from ....client.loop import Portal
 from ....client.message import Message
-from ....client.portal import Portal
 from ....client.producing.receipt import Receipts
 from ....client.queue import Queue
 from ....proto.errors import ProducerFenced

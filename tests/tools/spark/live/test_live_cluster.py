@@ -9,7 +9,7 @@ import pytest
 
 from pocketmq.client import Admin, Message, Producer, Queue
 from pocketmq.client.connections import GrpcConnections
-from pocketmq.client.portal import Portal
+from pocketmq.client.loop import Portal
 from pocketmq.proto.errors import (
     Disconnected,
     InvalidArgument,
