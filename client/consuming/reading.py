@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ...proto.errors import ClientClosed, InvalidArgument, PocketMQError
+from ...proto.errors import ClientClosed, InvalidArgument, LeaseLost, PocketMQError
 from ...proto.facts import Facts
 from ..config import ConsumerConfig
 from ..queue import Queue
@@ -71,6 +71,8 @@ class PullReading:
         self._commits: RegularCommits | None = None
         #: What is read, by queue.
         self.active: dict[Queue, Active] = {}
+        #: What was, and is not any more.
+        self._gone: set[Queue] = set()
         self._paused: set[Queue] = set()
         #: What the face has; it may be handed out.
         self._handed: Batch | None = None
@@ -134,6 +136,7 @@ class PullReading:
         stretch = ReadStretch(held)
         active = Active(held, stretch, self._reader(stretch))
         self.active[held.queue] = active
+        self._gone.discard(held.queue)
         active.offset = self.positions.resume(held)
         if active.offset is not None and self._commits is not None:
             self._commits.resumed(held, active.offset)
@@ -162,6 +165,7 @@ class PullReading:
     async def end(self, queue: Queue, *, lost: bool) -> None:
         """Read QUEUE no more; have what was handed out finished and committed, unless it is LOST."""
         active = self.active.pop(queue)
+        self._gone.add(queue)
         self.halt(active)
         try:
             if not lost and not self._closed:
@@ -355,11 +359,19 @@ class PullReading:
             self.come_back(finished)
 
     def active_queue(self, queue: Queue) -> Active:
-        """Return what is known of QUEUE; raise InvalidArgument if it is not read here."""
+        """Return what is known of QUEUE. Raises LeaseLost if it went, InvalidArgument if it was never read here."""
         self.check_open()
         active = self.active.get(queue)
         if active is None:
             here = ", ".join(map(str, sorted(self.active)[:32])) or "none"
+            if queue in self._gone:
+                raise LeaseLost(
+                    f"queue {queue} went from this consumer since it was read: it has {here}, and what is not committed"
+                    " comes again, perhaps elsewhere",
+                    topic=queue.topic,
+                    queue=queue.number,
+                    group=self.parts.group,
+                )
             raise InvalidArgument(
                 f"queue {queue} is not read by this consumer at present: it has {here}",
                 field="queue",

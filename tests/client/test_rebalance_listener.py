@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from random import Random
 
-from pocketmq.client import Queue, RebalanceListener
+import pytest
+
+from pocketmq.client import AsyncPullConsumer, Queue, RebalanceListener
+from pocketmq.proto.errors import LeaseLost
 
 from .pull_world import World, numbers, store
 
@@ -56,6 +59,30 @@ async def test_a_listener_hears_of_queues_before_their_messages() -> None:
     assert sorted(lost) == [0, 1]
     assert [kind for kind, _ in hearing.heard[:4]] == ["assigned", "revoked", "assigned", "lost"]
     assert hearing.heard[-1] == ("revoked", [0, 1])
+
+
+class Committing(RebalanceListener):
+    """Commits what it is told has gone."""
+
+    reading: AsyncPullConsumer
+
+    async def on_lost(self, queues: Sequence[Queue]) -> None:
+        await self.reading.commit_sync(dict.fromkeys(queues, 1))
+
+
+async def test_who_turns_to_a_queue_that_went_hears_that_its_lease_is_lost() -> None:
+    here, listener = World(queues=1), Committing()
+    store(here.broker, 1)
+
+    async with here.consumer(listener=listener, auto_commit=False) as reading:
+        listener.reading = reading
+        assert len(await reading.poll(1)) == 1
+        for lease in here.broker.sharing.leases.values():
+            lease.member_id, lease.token, lease.ends_ms = "another", 99, 1 << 62
+        await here.clock.advance(25_000)
+
+        with pytest.raises(LeaseLost, match="went from this consumer"):
+            await reading.poll(timeout_ms=0)
 
 
 class Fixed(Random):
