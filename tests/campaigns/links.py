@@ -25,6 +25,8 @@ _PIECE: Final = 65_536
 _LOOPBACK: Final = "127.0.0.1"
 #: The end of who is none of the processes.
 CLIENTS: Final = "clients"
+#: The end of ZooKeeper's servers.
+REGISTRY: Final = "registry"
 
 
 class _Pair:
@@ -66,9 +68,21 @@ class Links:
                 del self._open[task]
                 writer.transport.abort()
 
-        server = await asyncio.start_server(accept, _LOOPBACK, port)
+        server = await asyncio.start_server(accept, self.host_of(target), port)
         self._servers.append(server)
         return int(server.sockets[0].getsockname()[1])
+
+    async def reach(self, target: str, address: str, source: str = "") -> str:
+        """Return where the end TARGET, which listens at ADDRESS, is dialled, by SOURCE or anybody."""
+        return f"{self.host_of(target)}:{await self.lay(target, address, source)}"
+
+    def host_of(self, end: str) -> str:
+        """Return the address of END, and of what leads to it."""
+        return _LOOPBACK
+
+    def entering(self, end: str) -> str:
+        """Return the Python by which a process begins that is to be END."""
+        return ""
 
     async def close(self) -> None:
         """Break everything."""

@@ -29,13 +29,13 @@ from pocketmq.tools.zookeeper_server import ZooKeeperServer, free_ports
 
 from ..served import ServerProcess
 from .history import History, Reign
-from .links import CLIENTS, Links
+from .links import CLIENTS, REGISTRY, Links
 from .spoilt import Spoilt
 from .stored import open_stopped, queues_of, replica_files
 
 CLUSTER: Final = "troubled"
 SET: Final = "orders"
-REGISTRY: Final = "registry"
+REPLICAS: Final = 3
 #: Small files, so that failovers cross their ends.
 STORE: Final[dict[str, Any]] = {
     "log_file_size_bytes": 1_048_576,
@@ -57,9 +57,10 @@ _BEGAN: Final = re.compile(r"this replica is master .*replica=(\d+) epoch=(\d+)"
 class Replica:
     """Replica NUMBER, its files in FOLDER, and its process while it runs."""
 
-    def __init__(self, number: int, folder: Path) -> None:
+    def __init__(self, number: int, folder: Path, links: Links) -> None:
         self.number = number
         self.name = f"replica-{number}"
+        self.host = links.host_of(self.name)
         self.root = folder / self.name
         self.log = folder / f"{self.name}.log"
         self.settings = folder / f"{self.name}.yaml"
@@ -75,7 +76,7 @@ class Replica:
     @property
     def replication_address(self) -> str:
         """Where it listens for the others, beside its link."""
-        return f"127.0.0.1:{self.replication_port}"
+        return f"{self.host}:{self.replication_port}"
 
     def spoil(self, machine: Spoilt) -> None:
         """Have its machine be so."""
@@ -99,18 +100,19 @@ class ReplicaSet:
         zookeeper: Sequence[ZooKeeperServer],
         history: History,
         *,
-        replicas: int = 3,
+        replicas: int = REPLICAS,
         rule: str = "",
+        links: Links | None = None,
         **settings: object,
     ) -> None:
         self.history = history
         self.zookeeper = zookeeper
-        self.replicas = [Replica(number, folder) for number in range(1, replicas + 1)]
         self._folder = folder
         self._rule = ("--rule", rule) if rule else ()
         self._settings = {"min_in_sync": 2, "replica_lag_ms": 2_000, **settings}
         self._processes: dict[int, str] = {}
-        self.links = Links(self._processes)
+        self.links = links or Links(self._processes)
+        self.replicas = [Replica(number, folder, self.links) for number in range(1, replicas + 1)]
         self._nameserver: ServerProcess | None = None
         self._registry: ZooKeeperRegistry | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -154,29 +156,33 @@ class ReplicaSet:
     async def _lay_links(self, replica: Replica) -> str:
         """Lay what leads to REPLICA, and from it to ZooKeeper; return where the others dial it."""
         links = self.links
-        client = await links.lay(replica.name, f"127.0.0.1:{replica.port}")
-        others = await links.lay(replica.name, replica.replication_address)
+        client = await links.reach(replica.name, f"{replica.host}:{replica.port}")
+        others = await links.reach(replica.name, replica.replication_address)
         registry = [
-            await links.lay(REGISTRY, server.address, replica.name) for server in self.zookeeper
+            await links.reach(REGISTRY, server.address, replica.name) for server in self.zookeeper
         ]
+        nameserver = self.nameserver
+        if links.entering(replica.name):
+            nameserver = await links.reach(CLIENTS, nameserver)
         settings = {
             "broker": {
                 "cluster": CLUSTER,
-                "advertised_address": f"127.0.0.1:{client}",
-                "nameservers": [self.nameserver],
+                "host": replica.host,
+                "advertised_address": client,
+                "nameservers": [nameserver],
             },
             "store": STORE,
             "replication": {
                 "replica_set": SET,
                 "replica_id": replica.number,
-                "zookeeper": [f"127.0.0.1:{port}" for port in registry],
+                "zookeeper": registry,
                 "listen": replica.replication_address,
-                "address": f"127.0.0.1:{others}",
+                "address": others,
                 **self._settings,
             },
         }
         replica.settings.write_text(yaml.safe_dump(settings), encoding="utf-8")
-        return f"127.0.0.1:{others}"
+        return others
 
     async def close(self) -> None:
         """End everything, however it is."""
@@ -211,7 +217,12 @@ class ReplicaSet:
             *("--config", str(replica.settings), "--port", str(replica.port)),
             verb="broker",
             log=replica.log,
-            program=("-c", PROGRAM, str(replica.machine), *self._rule),
+            program=(
+                "-c",
+                self.links.entering(replica.name) + PROGRAM,
+                str(replica.machine),
+                *self._rule,
+            ),
             started=lambda pid: self._processes.__setitem__(pid, replica.name),
         )
 

@@ -8,7 +8,8 @@ and sends with acks="replicas" have to be acknowledged again within `SERVICE_S`.
 with the same log, stop, and history.py holds what they have against what clients were told.
 
 The moments are drawn from the seed; what the machine does between them is its own, so a seed repeats the plan and not
-the instant. `--keep FOLDER` leaves stores and logs there.
+the instant. `--keep FOLDER` leaves stores and logs there. Links are TCP proxies; with `--namespaces`, as root, they are
+a network between namespaces (namespaces.py), so that what is cut is lost as on a wire.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import tempfile
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -38,9 +39,11 @@ from pocketmq.tools.zookeeper_server import ZooKeeperServer
 
 from ..zookeeper.servers import running
 from .history import History, Violation, check, tally
-from .links import CLIENTS
+from .links import CLIENTS, REGISTRY, Links
+from .namespaces import check as check_namespaces
+from .namespaces import hub
 from .nemesis import Step, Strike, Trouble, plan
-from .replica_set import REGISTRY, SET, Replica, ReplicaSet
+from .replica_set import REPLICAS, SET, Replica, ReplicaSet
 from .spoilt import Spoilt
 from .workload import QUEUES, TOPIC, Workload
 
@@ -98,13 +101,14 @@ class ReplicaCampaign:
         seed: int,
         steps: Iterator[Step] | None = None,
         say: Callable[[str], None] = lambda line: None,
+        links: Links | None = None,
     ) -> None:
         self._failovers = failovers
         self._seed = seed
         self._steps = steps or plan(seed)
         self._say = say
         self.history = History()
-        self.set = ReplicaSet(folder, zookeeper, self.history)
+        self.set = ReplicaSet(folder, zookeeper, self.history, links=links)
         self.outcome = Outcome()
         self._zookeeper = zookeeper
         self._workload: Workload | None = None
@@ -298,11 +302,24 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     parser.add_argument("--zookeepers", type=int, default=3)
     parser.add_argument("--keep", type=Path, help="a folder for stores and logs, which stay")
+    parser.add_argument(
+        "--namespaces",
+        action="store_true",
+        help="cut links by network namespaces; needs root and `ip`",
+    )
     arguments = parser.parse_args()
+    if arguments.namespaces and (why := check_namespaces()):
+        parser.error(why)
     logging.basicConfig(level=logging.ERROR)  # That sends wait for a failover is no news here.
     click.echo(f"seed {arguments.seed}, {arguments.failovers} failovers")
-    with tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory() as temporary, ExitStack() as network:
         folder = arguments.keep or Path(temporary)
+        links = None
+        if arguments.namespaces:
+            try:
+                links = network.enter_context(hub(REPLICAS))
+            except OSError as error:
+                parser.error(f"namespaces cannot be made here, leave out --namespaces: {error}")
         with running(folder / "zookeeper", arguments.zookeepers) as zookeeper:
             campaign = ReplicaCampaign(
                 folder,
@@ -310,6 +327,7 @@ def main() -> int:
                 failovers=arguments.failovers,
                 seed=arguments.seed,
                 say=click.echo,
+                links=links,
             )
             outcome = asyncio.run(campaign.run())
     click.echo(
