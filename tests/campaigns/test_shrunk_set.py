@@ -18,7 +18,8 @@ from pocketmq.proto.errors import PocketMQError
 from ..crash.kill_campaign import body_of
 from ..zookeeper.servers import running
 from .history import Acknowledged, History, Sent, check
-from .replica_set import REGISTRY, ReplicaSet
+from .links import REGISTRY
+from .replica_set import ReplicaSet
 from .workload import QUEUES, TOPIC
 
 pytestmark = [

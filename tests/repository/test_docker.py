@@ -139,6 +139,33 @@ def test_replicas_are_those_of_the_set_and_speak_to_each_other() -> None:
     assert "'/source[cluster]'" in instructions("RUN")[0]
 
 
+def test_services_depend_on_services_that_start_with_them_and_on_volumes_that_there_are() -> None:
+    document = yaml.safe_load((DOCKER / "compose.yaml").read_text("utf-8"))
+    services, volumes = document["services"], document["volumes"]
+
+    for name, service in services.items():
+        wanted = service.get("depends_on", {})
+        conditions = wanted if isinstance(wanted, dict) else {one: {} for one in wanted}
+        for other, how in conditions.items():
+            assert set(services[other].get("profiles", ())) <= set(service.get("profiles", ())), (
+                name
+            )
+            condition = how.get("condition", "service_started")
+            assert condition.removeprefix("service_") in (
+                "started",
+                "healthy",
+                "completed_successfully",
+            )
+            if condition == "service_healthy":
+                checked = services[other].get(
+                    "healthcheck", {"disable": "build" not in services[other]}
+                )
+                assert not checked.get("disable"), f"{name} waits for ever for {other}"
+        for volume in service.get("volumes", ()):
+            source = volume.partition(":")[0]
+            assert source in volumes or (DOCKER / source).exists(), f"{name}: {volume}"
+
+
 def test_scripts_are_well_formed() -> None:
     for script in Path(DOCKER / "clients").glob("*.py"):
         ast.parse(script.read_text("utf-8"))
