@@ -14,7 +14,14 @@ from typing import Any
 import pytest
 import yaml
 
-from pocketmq.broker.metrics_page import PageFigure, text_of
+from pocketmq.broker.metrics_page import text_of
+from pocketmq.broker.replication.figures import (
+    Behind,
+    CellChanges,
+    ReplicaLook,
+    replica_figures,
+)
+from pocketmq.broker.replication.in_sync import ReplicaSettings
 
 from .alarms import Evaluation, Page, Vector, read
 from .busy import GROUP, busy_page, families, make_busy, page_of, receive
@@ -43,9 +50,15 @@ def rings(alert: str, scrapes: Sequence[tuple[float, Page]], now_s: float) -> Ve
 
 def of_replicas(behind_s: float) -> Page:
     """Return a page of a master with a follower that has not caught up for BEHIND_S."""
-    labels = (("replica", "2"),)
-    figure = PageFigure("gauge", "pocketmq_replica_behind_seconds", "", behind_s, labels)
-    return read(text_of([figure]).decode())
+    look = ReplicaLook(
+        settings=ReplicaSettings(
+            cluster="C", set_name="orders", replica_id=1, address="127.0.0.1:1", file_size=1 << 20
+        ),
+        changes=CellChanges(),
+        is_master=True,
+        behind={2: Behind(1_000, int(1_000 * behind_s))},
+    )
+    return read(text_of(replica_figures(look)).decode())
 
 
 def of_target(up: int) -> Page:
@@ -117,6 +130,7 @@ def test_a_restart_of_a_broker_is_no_increase() -> None:
     assert Evaluation("increase(a_total[10m])", scrapes, 180).value == {key: 3}
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not here")
 async def test_prometheus_finds_the_same(tmp_path: Path) -> None:
     """Its own engine, on the same scrapes: `promtool` says of each expression what we say."""

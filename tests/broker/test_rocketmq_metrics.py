@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from pocketmq.broker.lag import note_lag
+from pocketmq.broker.service_v2.service import SERVICE
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 
+from ..fake_calls import FakeStream
 from ..numbered import numbered_run
 from ..runs import make_run
 from .busy import GROUP, busy_page, families, make_busy, page_of, receive, values
-from .service_v2.serving import Served
+from .service_v2.serving import ME, Served
 
 ROOT = Path(__file__).parents[2]
 APACHE = ROOT / "tests/fixtures/metrics-apache-5.5.0.txt"
@@ -226,6 +228,41 @@ async def test_calls_of_official_clients_are_counted_with_what_came_of_them(
         ("send_message", "success", "false"): 1,
         ("send_message", "topic_not_found", "false"): 1,
     }
+
+
+async def test_a_receive_that_waits_is_told_apart_and_one_that_is_left_does_not_count(
+    tmp_path: Path,
+) -> None:
+    async with Served(tmp_path) as served:
+        served.topic("T", queues=1)
+        receive_message = served.parts.methods()[f"/{SERVICE}/ReceiveMessage"].handler
+        request = v2.ReceiveMessageRequest(
+            group={"name": GROUP},
+            message_queue=v2.MessageQueue(topic=v2.Resource(name="T")),
+            batch_size=4,
+            invisible_duration={"seconds": 60},
+            long_polling_timeout={"seconds": 10},
+        )
+        left, waits = (FakeStream(metadata=ME) for _ in range(2))
+        receive_message(request, left)
+        left.cancel()
+        receive_message(request, waits)
+        await served.clock.advance(50)
+        await send(served, run_of("T", [1]))
+        receive_message(request, at_once := FakeStream(metadata=ME))
+        await served.clock.advance(11_000)
+        text = await page_of(served)
+
+    assert [len(stream.sent) for stream in (left, waits, at_once)] == [0, 3, 2]
+    counts = {
+        (dict(labels)["response_code"], dict(labels)["is_long_polling"]): count
+        for labels, count in values(text, "rocketmq_rpc_latency_milliseconds_count").items()
+    }
+    assert counts == {("success", "true"): 1, ("message_not_found", "true"): 1}
+    sums = values(text, "rocketmq_rpc_latency_milliseconds_sum")
+    took = {dict(labels)["response_code"]: took for labels, took in sums.items()}
+    assert 50 <= took["success"] < 100
+    assert took["message_not_found"] >= 10_000
 
 
 async def test_a_counter_is_forgotten_with_its_topic_and_group(tmp_path: Path) -> None:
