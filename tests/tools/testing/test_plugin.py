@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 import pytest
+
+from pocketmq.tools.testing import plugin
 
 from ... import served
 
@@ -73,6 +77,22 @@ def test_wrong_option(pocketmq_broker):
     assert said.count("PASSED") == sum(block.count("def test_") for block in blocks), said
     assert (said.count("FAILED"), said.count("ERROR test_wrong.py")) == (0, 1), said
     assert "no option 'clok'; did you mean 'clock'?" in said, said
+
+
+def test_modules_are_found_as_they_are_installed_and_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    plugin.pytest_load_initial_conftests()
+    plugin.pytest_load_initial_conftests()
+
+    assert sys.meta_path.count(plugin.AsInstalled) == 1
+    found = importlib.util.find_spec("pocketmq.tools.record")
+    assert found is not None
+    assert type(found.loader) is SourceFileLoader
+    assert plugin.AsInstalled.find_spec("json.tool") is None
+    plugin.pytest_unconfigure()
+    assert plugin.AsInstalled not in sys.meta_path
 
 
 @pytest.mark.processes
