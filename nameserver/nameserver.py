@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ..proto.access.files import WatchedUsers, watched_users
 from ..proto.access.guard import noticing
-from ..proto.access.rules import NAME_SERVER
+from ..proto.access.rules import NAME_SERVER, OwnRefusal
 from ..proto.carrier_http2 import Http2Carrier
 from ..proto.clock import Clock
 from ..proto.errors import ConfigError
@@ -69,7 +69,9 @@ class NameServer:
         services = PortServices(own, lambda: carrier)
         users = watched_users(config.users, clock.unix_ms, plaintext=config.plaintext_credentials)
         served = services.methods
-        served = users.guard.guarded(served, NAME_SERVER) if users else noticing(served)
+        served = (
+            users.guard.guarded(served, NAME_SERVER, OwnRefusal()) if users else noticing(served)
+        )
         limits = Limits(
             receive_bytes_max=config.request_size_max_bytes,
             connections_max=connections_fitting(Limits().connections_max),

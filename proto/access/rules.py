@@ -16,7 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from ..errors import PocketMQError
+from google.protobuf.message import Message
+
+from ..errors import NotAuthenticated, PocketMQError
 from ..errors_wire import to_wire
 from ..gen import pocketmq_v1_pb2 as pb
 from ..rpc import Method, Stream
@@ -34,6 +36,7 @@ from .policies import (
     of_group,
     of_topic,
 )
+from .signing import NO_USER
 
 Needs = Iterable[Need]
 
@@ -217,8 +220,24 @@ def broker_rules(cluster: str) -> dict[str, Rule]:
     }
 
 
+def _explained(error: PocketMQError) -> PocketMQError:
+    """Return ERROR, with what to do where nobody has signed."""
+    if error.message != NO_USER:
+        return error
+    return NotAuthenticated(
+        f"{NO_USER.rstrip('.')}: this server has users, name one by user= and secret=, or by POCKETMQ_USER and"
+        " POCKETMQ_SECRET or POCKETMQ_SECRET_FILE"
+    )
+
+
 class OwnRefusal(Refusal):
     """How our own clients hear of it: of one run or fetch in its answer, and the stream goes on with the others."""
+
+    def unary(self, method: Method, error: PocketMQError) -> Message:
+        return super().unary(method, _explained(error))
+
+    def stream(self, method: Method, stream: Stream, error: PocketMQError) -> None:
+        super().stream(method, stream, _explained(error))
 
     def message(self, method: Method, stream: Stream, message: Any, error: PocketMQError) -> bool:
         if method.request_type is pb.ProduceRun:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -16,9 +17,14 @@ from pocketmq.client import AsyncAdmin, AsyncProducer, AsyncPullConsumer
 from pocketmq.nameserver import NameServer
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import NotAuthenticated, NotAuthorized, PocketMQError
+from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
+from pocketmq.proto.tls import Trust
 from pocketmq.store.os_disk import OsDisk
 
+from ..authority import Authority
 from ..served import broker_config, nameserver_config
+from .served_set import served_set
+from .test_failover import asked, message
 from .whole_broker import store_config
 
 USERS: dict[str, Any] = {
@@ -36,15 +42,21 @@ ALICE: dict[str, Any] = {"user": "alice", "secret": "alice-secret"}
 
 
 @asynccontextmanager
-async def cluster(folder: Path, users: dict[str, Any] | None = None) -> AsyncIterator[str]:
-    """Serve with USERS, if there are any; yield the name server's address."""
+async def cluster(
+    folder: Path,
+    users: dict[str, Any] | None = None,
+    *,
+    both: Mapping[str, Any] = MappingProxyType({}),
+    of_broker: Mapping[str, Any] = MappingProxyType({}),
+) -> AsyncIterator[str]:
+    """Serve with USERS, if there are any, and further settings; yield the name server's address."""
     path = folder / "users.yaml"
     path.touch(0o600)
     path.write_text(yaml.safe_dump({"users": users or {}}))
-    settings = {"users": str(path)} if users else {}
+    settings = {**both, **({"users": str(path)} if users else {})}
     server = NameServer.build(nameserver_config(port=0, **settings), clock=SystemClock())
     await server.start()
-    config = broker_config(port=0, nameservers=(server.address,), **settings)
+    config = broker_config(port=0, nameservers=(server.address,), **settings, **of_broker)
     broker = Broker.build(config, store_config(folder), disk=OsDisk(), clock=SystemClock())
     await broker.start()
     try:
@@ -89,8 +101,42 @@ async def test_who_does_not_prove_who_it_is_hears_so_at_once(
         async with AsyncProducer(address, **credentials) as producer:
             with pytest.raises(PocketMQError) as caught:
                 await producer.send("orders", b"one")
-    reasons = "check signature failed.", "username cannot be null."
+    reasons = (
+        "check signature failed.",
+        "username cannot be null: this server has users, name one by user=",
+    )
     assert any(reason in caught.value.message for reason in reasons)
+
+
+async def test_a_certificate_says_who_calls(tmp_path: Path) -> None:
+    authority = Authority()
+    files = {"ca": authority.pem}
+    for name, addresses in (("alice.example", ()), ("server.example", ("127.0.0.1",))):
+        shown = authority.certificate(name=name, addresses=addresses)
+        files |= {f"{name}.pem": shown.chain, f"{name}.key": shown.key}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    ca = str(tmp_path / "ca")
+    both = {
+        "grpc": "own",
+        "tls_certificate": str(tmp_path / "server.example.pem"),
+        "tls_key": str(tmp_path / "server.example.key"),
+        "tls_client_ca": ca,
+    }
+    users = {**USERS, "alice": USERS["alice"] | {"certificates": ["alice.example"]}}
+    mine: dict[str, Any] = {
+        "ca": ca,
+        "cert": str(tmp_path / "alice.example.pem"),
+        "key": str(tmp_path / "alice.example.key"),
+    }
+    peers = {"peers_tls": True, "peers_ca": ca}
+    async with cluster(tmp_path, users, both=both, of_broker=peers) as address:
+        async with AsyncAdmin(address, **mine, **ROOT) as admin:
+            await admin.create_topic("orders", queues=1)
+        async with AsyncProducer(address, **mine) as producer:
+            assert (await producer.send("orders", b"one")).queue_offset == 0
+            with pytest.raises(NotAuthorized, match="User:alice has no permission"):
+                await producer.send("secret", b"two")
 
 
 async def test_credentials_are_found_in_the_environment(
@@ -114,3 +160,24 @@ async def test_a_server_without_users_says_once_that_credentials_count_for_nothi
     assert len(told) == 1
     assert "user=alice" in told[0]
     assert "secret" not in told[0]
+
+
+async def test_what_a_follower_carries_to_its_master_is_asked_at_both(tmp_path: Path) -> None:
+    path = tmp_path / "users.yaml"
+    path.touch(0o600)
+    policies = [{"resource": "Topic:bills", "actions": "Pub", "sources": "127.0.0.0/8"}]
+    users = {**USERS, "alice": USERS["alice"] | {"policies": policies}, "bob": {"secret": "bob"}}
+    path.write_text(yaml.safe_dump({"users": users}))
+    guarded = {"users": str(path)}
+    async with served_set(tmp_path, 2, broker=guarded, nameserver=guarded) as world:
+        async with AsyncAdmin(world.name_server.address, **ROOT) as admin:
+            await admin.create_topic("bills", queues=1)
+        (master,) = world.masters
+        follower = next(one for one in world.members.values() if one is not master)
+        address = world.served(follower.id).address
+        codes = []
+        for who in (ALICE, {"user": "bob", "secret": "bob"}, ALICE | {"secret": "no"}, {}):
+            async with Trust(tls=False, **who).dial()(address) as channel:
+                sent = await asked(channel, "SendMessage", message(1), v2.SendMessageResponse)
+                codes.append(sent.status.code)
+    assert codes == [v2.OK, v2.UNAUTHORIZED, v2.UNAUTHORIZED, v2.UNAUTHORIZED]
