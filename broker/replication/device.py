@@ -20,6 +20,7 @@ import logging
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from secrets import token_hex
 from threading import Lock
 from typing import Any, Final
 
@@ -176,7 +177,10 @@ class ReplicaDevice:
             )
         unclean = note.unclean or is_empty or any(reasons.values())
         self._note = note._replace(
-            unclean=unclean, boot_id=self._boot, synced=min(note.synced, store.max_log_offset)
+            unclean=unclean,
+            boot_id=self._boot,
+            synced=min(note.synced, store.max_log_offset),
+            store_id=note.store_id or token_hex(8),
         )
         self._files.identity.save(render_identity(self.identity))
         self._files.note.save(render_note(self._note))
@@ -188,7 +192,16 @@ class ReplicaDevice:
             synced=store.flushed_offset,
             confirm=min(note.confirm, store.max_log_offset),
             min_offset=store.min_log_offset,
+            store_id=self._note.store_id,
         )
+
+    @property
+    def store_id(self) -> str:
+        """What the store was called when it began; "": it has not."""
+        if self._note.store_id:
+            return self._note.store_id
+        found = self._files.note.load(parse_note).value
+        return "" if found is None else found.store_id
 
     def check_identity(self) -> None:
         """Raise ConfigError if the store says that it is of another replica."""

@@ -99,7 +99,10 @@ class ReplicaNode:
                 field="address",
                 value=mine.address,
             )
-        if me in live and live[me].address != mine.reached_at:
+        taken = live.get(me)
+        # A store that has not begun has announced nothing.
+        own = (mine.reached_at, self._parts.device.store_id)
+        if taken and (taken.address, taken.store_id or own[1]) != own:
             raise ConfigError(
                 f"replica {me} of {mine.set_name!r} runs already, and is reached at {live[me].address}: stop it, wait"
                 " some seconds if it was killed, or start with another --replica-id",

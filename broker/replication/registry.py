@@ -60,6 +60,14 @@ class LiveNode:
     end: int
     #: It may lack what it once acknowledged: no candidate, and in no set, until it has caught up.
     unclean: bool = False
+    #: What tells its store from others; "": it does not say.
+    store_id: str = ""
+
+    def may_be(self, address: str, store_id: str) -> bool:
+        """May the replica at ADDRESS with the store STORE_ID be who says this? Else another process has its id."""
+        return self.address == address and (
+            store_id == self.store_id or not store_id or not self.store_id
+        )
 
 
 def better_candidates(
@@ -177,6 +185,7 @@ def render_live(node: LiveNode) -> bytes:
             "epoch": node.epoch,
             "end": node.end,
             "unclean": node.unclean,
+            **({"store": node.store_id} if node.store_id else {}),
         }
     )
 
@@ -189,11 +198,15 @@ def parse_live(data: bytes, node: str) -> LiveNode:
         raise _refused(node, f'"unclean" must be true or false, not {unclean!r:.80}')
     address = fields.get("address")
     _check_address(address, '"address"', node)
+    store_id = fields.get("store", "")
+    if not isinstance(store_id, str):
+        raise _refused(node, f'"store" must be text, not {store_id!r:.80}')
     return LiveNode(
         address=str(address),
         epoch=_integer(fields, "epoch", node, 0, EPOCH_MAX),
         end=_integer(fields, "end", node, 0, OFFSET_MAX),
         unclean=unclean,
+        store_id=store_id,
     )
 
 

@@ -66,6 +66,8 @@ class ReplicaState:
     synced: int = 0
     confirm: int = 0
     min_offset: int = 0
+    #: What tells its store from others.
+    store_id: str = ""
 
 
 @dataclass(slots=True)
@@ -116,6 +118,7 @@ class ReplicaCore:
         self.synced = state.synced
         self.confirm = min(state.confirm, state.end)
         self.min_offset = state.min_offset
+        self._store_id = state.store_id
         self.seen: VersionedCell | None = None
         #: Other epochs and other in-sync sets that cells were seen to have.
         self.master_changes = self.set_changes = 0
@@ -163,7 +166,7 @@ class ReplicaCore:
     def is_live(self) -> bool:
         """Is this replica among the live, and not another process of its id?"""
         mine = self.live.get(self._me)
-        return mine is not None and mine.address == self._settings.reached_at
+        return mine is not None and mine.may_be(self._settings.reached_at, self._store_id)
 
     def lease_holds(self, now_ms: int) -> bool:
         """Has the registry answered what was asked less than two thirds of a session ago?"""
@@ -351,6 +354,7 @@ class ReplicaCore:
                         epoch=self._last_epoch,
                         end=self.end,
                         unclean=self.unclean,
+                        store_id=self._store_id,
                     )
                 )
             )

@@ -388,7 +388,7 @@ class ZooKeeperRegistry:
     async def announce(self, replica_id: int, node: LiveNode) -> None:
         """Set the live node of REPLICA_ID; it ends with this session.
 
-        One that another session of the same address left is replaced. One of another address gets a session and a half
+        One that another session of the same address and store left is replaced. Any other one gets a session and a half
         to end, as this replica may have moved; raises ConfigError if it lasts: the id is taken.
         """
         path = f"{self._live_node}/{replica_id}"
@@ -432,7 +432,7 @@ class ZooKeeperRegistry:
             owner, version = stat.ephemeralOwner, stat.version
         except exceptions.NoNodeError:
             await ask(lambda client: client.ensure_path_async(self._live_node))
-        if owner != self._session.id and _address_in(data, path) not in ("", node.address):
+        if owner != self._session.id and not _may_be_of(data, path, node):
             await asyncio.sleep(_LOOK_MS / 1000)
             return False
 
@@ -592,12 +592,12 @@ def _is_replica_id(name: str) -> bool:
     )
 
 
-def _address_in(data: bytes, path: str) -> str:
-    """Return the address of the live node DATA; nothing if there is none that can be understood."""
+def _may_be_of(data: bytes, path: str, node: LiveNode) -> bool:
+    """May the live node DATA be an earlier one of who says NODE? So if it cannot be understood."""
     try:
-        return parse_live(data, path).address
+        return parse_live(data, path).may_be(node.address, node.store_id)
     except ConfigError:
-        return ""
+        return True
 
 
 def _expired() -> SessionExpired:

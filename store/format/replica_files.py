@@ -11,13 +11,14 @@ brokerIdentity, at the store's root, without a line end: `DefaultCluster#broker-
 
 pocketmq/replica.json, ours, what this replica has to know after a restart:
 
-    {"format":1,"epochSeen":7,"unclean":false,"synced":4096,"confirm":4096,"bootId":"8c1f…"}
+    {"format":1,"epochSeen":7,"unclean":false,"synced":4096,"confirm":4096,"bootId":"8c1f…","storeId":"5a0e…"}
 
     epochSeen  the highest epoch that it was ever told of
     unclean    it may lack what it once said it had
     synced     so much of the log, at least, was on the device when this was written
     confirm    what stands below may be seen by consumers, and is on all replicas that count
     bootId     of the machine's start in which it was written; "": unknown
+    storeId    drawn when the store began, by which processes on different stores are told apart; "": not yet
 
 Errors are ValueError, one sentence without the file's name. Source: replication.md §4.3.
 """
@@ -61,6 +62,7 @@ class ReplicaNote(NamedTuple):
     synced: int = 0
     confirm: int = 0
     boot_id: str = ""
+    store_id: str = ""
 
 
 def render_epochs(epochs: EpochStarts) -> str:
@@ -122,6 +124,7 @@ def render_note(note: ReplicaNote) -> str:
         "synced": note.synced,
         "confirm": note.confirm,
         "bootId": note.boot_id,
+        "storeId": note.store_id,
     }
     return json.dumps(fields, separators=(",", ":"))
 
@@ -140,12 +143,16 @@ def parse_note(text: str) -> ReplicaNote:
         raise ValueError(f'"unclean" is {unclean!r:.40}, not true or false')
     if not isinstance(boot_id, str):
         raise ValueError(f'"bootId" is {boot_id!r:.40}, not a string')
+    store_id = fields.get("storeId", "")
+    if not isinstance(store_id, str):
+        raise ValueError(f'"storeId" is {store_id!r:.40}, not a string')
     return ReplicaNote(
         epoch_seen=_number(fields, "epochSeen", _EPOCH_MAX),
         unclean=unclean,
         synced=_number(fields, "synced", _LONG_MAX),
         confirm=_number(fields, "confirm", _LONG_MAX),
         boot_id=boot_id,
+        store_id=store_id,
     )
 
 

@@ -75,14 +75,15 @@ def test_an_identity_that_names_no_replica_is_refused(text: str) -> None:
 
 
 def test_a_note_comes_back() -> None:
-    note = ReplicaNote(7, True, 4096, 2**63 - 1, "8c1f")
+    note = ReplicaNote(7, True, 4096, 2**63 - 1, "8c1f", "5a0e")
     text = (
         '{"format":1,"epochSeen":7,"unclean":true,"synced":4096,"confirm":9223372036854775807,'
-        '"bootId":"8c1f"}'
+        '"bootId":"8c1f","storeId":"5a0e"}'
     )
     assert render_note(note) == text
     assert parse_note(text) == note
     assert parse_note(render_note(ReplicaNote())) == ReplicaNote()
+    assert parse_note(NOTE).store_id == "", "as earlier ones were written"
 
 
 NOTE = '{"format":1,"epochSeen":7,"unclean":false,"synced":4,"confirm":4,"bootId":""}'
@@ -99,6 +100,7 @@ NOTE = '{"format":1,"epochSeen":7,"unclean":false,"synced":4,"confirm":4,"bootId
         (NOTE.replace("7", "true"), '"epochSeen" is True'),
         (NOTE.replace("false", "0"), '"unclean" is 0'),
         (NOTE.replace('""', "7"), '"bootId" is 7'),
+        (NOTE.replace("}", ',"storeId":7}'), '"storeId" is 7'),
         (NOTE.replace('"synced":4', '"synced":0.5'), '"synced" is 0.5'),
         (NOTE.replace('"confirm":4', f'"confirm":{2**63}'), '"confirm" is 9223372036854775808'),
     ],

@@ -97,9 +97,9 @@ class Ensemble:
         return True
 
     def check_free(self, session: int, replica_id: int, node: LiveNode) -> None:
-        """Raise ConfigError if another session than SESSION has REPLICA_ID at another address."""
+        """Raise ConfigError if another session than SESSION has REPLICA_ID elsewhere, or with another store."""
         owner, there = self._live.get(replica_id, (session, node))
-        if owner != session and there.address != node.address:
+        if owner != session and not there.may_be(node.address, node.store_id):
             raise ConfigError(f"replica id {replica_id} is taken", replica_id=str(replica_id))
 
     def live(self) -> dict[int, LiveNode]:

@@ -190,6 +190,8 @@ async def test_who_has_no_place_in_the_set_is_told_why(tmp_path: Path) -> None:
         twin = Member(world, master.id, tmp_path / "twin", master.port)
         with pytest.raises(ConfigError, match="runs already, and is reached at"):
             await twin.node_only(client_address="127.0.0.1:1").start()
+        with pytest.raises(ConfigError, match="runs already, and is reached at"):
+            await twin.node_only().start()  # At the same address, as behind a proxy: by its store.
         thief = Member(world, other.id, master.path, other.port)
         with pytest.raises(ConfigError, match=f"is the store of replica {master.id}"):
             await thief.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 import pytest
@@ -146,6 +146,16 @@ async def test_whoever_watches_is_told_of_each_change_until_it_has_been_read(rig
     await change(writer.announce(2, LIVE))
     await change(writer.announce(2, LiveNode(address="b:9876", epoch=8, end=5)))
     await change(writer.close())
+
+
+async def test_a_live_node_is_taken_over_by_who_has_its_address_and_its_store(rig: Rig) -> None:
+    first, second = await rig.session(), await rig.session()
+    await first.announce(1, replace(LIVE, store_id="one"))
+
+    again = replace(LIVE, store_id="one", end=8192)
+    await second.announce(1, again)
+
+    assert await second.live() == {1: again}
 
 
 async def test_a_change_is_answered_for_from_when_it_was_asked_for(rig: Rig) -> None:

@@ -349,6 +349,9 @@ async def test_live_nodes_that_cannot_be_understood_are_left_out(sets: Sets) -> 
 
 async def test_an_id_of_another_process_is_refused_until_that_has_ended(sets: Sets) -> None:
     first, second = await sets.open(), await sets.open()
+    await first.announce(2, replace(LIVE, store_id="one"))
+    with pytest.raises(ConfigError, match="replica id 2 is taken by another process"):
+        await second.announce(2, replace(LIVE, store_id="two"))
     await first.announce(2, LIVE)
     elsewhere = replace(LIVE, address="c:9876")
 
