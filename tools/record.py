@@ -27,7 +27,7 @@ from typing import IO, Any, Final
 import click
 
 from ..client import Admin, AsyncProducer, Message, PullConsumer, QueueDescription, ReceivedMessage
-from ..client.reserved import is_reserved
+from ..client.message import is_reserved
 from ..proto.clock import Clock, SystemClock
 from ..proto.errors import InvalidArgument
 from ..proto.properties import SHARDING_KEY

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketmq.client import Message, Queue
-from pocketmq.client.producing.least_latency import LAG_MS, LEAST_SHARE, LeastLatency
+from pocketmq.client.producing.queue_choice import LAG_MS, LEAST_SHARE, LeastLatency
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import Disconnected, PocketMQError, TopicNotFound
 

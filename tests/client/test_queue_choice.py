@@ -9,10 +9,10 @@ import pytest
 
 from pocketmq.client import AsyncProducer, Message, Queue
 from pocketmq.client.config import ProducerConfig
-from pocketmq.client.producing.least_latency import LeastLatency
 from pocketmq.client.producing.queue_choice import (
     JavaHash,
     KeyHash,
+    LeastLatency,
     RoundRobin,
     StickyChoice,
     queue_choice,

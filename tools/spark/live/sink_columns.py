@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from ....client.message import Message
+from ....client.message import Message, is_reserved
 from ....client.queue import Queue
-from ....client.reserved import is_reserved
 from ....proto.errors import ConfigError, InvalidArgument, PocketMQError
 from ....proto.properties import KEY_SEPARATOR, KEYS, SHARDING_KEY, TAGS
 from .row_keys import SPARK_SEQUENCE, row_key
