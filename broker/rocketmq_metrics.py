@@ -19,6 +19,7 @@ from typing import Final
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.gen import rocketmq_v2_pb2 as v2
 from ..proto.topics import RETRY_PREFIX, TIMER_TOPIC, is_system_topic
+from .client_metrics import LABEL_LENGTH_MAX
 from .lag import GroupLag, Place, StoredTimes, age_ms, note_lag
 from .metrics_page import Labels, PageFigure
 from .parts import BrokerParts
@@ -45,8 +46,8 @@ class _Noted:
     calls: list[tuple[str, str, bool, bool, Distribution]]
     halves: dict[str, int]
     timed: list[tuple[str, int]]
-    producers: Counter[tuple[str, str, str]]
-    consumers: Counter[tuple[str, str, str, str, str]]
+    producers: dict[tuple[str, str, str], int]
+    consumers: dict[tuple[str, str, str, str, str], int]
     #: One number each: name, what it says, value, labels.
     single: list[tuple[str, str, float, Labels]]
     left_out: dict[str, int]
@@ -82,6 +83,8 @@ class RocketMQFigures:
     def _noted(self, status: pb.BrokerStatusReply) -> _Noted:
         parts = self._parts
         traffic = parts.traffic
+        producers = _producers(parts.clients.sessions)
+        consumers = _consumers(parts.clients.sessions) + self._members(status.version)
         halves = parts.transactions.open_by_topic()
         for topic in traffic.outcomes:  # One that had some has none now.
             halves.setdefault(topic, 0)
@@ -103,13 +106,15 @@ class RocketMQFigures:
             calls=[(*key, took.copy()) for key, took in sorted(traffic.calls.items())],
             halves=dict(sorted(halves.items())[: self._series_max]),
             timed=timed[: self._series_max],
-            producers=_producers(parts.clients.sessions),
-            consumers=_consumers(parts.clients.sessions) + self._members(status.version),
+            producers=dict(producers.most_common(self._series_max)),
+            consumers=dict(consumers.most_common(self._series_max)),
             single=self._single(status),
             left_out={
                 **traffic.left_out,
                 "half_messages": max(0, len(halves) - self._series_max),
                 "timing_messages": max(0, len(timed) - self._series_max),
+                "producer_connections": max(0, len(producers) - self._series_max),
+                "consumer_connections": max(0, len(consumers) - self._series_max),
             },
         )
 
@@ -235,7 +240,7 @@ def _consumers(sessions: Iterable[ClientSession]) -> Counter[tuple[str, str, str
 
 def _agent(session: ClientSession) -> tuple[str, str]:
     version = "" if session.settings is None else session.settings.user_agent.version
-    return session.language.lower(), version.lower()
+    return session.language.lower()[:LABEL_LENGTH_MAX], version.lower()[:LABEL_LENGTH_MAX]
 
 
 # --- the families, on a thread

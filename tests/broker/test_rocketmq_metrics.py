@@ -387,6 +387,21 @@ async def test_more_series_than_the_limit_are_left_out_and_counted(tmp_path: Pat
     assert sum(left_out.values()) == 2
 
 
+async def test_what_clients_call_themselves_is_bounded(tmp_path: Path) -> None:
+    async with Served(tmp_path) as served:
+        sessions = served.parts.clients.sessions
+        for number in range(4):
+            settings = v2.Settings(publishing=v2.Publishing())
+            settings.user_agent.version = f"V{number // 2}" + "x" * 10_000
+            sessions.settle(sessions.hear(f"c{number}", "JAVA"), settings)
+        text = await page_of(served, series_max=1)
+
+    ((labels, count),) = values(text, "rocketmq_producer_connections").items()
+    assert (len(dict(labels)["version"]), count) == (255, 2)
+    left_out = values(text, "pocketmq_metrics_series_left_out")
+    assert left_out[("kind", "producer_connections"),] == 1
+
+
 async def test_lag_is_of_one_moment(tmp_path: Path) -> None:
     """What the tables say is copied: what changes while the page is made does not come into it."""
     async with Served(tmp_path) as served:
