@@ -92,6 +92,7 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
     ),
     "user": ("users:user", "Create, change, list and delete users."),
     "acl": ("users:acl", "Say what users may do, and try it."),
+    "console": ("console.command:console", "Show the console of a broker in a browser."),
     "health": ("health:health", "Tell whether servers serve, for probes."),
     "connections": (
         "connections:connections",

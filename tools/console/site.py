@@ -16,6 +16,7 @@ import hmac
 import json
 import logging
 import secrets
+from http import HTTPStatus
 from importlib.resources import files
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
@@ -33,6 +34,9 @@ logger = logging.getLogger(__name__)
 
 #: Files that are shown as they are: where, and of which type.
 _FILES: Final = {
+    "/console.css": ("console.css", "text/css; charset=utf-8"),
+    "/console.mjs": ("console.mjs", "text/javascript; charset=utf-8"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
     "/api/openapi.yaml": ("openapi.yaml", "application/yaml"),
 }
 #: Nothing is loaded from elsewhere, no script or style stands in a page, and no other site shows one in a frame.
@@ -89,11 +93,11 @@ class Site:
             shown = await self._shown(asked)
         except PocketMQError as error:
             status = _STATUSES.get(error.status, 500)
-            shown = _json(status, {"error": type(error).__name__, "message": error.message})
+            shown = _failed(asked, status, type(error).__name__, error.message)
         except Exception:  # The edge: a bug of a page costs its own request.
             logger.exception("console failed path=%s", asked.path[:200])
             words = "a fault in PocketMQ: the broker's log tells more"
-            shown = _json(500, {"error": "Internal", "message": words})
+            shown = _failed(asked, 500, "Internal", words)
         return shown._replace(headers=(*_POLICY, *shown.headers))
 
     async def _shown(self, asked: PageRequest) -> Shown:
@@ -107,10 +111,26 @@ class Site:
             from .api import Api
 
             self._api = Api(self._parts, self._rates, self._guard.token)
+        if asked.parts[0] != "api":
+            from .pages import page
+
+            return _page(200, await page(self._api, asked))
         from .actions import ROUTES
 
         answer = await self._api.answer(asked, ROUTES)
         return answer if isinstance(answer, Shown) else _json(200, answer)
+
+
+def _failed(asked: PageRequest, status: int, name: str, words: str) -> Shown:
+    if asked.parts[0] == "api":
+        return _json(status, {"error": name, "message": words})
+    from .pages import failure
+
+    return _page(status, failure(asked, HTTPStatus(status).phrase, words))
+
+
+def _page(status: int, text: str) -> Shown:
+    return Shown(status, "text/html; charset=utf-8", text.encode())
 
 
 def _json(status: int, document: Any) -> Shown:

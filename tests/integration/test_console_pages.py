@@ -1,0 +1,182 @@
+"""The console's pages: in a real browser their rows are the API's, what is sent shows, and nothing goes elsewhere."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ..served import ServerProcess
+from .command import Shell
+from .console_peer import ApiPeer
+
+pytestmark = pytest.mark.processes
+
+PATHS = (
+    "/",
+    "/topics",
+    "/topics/orders",
+    "/messages?topic=orders",
+    "/messages?topic=orders&queue=0&offset=1",
+    "/groups",
+    "/groups/billing",
+    "/dead-letters",
+    "/connections",
+    "/store",
+)
+#: What a headless browser needs to run as root, and to ask nobody but us.
+_ARGUMENTS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+EVIL = "<script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    store = tmp_path_factory.mktemp("console") / "store"
+    with ServerProcess(store, "--grpc", "own") as running:
+        api = ApiPeer(running.ready["broker"])
+        for name in ("orders", "payments"):
+            api.post("/api/topics", name=name, queues=2)
+        for number in range(8):
+            api.post("/api/topics/orders/messages", body=f"{EVIL} {number}", keys=[f"A-{number}"])
+        api.close()
+        shell = Shell(running.nameserver)
+        assert shell("consume", "orders", "--group", "billing", "--count", "3").code == 0
+        yield running
+
+
+@pytest.fixture
+def api(server: ServerProcess) -> Iterator[ApiPeer]:
+    peer = ApiPeer(server.ready["broker"])
+    yield peer
+    peer.close()
+
+
+def test_pages_need_no_script_and_show_text_as_text(server: ServerProcess) -> None:
+    connection = http.client.HTTPConnection(server.ready["broker"], timeout=60)
+    for path in (*PATHS, "/console.css", "/console.mjs", "/icon.svg"):
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        assert answer.status == 200, path
+        assert EVIL not in text
+        policy = answer.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "style=" not in text.replace('rel="style', "")
+        if path == "/topics/orders":
+            assert "&lt;script&gt;" in text
+    for path, status in (("/nothing", 404), ("/topics/nothing", 404), ("/groups/nothing", 404)):
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        assert (answer.status, b"<!doctype html>" in answer.read()) == (status, True)
+    connection.close()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    path = shutil.which("chromium")
+    if path is None:
+        if os.environ.get("CI"):
+            pytest.fail("chromium is missing: apt-get install chromium")
+        pytest.skip("chromium is missing")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=_ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(chromium: Any, server: ServerProcess) -> Iterator[Any]:
+    """A page of the browser, which must complain of nothing and ask nobody else."""
+    base = f"http://{server.ready['broker']}"
+    context = chromium.new_context(base_url=base)
+    page = context.new_page()
+    page.set_default_timeout(120_000)
+    complaints: list[str] = []
+    page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on(
+        "request",
+        lambda asked: None if asked.url.startswith(base) else complaints.append(asked.url),
+    )
+    yield page
+    context.close()
+    assert complaints == []
+
+
+def column(page: Any, table: str, title: str) -> list[str]:
+    return [
+        cell.inner_text() for cell in page.query_selector_all(f'#{table} td[data-label="{title}"]')
+    ]
+
+
+@pytest.mark.browser
+@pytest.mark.long
+def test_rows_of_pages_are_those_of_the_api(opened: Any, api: ApiPeer) -> None:
+    opened.goto("/topics")
+    rows = api.get("/api/topics")["topics"]
+    assert column(opened, "topics", "topic") == [row["name"] for row in rows]
+    assert column(opened, "topics", "messages") == [str(row["messages"]) for row in rows]
+    opened.goto("/groups")
+    rows = api.get("/api/groups")["groups"]
+    assert column(opened, "groups", "group") == [row["name"] for row in rows] == ["billing"]
+    assert column(opened, "groups", "lag") == [str(row["lag"]) for row in rows] == ["5"]
+    opened.goto("/groups/billing")
+    rows = api.get("/api/groups/billing")["queues"]
+    assert column(opened, "offsets", "lag") == [str(row["lag"]) for row in rows]
+    opened.goto("/messages?topic=orders")
+    rows = api.get("/api/topics/orders/messages")["messages"]
+    assert column(opened, "messages", "message") == [row["message_id"] for row in rows]
+    assert column(opened, "messages", "body") == [row["body"] for row in rows]
+    for path in PATHS:
+        opened.goto(path)
+        opened.wait_for_selector("#live:not(:empty)")
+
+
+@pytest.mark.browser
+@pytest.mark.long
+def test_what_is_sent_on_a_page_shows_on_it(opened: Any, api: ApiPeer) -> None:
+    opened.goto("/topics/payments")
+    opened.wait_for_selector("#live:not(:empty)")
+    opened.get_by_text("Send a message").click()
+    opened.fill("textarea[name=body]", "paid")
+    opened.get_by_role("button", name="Send", exact=True).click()
+    opened.wait_for_selector("output:has-text('message id')")
+    opened.keyboard.press("Escape")
+    opened.wait_for_selector('#newest td:has-text("paid")')
+    api.post("/api/topics/payments/messages", body="from elsewhere")
+    opened.wait_for_selector('#newest td:has-text("from elsewhere")')
+    assert column(opened, "newest", "body") == ["from elsewhere", "paid"]
+
+
+@pytest.mark.browser
+@pytest.mark.long
+def test_a_phone_needs_no_scrolling_sideways(opened: Any) -> None:
+    opened.set_viewport_size({"width": 360, "height": 740})
+    for path in PATHS:
+        opened.goto(path)
+        assert opened.evaluate("document.documentElement.scrollWidth") <= 360, path
+
+
+def test_the_command_tells_the_address_of_a_console_that_answers(server: ServerProcess) -> None:
+    shell = Shell(server.nameserver)
+    address = server.ready["broker"]
+    done = shell("console", "--broker", address, "--no-browser")
+    assert (done.code, done.out) == (0, f"http://{address}/\n")
+    gone = shell("console", "--broker", "127.0.0.1:1", "--no-browser")
+    assert gone.code == 4
+    assert "pocketmq serve" in gone.err

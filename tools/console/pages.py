@@ -1,0 +1,519 @@
+"""The console's pages: what the API tells (api.py), as HTML that is readable without a script.
+
+    /   /topics   /topics/{topic}   /messages   /groups   /groups/{group}   /dead-letters   /connections   /store
+
+Rows are those of the API's answers; names lead to the page of what they name. `console.mjs` shows a page anew when
+something has changed, and sends forms that have `data-post`, as JSON, to the API.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+from urllib.parse import quote, urlencode
+
+from ...proto.duration import format_duration
+from ...proto.errors import PocketMQError, ServiceNotFound
+from ...proto.rpc.pages import READING, PageRequest
+from ..connections import bytes_text
+from .api import Api, Document
+from .group_pages import connections_page, dead_letters_page, group_page, groups_page, store_page
+from .markup import Content, Html, card, chart, e, facts, field, form, table, when
+from .rates import SAMPLE_MS
+from .rows import group_link, lag_table, paging, search_box, short_body, topic_link
+
+_PLACES: Final = (
+    ("/", "Overview"),
+    ("/topics", "Topics"),
+    ("/messages", "Messages"),
+    ("/groups", "Groups"),
+    ("/dead-letters", "Dead letters"),
+    ("/connections", "Connections"),
+    ("/store", "Store"),
+)
+_BODY_SHOWN: Final = 4_000
+
+
+async def page(api: Api, asked: PageRequest) -> str:
+    """Return the page that ASKED is for."""
+    if asked.method not in READING:
+        raise ServiceNotFound(f"{asked.path[:200]} is a page: ask with GET")
+    place, *names = asked.parts
+    make = (_PAGES if not names else _PAGES_OF_ONE).get(place)
+    if make is None or len(names) > 1:
+        raise ServiceNotFound(f"there is no page {asked.path[:200]}")
+    main = await make(api, asked, *names)
+    title = names[0] if names else next((name for path, name in _PLACES if path == f"/{place}"), "")
+    status = await api.status()
+    clock = (
+        e("span", "virtual clock ", when(status.now_ms), class_="clock")
+        if status.virtual_clock
+        else None
+    )
+    return _whole(title, asked, main, status.broker_name, clock, token=api.token)
+
+
+def failure(asked: PageRequest, title: str, words: str) -> str:
+    """Return a page that says in WORDS why ASKED is not shown."""
+    return _whole(
+        title,
+        asked,
+        e("section", e("h1", title), e("p", words, class_="error"), class_="card"),
+        "",
+        None,
+    )
+
+
+def _whole(
+    title: str, asked: PageRequest, main: Content, broker: str, clock: Content, token: str = ""
+) -> str:
+    here = "/" + asked.parts[0]
+    links = [
+        e("a", name, href=path, aria_current="page" if path == here else None)
+        for path, name in _PLACES
+    ]
+    head = e(
+        "head",
+        e("meta", charset="utf-8"),
+        e("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        e("meta", name="color-scheme", content="light dark"),
+        e("meta", name="token", content=token) if token else None,
+        e("title", f"{title} · PocketMQ"),
+        e("link", rel="icon", href="/icon.svg", type="image/svg+xml"),
+        e("link", rel="stylesheet", href="/console.css"),
+        e("script", type="module", src="/console.mjs"),
+    )
+    body = e(
+        "body",
+        e("a", "Skip to the content", href="#main", class_="skip"),
+        e(
+            "header",
+            e("a", e("b", "Pocket"), "MQ", href="/", class_="brand"),
+            e("nav", *links, aria_label="Pages"),
+            e(
+                "div",
+                clock,
+                e("span", broker, class_="broker"),
+                e("span", id="live", role="status"),
+                class_="state",
+            ),
+        ),
+        e("main", main, id="main", tabindex="-1"),
+    )
+    return "<!doctype html>" + e("html", head, body, lang="en")
+
+
+# --- pages
+
+
+async def _overview(api: Api, asked: PageRequest) -> Content:
+    found = await api.overview(asked)
+    broker, rates, figures = found["broker"], found["rates"], found["figures"]
+    good = e("span", "writable", class_="badge good")
+    writable = (
+        good
+        if broker["writable"]
+        else e("span", f"not writable: {broker['not_writable_because']}", class_="badge bad")
+    )
+    flush = broker["max_log_offset"] - broker["flushed_offset"]
+    dispatch = broker["max_log_offset"] - broker["dispatched_offset"]
+    tiles = (
+        ("State", writable),
+        ("Waiting for their time", f"{broker['delayed_waiting']:,}"),
+        ("Open transactions", f"{broker['transactions_open']:,}"),
+        ("Popped, not finished", f"{int(figures.get('pocketmq_broker_pop_in_flight', 0)):,}"),
+        ("Connections", f"{int(figures.get('pocketmq_broker_connections', 0)):,}"),
+        ("Disk used", f"{broker['disk_used_ratio']:.0%}"),
+        ("Behind: device, queues", f"{bytes_text(flush)}, {bytes_text(dispatch)}"),
+        ("Memory", bytes_text(broker["rss_bytes"])),
+    )
+    charts = (
+        ("Messages in", "in_messages_per_s", lambda value: f"{value:,.1f}/s"),
+        ("Messages out", "out_messages_per_s", lambda value: f"{value:,.1f}/s"),
+        ("Bytes in", "in_bytes_per_s", lambda value: f"{bytes_text(int(value))}/s"),
+        ("Bytes out", "out_bytes_per_s", lambda value: f"{bytes_text(int(value))}/s"),
+    )
+    advance = None
+    if broker["virtual_clock"]:
+        advance = form(
+            "/api/clock/advance",
+            "Advance the clock",
+            field("By", "by", placeholder="2h30m", required=True),
+            button="Advance",
+        )
+    looked = found["groups_looked_at"]
+    part = (
+        f" (of the first {looked:,} of {found['groups']:,} groups)"
+        if looked < found["groups"]
+        else ""
+    )
+    clients = [(language, f"{count:,}") for language, count in found["official_clients"].items()]
+    return [
+        e(
+            "div",
+            e("h1", broker["broker_name"]),
+            e(
+                "p",
+                f"PocketMQ {broker['version']} · cluster {broker['cluster']} · since ",
+                when(broker["started_ms"]),
+            ),
+            advance,
+            class_="title",
+        ),
+        e(
+            "div",
+            *(e("div", e("span", name), e("b", value), class_="tile") for name, value in tiles),
+            class_="tiles",
+        ),
+        e(
+            "div",
+            *(_chart_card(title, rates[name], text) for title, name, text in charts),
+            class_="charts",
+        ),
+        card(f"Worst lags{part}", lag_table(found["lags"], "lags")),
+        card("Official clients", facts(clients)) if clients else None,
+    ]
+
+
+def _chart_card(title: str, values: list[float], text: Callable[[float], str]) -> Html:
+    now = text(values[-1]) if values else "–"
+    span = format_duration(len(values) * SAMPLE_MS) if values else "15 minutes"
+    most = f"at most {text(max(values))}" if values else "a sample each 5 s"
+    return e(
+        "section",
+        e("h2", title),
+        e("b", now),
+        chart(values, f"{title}, the last {span}, {most}"),
+        e("small", f"{span} · {most}"),
+        class_="card",
+    )
+
+
+async def _topics(api: Api, asked: PageRequest) -> Content:
+    query = asked.query
+    found = await api.topics(asked)
+    kinds = e(
+        "label",
+        "Type",
+        e(
+            "select",
+            *(e("option", kind) for kind in ("NORMAL", "FIFO", "DELAY", "TRANSACTION")),
+            name="type",
+        ),
+    )
+    create = form(
+        "/api/topics",
+        "Create a topic",
+        field("Name", "name", required=True),
+        kinds,
+        field("Queues", "queues", "number", value=8, min=1, max=1024),
+        button="Create",
+    )
+    return [
+        e(
+            "div",
+            e("h1", "Topics"),
+            e("p", f"{found['total']:,}"),
+            search_box("/topics", query, "a topic"),
+            create,
+            class_="title",
+        ),
+        e(
+            "section",
+            table(
+                ("topic", "type", "#queues", "#messages", "#sent", "last sent"),
+                [
+                    (
+                        topic_link(row["name"]),
+                        row["type"] or "–",
+                        row["write_queues"],
+                        row["messages"],
+                        row["sent_messages"],
+                        when(row["last_sent_ms"]),
+                    )
+                    for row in found["topics"]
+                ],
+                "No topic has this in its name."
+                if query.get("search")
+                else "There is no topic yet: create one, or send to one with `pocketmq send`.",
+                "topics",
+            ),
+            paging("/topics", found, query),
+            class_="card",
+        ),
+    ]
+
+
+async def _topic(api: Api, asked: PageRequest, name: str) -> Content:
+    found = await api.topic(asked, name)
+    held = sum(one["max_offset"] - one["min_offset"] for one in found["queues"])
+    newest = (await api.messages(PageRequest("GET", "/?limit=20", {}), name))["messages"]
+    path = f"/api/topics/{quote(name, safe='')}"
+    send = form(
+        f"{path}/messages",
+        "Send a message",
+        e("label", "Body", e("textarea", name="body", rows=4)),
+        field("Keys", "keys", "lines", placeholder="one, two"),
+        field("Tag", "tag"),
+        field("Delay", "delay", placeholder="30s"),
+        field("Message group", "message_group"),
+        button="Send",
+    )
+    alter = form(
+        path,
+        "Alter",
+        field(
+            "Queues to write",
+            "write_queues",
+            "number",
+            value=found["write_queues"],
+            min=1,
+            max=1024,
+        ),
+        field(
+            "Queues to read", "read_queues", "number", value=found["read_queues"], min=1, max=1024
+        ),
+        button="Change",
+    )
+    delete = form(
+        f"{path}/delete",
+        "Delete",
+        field("Repeat its name", "name", required=True),
+        button="Delete it and its messages",
+    )
+    return [
+        e(
+            "div",
+            e("h1", name),
+            e(
+                "p",
+                f"{found['type'] or 'no type'} · {held:,} messages",
+            ),
+            send,
+            alter,
+            delete,
+            class_="title",
+        ),
+        card("Newest messages", _message_table(newest, "newest")),
+        card(
+            "Groups",
+            table(
+                ("group", "#lag"),
+                [(group_link(one["group"]), one["lag"]) for one in found["groups"]],
+                "No group has read it.",
+                "groups",
+            ),
+        ),
+        card(
+            "Queues",
+            table(
+                ("#queue", "#from", "#to", "#messages", "oldest"),
+                [
+                    (
+                        one["queue"],
+                        one["min_offset"],
+                        one["max_offset"],
+                        one["max_offset"] - one["min_offset"],
+                        when(one["min_store_time_ms"]),
+                    )
+                    for one in found["queues"]
+                ],
+                "It has no queue.",
+                "queues",
+            ),
+        ),
+    ]
+
+
+def _place(row: Document, offset: int) -> str:
+    """Return the page of what lies at OFFSET of the queue of message ROW."""
+    return (
+        f"/messages?{urlencode({'topic': row['topic'], 'queue': row['queue'], 'offset': offset})}"
+    )
+
+
+def _message_table(rows: list[Document], key: str) -> Html:
+    return table(
+        ("message", "#queue", "#offset", "stored", "tag", "keys", "body"),
+        [
+            (
+                e(
+                    "a",
+                    row["message_id"] or "–",
+                    href=_place(row, row["queue_offset"]),
+                    class_="id",
+                ),
+                row["queue"],
+                row["queue_offset"],
+                when(row["stored_ms"]),
+                row["tag"] or "–",
+                " ".join(row["keys"]) or "–",
+                e("code", short_body(row), class_="body"),
+            )
+            for row in rows
+        ],
+        "No message is there.",
+        key,
+    )
+
+
+async def _messages(api: Api, asked: PageRequest) -> Content:
+    query = asked.query
+    topic = query.get("topic", "")
+    given = {
+        name: query[name] for name in ("id", "key", "queue", "offset", "from_ms") if query.get(name)
+    }
+    find = e(
+        "form",
+        field("Topic", "topic", value=topic, required=True),
+        field("Key", "key", value=query.get("key", "")),
+        field("Id", "id", value=query.get("id", "")),
+        field("Queue", "queue", value=query.get("queue", "")),
+        field("Offset", "offset", value=query.get("offset", "")),
+        e("button", "Find"),
+        action="/messages",
+        class_="find card",
+        role="search",
+    )
+    if not topic:
+        return [
+            e("div", e("h1", "Messages"), class_="title"),
+            find,
+            e(
+                "p",
+                "Say which topic; with nothing else its newest messages are shown.",
+                class_="none",
+            ),
+        ]
+    one = "offset" in given or "id" in given
+    wanted = {**given, "limit": "1" if one else query.get("limit", "50")}
+    try:
+        rows = (await api.messages(PageRequest("GET", f"/?{urlencode(wanted)}", {}), topic))[
+            "messages"
+        ]
+    except PocketMQError as error:
+        return [
+            e("div", e("h1", "Messages"), class_="title"),
+            find,
+            e("p", error.message, class_="error"),
+        ]
+    parts: list[Content] = [
+        e("div", e("h1", "Messages"), e("p", "of ", topic_link(topic)), class_="title"),
+        find,
+    ]
+    if one and rows:
+        return [*parts, *await _one_message(api, rows[0], asked.headers.get("host", ""))]
+    return [*parts, e("section", _message_table(rows, "messages"), class_="card")]
+
+
+async def _one_message(api: Api, row: Document, host: str) -> list[Content]:
+    place = f"{row['topic']}/{row['queue']}/{row['queue_offset']}"
+    try:
+        stories = (await api.life(PageRequest("GET", "/", {}), place))["stories"]
+    except PocketMQError as error:
+        life: Content = e("p", error.message, class_="error")
+    else:
+        life = [_story(story) for story in stories]
+    before, after = row["queue_offset"] - 1, row["queue_offset"] + 1
+
+    def at(offset: int, text: str) -> Html:
+        return e(
+            "a",
+            text,
+            href=_place(row, offset),
+        )
+
+    text = row["body"] if row["body"] is not None else None
+    at_place = f"queue={row['queue']}&offset={row['queue_offset']}&limit=1"
+    path = f"/api/topics/{quote(row['topic'], safe='')}/messages?{at_place}"
+    curl = f"curl 'http://{host}{path}'"
+    return [
+        card("Life", life, id_="life"),
+        card(
+            "Body",
+            e(
+                "pre",
+                _pretty(text)
+                if text is not None
+                else f"base64: {row['body_base64'][:_BODY_SHOWN]}",
+                class_="body",
+            ),
+            id_="body",
+        ),
+        card(
+            "Facts",
+            facts(
+                (
+                    ("Id", e("code", row["message_id"])),
+                    ("Offset id", e("code", row["offset_message_id"])),
+                    (
+                        "Place",
+                        f"queue {row['queue']}, offset {row['queue_offset']:,}, log offset {row['log_offset']:,}",
+                    ),
+                    ("Born", when(row["born_ms"])),
+                    ("Stored", when(row["stored_ms"])),
+                    ("Due", when(row["due_ms"])),
+                    ("Tag", row["tag"] or "–"),
+                    ("Keys", " ".join(row["keys"]) or "–"),
+                    ("Tried before", row["reconsume_times"]),
+                )
+            ),
+        ),
+        card(
+            "Properties",
+            table(
+                ("name", "value"), sorted(row["properties"].items()), "It has none.", "properties"
+            ),
+        ),
+        card("As a command", e("pre", curl)),
+        e(
+            "nav",
+            at(before, "← Offset before") if before >= 0 else None,
+            at(after, "Next offset →"),
+            class_="paging",
+            aria_label="Messages of the queue",
+        ),
+    ]
+
+
+def _pretty(text: str) -> str:
+    if text[:1] in "{[" and len(text) <= 100_000:
+        with suppress(ValueError, RecursionError):
+            text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    return text if len(text) <= _BODY_SHOWN else f"{text[:_BODY_SHOWN]}\n… {len(text):,} characters"
+
+
+def _story(story: Document) -> Html:
+    events = [
+        e(
+            "li",
+            when(event["time"]),
+            e("span", event["text"]),
+            class_=event["kind"].replace(" ", "-"),
+        )
+        for event in story["events"]
+    ]
+    views = [e("li", e("b", view["group"]), " ", view["text"]) for view in story["groups"]]
+    return e(
+        "div",
+        e("p", story["conclusion"], class_="conclusion"),
+        e("ol", *events, class_="life"),
+        e("ul", *views, class_="views") if views else None,
+    )
+
+
+_PAGES: Final[dict[str, Callable[..., Awaitable[Content]]]] = {
+    "": _overview,
+    "topics": _topics,
+    "messages": _messages,
+    "groups": groups_page,
+    "dead-letters": dead_letters_page,
+    "connections": connections_page,
+    "store": store_page,
+}
+_PAGES_OF_ONE: Final[dict[str, Callable[..., Awaitable[Content]]]] = {
+    "topics": _topic,
+    "groups": group_page,
+}
