@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import resource
+import mmap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -41,6 +41,7 @@ from ..store.disk import Disk
 from ..store.message_store import MessageStore
 from ..store.recovery import RecoveryReport
 from ..store.state_files import StateFile
+from ..store.system import cpu_seconds, peak_memory_bytes
 from .certificates import Certificates
 from .client_port import ClientPort, port_limits
 from .config import BrokerConfig
@@ -62,7 +63,7 @@ from .virtual_time import methods as clock_methods
 
 logger = logging.getLogger(__name__)
 
-_PAGE_SIZE = resource.getpagesize()
+_PAGE_SIZE = mmap.PAGESIZE
 #: How often is cleaned on a clock that is moved: files expire in an hour of the day.
 _MOVED_CLEAN_MS = 600_000
 #: How often is looked whether topics or groups have changed, to write their whole tables.
@@ -572,7 +573,6 @@ class Broker:
         assert self._running is not None, "asked while running"
         parts = self._running.parts
         store = parts.store
-        usage = resource.getrusage(resource.RUSAGE_SELF)
         health = store.health
         reason = health.failure.message if health.failure else health.full or ""
         return pb.BrokerStatusReply(
@@ -592,7 +592,7 @@ class Broker:
                 store.recovery.to_json() | {"producers": parts.producers.to_json()}
             ),
             rss_bytes=self._resident_bytes(),
-            cpu_seconds=usage.ru_utime + usage.ru_stime,
+            cpu_seconds=cpu_seconds(),
             writable=health.state == "open",
             not_writable_because="" if health.state == "open" else reason or health.state,
             delayed_waiting=parts.delays.waiting,
@@ -609,7 +609,7 @@ class Broker:
         try:
             return int(self._disk.read("/proc/self/statm").split()[1]) * _PAGE_SIZE
         except FileNotFoundError:
-            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            return peak_memory_bytes()
 
 
 def _guarded(work: Callable[[], object]) -> Callable[[], None]:

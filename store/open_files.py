@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import threading
 import weakref
 from collections import OrderedDict
@@ -27,6 +26,7 @@ from typing import Final, Protocol, TypeVar
 
 from ..proto.rpc.listening import raise_descriptor_limit
 from .disk import write_error
+from .system import descriptors_max
 
 T = TypeVar("T")
 
@@ -63,8 +63,7 @@ class FileLimits:
     @classmethod
     def of_process(cls) -> FileLimits:
         """Return this process's limits as they are now."""
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return cls(descriptors=soft, maps=_map_count())
+        return cls(descriptors=descriptors_max(), maps=_map_count())
 
 
 def allow_many_files() -> FileLimits:

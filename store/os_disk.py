@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import mmap
 import os
 import platform
 import re
 import shutil
 import stat
-import struct
 import sys
 from contextlib import suppress
 from typing import BinaryIO, Final, cast
@@ -30,6 +28,18 @@ from numpy.typing import NDArray
 from ..proto.errors import DiskFailure, StoreLocked
 from .disk import Buffer, DiskUsage, Entry, Lock, Mapping, disk_errors
 from .open_files import OPEN_FILES, Descriptor, OpenFiles
+from .system import (
+    CLOSE_ON_EXEC,
+    FOLDER,
+    allocate,
+    copy_range,
+    data_extents,
+    is_locked_here,
+    lock_first_byte,
+    sync_data,
+    sync_file,
+    unlocked,
+)
 
 
 def _linux_version() -> tuple[int, ...]:
@@ -40,8 +50,6 @@ def _linux_version() -> tuple[int, ...]:
 
 #: syncfs(2), which Python does not know, where it tells of pages that could not be written: from Linux 5.8 on.
 _SYNCFS = getattr(ctypes.CDLL(None), "syncfs", None) if _linux_version() >= (5, 8) else None
-#: Linux's struct flock: type, whence, start, length, process.
-_FLOCK = "hhqqi4x"
 _CHUNK: Final = 1 << 20
 _ZEROS: Final = bytes(_CHUNK)
 _PAGE: Final = mmap.PAGESIZE
@@ -49,8 +57,6 @@ _PAGE: Final = mmap.PAGESIZE
 _SYNCED_ONE_BY_ONE_MAX: Final = 500
 #: A link that cannot be: another file system, one that knows none, too many names, not allowed.
 _NO_LINK: Final = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES)
-#: What `copy_file_range` fails with where the file system does not do it.
-_NO_RANGE: Final = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF)
 
 
 class OsDisk:
@@ -110,7 +116,7 @@ class OsDisk:
         with disk_errors("write", draft), self._opened(draft, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            sync_file(file.fileno())
         if backup is not None and self.exists(path):
             self.rename(path, backup)
         self.rename(draft, path)
@@ -119,7 +125,7 @@ class OsDisk:
     def write_private(self, path: str, data: Buffer) -> None:
         draft = f"{path}.tmp"
         with disk_errors("create", draft):
-            flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+            flags = os.O_WRONLY | os.O_CREAT | CLOSE_ON_EXEC
             os.close(self._files.attempt(lambda: os.open(draft, flags, 0o600)))
             os.chmod(draft, 0o600)  # It may be there already.
         self.write_atomically(path, data)  # Which writes into this draft.
@@ -147,12 +153,11 @@ class OsDisk:
     def sync_folder(self, path: str) -> None:
         with disk_errors("sync the folder", path):
             try:
-                flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-                fd = self._files.attempt(lambda: os.open(path or ".", flags))
+                fd = self._files.attempt(lambda: os.open(path or ".", FOLDER))
             except FileNotFoundError:
                 return  # Deleted meanwhile: nothing is left to sync.
             try:
-                os.fsync(fd)
+                sync_file(fd)
             finally:
                 os.close(fd)
 
@@ -160,8 +165,7 @@ class OsDisk:
         if _SYNCFS is None:
             return False
         try:
-            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-            fd = self._files.attempt(lambda: os.open(path, flags))
+            fd = self._files.attempt(lambda: os.open(path, FOLDER))
         except OSError:
             return False
         try:
@@ -203,24 +207,29 @@ def _entry(entry: os.DirEntry[str]) -> list[Entry]:
         return []
 
 
+def _locked(path: str) -> StoreLocked:
+    return StoreLocked(
+        f"{path} is locked by another broker: stop it, or give this one a store of its own",
+        path=path,
+    )
+
+
 class OsLock:
     """Byte 0 of the file `lock`, locked exclusively.
 
-    An open-file-description lock where the system has it: it excludes a Java broker's POSIX lock and a second
-    opening in this very process alike, and does not fall when somebody else here closes the same file.
+    It excludes a Java broker's POSIX lock and a second opening in this very process alike (system.py).
     """
 
     def __init__(self, path: str) -> None:
+        if is_locked_here(path):
+            raise _locked(path)
         with disk_errors("open", path):
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | CLOSE_ON_EXEC, 0o644)
         try:
-            _lock_first_byte(self._fd)
+            self._is_noted = lock_first_byte(self._fd)
         except (BlockingIOError, PermissionError) as error:
             os.close(self._fd)
-            raise StoreLocked(
-                f"{path} is locked by another broker: stop it, or give this one a store of its own",
-                path=path,
-            ) from error
+            raise _locked(path) from error
         try:
             with disk_errors("write", path):
                 os.pwrite(self._fd, b"lock", 0)
@@ -230,41 +239,10 @@ class OsLock:
 
     def release(self) -> None:
         if self._fd >= 0:
+            if self._is_noted:
+                unlocked(self._fd)
             os.close(self._fd)
             self._fd = -1
-
-
-def lock_is_held(path: str) -> bool:
-    """Does somebody hold the store lock at PATH? Asked without taking it, and without writing.
-
-    False for a file that is not there or may not be read, and where the system cannot tell.
-    """
-    if not hasattr(fcntl, "F_OFD_GETLK"):
-        return False
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        request = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-        answer: bytes = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, request)
-        return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
-
-
-def _lock_first_byte(fd: int) -> None:
-    if hasattr(fcntl, "F_OFD_SETLK"):
-        request = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-        try:
-            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, request)
-            return
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-    fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0, os.SEEK_SET)
 
 
 # ---------------------------------------------------------------- a file
@@ -348,7 +326,7 @@ class OsMapping:
         return descriptor
 
     def _new_descriptor(self, more_flags: int = 0) -> Descriptor:
-        flags = (os.O_RDWR if self._writable else os.O_RDONLY) | os.O_CLOEXEC | more_flags
+        flags = (os.O_RDWR if self._writable else os.O_RDONLY) | CLOSE_ON_EXEC | more_flags
         return Descriptor(self._files.attempt(lambda: os.open(self.path, flags, 0o644)))
 
     def _make_own(self) -> None:
@@ -428,7 +406,7 @@ class OsMapping:
                 self._make_own()
             descriptor = self._opened()
             with disk_errors("allocate room in", self.path):
-                os.posix_fallocate(descriptor.number, at, size)
+                allocate(descriptor.number, at, size)
 
     def zero(self, at: int, size: int) -> None:
         for start, end in self._data(at, at + size):
@@ -498,7 +476,7 @@ class OsMapping:
             descriptor = self._to_sync()
         if descriptor is not None:
             with disk_errors("sync", self.path):
-                os.fdatasync(descriptor.number)
+                sync_data(descriptor.number)
 
     def _to_sync(self) -> Descriptor | None:
         """Return a descriptor for this once; None if the owner closed the file, for he syncs before."""
@@ -521,30 +499,6 @@ class OsMapping:
             files.remove(self)
 
 
-def data_extents(fd: int, at: int, end: int) -> list[tuple[int, int]]:
-    """Return the parts of [AT, END) of the file FD that may hold something other than zeros, in order."""
-    extents = []
-    while at < end:
-        start, stop = _next_data(fd, at, end)
-        if start < stop:
-            extents.append((start, stop))
-        at = stop
-    return extents
-
-
-def _next_data(fd: int, at: int, end: int) -> tuple[int, int]:
-    """Return the first data extent in [AT, END); an empty one at END if all the rest is a hole."""
-    try:
-        start = os.lseek(fd, at, os.SEEK_DATA)
-    except OSError as error:
-        if error.errno == errno.ENXIO:
-            return end, end
-        return at, end  # A file system that knows no holes: everything may be data.
-    if start >= end:
-        return end, end
-    return start, min(os.lseek(fd, start, os.SEEK_HOLE), end)
-
-
 # ---------------------------------------------------------------- copies of files
 
 
@@ -565,15 +519,15 @@ def copy_file(source: str, target: str, size: int | None = None, *, sync: bool =
 
     Waits for the device, unless SYNC is false. What is behind SIZE reads as zeros in the copy.
     """
-    reader = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+    reader = os.open(source, os.O_RDONLY | CLOSE_ON_EXEC)
     try:
-        writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | CLOSE_ON_EXEC, 0o644)
         try:
             length = os.fstat(reader).st_size
             os.ftruncate(writer, length)
             _copy_data(reader, writer, length if size is None else min(size, length))
             if sync:
-                os.fsync(writer)
+                sync_file(writer)
         finally:
             os.close(writer)
     finally:
@@ -581,27 +535,13 @@ def copy_file(source: str, target: str, size: int | None = None, *, sync: bool =
 
 
 def _copy_data(reader: int, writer: int, end: int) -> None:
-    at = 0
-    while at < end:
-        try:
-            start = os.lseek(reader, at, os.SEEK_DATA)
-            stop = os.lseek(reader, start, os.SEEK_HOLE)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                return
-            start, stop = at, end  # A file system that knows no holes.
-        at = min(stop, end)
-        _copy_range(reader, writer, min(start, end), at)
+    for start, stop in data_extents(reader, 0, end):
+        _copy_range(reader, writer, start, stop)
 
 
 def _copy_range(reader: int, writer: int, at: int, end: int) -> None:
     while at < end:
-        try:
-            count = os.copy_file_range(reader, writer, end - at, at, at)
-        except OSError as error:
-            if error.errno not in _NO_RANGE:
-                raise
-            count = 0
+        count = copy_range(reader, writer, end - at, at)
         if not count:
             data = os.pread(reader, min(_CHUNK, end - at), at)
             if not data:
@@ -644,9 +584,9 @@ def sync_tree(root: str) -> None:
         return
     for folder, _, names in folders:
         for name in names:
-            fd = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(os.path.join(folder, name), os.O_RDONLY | CLOSE_ON_EXEC)
             try:
-                os.fsync(fd)
+                sync_file(fd)
             finally:
                 os.close(fd)
         sync_folder(folder)
@@ -655,8 +595,8 @@ def sync_tree(root: str) -> None:
 
 def sync_folder(path: str) -> None:
     """Wait until the names in the folder PATH are on the device."""
-    fd = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY)
+    fd = os.open(path or ".", FOLDER)
     try:
-        os.fsync(fd)
+        sync_file(fd)
     finally:
         os.close(fd)

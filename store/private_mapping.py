@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from .disk import Buffer, Disk
 from .open_files import OPEN_FILES, OpenFiles
-from .os_disk import data_extents
+from .system import data_extents
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +21,8 @@ _FETCH = 8 << 20
 _SEEN_MAX = 8192
 #: MAP_NORESERVE, which Python 3.11 does not name: a private gigabyte needs no swap behind it.
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
-_PRIVATE = mmap.MAP_PRIVATE | _NO_RESERVE
+#: Windows has no such maps: what reads stores does not run there, but is imported.
+_PRIVATE = getattr(mmap, "MAP_PRIVATE", 0) | _NO_RESERVE
 
 
 class PrivateMapping:

@@ -24,7 +24,6 @@ from ..proto.tls import TLS_VARIABLES
 from .options import READY
 
 _STOP_S: Final = 30.0
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 class ServerProcess:
@@ -149,7 +148,7 @@ def _free_ports(arguments: Sequence[str]) -> list[str]:
 def cpu_seconds(pid: int) -> float:
     """Return user and system time of process PID, all threads."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def rss_bytes(pid: int) -> int:

@@ -15,11 +15,15 @@ import contextlib
 import errno
 import logging
 import os
-import resource
 import socket
 from typing import Any, Final
 
 from .errors import CannotListen
+
+try:
+    import resource
+except ImportError:  # Windows.
+    resource = None  # type: ignore[assignment]
 
 logger = logging.getLogger(__name__)
 
@@ -32,18 +36,30 @@ _WILDCARDS: Final = ("", "0.0.0.0", "::")
 
 #: Descriptors that are neither files nor connections: the event loop, listening, standard streams, locks.
 _DESCRIPTORS_KEPT: Final = 64
+_DESCRIPTORS_OF_WINDOWS: Final = 512
+_DESCRIPTORS_OF_MACOS: Final = 10_240
 
 
 def raise_descriptor_limit() -> int:
     """Raise this process's limit of open files (RLIMIT_NOFILE) as far as it may; return it."""
+    if resource is None:
+        return _DESCRIPTORS_OF_WINDOWS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
+    for wanted in (
+        hard,
+        _DESCRIPTORS_OF_MACOS,
+    ):  # macOS says that there is no limit, and takes less.
+        with contextlib.suppress(OSError, ValueError):
+            if soft != wanted:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            return wanted
+    return soft
 
 
 def connections_fitting(wanted: int) -> int:
     """Return how many connections, up to WANTED, this process may have: of its descriptors files take half."""
+    if resource is None:
+        return wanted  # Sockets are no descriptors there.
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(1, min(wanted, soft // 2 - _DESCRIPTORS_KEPT))
 

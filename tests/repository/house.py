@@ -50,10 +50,10 @@ TOPIC: Final = "T"
 _READERS: Final = {
     "Struct", "unpack", "unpack_from", "iter_unpack", "pack_into", "frombuffer", "dtype",
 }  # fmt: skip
-#: Where formats are that are not the store's: transports, what a program prints, and the parser of SQL.
+#: Where formats are that are not the store's: transports, what a program prints, the parser of SQL, and the system's.
 _OTHER_FORMATS: Final = (
     "proto/http2", "proto/grpc", "proto/rpc", "proto/remoting/", "proto/services", "broker/", "client/", "tools/bench/",
-    "tools/demo/",
+    "tools/demo/", "store/system.py",
 )  # fmt: skip
 #: HTTP/2 and gRPC: what speaks them, and what servers and clients know of them.
 _RPC: Final = (

@@ -17,8 +17,9 @@ import pytest
 
 from pocketmq.proto.errors import DiskFailure, StoreFull, StoreLocked
 from pocketmq.store.disk import Disk, DiskUsage
-from pocketmq.store.os_disk import OsDisk, lock_is_held
+from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.overlay_disk import OverlayDisk
+from pocketmq.store.system import lock_is_held
 
 
 @pytest.fixture(params=["real", "overlay"])

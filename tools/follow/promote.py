@@ -41,8 +41,8 @@ from ...store.format.state_tables import (
 )
 from ...store.format.timers import RECORD_SIZE
 from ...store.message_store import MessageStore
-from ...store.os_disk import lock_is_held
 from ...store.state_files import StateFile
+from ...store.system import lock_is_held
 from .master import JavaMaster
 from .note import FollowNote, note_path, read_note
 

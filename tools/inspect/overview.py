@@ -28,9 +28,9 @@ from ...store.format.replica_files import EPOCHS_FILE
 from ...store.format.timers import WHEEL_SIZE
 from ...store.listing import FileRow, RowFile
 from ...store.log_view import Gap, LogWalk
-from ...store.os_disk import lock_is_held
 from ...store.queue_view import QueueExtent, QueueView
 from ...store.state_files import BROKEN_FOLDER
+from ...store.system import lock_is_held
 from ...store.view import QUEUE_FOLDERS, QueueFolder, StoreView
 from .document import checkpoint
 from .record_rows import Row, record_rows
