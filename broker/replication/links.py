@@ -185,7 +185,10 @@ class FollowerLink:
     def go_on(self) -> None:
         """Send what there is, as far as it may be sent: a frame now, and others after all that waits for this loop."""
         if self._planned is None and self._next is not None and self._next < self._view.end_offset:
+            is_idle = self._next == self._acknowledged
             self._send_next()
+            if is_idle:  # Somebody waits for this alone; what follows leaves with what its turn brings besides.
+                self._stream.write_now()
 
     def _send_next(self) -> None:
         self._planned = None
@@ -266,6 +269,8 @@ class MasterLink:
         self._news = asyncio.Event()
         #: The stream, while the master is connected.
         self._call: StreamCall | None = None
+        #: What follows a frame waits for this.
+        self._busy: Awaitable[None] | None = None
         #: Something waits for a window.
         self._is_writing = False
         self._is_closed = False
@@ -327,10 +332,12 @@ class MasterLink:
             self._call = call
             writing = asyncio.get_running_loop().create_task(self._write(call))
             self._user.connected(self.master, self.number)
+            call.hear(self._came)
             while (frame := await call.read()) is not EOF:
-                busy = self._user.reply_came(self.number, frame)
-                if busy is not None:
-                    await busy
+                await self._free()
+                self._came(frame)
+                await self._free()
+                call.hear(self._came)
         except CallFailed as failure:
             return failure.details()
         finally:
@@ -339,6 +346,21 @@ class MasterLink:
             if writing is not None:
                 writing.cancel()
         return "the master ended the stream"
+
+    def _came(self, frame: pb.FollowReply) -> None:
+        """Hand over FRAME, mostly in the turn that brings it: sends wait for its ack. What follows one for which
+        something blocks waits to be read."""
+        if self._call is None or self._is_closed:
+            return
+        self._busy = self._user.reply_came(self.number, frame)
+        if self._busy is not None:
+            self._call.hear(None)
+
+    async def _free(self) -> None:
+        """Return once nothing blocks."""
+        if self._busy is not None:
+            await self._busy
+            self._busy = None
 
     async def _write(self, call: StreamCall) -> None:
         while True:

@@ -126,8 +126,11 @@ class StreamCall(Protocol):
         """Return the next message, or `EOF`. Raises CallFailed."""
         ...
 
-    def hear(self, take: Callable[[Any], None]) -> None:
-        """Have TAKE called with each message as it comes, from the first on: `read` tells of the end."""
+    def hear(self, take: Callable[[Any], None] | None) -> None:
+        """Have TAKE called with each message as it comes, once those before are read; None: they wait to be read.
+
+        `read` tells of the end.
+        """
         ...
 
     def __aiter__(self) -> AsyncIterator[Any]:

@@ -341,7 +341,7 @@ class ClientStreamCall(ClientCall):
     def _on_message(self, message: bytes) -> None:
         if self.status is not None:
             return
-        if self._take is not None:
+        if self._take is not None and not self._unread:
             self._take(decoded(self._deserialize, message))
             return
         self._unread.append(message)
@@ -424,8 +424,7 @@ class ClientStreamCall(ClientCall):
             raise too_large(len(data), self._limits).failure()
         return with_prefix(data)
 
-    def hear(self, take: Callable[[Any], None]) -> None:
-        assert not self._unread, "nothing came yet"
+    def hear(self, take: Callable[[Any], None] | None) -> None:
         self._take = take
 
     async def done_writing(self) -> None:

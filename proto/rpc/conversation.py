@@ -58,6 +58,7 @@ class ServerConversation:
         touch: Callable[[], None],
         break_off: Callable[[], None] | None = None,
         *,
+        write_now: Callable[[], None] = lambda: None,
         is_secure: bool = False,
         certificate_names: Sequence[str] = (),
     ) -> None:
@@ -71,6 +72,7 @@ class ServerConversation:
         self.is_secure = is_secure
         self.certificate_names = certificate_names
         self.touch = touch
+        self.write_now = write_now
         self._calls: dict[int, OpenCall] = {}
         #: Requests that are not whole, and since when.
         self._half: dict[OpenCall, int] = {}

@@ -151,6 +151,10 @@ class Stream(CallContext):
         for `drained()` between messages. A queue of `Limits.queue_bytes_max` fails the stream with ResourceExhausted.
         """
 
+    def write_now(self) -> None:
+        """Have what was sent leave in this turn of the loop, if the carrier can; else it does in the next, with others."""
+        return
+
     @abstractmethod
     def finish(self) -> None:
         """End the stream well, once what was sent has left."""

@@ -63,6 +63,8 @@ class Peer(Protocol):
     certificate_names: Sequence[str]
     #: Has what was answered taken to the socket.
     touch: Callable[[], None]
+    #: Has it leave in this very turn.
+    write_now: Callable[[], None]
     succeeded: int
     failed: int
 
@@ -637,6 +639,9 @@ class ServerStreamCall(RequestContext, Stream):
                 )
             )
         self._conversation.touch()
+
+    def write_now(self) -> None:
+        self._conversation.write_now()
 
     def _send_head(self) -> None:
         self._has_head = True

@@ -311,6 +311,7 @@ class ServerLink(asyncio.BufferedProtocol):
             self.peer,
             self.touch,
             partial(self.abort, "not reading"),
+            write_now=self.write_now,
             is_secure=self._wire.is_secure,
             certificate_names=self._wire.certificate_names,
         )
@@ -361,6 +362,13 @@ class ServerLink(asyncio.BufferedProtocol):
         elif not self._is_dirty:
             self._is_dirty = True
             self._server.loop.call_soon(self.flush)
+
+    def write_now(self) -> None:
+        """Write what may leave in this turn; whom that concerns hears in the next one, by the flush that is to come."""
+        if not self._is_handling and self._is_dirty and not self._transport.is_closing():
+            assert self._http2 is not None
+            if data := self._http2.take():
+                self._wire.write(data)
 
     def flush(self) -> None:
         """Write what there is to write."""

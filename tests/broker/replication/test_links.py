@@ -56,6 +56,8 @@ class Follower:
         self.frames: list[tuple[int, int]] = []
         self._log = log
         self.has = 0
+        #: How much had been sent when it was to leave at once.
+        self.written_now: list[int] = []
 
     def send(self, message: pb.FollowReply) -> None:
         size = len(message.bytes.data)
@@ -63,6 +65,9 @@ class Follower:
             self.has += size
             self.frames.append((self._log.now_ms(), size))
             asyncio.get_running_loop().call_soon(self._acknowledge, self.has)
+
+    def write_now(self) -> None:
+        self.written_now.append(self.has)
 
     def _acknowledge(self, written: int) -> None:
         ack = pb.FollowAck(epoch=1, written=written)
@@ -154,5 +159,20 @@ def test_who_is_in_sync_gets_all_that_is_appended_in_the_same_turn() -> None:
             log.end_offset += size
             follower.link.go_on()
             assert follower.has == log.end_offset
+
+    story(tell, 0)
+
+
+def test_what_follows_an_acknowledged_log_leaves_at_once_and_the_rest_with_its_turn() -> None:
+    async def tell(log: Log, follower: Follower) -> None:
+        log.in_sync = True
+        follower.link.stream_from(0)
+        for _ in range(3):
+            log.end_offset += 100
+            follower.link.go_on()
+        await asyncio.sleep(0.001)
+        log.end_offset += 100
+        follower.link.go_on()
+        assert follower.written_now == [100, 400]
 
     story(tell, 0)

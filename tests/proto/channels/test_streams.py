@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -246,6 +247,32 @@ async def test_who_hears_messages_as_they_come_has_all_before_the_end_is_read(
 
         assert await call.read() is EOF
         assert heard == list(range(100))
+
+
+async def test_what_comes_while_nobody_hears_is_read_before_more_is_heard(
+    dialling: Dialling,
+) -> None:
+    async with dialling() as (_, channel):
+        call = echo(channel)()
+        came: list[int] = []
+
+        def hear(reply: Any) -> None:
+            came.append(reply.run_id)
+            if reply.run_id % 10 == 9:
+                call.hear(None)
+
+        call.hear(hear)
+        for number in range(100):
+            await call.write(RUN(run_id=number))
+        await call.done_writing()
+        read = 0
+        while (reply := await call.read()) is not EOF:
+            came.append(reply.run_id)
+            read += 1
+            call.hear(hear)
+
+    assert came == list(range(100))
+    assert read
 
 
 async def test_who_hears_messages_reads_the_error_that_ends_them(dialling: Dialling) -> None:
