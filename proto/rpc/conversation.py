@@ -50,7 +50,7 @@ NO_CALLS: Final[dict[str, Any]] = {"calls_begun": 0, "calls_succeeded": 0, "call
 class ServerConversation:
     """All calls of one connection."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (what the link does for it)
         self,
         connection: ServerConnection,
         served: Served,

@@ -152,7 +152,7 @@ class Stream(CallContext):
         """
 
     def write_now(self) -> None:
-        """Have what was sent leave in this turn of the loop, if the carrier can; else it does in the next, with others."""
+        """Have what was sent leave in this turn of the loop, if the carrier can; else it leaves in the next one."""
         return
 
     @abstractmethod
