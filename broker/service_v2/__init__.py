@@ -13,7 +13,8 @@
     QueryOffset                                     pulling
     SyncLiteSubscription                            subscriptions
 
-    service      puts the methods together; errors as clients get them;  latencies: how long each call takes
+    service      puts the methods together; errors as clients get them; how long each call takes
+    permissions  what each call needs of a user, and how one that is refused is answered
     sessions     who is connected;  subscriptions: what each wants, all of a group the same
     messages     from message to record and back;  checks: names and limits of what is asked
     measurements what clients measure, by services of other names
