@@ -39,6 +39,8 @@ Section = TypeVar("Section", bound=Dataclass)
 Lines = Mapping[tuple[str, ...], int]
 
 _DEPTH_MAX: Final = 3  # a section, its key, a key of that mapping; an alias could go round for ever
+#: What PyYAML raises for `2026-13-45`, `!!int x`, `!!bool x`, `!!timestamp x` and the like.
+_VALUE_ERRORS: Final = (ValueError, LookupError, AttributeError, ArithmeticError)
 _WORDS: Final[dict[type, str]] = {
     bool: "true or false",
     int: "a whole number",
@@ -217,12 +219,15 @@ def _plain(value: object, kind: type, where: str) -> Any:
 
 
 def read_yaml(text: str, name: str) -> dict[str, Any]:
-    """Return the mapping that TEXT, of the file NAME, is; raise ConfigError, for keys that stand twice too."""
-    return _read_yaml(text, name)[0] if text else {}
+    """Return the mapping that TEXT, of the file NAME, is; raise ConfigError, for keys that stand twice too.
+
+    The file holds secrets: the error shows nothing of it but keys.
+    """
+    return _read_yaml(text, name, secret=True)[0] if text else {}
 
 
-def _read_yaml(text: str, name: str) -> tuple[dict[str, Any], Lines]:
-    """Return the document and the line of each section and key."""
+def _read_yaml(text: str, name: str, *, secret: bool = False) -> tuple[dict[str, Any], Lines]:
+    """Return the document and the line of each section and key. SECRET: errors show no values."""
     import yaml  # here, because a process without a configuration file need not pay for it
 
     try:
@@ -235,11 +240,20 @@ def _read_yaml(text: str, name: str) -> tuple[dict[str, Any], Lines]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = name if mark is None else f"{name}:{mark.line + 1}"
-        raise ConfigError(f"{where}: not YAML: {error.problem}", file=name) from None
+        problem = "put texts with other signs in quotes" if secret else error.problem
+        raise ConfigError(f"{where}: not YAML: {problem}", file=name) from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{name}: not YAML: {str(error).splitlines()[0]}", file=name) from None
+    except RecursionError:
+        raise ConfigError(f"{name}: its mappings and lists lie too deep", file=name) from None
+    except _VALUE_ERRORS:
+        raise ConfigError(
+            f"{name}: a value looks like a date or a number and is none: put it in quotes",
+            file=name,
+        ) from None
     if not isinstance(document, dict):
-        raise ConfigError(f"{name}: sections are wanted, not {_shown(document)}", file=name)
+        found = type(document).__name__ if secret else _shown(document)
+        raise ConfigError(f"{name}: sections are wanted, not {found}", file=name)
     return document, lines
 
 

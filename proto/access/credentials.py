@@ -37,16 +37,33 @@ def read_secret(user: str, text: str) -> str:
                 field="secret",
             )
         return found
-    return read_secret_file(Path(rest).expanduser(), f"users.{user}.secret")
+    return read_secret_file(rest, f"users.{user}.secret")
 
 
-def read_secret_file(path: Path, where: str) -> str:
+def read_secret_file(path: str, where: str) -> str:
     """Return the first line of the file at PATH; raise ConfigError, which says WHERE it is asked for."""
     try:
-        content = read_private(path, _SECRET_BYTES_MAX)
+        content = read_private(own_path(path), _SECRET_BYTES_MAX)
         return content.partition("\n")[0].strip("\r")
     except ConfigError as error:
         raise ConfigError(f"{where}: {error.message}", **error.details) from None
+
+
+def own_path(text: str | Path) -> Path:
+    """Return the path that TEXT, of an operator, says; `~` is a home. Raises ConfigError."""
+    try:
+        found = Path(text).expanduser()
+        if b"\0" not in os.fsencode(found):
+            return found
+    except (
+        RuntimeError,
+        ValueError,
+    ):  # There is no such home; the file system has no such characters.
+        pass
+    shown = ascii(str(text))[:80]
+    raise ConfigError(
+        f"{shown} is no path: it has no such home, or signs that no path has", file=shown
+    )
 
 
 def read_private(path: Path, bytes_max: int) -> str:
@@ -85,7 +102,7 @@ def own_credentials(
         secret = environment.get("POCKETMQ_SECRET", "")
         file = environment.get("POCKETMQ_SECRET_FILE", "")
         if not secret and file:
-            secret = read_secret_file(Path(file).expanduser(), "POCKETMQ_SECRET_FILE")
+            secret = read_secret_file(file, "POCKETMQ_SECRET_FILE")
     if not user and not secret:
         return None
     if not user or not secret:

@@ -15,6 +15,7 @@ import contextlib
 import logging
 import os
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..configuration import read_yaml
 from ..errors import ConfigError
-from .credentials import own_credentials, read_private, read_secret
+from .credentials import own_credentials, own_path, read_private, read_secret
 from .guard import AUDIT, Audit, Guard
 from .users import UserEntry, Users, read_users
 
@@ -42,7 +43,7 @@ class UserFile:
     """The file of users at PATH."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path).expanduser()
+        self.path = own_path(path)
 
     def read(self) -> dict[str, UserEntry]:
         """Return the users in it, by name. Raises ConfigError."""
@@ -153,16 +154,23 @@ class WatchedUsers:
             if self._asked.is_set() or mark != self._mark:
                 self._asked.clear()
                 self._mark = mark
-                await self._read_again()
+                try:
+                    await self._read_again()
+                except ConfigError as error:
+                    self._not_reloaded(error.message)
+                except (
+                    Exception
+                ) as bug:  # The edge: it goes on watching. What the bug says may hold a secret.
+                    self._not_reloaded(f"internal error: {type(bug).__name__}")
+                    logger.error("%s", "".join(traceback.format_tb(bug.__traceback__)))
+
+    def _not_reloaded(self, reason: str) -> None:
+        logger.error("users not reloaded reason=%s", reason)
+        self._audit.changed("users not reloaded", reason=reason)
 
     async def _read_again(self) -> None:
-        """Take what the file says now; what cannot be used changes nothing, and is logged."""
-        try:
-            entries, users = await asyncio.to_thread(self._loaded)
-        except ConfigError as error:
-            logger.error("users not reloaded reason=%s", error.message)
-            self._audit.changed("users not reloaded", reason=error.message)
-            return
+        """Take what the file says now; what cannot be used changes nothing. Raises ConfigError."""
+        entries, users = await asyncio.to_thread(self._loaded)
         before, self._entries = self._entries, entries
         self.guard.replace(users)
         changes = list(_changes(before, entries))

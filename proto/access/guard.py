@@ -91,7 +91,10 @@ class Guard:
         """Ask USERS from now on."""
         self.users = users
         for receiver in list(self._open):
-            receiver.look_again()
+            try:
+                receiver.look_again()
+            except Exception:  # The edge: the others are asked as well.
+                logger.exception("an open stream was not ended")
 
     # --- who, and whether
 
@@ -316,6 +319,8 @@ class _GuardedReceiver:
                 return
         except PocketMQError as error:
             self._guard.denied(self._method, self._stream, error)
+        except Exception:  # The edge: what is not known to be allowed is not.
+            logger.exception("asking an open stream again failed path=%s", self._method.path)
         self._guard.note(self, is_open=False)
         self._stream.fail(
             Disconnected("what the user of this stream may do has changed: connect again")

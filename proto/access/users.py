@@ -106,7 +106,7 @@ class UserEntry:
 def check_name(name: str) -> None:
     """Raise ConfigError unless NAME can be a user's."""
     bad = next((one for one in name if one in "/," or one.isspace() or not one.isprintable()), None)
-    if not name or len(name.encode()) > NAME_LENGTH_MAX or bad is not None:
+    if bad is not None or not 0 < len(name.encode()) <= NAME_LENGTH_MAX:
         found = f"has {bad!r}" if bad is not None else f"has {len(name.encode())} bytes"
         raise ConfigError(
             f"users: the name {name[:40]!r} {found}: a user has 1 to {NAME_LENGTH_MAX} bytes, without blanks, / and ,",
@@ -125,6 +125,8 @@ def check_secret(user: str, secret: str) -> None:
             limit=SECRET_LENGTH_MAX,
             value=len(secret),
         )
+    if any("\ud800" <= one <= "\udfff" for one in secret):
+        raise ConfigError(f"users.{user}.secret: it is not UTF-8", field="secret")
 
 
 # --- the document
@@ -217,12 +219,13 @@ def _mapping(value: object, where: str, known: Iterable[str]) -> Mapping[str, An
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise ConfigError(f"{where}: keys with values are wanted, not {str(value)[:40]!r}")
+        raise ConfigError(f"{where}: keys with values are wanted, not {type(value).__name__}")
     for key in value:
         if key not in known:
-            raise ConfigError(
-                f"{where}.{key}: no such key{nearest(key, known)}", field=str(key)[:40]
-            )
+            hint = nearest(key, known)
+            # `{text}` is a key to YAML: one that is like none is not shown, it may be a secret.
+            shown = f".{key}: no such key" if "did you mean" in hint else ": a key is unknown"
+            raise ConfigError(f"{where}{shown}{hint}")
     return value
 
 
@@ -230,7 +233,7 @@ def _texts(value: object, where: str, count_max: int) -> list[str]:
     """Return the texts in VALUE: a list of them, one with commas between, or nothing."""
     found = value.split(",") if isinstance(value, str) else value or []
     if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-        raise ConfigError(f"{where}: a list of texts is wanted, not {str(value)[:40]!r}")
+        raise ConfigError(f"{where}: a list of texts is wanted, not {type(value).__name__}")
     if len(found) > count_max:
         raise ConfigError(
             f"{where}: {len(found)} are more than {count_max}", limit=count_max, value=len(found)

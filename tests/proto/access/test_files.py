@@ -100,6 +100,36 @@ def test_own_credentials_come_whole_or_not_at_all(tmp_path: Path) -> None:
             own_credentials(partial)
 
 
+DEEP = "users: " + "[" * 2_000 + "]" * 2_000
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("users:\n  alice: {secret: 2026-13-45}", "looks like a date or a number"),
+        ("users:\n  alice: {secret: !!bool s3cret}", "looks like a date or a number"),
+        ("users:\n  alice: {secret: file:~nosuchuser/s}", "is no path"),
+        ('users:\n  alice: {secret: "file:a\\0b"}', "is no path"),
+        ('users:\n  alice: {secret: "a\\ud800b"}', "it is not UTF-8"),
+        ('users:\n  "a\\ud800b": {secret: s}', "a user has 1 to 255 bytes"),
+        (DEEP, "too deep"),
+        ("users:\n  alice: s3cret", "users.alice: keys with values are wanted, not str"),
+        ("users:\n  alice: {q9z9}", "users.alice: a key is unknown; known are"),
+        ("users:\n  alice:\n    secret: *s3cret", ":3: not YAML"),
+        ("s3cret", "sections are wanted, not str"),
+    ],
+)
+def test_whatever_the_file_holds_the_error_is_of_the_configuration_and_tells_no_secret(
+    tmp_path: Path, text: str, told: str
+) -> None:
+    file = file_of(tmp_path)
+    file.path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        WatchedUsers(str(file.path), lambda: 0, plaintext=False)
+    assert told in caught.value.message
+    assert not any(secret in str(caught.value) for secret in ("s3cret", "q9z9"))
+
+
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not condition():  # noqa: ASYNC110  (what is waited for has no event)
@@ -136,6 +166,35 @@ async def test_a_watched_file_is_read_again_and_its_changes_are_told(
     for event in ("user created", "user changed", "user deleted", "users reloaded"):
         assert f'"event": "{event}"' in told
     assert "secret" not in told
+
+
+async def test_a_bug_while_the_file_is_read_ends_no_watching(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    file = file_of(tmp_path, "alice")
+    watched = WatchedUsers(str(file.path), lambda: 0, plaintext=False, write=lines.append)
+
+    said = "s3cret"
+
+    def broken(*_: object) -> None:
+        raise TypeError(said)
+
+    watched.start()
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr("pocketmq.proto.access.files.read_users", broken)
+            watched.reload()
+            await until(lambda: bool(lines))
+        assert "internal error: TypeError" in lines[0]
+        assert watched.guard.users.find("alice") is not None
+        file_of(tmp_path, "bob")
+        watched.reload()
+        await until(lambda: watched.guard.users.find("bob") is not None)
+    finally:
+        await watched.stop()
+    assert "users not reloaded" in caplog.text
+    assert said not in caplog.text + "".join(lines)
 
 
 async def test_a_change_is_seen_without_being_told_of(tmp_path: Path) -> None:
