@@ -152,7 +152,8 @@ class ClientLink(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._look_later.cancel()
         reason = self._reason or (reason_of(exc) if exc is not None else "the server closed it")
-        if exc is None and not (self._ready.done() or self._is_secure or self._has_heard):
+        said_nothing = exc is None or isinstance(exc, ConnectionResetError)
+        if said_nothing and not (self._ready.done() or self._is_secure or self._has_heard):
             reason += " without a word: does it take TLS alone?"
         if not self._ready.done():
             # A server that wants another certificate says so when this side takes the handshake for over (TLS 1.3).

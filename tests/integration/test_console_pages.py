@@ -32,6 +32,7 @@ PATHS = (
 _ARGUMENTS = (
     "--no-sandbox",
     "--disable-gpu",
+    "--disable-dev-shm-usage",
     "--disable-quic",
     "--no-first-run",
     "--disable-background-networking",

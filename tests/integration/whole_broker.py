@@ -46,7 +46,7 @@ async def serving(store: StoreConfig) -> AsyncIterator[tuple[str, Broker]]:
     config = broker_config(port=0, nameservers=(server.address,))
     broker = Broker.build(config, store, disk=OsDisk(), clock=SystemClock())
     await broker.start()
-    assert await broker.registered(10)
+    assert await broker.registered(60)
     try:
         yield server.address, broker
     finally:

@@ -12,7 +12,9 @@ import click
 
 from ...proto.errors import Disconnected
 
-_TIMEOUT_S: Final = 5
+_TIMEOUT_S: Final = 30
+#: On this machine, whatever proxy the environment names.
+_DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @click.command()
@@ -28,7 +30,7 @@ def console(broker: str, *, no_browser: bool) -> None:
     """Show the console of the broker on this machine in a browser."""
     address = f"http://{broker}/"
     try:
-        with urllib.request.urlopen(f"{address}api/session", timeout=_TIMEOUT_S) as answer:
+        with _DIRECT.open(f"{address}api/session", timeout=_TIMEOUT_S) as answer:
             json.load(answer)
     except urllib.error.HTTPError as error:
         told = json.loads(error.read() or b"{}").get("message", error.reason)

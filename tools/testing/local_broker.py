@@ -276,7 +276,7 @@ class _Kit:
             lines.append(f"topics: {', '.join(others[:_SHOWN_MAX]) or 'none'}")
         return lines
 
-    async def wait_consumed(self, group: str, *, timeout_s: float = 10.0) -> None:
+    async def wait_consumed(self, group: str, *, timeout_s: float = 60.0) -> None:
         """Return once GROUP reads a topic and has finished all that lies in its topics.
 
         What failed and waits for its retry counts as finished until it comes again. Raises RequestTimeout, which shows

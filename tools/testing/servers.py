@@ -53,7 +53,8 @@ _BROKER: Final[Mapping[str, Any]] = {
 #: Below those that connections take.
 _PORTS: Final = (11_000, 32_000)
 _PORT_TRIES: Final = 100
-_REGISTER_TIMEOUT_S: Final = 10.0
+_COPY_TRIES: Final = 20
+_REGISTER_TIMEOUT_S: Final = 60.0
 _STOP_GRACE_S: Final = 0.2
 _BOOLEANS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
@@ -194,7 +195,7 @@ class ServersHere:
         killed = self.store
         self._kills += 1
         self.store = killed.with_name(f"store-{self._kills}")
-        shutil.copytree(killed, self.store, copy_function=_copy_sparse)
+        _copy_store(killed, self.store)
         await self._stop_broker()
         shutil.rmtree(killed)
 
@@ -268,6 +269,18 @@ def free_port() -> int:
             tried.bind(("127.0.0.1", port))
             return port
     raise PocketMQError(f"none of {_PORT_TRIES} ports from {_PORTS[0]} to {_PORTS[1]} is free")
+
+
+def _copy_store(source: Path, target: Path) -> None:
+    """Copy a store that is not quiet yet: again where a file was replaced meanwhile."""
+    for tries_left in range(_COPY_TRIES, -1, -1):
+        try:
+            shutil.copytree(source, target, copy_function=_copy_sparse)
+            return
+        except OSError:  # shutil.Error is one.
+            if not tries_left:
+                raise
+            shutil.rmtree(target, ignore_errors=True)
 
 
 def _copy_sparse(source: str, target: str) -> None:

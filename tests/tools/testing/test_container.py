@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from pocketmq.tools.settings import load_settings
 
 from ...repository.source_tree import ROOT
 
+if os.environ.get("CI"):
+    assert find_spec("testcontainers"), "CI has what the dev group names"
 container = pytest.importorskip("testcontainers.core.container")
 
 

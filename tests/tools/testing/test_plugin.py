@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -47,18 +48,21 @@ def run(folder: Path, **files: str) -> tuple[int, str]:
             "pocketmq.tools.testing",
             "-p",
             "no:cacheprovider",
+            "--color=no",
             "-v",
         ],
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=240,
+        env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
+        timeout=600,
         check=False,
     )
     return done.returncode, done.stdout + done.stderr
 
 
 @pytest.mark.processes
+@pytest.mark.timeout(660)
 def test_every_example_of_the_guide_passes_and_what_is_wrong_is_told(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
     files = {f"test_{number}": block for number, block in enumerate(blocks)}

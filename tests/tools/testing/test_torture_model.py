@@ -219,8 +219,9 @@ def label_of(message: v2.Message) -> str:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110  (of what answers a call when its time has come)
-        await asyncio.sleep(0.001)
+    async with asyncio.timeout(120):
+        while not condition():  # noqa: ASYNC110  (of what answers a call when its time has come)
+            await asyncio.sleep(0.001)
 
 
 @pytest.fixture(autouse=True)
@@ -235,6 +236,7 @@ def quick_acknowledgements(monkeypatch: pytest.MonkeyPatch) -> None:
     script=st.lists(steps, min_size=5, max_size=30),
 )
 @settings(max_examples=30)
+@pytest.mark.timeout(900)
 def test_clients_see_nothing_that_at_least_once_forbids(
     plan: dict[str, float], seed: int, ordered: bool, script: list[tuple[str, Any]]
 ) -> None:
