@@ -20,6 +20,8 @@ BODY_BYTES_MAX: Final = 1024 * 1024
 _HEAD_END: Final = b"\r\n\r\n"
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _LINE: Final = re.compile(r"([A-Z]{1,16}) ([!-~]{1,4096}) HTTP/1\.([01])", re.ASCII)
+#: A target that is a whole address: servers have to take it, and its host instead of the field's.
+_ADDRESS: Final = re.compile(r"(?i:https?)://([^/?#@]+)([/?].*)?")
 _VALUE: Final = re.compile(r"[\t -~\x80-\xff]*")
 
 
@@ -90,6 +92,11 @@ class RequestReader:
             headers[name] = f"{headers[name]}, {value}" if name in headers else value
         if minor == "1" and not headers.get("host"):
             raise HttpRefused(400, "the request names no host")
+        if address := _ADDRESS.fullmatch(target):
+            headers["host"], target = address.groups("")
+            target = target if target.startswith("/") else f"/{target}"
+        if not target.startswith("/"):
+            raise HttpRefused(400, "the target of the request does not begin with a slash")
         if "transfer-encoding" in headers:
             raise HttpRefused(501, "bodies in chunks are not taken: send a Content-Length")
         keep = "close" not in headers.get("connection", "").lower() and minor == "1"

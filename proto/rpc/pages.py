@@ -43,8 +43,8 @@ class PageRequest(NamedTuple):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The names between the path's slashes."""
-        return tuple(unquote(part) for part in self.path.split("/")[1:])
+        """The names between the path's slashes, at least one."""
+        return tuple(unquote(part) for part in self.path.removeprefix("/").split("/"))
 
     @property
     def query(self) -> dict[str, str]:
@@ -70,12 +70,13 @@ class Shown(NamedTuple):
 Page = Callable[[PageRequest], Awaitable[Shown]]
 
 
-#: Pages of one server that are made at once in HTTP/2, and requests with a body in HTTP/1.1; further ones are asked to
-#: come again.
+#: Pages of one server that are made at once, and bodies that come at once in HTTP/1.1; further ones are asked to come
+#: again.
 PAGES_MAX: Final = 16
 #: Bytes of answers that may wait on a connection that wants a page.
 QUEUED_BYTES_MAX: Final = 8 * 1024 * 1024
 BUSY: Final = Shown(503, "text/plain", b"too many pages are asked for at once: come again\n")
+_NO_PATH: Final = Shown(400, "text/plain", b"the path of a request begins with a slash\n")
 _ONE_BY_ONE: Final = Shown(501, "text/plain", b"events are told in HTTP/1.1 only: ask in that\n")
 
 
@@ -83,7 +84,7 @@ class PageCalls:
     """Answers requests for PAGE, on any connection of a server."""
 
     def __init__(self, page: Page) -> None:
-        self.page = page
+        self._page = page
         self._open = 0
         #: Connections that send a body, in HTTP/1.1.
         self.bodies = 0
@@ -92,6 +93,16 @@ class PageCalls:
     def wants(request: Request) -> bool:
         """Is REQUEST for a page, and for nothing else?"""
         return request.method in READING
+
+    async def shown(self, asked: PageRequest) -> Shown:
+        """Return what the page shows to ASKED, unless too many are made at once."""
+        if self._open >= PAGES_MAX:
+            return BUSY
+        self._open += 1
+        try:
+            return await self._page(asked)
+        finally:
+            self._open -= 1
 
     async def answer(
         self,
@@ -118,15 +129,14 @@ class PageCalls:
         touch()
 
     async def _shown(self, connection: ServerConnection, request: Request, peer: str) -> Shown:
-        if self._open >= PAGES_MAX or connection.queued > QUEUED_BYTES_MAX:
+        if connection.queued > QUEUED_BYTES_MAX:
             return BUSY
-        self._open += 1
-        try:
-            headers = {"host": request.authority, **request.headers}
-            shown = await self.page(PageRequest(request.method, request.path, headers, peer=peer))
-            return shown if shown.events is None else _ONE_BY_ONE
-        finally:
-            self._open -= 1
+        if not request.path.startswith("/"):
+            return _NO_PATH
+        headers = {"host": request.authority, **request.headers}
+        asked = PageRequest(request.method, request.path, headers, peer=peer)
+        shown = await self.shown(asked)
+        return shown if shown.events is None else _ONE_BY_ONE
 
 
 def _head(shown: Shown) -> bytes:

@@ -179,7 +179,10 @@ class ServerLink(asyncio.BufferedProtocol):
         self._age: Deadline | None = None
         self._is_leaving = False
         self._http1: RequestReader
+        #: Makes the answer to a plain request, or tells events; no further request is taken meanwhile.
         self._answering: asyncio.Task[None] | None = None
+        #: So much waits to be written that nothing further is read.
+        self._is_full = False
         self._sends_body = False
         self._body_pages: PageCalls
         self._discarded = 0
@@ -218,16 +221,22 @@ class ServerLink(asyncio.BufferedProtocol):
             self.abort("failed")
 
     def pause_writing(self) -> None:
+        self._is_full = True
         if self._http2 is not None:
             self._http2.pause(True)
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
+        self._is_full = False
         if self._http2 is not None:
             self._http2.pause(False)
             self.flush()
-        if not self._transport.is_closing():
+        if self._transport.is_closing():
+            return
+        if self._take != self._on_http1:
             self._transport.resume_reading()
+        elif self._answering is None:
+            self._take_next_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
         for deadline in filter(None, (self._limit, self._check, self._age)):
@@ -396,6 +405,16 @@ class ServerLink(asyncio.BufferedProtocol):
 
     def _on_http1(self, data: bytes) -> None:
         self._http1.feed(data)
+        if self._answering is None:
+            self._go_on_with_http1()
+
+    def _take_next_request(self) -> None:
+        """Read again, once what was answered has left."""
+        if self._is_full:
+            self._limit_to(IDLE_MS, "not reading")
+            return
+        self._limit_to(FIRST_BYTES_MS, "said nothing")
+        self._transport.resume_reading()
         self._go_on_with_http1()
 
     def _go_on_with_http1(self) -> None:
@@ -438,7 +457,7 @@ class ServerLink(asyncio.BufferedProtocol):
     async def _answer(self, asked: PageRequest) -> None:
         pages = self._server.served.pages
         try:
-            shown = BUSY if pages is None else await pages.page(asked)
+            shown = BUSY if pages is None else await pages.shown(asked)
             self._wire.write(head_of(shown, keep=asked.keep))
             if shown.events is not None and asked.method != "HEAD":
                 await self._tell(shown)
@@ -450,10 +469,11 @@ class ServerLink(asyncio.BufferedProtocol):
             logger.exception("page failed")
             self.abort("failed")
             return
-        if asked.keep and not self._transport.is_closing():
-            self._limit_to(FIRST_BYTES_MS, "said nothing")
-            self._transport.resume_reading()
-            self._go_on_with_http1()
+        if self._transport.is_closing():
+            return
+        if asked.keep:
+            self._answering = None
+            self._take_next_request()
         else:
             self._close()
 

@@ -46,6 +46,9 @@ def test_requests_are_the_same_however_their_bytes_are_cut(cuts: list[int]) -> N
     [
         (b"GET /\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"GET x HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        (b"GET http:///x HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        (b"GET http://u@b/x HTTP/1.1\r\nHost: a\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: a\r\n folded: b\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: a\r\nName : b\r\n\r\n", 400),
@@ -64,6 +67,14 @@ def test_what_could_be_read_in_two_ways_or_is_too_large_is_refused(
     with pytest.raises(HttpRefused) as refused:
         read(sent)
     assert refused.value.shown.status == status
+
+
+@pytest.mark.parametrize(
+    ("target", "path"), [("http://b:1/x?y", "/x?y"), ("HTTPS://b:1", "/"), ("http://b:1?y", "/?y")]
+)
+def test_a_target_that_is_a_whole_address_tells_the_host(target: str, path: str) -> None:
+    (asked,) = read(f"GET {target} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+    assert (asked.target, asked.headers["host"]) == (path, "b:1")
 
 
 @asynccontextmanager
@@ -125,6 +136,65 @@ async def test_bodies_that_come_at_once_are_bounded_and_their_places_are_given_b
         assert [(await one)[0][9:12] for one in refused].count("200") == PAGES_MAX
         pairs[-1][1].write(begun + b"9")
         assert (await answer(pairs[-1][0]))[1] == b"POST / 9"
+
+
+LARGE = 1024 * 1024
+
+
+async def test_who_reads_nothing_gets_no_further_answers_until_it_does() -> None:
+    made: list[str] = []
+
+    async def page(asked: PageRequest) -> Shown:
+        made.append(asked.path)
+        return Shown(200, "text/plain", bytes(LARGE if asked.path == "/large" else 1))
+
+    async with connected(page, 2) as [(reader, writer), (other, asks)]:
+        writer.write(GET.replace(b"/y", b"/large") * 60)
+        for _ in range(100):  # Turns in which further ones would be answered.
+            asks.write(GET)
+            await answer(other)
+        assert made.count("/large") < 30  # What the system's buffers hold, and one that waits.
+        for _ in range(60):
+            assert len((await answer(reader))[1]) == LARGE
+
+
+async def test_what_comes_while_an_answer_is_made_waits_for_its_turn() -> None:
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def page(asked: PageRequest) -> Shown:
+        if asked.path == "/slow":
+            begun.set()
+            await go.wait()
+        return Shown(200, "text/plain", asked.path.encode() * (LARGE if asked.path == "/l" else 1))
+
+    async with connected(page, 2) as [(reader, writer), (other, asks)]:
+        writer.write(GET.replace(b"/y", b"/l") * 9 + GET.replace(b"/y", b"/slow"))
+        for _ in range(9):
+            await answer(reader)
+        await begun.wait()
+        writer.write(GET)
+        for _ in range(100):  # Turns in which it would be answered.
+            asks.write(GET)
+            await answer(other)
+        go.set()
+        assert [(await answer(reader))[1] for _ in range(2)] == [b"/slow", b"/y"]
+
+
+async def test_pages_that_are_made_at_once_are_bounded() -> None:
+    go = asyncio.Event()
+
+    async def page(asked: PageRequest) -> Shown:
+        await go.wait()
+        return Shown(200, "text/plain", b"late")
+
+    async with connected(page, PAGES_MAX + 1) as pairs:
+        for _, writer in pairs:
+            writer.write(GET)
+        answers = [asyncio.ensure_future(answer(reader)) for reader, _ in pairs]
+        await asyncio.wait(answers, timeout=60, return_when=asyncio.FIRST_COMPLETED)
+        go.set()
+        statuses = sorted([(await one)[0][9:12] for one in answers])
+        assert statuses == ["200"] * PAGES_MAX + ["503"]
 
 
 async def test_events_are_told_as_they_come_and_end_with_who_listens() -> None:

@@ -61,6 +61,11 @@ async def test_other_methods_and_ports_without_a_page_are_refused() -> None:
         assert (await peer.answer(asks(peer, "/metrics"))).http_status == "405"
 
 
+async def test_a_path_without_a_slash_is_refused() -> None:
+    async with served(text) as port, Peer.open(port) as peer:
+        assert (await peer.answer(asks(peer, "metrics"))).http_status == "400"
+
+
 async def test_a_page_that_fails_costs_its_request_alone() -> None:
     async def fails(asked: PageRequest) -> Shown:
         raise ZeroDivisionError("a bug")
