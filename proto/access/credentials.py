@@ -55,10 +55,7 @@ def own_path(text: str | Path) -> Path:
         found = Path(text).expanduser()
         if b"\0" not in os.fsencode(found):
             return found
-    except (
-        RuntimeError,
-        ValueError,
-    ):  # There is no such home; the file system has no such characters.
+    except (RuntimeError, ValueError):  # No such home; characters that no path has.
         pass
     shown = ascii(str(text))[:80]
     raise ConfigError(

@@ -158,9 +158,7 @@ class WatchedUsers:
                     await self._read_again()
                 except ConfigError as error:
                     self._not_reloaded(error.message)
-                except (
-                    Exception
-                ) as bug:  # The edge: it goes on watching. What the bug says may hold a secret.
+                except Exception as bug:  # The edge. What it says may hold a secret.
                     self._not_reloaded(f"internal error: {type(bug).__name__}")
                     logger.error("%s", "".join(traceback.format_tb(bug.__traceback__)))
 

@@ -13,7 +13,7 @@ streams were allowed is asked again: those of which something is not allowed any
 client comes again and hears why. An answer to one call that waits already is not held back.
 
 A denial is one line of JSON in the log `pocketmq.audit`, and so is a change of users. The same denial is told once a
-minute, with how many there were, and LINES_MAX lines a minute at most.
+minute, with how many there were; LINES_MAX denials a minute at most, HOST_LINES_MAX of one host.
 """
 
 from __future__ import annotations
@@ -40,9 +40,11 @@ AUDIT: Final = logging.getLogger("pocketmq.audit")
 
 #: Says what a request needs, one after the other.
 Rule: TypeAlias = Callable[[Any], Iterable[Need]]
-#: Needs of one stream that are asked again when users change; beyond, those before are forgotten.
+#: Needs of one stream that are asked again when users change; beyond, any change ends it.
 _NEEDS_MAX: Final = 1_000
 LINES_MAX: Final = 600
+#: Of these, those that one host can use up.
+HOST_LINES_MAX: Final = 100
 #: Clients of a server without users that are told of.
 _NOTICED_MAX: Final = 1_000
 _MINUTE_MS: Final = 60_000
@@ -252,6 +254,7 @@ class _GuardedReceiver:
 
     __slots__ = (
         "_guard",
+        "_has_forgotten",
         "_inner",
         "_method",
         "_needs",
@@ -259,7 +262,6 @@ class _GuardedReceiver:
         "_refused",
         "_rule",
         "_stream",
-        "_was_super",
     )
 
     def __init__(
@@ -275,13 +277,13 @@ class _GuardedReceiver:
         #: It is to be refused when its first message comes: who writes to a stream that has ended may not hear why.
         self._refused: PocketMQError | None = None
         self._needs: dict[Need, None] = {}
-        #: Then nothing that was needed is remembered.
-        self._was_super = False
+        #: It got more than `_needs` says: as a Super user, or beyond what is remembered.
+        self._has_forgotten = False
 
     def begin(self) -> None:
         """Let the stream begin, or have it refused."""
         try:
-            self._was_super = self._guard.caller(self._stream).is_super
+            self._has_forgotten = self._guard.caller(self._stream).is_super
         except PocketMQError as error:
             self._guard.denied(self._method, self._stream, error)
             self._refused = error
@@ -307,6 +309,7 @@ class _GuardedReceiver:
         needs = tuple(self._rule(message))
         if len(self._needs) > _NEEDS_MAX:
             self._needs.clear()
+            self._has_forgotten = True
         self._needs.update(dict.fromkeys(needs))
         return needs
 
@@ -315,7 +318,8 @@ class _GuardedReceiver:
         try:
             user = self._guard.caller(self._stream)
             self._guard.check(self._stream, lambda needs: needs, self._needs)
-            if user.is_super or not self._was_super:
+            self._has_forgotten |= user.is_super
+            if user.is_super or not self._has_forgotten:
                 return
         except PocketMQError as error:
             self._guard.denied(self._method, self._stream, error)
@@ -356,6 +360,7 @@ class Audit:
         self._write = write
         self._minute = -1
         self._counts: dict[tuple[str, ...], int] = {}
+        self._by_host: dict[str, int] = {}
         self._lines = self._dropped = 0
 
     def denied(self, method: str, peer: str, error: PocketMQError) -> None:
@@ -368,9 +373,12 @@ class Audit:
         if count is not None:
             self._counts[key] = count + 1
             return
-        if self._lines >= LINES_MAX:
+        of_host = self._by_host.get(host, 0)
+        if self._lines >= LINES_MAX or of_host >= HOST_LINES_MAX:
             self._dropped += 1
             return
+        self._lines += 1
+        self._by_host[host] = of_host + 1
         self._counts[key] = 1
         told = {
             name: details[name] for name in ("resource", "actions", "policy") if details.get(name)
@@ -388,7 +396,8 @@ class Audit:
         if minute == self._minute:
             return
         counts, dropped = self._counts, self._dropped
-        self._minute, self._counts, self._lines, self._dropped = minute, {}, 0, 0
+        self._minute, self._counts, self._by_host = minute, {}, {}
+        self._lines = self._dropped = 0
         for (method, host, user, reason), count in counts.items():
             if count > 1:
                 again = {"user": user, "method": method, "host": host, "reason": reason}
@@ -397,7 +406,6 @@ class Audit:
             self._tell("denied, not told one by one", count=dropped)
 
     def _tell(self, what: str, **details: Any) -> None:
-        self._lines += 1
         cut = {
             name: value[:500] if isinstance(value, str) else value
             for name, value in details.items()

@@ -9,6 +9,8 @@ A policy matches what is needed if its resource covers it, *any* of the actions 
 the caller's address is among its sources. Of those that match the first decides, in this order: those of a type before
 `*`; literal names, then prefixes, the longer first, then `Type:*`; Deny before Allow. If none matches, the user's
 default policies are asked in the same way; if none of these does, what is needed is denied. So does RocketMQ 5.5.0.
+What needs all of a type (`Topic:*`) is denied by each Deny of that type, for a literal name or a prefix too: else
+whoever asks for everything would get what is denied by name.
 
 A topic that holds a group's retries or dead letters (`%RETRY%group`, `%DLQ%group`) counts as the group.
 """
@@ -226,7 +228,10 @@ class Policy:
 
     def matches(self, need: Need, host: str) -> bool:
         """Does it decide about NEED of a caller at HOST, if no other does before?"""
-        if not self.actions & need.actions or not self.resource.covers(need):
+        if not self.actions & need.actions:
+            return False
+        denies_some = need.name == "*" and not self.allow and self.resource.type == need.type
+        if not denies_some and not self.resource.covers(need):
             return False
         if not self.sources:
             return True
@@ -305,7 +310,11 @@ class _Index:
                 self._others.append(policy)
 
     def candidates(self, need: Need) -> Iterator[Policy]:
-        yield from self._literal.get((need.type, need.name), ())
+        if need.name == "*":  # Those that deny some of it; prefixes come before `*` anyway.
+            for policies in self._literal.values():
+                yield from policies
+        else:
+            yield from self._literal.get((need.type, need.name), ())
         yield from self._others
 
 

@@ -7,8 +7,8 @@
     NameServer   Route: Pub, Sub or Get on each topic; Register: Update on the cluster
 
 What lists or counts everything of a kind needs List or Get on all of that kind (`Topic:*`, `Group:*`), which rules for
-prefixes do not cover. Where brokers are, whether one answers, and its time any user may know. Health and reflection ask
-for nobody: probes have no secrets, and this file tells as much as reflection does.
+prefixes do not cover, and what is denied of it denies. Where brokers are, whether one answers, and its time any user
+may know. Health and reflection ask for nobody: probes have no secrets, and this file tells as much as reflection does.
 """
 
 from __future__ import annotations
@@ -96,8 +96,7 @@ def _send_back(request: pb.SendBackRequest) -> Needs:
 
 def _resend(request: pb.ResendDeadLettersRequest) -> Needs:
     yield of_group(request.group, UPDATE)
-    if request.topic:
-        yield of_topic(request.topic, PUB)
+    yield of_topic(request.topic or "*", PUB)  # Without a topic each letter names its own.
 
 
 def _end_transaction(request: pb.EndTransactionRequest) -> Needs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -22,10 +23,15 @@ DATE = "20260101T000000Z"
 PATH = "/t.T/Do"
 
 
-def users(alice: str = "Topic:a", secret: str = "s") -> Users:
+def users(alice: str = "Topic:a", secret: str = "s", kind: str = "Normal") -> Users:
     policies = [{"resource": alice, "actions": "Pub"}]
     document = {
-        "alice": {"secret": secret, "policies": policies, "certificates": ["alice.example"]},
+        "alice": {
+            "secret": secret,
+            "type": kind,
+            "policies": policies,
+            "certificates": ["alice.example"],
+        },
         "root": {"secret": "r", "type": "Super"},
     }
     return Users(read_users({"users": document}, "users.yaml").values(), lambda _, text: text)
@@ -201,6 +207,46 @@ def test_a_change_of_users_holds_from_the_next_call_on_and_for_open_streams() ->
     assert untouched.error is None
 
 
+def test_a_stream_of_a_user_who_was_super_for_a_while_ends_with_it() -> None:
+    guard = Guard(users(), Lines().audit)
+    talk = guarded(guard, "/t.T/Talk")
+    promoted = stream()
+    receiver = talk(promoted)
+    guard.replace(users(kind="Super"))
+    receiver.on_message(B)
+    assert (promoted.sent, promoted.error) == ([B], None)
+    guard.replace(users())
+    assert isinstance(promoted.error, Disconnected)
+
+
+def test_a_stream_that_needed_more_than_is_remembered_ends_with_any_change() -> None:
+    guard = Guard(users(alice="Topic:*"), Lines().audit)
+    talk = guarded(guard, "/t.T/Talk")
+    few, many = stream(), stream()
+    for one, count in ((few, 10), (many, 1_002)):
+        receiver = talk(one)
+        for number in range(count):
+            receiver.on_message(StringValue(value=str(number)))
+    guard.replace(users(alice="Topic:*"))
+    assert few.error is None
+    assert isinstance(many.error, Disconnected)
+
+
+def test_a_stream_of_which_nothing_can_be_asked_ends_and_the_others_are_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    guard = Guard(users(), Lines().audit)
+    talk = guarded(guard, "/t.T/Talk")
+    broken, unended, denied = stream(), stream(), stream()
+    for one in (broken, unended, denied):
+        talk(one).on_message(A)
+    monkeypatch.setattr(broken, "_metadata", None)
+    monkeypatch.setattr(unended, "fail", None)
+    guard.replace(users(alice="Topic:b"))
+    assert isinstance(broken.error, Disconnected)
+    assert isinstance(denied.error, Disconnected)
+
+
 def test_a_stream_is_refused_at_its_beginning_or_at_a_message() -> None:
     guard = Guard(users(), Lines().audit)
     talk = guarded(guard, "/t.T/Talk")
@@ -221,9 +267,9 @@ def test_denials_are_told_once_a_minute_and_bounded() -> None:
     lines = Lines()
     do = guarded(Guard(users(), lines.audit))
 
-    def deny(topic: str) -> None:
+    def deny(topic: str, host: int = 1) -> None:
         with pytest.raises(NotAuthorized):
-            do(StringValue(value=topic), call())
+            do(StringValue(value=topic), call(peer=f"127.0.0.{host}:1"))
 
     for _ in range(5):
         deny("b")
@@ -239,16 +285,21 @@ def test_denials_are_told_once_a_minute_and_bounded() -> None:
         "actions": "Pub",
     }
     lines.now_ms = 60_000
-    for number in range(1_000):
-        deny(f"topic-{number}")
+    for host in range(1, 11):
+        for number in range(150):
+            deny(f"topic-{number}", host)
+            deny(f"topic-{number}", host)
     assert [(line["event"], line.get("count")) for line in lines.lines[1:3]] == [
         ("denied again", 4),
         ("denied", None),
     ]
-    assert len(lines.lines) == 601
+    told = Counter(line["host"] for line in lines.lines[2:])
+    assert told == {f"127.0.0.{host}": 100 for host in range(1, 7)}
+    lines.lines.clear()
     lines.now_ms = 120_000
-    deny("b")
-    assert (lines.lines[601]["event"], lines.lines[601]["count"]) == (
-        "denied, not told one by one",
-        401,
-    )
+    for host in range(1, 11):
+        for number in range(150):
+            deny(f"topic-{number}", host)
+    events = Counter(line["event"] for line in lines.lines)
+    assert events == {"denied again": 600, "denied, not told one by one": 1, "denied": 600}
+    assert lines.lines[600]["count"] == 2 * (6 * 50 + 4 * 150)

@@ -105,6 +105,19 @@ def test_the_first_in_order_decides_however_they_are_listed() -> None:
             assert decided(list(listed), need).policy is rest[0]
 
 
+@pytest.mark.parametrize("denied", ["Topic:secret", "Topic:secret*", "Topic:*"])
+def test_all_of_a_type_is_denied_where_some_of_it_is(denied: str) -> None:
+    deny = policy(denied, "Sub", allow=False)
+    policies = [policy("Topic:*", "All"), deny]
+    found = decided(policies, of_topic("*", SUB | GET))
+    assert (found.allowed, found.policy) == (False, deny)
+    assert decided(policies, of_topic("*", PUB)).allowed
+    elsewhere = policy(denied, "Sub", allow=False, sources="11.0.0.0/8")
+    others = [policy("Group:secret", "Sub", allow=False), policy("Topic:secret", "Sub"), elsewhere]
+    assert decided([policy("Topic:*", "All"), *others], of_topic("*", SUB)).allowed
+    assert not decided([policy("Topic:secret*", "All")], of_topic("*", SUB)).allowed
+
+
 def test_default_policies_are_asked_only_where_no_other_matches() -> None:
     policies = Policies([policy("Topic:a", "Pub", allow=False)], [policy("*", "All")])
     assert not policies.decide(of_topic("a", PUB), HERE).allowed

@@ -7,6 +7,7 @@ from types import ModuleType
 import pytest
 
 from pocketmq.broker.service_v2.permissions import RULES
+from pocketmq.proto.access.policies import PUB, UPDATE, of_group, of_topic
 from pocketmq.proto.access.rules import NAME_SERVER, broker_rules
 from pocketmq.proto.gen import (
     grpc_health_pb2,
@@ -18,6 +19,7 @@ from pocketmq.proto.gen import (
     rocketmq_v2_pb2,
 )
 
+BROKER = broker_rules("c")
 #: Replicas know each other by certificates, or are on one machine: they have a port of their own, and no users.
 NOT_GUARDED = {
     f"/pocketmq.v1.Replication/{name}" for name in ("Follow", "Status", "MoveMaster", "AcceptLoss")
@@ -41,3 +43,12 @@ def test_every_method_that_is_written_down_has_a_rule(module: ModuleType) -> Non
     services = module.DESCRIPTOR.services_by_name.values()
     paths = {f"/{service.full_name}/{one.name}" for service in services for one in service.methods}
     assert paths - known == set()
+
+
+@pytest.mark.parametrize(("topic", "asked"), [("", "*"), ("other", "other")])
+def test_dead_letters_that_go_to_where_they_came_from_need_every_topic(
+    topic: str, asked: str
+) -> None:
+    request = pocketmq_v1_pb2.ResendDeadLettersRequest(group="g", topic=topic)
+    needs = BROKER["/pocketmq.v1.Broker/ResendDeadLetters"](request)
+    assert list(needs) == [of_group("g", UPDATE), of_topic(asked, PUB)]
