@@ -78,6 +78,12 @@ class OffsetKeeper(ABC):
         """Note that OFFSET of QUEUE is kept, which somebody else has seen to."""
         self._committed[queue] = offset
 
+    @abstractmethod
+    def still_there(self, queue: Queue, sent_ms: int, breaks: int) -> None:
+        """Hear that what was asked at SENT_MS, after BREAKS of the broker, was answered under our right to QUEUE: until
+        then it was the same run and the same master.
+        """
+
     def forget(self, queue: Queue) -> None:
         """Forget what was kept of QUEUE: it has gone."""
         self._committed.pop(queue, None)
@@ -120,25 +126,39 @@ class Commits(OffsetKeeper):
         self._breaks[held.queue] = self._session.routes.breaks(held.queue.broker)
 
     def kept(self, queue: Queue) -> frozenset[int]:
-        kept = super().kept(queue)
+        recent = [offset for _, offset in self._recent.get(queue, ())]
         if self._breaks.get(queue) == self._session.routes.breaks(queue.broker):
-            return kept  # What its broker says now, it has been told since: by somebody else.
-        return kept | {offset for _, offset in self._recent.get(queue, ())}
+            # What else its broker says now, it has been told since: by somebody else, or by a commit without an answer.
+            recent = recent[-1:]
+        return super().kept(queue) | set(recent)
 
     def learn(self, queue: Queue, offset: int) -> None:
         now_ms = self._session.clock.now_ms()
         if (before := self._committed.get(queue, -1)) != offset:
-            recent = self._note_recent(queue, before)
-            while recent[0][0] < now_ms - _LAG_MS:
-                recent.popleft()
+            self._note_recent(queue, before)
+            self._note_recent(queue, offset)
         super().learn(queue, offset)
+        self._know_until(queue, now_ms)
         self._breaks[queue] = self._session.routes.breaks(queue.broker)
 
-    def _note_recent(self, queue: Queue, offset: int) -> deque[tuple[int, int]]:
-        """Note that the next master may take OFFSET of QUEUE for committed; return all that it may."""
+    def still_there(self, queue: Queue, sent_ms: int, breaks: int) -> None:
+        if queue in self._breaks:
+            self._breaks[queue] = max(self._breaks[queue], breaks)
+            self._know_until(queue, sent_ms)
+
+    def _note_recent(self, queue: Queue, offset: int) -> None:
+        """Note that the next master may take OFFSET of QUEUE for committed."""
         recent = self._recent.setdefault(queue, deque(maxlen=_RECENT_MAX))
+        if recent and recent[-1][1] == offset:
+            recent.pop()
         recent.append((self._session.clock.now_ms(), offset))
-        return recent
+
+    def _know_until(self, queue: Queue, now_ms: int) -> None:
+        """Forget what no master after NOW_MS takes for committed, unless the last commit was not answered."""
+        recent = self._recent.get(queue)
+        if recent and recent[-1][1] == self._committed.get(queue):
+            while recent and recent[0][0] < now_ms - _LAG_MS:
+                recent.popleft()
 
     async def commit(
         self, offsets: Mapping[Queue, int], metadata: Mapping[Queue, str] | None = None

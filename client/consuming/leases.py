@@ -53,6 +53,10 @@ class LeaseHolder(Protocol):
         """QUEUE may be somebody else's."""
         ...
 
+    def renewed(self, queue: Queue, sent_ms: int, breaks: int) -> None:
+        """The lease of QUEUE was renewed by what was sent at SENT_MS, after BREAKS of its broker."""
+        ...
+
     def look_again(self) -> None:
         """An error suggests that queues have changed."""
         ...
@@ -234,7 +238,7 @@ class Leases:
         return {queue: lease for queue, lease in self._held.items() if queue.broker == broker}
 
     async def _renew(self, broker: str, held: dict[Queue, _Lease]) -> None:
-        sent_ms = self._session.clock.now_ms()
+        sent_ms, breaks = self._session.clock.now_ms(), self._session.routes.breaks(broker)
         rows = [
             pb.QueueLease(topic=queue.topic, queue=queue.number, token=lease.token)
             for queue, lease in held.items()
@@ -247,6 +251,7 @@ class Leases:
                 lease.from_ms = max(lease.from_ms, sent_ms)
                 lease.lease_ms = reply.lease_ms
                 lease.is_doubtful = False
+                self._holder.renewed(queue, sent_ms, breaks)
                 self._watch.ring()
             else:
                 self._lose(queue, f"held by {answer.holder}" if answer.holder else "not ours")

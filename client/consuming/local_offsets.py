@@ -87,6 +87,9 @@ class LocalOffsets(OffsetKeeper):
     def doubt(self, broker: str) -> None:
         """Go on: the file knows everything still."""
 
+    def still_there(self, queue: Queue, sent_ms: int, breaks: int) -> None:
+        """The file stays what it is, whichever master there is."""
+
     async def _place(self) -> Path:
         if self._path is None:
             self._path = await self._find_path()

@@ -182,9 +182,10 @@ class QueueReader:
         if found is None:
             self._address = self._session.routes.address(queue.broker)
             sent_ms = self._session.clock.now_ms()
+            breaks = self._session.routes.breaks(queue.broker)
             asked = fetch(self._session.connections.to(self._address))
             found = await self._session.of_master(queue.broker, self._address, asked, _PATIENCE_MS)
-            self._supply.source.fetched(self.held, sent_ms)
+            self._supply.fetched(self.held, sent_ms, breaks)
         reply, run = found
         self.max_offset = reply.max_offset
         self._counts.filtered += reply.filtered_count

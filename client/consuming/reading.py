@@ -158,8 +158,11 @@ class PullReading:
         if active is None or active.stretch is not stretch:
             return
         active.offset = active.begun = offset
-        if stretch.held.committed >= 0 and offset != stretch.held.committed:
-            # The settings passed over what was committed: from now on the group stands here.
+        committed = stretch.held.committed
+        finished = self.positions.finished().get(stretch.queue, -1)
+        if finished > offset or (committed >= 0 and offset != committed):
+            # The settings passed over what was committed, or the queue ends before what was finished: from now on the
+            # group stands here.
             self.positions.finish(ReadPosition(stretch, offset))
 
     async def end(self, queue: Queue, *, lost: bool) -> None:

@@ -68,6 +68,8 @@ class Sharing:
         #: What we have read before.
         self._begun: set[Queue] = set()
         self._is_running = False
+        #: Hears of each lease that was renewed, as `renewed` does.
+        self.on_renewed: Callable[[Queue, int, int], None] | None = None
 
     # ------------------------------------------------------------ for who reads
 
@@ -260,6 +262,11 @@ class Sharing:
         counts.gaining_ms += waited_ms
         self._user.begin(held)
         self._membership.held_changed()
+
+    def renewed(self, queue: Queue, sent_ms: int, breaks: int) -> None:
+        """The lease of QUEUE was renewed by what was sent at SENT_MS, after BREAKS of its broker."""
+        if self.on_renewed is not None:
+            self.on_renewed(queue, sent_ms, breaks)
 
     def ran_out(self, queue: Queue) -> None:
         """QUEUE may be somebody else's: nothing can be committed from now on."""

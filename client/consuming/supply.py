@@ -32,13 +32,21 @@ class Supply:
         self.source.doubt(held)
         self.keeper.doubt(held.queue.broker)
 
+    def fetched(self, held: HeldQueue, sent_ms: int, breaks: int) -> None:
+        """Hear that the master has answered a fetch of HELD that was sent at SENT_MS, after BREAKS of its broker."""
+        self.source.fetched(held, sent_ms)
+        if held.token:
+            self.keeper.still_there(held.queue, sent_ms, breaks)
+
 
 def group_supply(
     subscriptions: Subscriptions, user: QueueUser, parts: ConsumerParts, kind: str
 ) -> Supply:
     """Return a share of SUBSCRIPTIONS and of the group's retries for USER. KIND: "pull" or "push"."""
     source = Sharing(with_retries(subscriptions, parts), user, parts, kind)
-    return Supply(source, Commits(parts, source))
+    keeper = Commits(parts, source)
+    source.on_renewed = keeper.still_there
+    return Supply(source, keeper)
 
 
 def with_retries(subscriptions: Subscriptions, parts: ConsumerParts) -> Subscriptions:

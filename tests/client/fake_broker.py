@@ -11,6 +11,7 @@ from typing import Any
 
 from pocketmq.proto.errors import (
     Disconnected,
+    InvalidArgument,
     MessageNotFound,
     OffsetOutOfRange,
     PocketMQError,
@@ -233,6 +234,9 @@ class FakeBroker:
 
     def commit(self, request: pb.CommitOffsetsRequest, _: Any) -> pb.CommitOffsetsReply:
         for item in request.offsets:
+            end = len(self.queues.get((item.topic, item.queue), ()))
+            if item.offset > end:
+                raise InvalidArgument(f"offset {item.offset}: the queue ends at {end}")
             self.sharing.check((request.group, item.topic, item.queue), item.lease)
         for item in request.offsets:
             key = (request.group, item.topic, item.queue)

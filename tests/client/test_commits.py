@@ -152,6 +152,28 @@ async def test_what_a_broker_may_have_forgotten_is_committed_again(brokers: Brok
     assert brokers.requests == [[("a", 0, 1, 7)]]
 
 
+@pytest.mark.parametrize("is_answered", [True, False])
+async def test_what_a_next_master_may_have_is_forgotten_once_its_master_is_known_to_have_lived_on(
+    brokers: Brokers, *, is_answered: bool
+) -> None:
+    """Unless the last commit was not answered: that may be there."""
+    commits, parts = await committing(brokers, Holding(HeldQueue(A0, 7, -1)))
+    commits.begin(HeldQueue(A0, 7, -1))
+    await commits.commit({A0: 1})
+    await commits.commit({A0: 2})
+    if not is_answered:
+        brokers.cluster.lost.add("127.0.0.1:1")
+        with pytest.raises(Disconnected):
+            await commits.commit({A0: 3})
+    clock = parts.session.clock
+    assert isinstance(clock, VirtualClock)
+    await clock.advance(2_000)
+    commits.still_there(A0, clock.now_ms(), parts.session.routes.breaks("a"))
+    assert commits.kept(A0) == ({2} if is_answered else {2, 3})
+    parts.session.routes.astray("a", "", Disconnected("it broke"))
+    assert commits.kept(A0) == ({2} if is_answered else {-1, 1, 2, 3})
+
+
 async def test_a_commit_that_meets_a_broken_connection_doubts_all_of_the_broker(
     brokers: Brokers,
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from pocketmq.client import AsyncPullConsumer, AsyncPushConsumer
 from pocketmq.proto.clock import VirtualClock
+from pocketmq.proto.errors import RequestTimeout
 
 from .fake_connections import FakeConnections
 from .fake_groups import FakeLease
@@ -323,3 +324,42 @@ async def test_a_group_that_is_moved_back_by_force_stands_where_it_committed_bef
         world.wake()
         await world.pass_ms(3_000)
         assert numbers(await pulling.poll(timeout_ms=0)) == [3, 4]
+
+
+async def test_nor_does_an_answer_that_came_late_long_before_hide_who_moves_it_back(
+    world: FailoverWorld,
+) -> None:
+    """The master has answered since, so it is the same."""
+    store(world.replicas.data, 3)
+    async with world.pull(auto_commit=False) as pulling:
+        assert numbers(await pulling.poll()) == [0, 1, 2]
+        await pulling.commit()
+        store(world.replicas.data, 2)
+        assert numbers(await pulling.poll()) == [3, 4]
+        await pulling.commit()
+        session = pulling._reading._session
+        session.routes.astray("broker-a", "", RequestTimeout("no answer in time"))
+        await world.pass_ms(60_000)
+        world.replicas.data.sharing.leases.clear()
+        world.replicas.data.committed[KEY] = 3
+        world.wake()
+        await world.pass_ms(3_000)
+        assert numbers(await pulling.poll(timeout_ms=0)) == [3, 4]
+        assert world.committed == 3
+
+
+async def test_a_consumer_that_has_read_nothing_commits_nothing_behind_the_end_after_a_loss(
+    world: FailoverWorld,
+) -> None:
+    store(world.replicas.data, 6)
+    async with world.pull(start="latest") as pulling:
+        assert not await pulling.poll(timeout_ms=0)
+        await world.pass_ms(1_000)
+        del world.replicas.data.queues["orders", 0][4:]
+        world.fail_over()
+        await world.pass_ms(8_000)
+        assert world.committed == 4
+        store(world.replicas.data, 1)
+        await world.pass_ms(1_000)
+        assert numbers(await pulling.poll(timeout_ms=0)) == [4]
+    assert world.committed == 5
