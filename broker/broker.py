@@ -191,7 +191,7 @@ class Broker:
             )
         #: Those that its port asks.
         self._asked_users = network.port.users if network.port else self._users
-        self._dial = network.dial or signing(config.peers, self._asked_users).dial()
+        self._dial = network.dial or signing(config.peers, self._asked_users)
         self._running: _Running | None = None
         self._mastership: Mastership | None = None
         self._fenced: PocketMQError | None = None

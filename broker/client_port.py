@@ -131,7 +131,7 @@ class ClientPort:
         self.users = watched_users(
             config.users, clock.unix_ms, plaintext=config.plaintext_credentials
         )
-        self._dial = signing(config.peers, self.users).dial()
+        self._dial = signing(config.peers, self.users)
         self._following, self._health = services.methods, services.health
         if self.users is None:
             self._following = noticing(self._following)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from cryptography import x509
 
-    from .rpc.channels import Channel, Dial
+    from .rpc.channels import Channel, Dial, Metadata
     from .rpc.methods import Certificate
 
 TLS_VARIABLE: Final = "POCKETMQ_TLS"
@@ -104,8 +104,8 @@ class Trust:
             _load("cert", files, load)
         return context
 
-    def dial(self) -> Dial:
-        """Return what opens channels. Raises ConfigError."""
+    def dial(self, sign: Callable[[], Metadata] | None = None) -> Dial:
+        """Return what opens channels. Calls are signed by `user`, or as SIGN then returns. Raises ConfigError."""
         from .rpc.channel import Http2Channel
 
         tls = self.context()
@@ -113,7 +113,7 @@ class Trust:
         def dial(address: str) -> Channel:
             signature = signed_now(self.user, self.secret) if self.user else ()
             return Http2Channel(
-                address, user_agent=f"pocketmq/{__version__}", tls=tls, metadata=signature
+                address, user_agent=f"pocketmq/{__version__}", tls=tls, metadata=sign or signature
             )
 
         return dial

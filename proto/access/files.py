@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..configuration import read_yaml
 from ..errors import ConfigError
-from .credentials import own_credentials, own_path, read_private, read_secret
+from .credentials import own_credentials, own_path, read_private, read_secret, signed_now
 from .guard import AUDIT, Audit, Guard
 from .users import UserEntry, Users, read_users
 
 if TYPE_CHECKING:  # It imports the credentials beside.
+    from ..rpc.channels import Dial
     from ..tls import Trust
 
 logger = logging.getLogger(__name__)
@@ -182,10 +183,13 @@ class WatchedUsers:
 
     def own_credentials(self) -> tuple[str, str] | None:
         """Return by whom this server signs what it asks of others: the first Super user; None: there is none."""
-        for entry in self._entries.values():
-            if entry.is_super and entry.enabled:
-                return entry.name, read_secret(entry.name, entry.secret)
-        return None
+        user = self.guard.users.first_super
+        return None if user is None else (user.name, user.secret.decode())
+
+    def signature(self) -> tuple[tuple[str, str], ...]:
+        """Return what signs a call of this server that is made now; nothing where there is nobody to sign."""
+        own = self.own_credentials()
+        return () if own is None else signed_now(*own)
 
 
 def _changes(
@@ -207,10 +211,15 @@ def _without_policies(entry: UserEntry) -> tuple[Any, ...]:
     return entry.secret, entry.is_super, entry.enabled, entry.certificates
 
 
-def signing(peers: Trust, users: WatchedUsers | None) -> Trust:
-    """Return PEERS, how a server asks others, with who signs: as the environment says, or a Super user of its own."""
-    signed = own_credentials(os.environ) or (users.own_credentials() if users else None)
-    return peers if signed is None else replace(peers, user=signed[0], secret=signed[1])
+def signing(peers: Trust, users: WatchedUsers | None) -> Dial:
+    """Return what opens channels as PEERS says, of a server with USERS; raise ConfigError.
+
+    Calls are signed as the environment says, or else by a Super user of its own, as it is when the call is made.
+    """
+    signed = own_credentials(os.environ)
+    if signed is not None:
+        return replace(peers, user=signed[0], secret=signed[1]).dial()
+    return peers.dial(users.signature if users else None)
 
 
 def watched_users(path: str, now_ms: Callable[[], int], *, plaintext: bool) -> WatchedUsers | None:

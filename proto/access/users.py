@@ -272,12 +272,16 @@ class Users:
     """The users that ENTRIES tell of. READ_SECRET says what their references stand for, and raises ConfigError."""
 
     def __init__(self, entries: Iterable[UserEntry], read_secret: ReadSecret) -> None:
+        #: The first who is Super and enabled.
+        self.first_super: User | None = None
         self._users: dict[str, User] = {}
         self._by_certificate: dict[str, User] = {}
         for entry in entries:
             secret = read_secret(entry.name, entry.secret)
             check_secret(entry.name, secret)
             user = self._users[entry.name] = User(entry, secret)
+            if self.first_super is None and user.is_super and user.enabled:
+                self.first_super = user
             for certificate in entry.certificates:
                 other = self._by_certificate.setdefault(certificate, user)
                 if other is not user:

@@ -16,6 +16,7 @@ import asyncio
 import logging
 import ssl
 from base64 import b64encode
+from collections.abc import Callable
 from typing import Any, Final
 
 from .channels import (
@@ -60,11 +61,12 @@ class Http2Channel:
         limits: ChannelLimits | None = None,
         user_agent: str = USER_AGENT,
         tls: ssl.SSLContext | None = None,
-        metadata: Metadata = (),
+        metadata: Metadata | Callable[[], Metadata] = (),
     ) -> None:
-        """METADATA goes with each call."""
+        """METADATA goes with each call: what is asked for when the call is made, or always the same."""
         self.address = address
-        self._metadata = [_field(entry) for entry in metadata]
+        self._asked = metadata if callable(metadata) else None
+        self._metadata = () if callable(metadata) else tuple(map(_field, metadata))
         self._tls = tls
         self._user_agent = user_agent
         self._limits = limits or ChannelLimits()
@@ -99,6 +101,10 @@ class Http2Channel:
             ("user-agent", self._user_agent),
             *self._metadata,
         ]
+
+    def asked_fields(self) -> list[Field]:
+        """Return what the head of a request says besides, of a call that is made now."""
+        return [] if self._asked is None else [_field(entry) for entry in self._asked()]
 
     @property
     def limits(self) -> ChannelLimits:
@@ -214,7 +220,7 @@ class _Method:
 
     def _head(self, timeout: float | None, metadata: Metadata) -> list[Field]:
         """Return the fields of a call. Raises ValueError for metadata that cannot be said."""
-        fields = self._fields
+        fields = [*self._fields, *self._channel.asked_fields()]
         if timeout is not None:
             fields = [*fields, ("grpc-timeout", f"{_timeout_ms(timeout)}m")]
         if metadata:

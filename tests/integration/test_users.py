@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -16,7 +17,7 @@ from pocketmq.broker.broker import Broker
 from pocketmq.client import AsyncAdmin, AsyncProducer, AsyncPullConsumer
 from pocketmq.nameserver import NameServer
 from pocketmq.proto.clock import SystemClock
-from pocketmq.proto.errors import NotAuthenticated, NotAuthorized, PocketMQError
+from pocketmq.proto.errors import NotAuthenticated, NotAuthorized, PocketMQError, RouteNotFound
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from pocketmq.proto.tls import Trust
 from pocketmq.store.os_disk import OsDisk
@@ -106,6 +107,21 @@ async def test_who_does_not_prove_who_it_is_hears_so_at_once(
         "username cannot be null: this server has users, name one by user=",
     )
     assert any(reason in caught.value.message for reason in reasons)
+
+
+async def test_a_broker_signs_with_the_secret_that_its_users_have_now(tmp_path: Path) -> None:
+    async with cluster(tmp_path, USERS) as address:
+        changed = USERS | {"root": USERS["root"] | {"secret": "another"}}
+        (tmp_path / "users.yaml").write_text(yaml.safe_dump({"users": changed}))
+        async with asyncio.timeout(60), AsyncAdmin(address, user="root", secret="another") as admin:
+            while True:
+                try:  # Once the name server knows it, it has broken the registration off.
+                    await admin.create_topic("later", queues=1)
+                    break
+                except (NotAuthenticated, RouteNotFound):
+                    await asyncio.sleep(0.05)
+        async with AsyncProducer(address, user="root", secret="another") as producer:
+            assert (await producer.send("later", b"one")).queue_offset == 0
 
 
 async def test_a_certificate_says_who_calls(tmp_path: Path) -> None:
