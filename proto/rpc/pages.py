@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 #: The methods that are answered with the page itself.
 READING: Final = frozenset(("GET", "HEAD"))
 #: Fields of a query that are looked at; more of them are malformed.
-_QUERY_FIELDS_MAX: Final = 64
+QUERY_FIELDS_MAX: Final = 64
 
 
 class PageRequest(NamedTuple):
@@ -50,7 +50,7 @@ class PageRequest(NamedTuple):
     def query(self) -> dict[str, str]:
         """The fields of the query; of a name that comes twice the last. Raises ValueError for too many."""
         text = self.target.partition("?")[2]
-        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_QUERY_FIELDS_MAX))
+        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX))
 
 
 class Shown(NamedTuple):

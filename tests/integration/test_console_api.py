@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from importlib.resources import files
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import yaml
 
+from pocketmq.broker.broker import SiteParts
+from pocketmq.proto.errors import MessageNotFound
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+from pocketmq.proto.rpc import MethodTable
 from pocketmq.proto.rpc.pages import PageRequest
+from pocketmq.tools.console import api as console_api
 from pocketmq.tools.console.actions import ROUTES
-from pocketmq.tools.console.api import LISTENERS_MAX
+from pocketmq.tools.console.api import LISTENERS_MAX, Api
+from pocketmq.tools.console.rates import Rates
 from pocketmq.tools.console.site import TOKEN, ConsoleGuard, NotAllowed
 
 from ..served import ServerProcess
@@ -173,10 +182,16 @@ def test_what_is_not_allowed_not_there_or_malformed_is_told_in_a_sentence(api: A
         ("POST", "/api/topics", {"name": "x", "wrong": 1}, token, 400),
         ("POST", "/api/topics", {"name": 7}, token, 400),
         ("POST", "/api/topics", {"name": "bad name"}, token, 400),
+        ("POST", "/api/topics", {"name": "half \ud800"}, token, 400),
+        ("POST", "/api/groups/numbers", {"retry_max_times": "x"}, token, 400),
+        ("POST", "/api/groups/numbers", {"retry_intervals_ms": 7}, token, 400),
+        ("POST", "/api/groups/numbers", {"retry_intervals_ms": ["x"]}, token, 400),
+        ("GET", f"/api/topics?{'a=1&' * 65}", None, {}, 400),
         ("POST", "/api/groups/none/reset", {"topic": "T", "to_last": True}, token, 404),
         ("POST", "/api/overview", {}, token, 404),
         ("GET", "/api/overview", None, {"Host": "rebound.example:8081"}, 403),
         ("GET", "/api/overview", None, {"X-Forwarded-For": "10.0.0.1"}, 403),
+        ("GET", "/api/overview", None, {"Sec-Fetch-Site": "same-site"}, 403),
     ):
         found, document = api.ask(method, path, body, headers)
         assert found == status, (method, path, document)
@@ -206,6 +221,17 @@ def test_only_loopback_under_its_own_names_is_answered(peer: str, host: str, all
             ConsoleGuard().check(asked)
 
 
+@pytest.mark.parametrize(("mode", "allowed"), [("navigate", True), ("no-cors", False), ("", False)])
+def test_a_page_of_another_site_is_answered_links_alone(mode: str, allowed: bool) -> None:
+    headers = {"host": "localhost", "sec-fetch-site": "cross-site", "sec-fetch-mode": mode}
+    asked = PageRequest("GET", "/api/topics", headers, peer="127.0.0.1:5")
+    if allowed:
+        ConsoleGuard().check(asked)
+    else:
+        with pytest.raises(NotAllowed, match="another site"):
+            ConsoleGuard().check(asked)
+
+
 def test_a_broker_that_asks_for_users_answers_nobody() -> None:
     asked = PageRequest("GET", "/api/topics", {"host": "localhost"}, peer="127.0.0.1:5")
     with pytest.raises(NotAllowed, match="asks callers who they are"):
@@ -222,6 +248,37 @@ def test_the_description_has_the_routes_that_there_are(api: ApiPeer) -> None:
     }
     served = {(route.method, route.path) for route in ROUTES}
     assert described == served | {("GET", "/api/events"), ("GET", "/api/openapi.yaml")}
+
+
+async def test_who_leaves_gives_its_place_back_once_its_look_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, go = threading.Semaphore(0), threading.Event()
+
+    def look(*_: object) -> list[object]:
+        begun.release()
+        go.wait(60)
+        return []
+
+    async def status(_: Api) -> pb.BrokerStatusReply:
+        return pb.BrokerStatusReply()
+
+    monkeypatch.setattr(console_api, "_stories", look)
+    monkeypatch.setattr(Api, "status", status)
+    parts = SimpleNamespace(methods=MethodTable(), figures=None, counters=None)
+    asked = PageRequest("GET", "/", {})
+    api = Api(cast("SiteParts", parts), cast("Rates", None), "")
+    asking = [asyncio.ensure_future(api.life(asked, "x")) for _ in range(2)]
+    for _ in asking:
+        assert await asyncio.to_thread(begun.acquire, timeout=60)
+    for one in asking:
+        one.cancel()
+    await asyncio.wait(asking)
+    third = asyncio.ensure_future(api.life(asked, "x"))
+    assert not await asyncio.to_thread(begun.acquire, timeout=0.2)
+    go.set()
+    with pytest.raises(MessageNotFound):
+        await third
 
 
 async def test_who_listens_hears_of_a_message_and_listeners_are_bounded(

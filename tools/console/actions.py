@@ -28,8 +28,9 @@ def _body(asked: PageRequest, known: set[str]) -> dict[str, Any]:
     """Return the JSON object that ASKED has for a body, whose names are among KNOWN."""
     try:
         found = json.loads(asked.body or b"{}")
+        json.dumps(found, ensure_ascii=False).encode()  # Half of a pair of surrogates is no text.
     except (ValueError, RecursionError):
-        raise InvalidArgument("the body is no JSON", field="body") from None
+        raise InvalidArgument("the body is no JSON in UTF-8", field="body") from None
     if not isinstance(found, dict):
         raise InvalidArgument("the body must be a JSON object", field="body")
     for name in found:
@@ -53,6 +54,13 @@ def _flag(values: Mapping[str, Any], name: str) -> bool:
     if not isinstance(value, bool):
         raise InvalidArgument(f"{name} is {str(value)[:40]!r}: must be true or false", field=name)
     return value
+
+
+def _numbers(values: Mapping[str, Any], name: str) -> list[int]:
+    value = values.get(name)
+    if not isinstance(value, list):
+        raise InvalidArgument(f"{name} must be a list of numbers", field=name)
+    return [number({name: one}, name, 0) for one in value]
 
 
 async def create_topic(api: Api, asked: PageRequest) -> Document:
@@ -165,6 +173,13 @@ async def reset(api: Api, asked: PageRequest, group: str) -> Document:
 async def alter_group(api: Api, asked: PageRequest, group: str) -> Document:
     """Change how often a group tries a message again, and when."""
     body = _body(asked, {"retry_max_times", "retry_intervals_ms", "consume_enable"})
+    changes: dict[str, Any] = {}
+    if "retry_max_times" in body:
+        changes["retry_max_times"] = number(body, "retry_max_times", 0)
+    if "retry_intervals_ms" in body:
+        changes["retry_intervals_ms"] = _numbers(body, "retry_intervals_ms")
+    if "consume_enable" in body:
+        changes["consume_enable"] = _flag(body, "consume_enable")
     known = [one for one in await api.admin.groups() if one.name == group]
     if not known:
         await api.admin.describe_group(group)  # Raises that there is none.
@@ -173,9 +188,7 @@ async def alter_group(api: Api, asked: PageRequest, group: str) -> Document:
         for name, value in (asdict(known[0]) if known else {}).items()
         if name not in ("name", "subscription_check")
     }
-    if "consume_enable" in body:
-        settings["consume_enable"] = _flag(body, "consume_enable")
-    made = await api.admin.create_group(group, **(settings | body), update=True)
+    made = await api.admin.create_group(group, **(settings | changes), update=True)
     return asdict(made)
 
 

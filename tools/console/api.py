@@ -94,6 +94,7 @@ class Api:
         )
         self._rates = rates
         self._figures = parts.figures
+        self._counters = parts.counters
         self.token = token
         self._listeners = 0
         self._looking = asyncio.Semaphore(2)
@@ -305,8 +306,11 @@ class Api:
         """Return the life of the messages with an id, with a topic's key, or at TOPIC/QUEUE/OFFSET."""
         status = await self.status()
         wanted = WhyAsked(message, asked.query.get("topic"))
-        async with self._looking:
-            stories = await asyncio.to_thread(_stories, status.store_path, wanted)
+        await self._looking.acquire()
+        # Who leaves takes its place with it no sooner than the thread has ended.
+        look = asyncio.get_running_loop().run_in_executor(None, _stories, status.store_path, wanted)
+        look.add_done_callback(lambda _: self._looking.release())
+        stories = await asyncio.shield(look)
         if not stories:
             raise MessageNotFound(
                 f"the store has nothing of {message[:200]!r}: check the id, or give topic and key",
@@ -428,7 +432,7 @@ class Api:
             yield b"retry: 2000\n\n"
             before, ticks = -1, 0
             while True:
-                now = (await self.status()).dispatched_offset
+                now = self._counters().dispatched_offset
                 ticks += 1
                 if now != before or ticks >= _REFRESH_TICKS:
                     before, ticks = now, 0

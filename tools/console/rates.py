@@ -3,40 +3,41 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final
 
-from ...broker.metrics_page import PageFigure
+from ...broker.broker import SiteCounters
 from ...broker.traffic import TrafficCounts
 
 SAMPLE_MS: Final = 5_000
 SAMPLES: Final = 15 * 60 * 1000 // SAMPLE_MS
 
-#: What a rate is called, and the counter that it comes from.
-_COUNTERS: Final = {
-    "in_messages_per_s": "pocketmq_broker_sent_messages_total",
-    "in_bytes_per_s": "pocketmq_store_appended_bytes_total",
-    "failed_per_s": "pocketmq_broker_sends_failed_total",
-}
-_NAMES: Final = (*_COUNTERS, "out_messages_per_s", "out_bytes_per_s")
+_NAMES: Final = (
+    "in_messages_per_s",
+    "in_bytes_per_s",
+    "failed_per_s",
+    "out_messages_per_s",
+    "out_bytes_per_s",
+)
 
 
 class Rates:
-    """Rates of what FIGURES counts, and of what groups were handed by TRAFFIC, noted at each `sample`."""
+    """Rates of what COUNTERS tell, and of what groups were handed by TRAFFIC, noted at each `sample`."""
 
-    def __init__(self, figures: Callable[[], Iterable[PageFigure]], traffic: TrafficCounts) -> None:
-        self._figures = figures
+    def __init__(self, counters: Callable[[], SiteCounters], traffic: TrafficCounts) -> None:
+        self._counters = counters
         self._traffic = traffic
         self._before: tuple[float, ...] | None = None
         self._rates: deque[tuple[float, ...]] = deque(maxlen=SAMPLES)
 
     def sample(self) -> None:
         """Note the counters as they are now, SAMPLE_MS after the last time."""
-        found = {one.name: one.value for one in self._figures() if not one.labels}
-        counted = [found.get(name, 0) for name in _COUNTERS.values()]
+        counted = self._counters()
         out = self._traffic.went_out.values()
         now = (
-            *(value for value in counted if isinstance(value, int | float)),
+            counted.sent_messages,
+            counted.appended_bytes,
+            counted.sends_failed,
             sum(one.messages for one in out),
             sum(one.bytes for one in out),
         )

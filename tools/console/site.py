@@ -8,6 +8,7 @@ Those on this machine may ask, under its own names, and who acts by their own pa
     POST              Origin, where a browser says one, is the same; X-PocketMQ-Token is what GET /api/session tells
 
 A page of another site can read no answer from here, so it does not get the token, and without it can change nothing.
+Where its browser says whose it is (Sec-Fetch-Site), it is not even answered; a link that somebody follows is.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...broker.broker import SiteParts
 from ...broker.metrics_page import PATH as METRICS
-from ...proto.errors import PocketMQError
-from ...proto.rpc.pages import READING, Page, PageRequest, Shown
+from ...proto.errors import InvalidArgument, PocketMQError
+from ...proto.rpc.pages import QUERY_FIELDS_MAX, READING, Page, PageRequest, Shown
 from .rates import SAMPLE_MS, Rates
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Site:
     def __init__(self, parts: SiteParts) -> None:
         self._parts = parts
         self._guard = ConsoleGuard(asks_users=parts.asks_users)
-        self._rates = Rates(parts.figures, parts.traffic)
+        self._rates = Rates(parts.counters, parts.traffic)
         parts.every(SAMPLE_MS, self._rates.sample)
         self._api: Api | None = None
 
@@ -90,6 +91,7 @@ class Site:
             return await self._parts.metrics(asked)
         try:
             self._guard.check(asked)
+            _check_query(asked)
             shown = await self._shown(asked)
         except PocketMQError as error:
             status = _STATUSES.get(error.status, 500)
@@ -129,13 +131,24 @@ def _failed(asked: PageRequest, status: int, name: str, words: str) -> Shown:
     return _page(status, failure(asked, HTTPStatus(status).phrase, words))
 
 
+def _check_query(asked: PageRequest) -> None:
+    try:
+        asked.query  # noqa: B018 (asked for what it raises)
+    except ValueError:
+        raise InvalidArgument(
+            f"the query has more than {QUERY_FIELDS_MAX} fields: ask for less",
+            field="query",
+            limit=QUERY_FIELDS_MAX,
+        ) from None
+
+
 def _page(status: int, text: str) -> Shown:
-    return Shown(status, "text/html; charset=utf-8", text.encode())
+    return Shown(status, "text/html; charset=utf-8", text.encode(errors="replace"))
 
 
 def _json(status: int, document: Any) -> Shown:
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-    return Shown(status, "application/json", text.encode() + b"\n")
+    return Shown(status, "application/json", text.encode(errors="replace") + b"\n")
 
 
 class NotAllowed(PocketMQError):
@@ -172,11 +185,16 @@ class ConsoleGuard:
                 f"the host {host[:100]!r} is not a name of this machine's loopback: ask for http://127.0.0.1 and the"
                 " broker's port"
             )
+        is_foreign = headers.get("sec-fetch-site") in _FOREIGN
         if asked.method in READING:
+            if is_foreign and headers.get("sec-fetch-mode") != "navigate":
+                raise NotAllowed(
+                    "a page of another site may ask nothing here: open this one itself"
+                )
             return
         scheme = "https" if asked.secure else "http"
         origin = headers.get("origin", f"{scheme}://{host}")
-        if origin != f"{scheme}://{host}" or headers.get("sec-fetch-site") in _FOREIGN:
+        if origin != f"{scheme}://{host}" or is_foreign:
             raise NotAllowed(f"a page of {origin[:100]!r} may change nothing here")
         if not hmac.compare_digest(headers.get(TOKEN, "").encode(), self.token.encode()):
             raise NotAllowed(
