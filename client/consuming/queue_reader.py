@@ -45,6 +45,7 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import check_topic, retry_topic
 from ..config import Start
 from ..connections import Connection
+from ..follower_choice import MASTER_MS
 from ..message_batch import NO_MESSAGES, MessageBatch
 from ..queue import Queue, find_queue
 from ..received_message import Decode, FetchedRun, ReceivedMessage
@@ -113,6 +114,8 @@ class QueueReader:
         self._address = ""
         #: Has the master hear what was filtered elsewhere.
         self._telling: asyncio.Task[None] | None = None
+        #: It did not hear it last, and is not kept waiting for before.
+        self._tell_from_ms = 0
         #: Where to fetch next; None: where the settings say.
         self._offset: int | None = None
         self._failures = 0
@@ -134,6 +137,11 @@ class QueueReader:
         if self._task is not None:
             self._task.cancel()
             self._task = None
+
+    async def told(self) -> None:
+        """Return once the master has heard, or does not hear in time, what was filtered elsewhere."""
+        if self._telling is not None:
+            await asyncio.wait((self._telling,))
 
     async def _run(self) -> None:
         while True:
@@ -210,6 +218,8 @@ class QueueReader:
         if self._telling is not None:
             await asyncio.wait((self._telling,))
             self._telling = None
+        if self._session.clock.now_ms() < self._tell_from_ms:
+            return
         if found is not None and found[0].next_offset > request.offset:
             self._telling = self._session.tasks.spawn(self._tell(request, found))
 
@@ -229,6 +239,7 @@ class QueueReader:
             address = session.routes.address(self._queue.broker)
             await session.connections.to(address).fetch(told, _TELL_MS)
         except PocketMQError as error:
+            self._tell_from_ms = session.clock.now_ms() + MASTER_MS
             facts = Facts(group=self._group, queue=self._queue, reason=error.message)
             logger.debug("the master was not told what was filtered %s", facts)
 

@@ -171,6 +171,8 @@ class PullReading:
         self._gone.add(queue)
         self.halt(active)
         try:
+            if not lost:
+                await active.reader.told()
             if not lost and not self._closed:
                 await self._until_returned(queue)
             if self.has_listener and not self._closed:

@@ -19,12 +19,13 @@ from pocketmq.proto.errors import (
     MasterFenced,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
+    RequestTimeout,
     Unreachable,
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
 from .fake_broker import bodies
-from .fake_connections import FakeConnections
+from .fake_connections import FakeConnection, FakeConnections
 from .fake_replica_set import FakeReplicaSet
 from .producing import messages, producer, settle
 from .pull_world import numbers, store
@@ -472,6 +473,60 @@ async def test_what_a_follower_has_filtered_the_master_is_told() -> None:
     assert (told.group, told.offset, told.filter.expression) == ("billing", 0, "red")
     assert (looked.next_offset, list(looked.steps), looked.filtered_count) == (5, [1, 3, 1], 2)
     assert told.lease > 0
+
+
+async def test_who_leaves_waits_until_the_master_has_heard_what_a_follower_has_filtered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    replicas, clock = FakeReplicaSet("orders"), VirtualClock()
+    store(replicas.data, 5)
+    replicas.data.unwanted = {1, 2}
+    fetch = FakeConnection.fetch
+
+    async def fetch_slowly(
+        connection: FakeConnection, request: pb.FetchRequest, timeout_ms: float
+    ) -> pb.FetchReply:
+        for _ in range(200 * request.HasField("looked_at")):
+            await asyncio.sleep(0)
+        return await fetch(connection, request, timeout_ms)
+
+    monkeypatch.setattr(FakeConnection, "fetch", fetch_slowly)
+    async with consumer(replicas, clock, {"orders": "red"}, read_from="any") as reading:
+        assert numbers(await reading.poll()) == [0, 3, 4]
+
+    assert [told.looked_at.next_offset for told in replicas.data.told] == [5]
+
+
+async def test_a_master_that_does_not_hear_what_was_filtered_is_not_told_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    replicas, clock = FakeReplicaSet("orders"), VirtualClock()
+    store(replicas.data, 5)
+    fetch = FakeConnection.fetch
+    told: list[int] = []
+
+    async def fetch_or_be_silent(
+        connection: FakeConnection, request: pb.FetchRequest, timeout_ms: float
+    ) -> pb.FetchReply:
+        if request.HasField("looked_at"):
+            told.append(request.offset)
+            raise RequestTimeout("no answer in time")
+        return await fetch(connection, request, timeout_ms)
+
+    monkeypatch.setattr(FakeConnection, "fetch", fetch_or_be_silent)
+    async with consumer(
+        replicas, clock, {"orders": "red"}, read_from="any", fetch_messages_max=1
+    ) as reading:
+        found: list[int] = []
+        while len(found) < 5:
+            found += numbers(await reading.poll())
+        assert (found, told) == ([0, 1, 2, 3, 4], [0])
+        await clock.advance(MASTER_MS)
+        await settle()
+        store(replicas.data, 1)
+        assert numbers(await reading.poll()) == [5]
+        await settle()
+        assert told == [0, 5]
 
 
 async def test_one_fetch_may_be_of_a_follower_as_well() -> None:
