@@ -61,22 +61,27 @@ class BoundsRequests:
         asked = self._asked.get(key)
         if asked is None:
             asked = self._asked[key] = []
-            asking = self._session.tasks.spawn(self._ask_all(queue.broker, time_ms, asked))
-            asking.add_done_callback(partial(self._ended, key))
+            asking = self._session.tasks.spawn(self._ask_all(key, asked))
+            asking.add_done_callback(partial(self._ended, key, asked))
         answer: _Answer = asyncio.get_running_loop().create_future()
         asked.append((queue, answer))
         return await answer
 
-    async def _ask_all(self, broker: str, time_ms: int | None, asked: _Asked) -> None:
+    async def _ask_all(self, key: tuple[str, int | None], asked: _Asked) -> None:
         while asked:
             part = asked[:QUEUES_AT_ONCE]
-            await self._ask(broker, time_ms, part)
+            await self._ask(*key, part)
             del asked[: len(part)]
+        del self._asked[key]
 
-    def _ended(self, key: tuple[str, int | None], asking: asyncio.Task[object]) -> None:
-        """Let nobody wait any more: only the client's end breaks ASKING off."""
+    def _ended(
+        self, key: tuple[str, int | None], asked: _Asked, asking: asyncio.Task[object]
+    ) -> None:
+        """Let nobody of ASKED wait any more: only the client's end breaks ASKING off."""
+        if self._asked.get(key) is asked:
+            del self._asked[key]
         closed = ClientClosed("the client was closed while a broker was asked for a queue's bounds")
-        for _, answer in self._asked.pop(key):
+        for _, answer in asked:
             if not answer.done():
                 answer.set_exception(closed)
 

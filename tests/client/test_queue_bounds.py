@@ -60,6 +60,16 @@ async def test_a_consumer_of_very_many_queues_asks_for_their_bounds_in_parts(
     assert max(map(len, asked.requests)) == QUEUES_AT_ONCE
 
 
+async def test_who_asks_as_soon_as_it_has_an_answer_gets_the_next() -> None:
+    here = World(queues=2)
+    store(here.broker, 3, queue=1)
+    bounds, session = await _bounds(here)
+
+    assert [(await bounds.of(q(n))).max_offset for n in (0, 1, 0)] == [0, 3, 0]
+
+    await session.close()
+
+
 async def test_a_queue_that_is_refused_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     here = World(queues=8)
     store(here.broker, 3, queue=4)
