@@ -511,7 +511,10 @@ class _RelayedStream:
         """Tell UPSTREAM all that the client has said, or to one that is not the first its settings."""
         if self._early is None:
             assert self._settings is not None, "it would have ended"
-            await upstream.write(self._settings)
+            told = None
+            while told is not self._settings:  # Others may come meanwhile.
+                told = self._settings
+                await upstream.write(told)
         else:
             for message in self._early:  # It may grow meanwhile.
                 await upstream.write(message)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.relays import EARLY_MAX, KnownMaster
+from pocketmq.broker.relays import EARLY_MAX, KnownMaster, _RelayedStream, _Upstream
 from pocketmq.proto.errors import InvalidArgument, ShuttingDown
 from pocketmq.proto.errors_wire import from_rpc_error
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
@@ -326,6 +326,43 @@ async def test_settings_of_between_two_masters_are_those_that_the_next_one_gets(
 
         assert (await call.read()).status.message == "m2"
         assert second.telemetry[0].taken[0].settings.publishing.max_body_size == 5
+
+
+async def test_settings_that_come_while_the_next_master_is_told_of_older_ones_follow_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heard: list[Any] = []
+    streams: list[_RelayedStream] = []
+    write, on_message = _Upstream.write, _RelayedStream.on_message
+
+    def note(stream: _RelayedStream, message: Any) -> Any:
+        heard.append(message)
+        streams.append(stream)
+        return on_message(stream, message)
+
+    monkeypatch.setattr(_RelayedStream, "on_message", note)
+    async with followed(2) as (follower, master, second):
+        call = await follower.telemetry()
+        await call.read()
+        follower.master = None
+        await master.kill()
+        await until(lambda: streams[0]._upstream is None)
+        heard.clear()
+
+        async def write_slowly(upstream: _Upstream, message: Any) -> None:
+            if len(heard) == 1:
+                await call.write(settings(6))
+                await until(lambda: len(heard) == 2)
+            await write(upstream, message)
+
+        monkeypatch.setattr(_Upstream, "write", write_slowly)
+        await call.write(settings(5))
+        await until(lambda: heard)
+        follower.follow(second, epoch=2)
+        await until(lambda: second.telemetry and len(second.telemetry[0].taken) == 2)
+
+        sizes = [one.settings.publishing.max_body_size for one in second.telemetry[0].taken]
+        assert sizes == [5, 6]
 
 
 async def test_settings_that_the_master_refuses_end_the_stream() -> None:
