@@ -57,7 +57,10 @@ async def test_what_clients_write_down_of_a_broker_that_is_killed_passes(tmp_pat
 
     assert check(history) == []
     counts = tally(history)
-    assert counts["sent"] == len(history.acknowledged) == counts["stored"]
+    failed = sum(
+        n for what, n in workload.failures.items() if what.startswith(("disk:", "memory:"))
+    )
+    assert counts["sent"] - failed == len(history.acknowledged) <= counts["stored"]
     assert counts["fetched"] >= 3 * counts["stored"] > 100
     assert counts["committed"] >= QUEUES
     assert set(ends_of(history.queues)) == set(range(QUEUES))

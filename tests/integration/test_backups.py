@@ -56,6 +56,13 @@ async def numbers_in(store: StoreConfig) -> list[int]:
     return found
 
 
+def names(file: Path, name: str) -> bool:
+    try:
+        return name in file.read_text()
+    except FileNotFoundError:  # Not yet, or it is being replaced.
+        return False
+
+
 def copy(store: str, target: Path) -> None:
     """Copy as `cp -a` does, and again where a file was replaced meanwhile."""
     for _ in range(50):
@@ -74,6 +81,10 @@ async def test_a_fork_and_a_copy_of_a_running_store_have_what_was_acknowledged_b
     async with serving(source) as (address, _):
         async with AsyncAdmin(address) as admin:
             await admin.create_topic("orders", queues=1)
+        topics = Path(source.path, "config", "topics.json")
+        # Until then a copy of the folder may lack it.
+        while not names(topics, "orders"):  # noqa: ASYNC110  (a file tells nobody)
+            await asyncio.sleep(0.05)
         filling = Filling(address)
         task = asyncio.create_task(filling.run())
         await filling.enough.wait()

@@ -5,7 +5,8 @@ the checkpoints, the tables in config/. Every other file of a row is closed: it 
 leaves the other name alone. Files of no use to a copy stay behind: `abort`, `lock`, the notes of a running broker.
 
 The source may be live: a file that goes meanwhile is left out, and small files that claim something about others
-(checkpoints, verified.json) are copied before what they tell of.
+(checkpoints, verified.json) are copied before what they tell of. Changes of tables (pocketmq/changes) go before the
+tables: a file of them is deleted once its table has them.
 
 `settle` writes down what recovery made of the new folder in memory. Only for folders that this program made itself: a
 file that is linked to another store is replaced, never changed.
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...proto.errors import InvalidArgument
+from ...store.kept_table import FOLDER
 from ...store.log_writer import store_time_ms
 from ...store.message_store import MessageStore
 from ...store.os_disk import OsDisk, copy_file, has_other_names, link_or_copy, make_own
@@ -107,7 +109,7 @@ def copy_small_files(
     source: str, target: str, copied: Copied, *, without: Sequence[str] = ()
 ) -> None:
     """Copy everything that is no row, but WITHOUT some: tables, checkpoints, the wheel, our own notes."""
-    for path in sorted(_files(source, ""), key=lambda path: (path != "checkpoint", path)):
+    for path in sorted(_files(source, ""), key=_turn):
         if path in _LEFT_OUT or path.split("/")[0] in _LEFT_OUT or path.endswith(".tmp"):
             continue
         if path in without:
@@ -117,6 +119,11 @@ def copy_small_files(
             copied.link(origin, place)
         else:
             copied.copy(origin, place)
+
+
+def _turn(path: str) -> tuple[int, str]:
+    """Return which of the small files is copied when."""
+    return (0 if path == "checkpoint" else 1 if path.startswith(FOLDER) else 2), path
 
 
 def copy_rows(source: str, target: str, copied: Copied, only: Sequence[str] = ROWS) -> None:

@@ -20,6 +20,7 @@ from pocketmq.store.sizes import settings_of
 from pocketmq.tools.doctor.diagnosis import diagnose
 from pocketmq.tools.fork.cut import END_OF_TIME_MS
 from pocketmq.tools.fork.forking import Forked, make_fork
+from pocketmq.tools.fork.skeleton import Copied, copy_small_files
 
 from ...recorded import recorded_names, recorded_store, settings
 from ...runs import Hand, make_run, open_store, records_of
@@ -293,3 +294,19 @@ def describe(store: Path, given: dict[str, str]) -> dict[str, Any]:
         str(store), given, chosen, SystemClock().now_ms(), lookups=False
     )
     return found
+
+
+def test_changes_of_a_table_are_copied_before_it(tmp_path: Path) -> None:
+    """A live broker deletes them once the table has them: the other way round both copies might lack them."""
+    for path in ("config/topics.json", "checkpoint", "pocketmq/changes/topics.json-1"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(path)
+
+    class Noted(Copied):
+        def copy(self, source: str, target: str, size: int | None = None) -> None:
+            order.append(str(Path(source).relative_to(tmp_path)))
+
+    order: list[str] = []
+    copy_small_files(str(tmp_path), str(tmp_path / "to"), Noted())
+
+    assert order == ["checkpoint", "pocketmq/changes/topics.json-1", "config/topics.json"]
