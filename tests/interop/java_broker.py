@@ -16,7 +16,7 @@ from pocketmq.proto.remoting.command import RemotingCommand
 from pocketmq.proto.remoting.connection import RemotingClient
 
 from ..free_ports import APART, free_port
-from .java_oracle import BUILD, dumps
+from .java_oracle import BUILD
 
 _OPENS: Final = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
@@ -27,13 +27,6 @@ _SEND: Final = 310
 _UPDATE_OFFSET: Final = 15
 _CREATE_TOPIC: Final = 17
 _CREATE_GROUP: Final = 200
-
-
-def build(folder: Path) -> None:
-    """Have the jars there: the oracle's first run fetches them."""
-    if not (Path(BUILD) / "java-store.jar").exists():
-        (folder / "nothing").mkdir(parents=True)
-        dumps([(folder / "nothing", {})], folder / "built")
 
 
 def free_ports(count: int) -> list[int]:

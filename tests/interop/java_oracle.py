@@ -4,6 +4,7 @@ The oracle (`shared/tools/java-store`, beside the checkout) needs Java 17, and M
 of them is missing, tests skip; in CI they fail instead. JAVA_STORE_BUILD says where it is built.
 """
 
+import fcntl
 import importlib.util
 import json
 import os
@@ -41,6 +42,25 @@ def require_java() -> None:
 
 
 def _run(*arguments: str, lines: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    build_once()
+    return _ask(*arguments, lines=lines)
+
+
+def build_once() -> None:
+    """Have the oracle built: its first run does it, and two at once would write the same files."""
+    built = Path(BUILD) / "built"
+    if built.exists():
+        return
+    built.parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{BUILD}.lock", "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not built.exists():
+            result = _ask("dump-many")
+            assert result.returncode == 0, result.stderr[-2000:]
+            built.touch()
+
+
+def _ask(*arguments: str, lines: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [str(TOOL / "run"), *arguments],
         input="".join(line + "\n" for line in lines),

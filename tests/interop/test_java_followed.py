@@ -28,8 +28,8 @@ from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 
 from ..served import ServerProcess
-from .java_broker import JavaBroker, Remote, build, closing_all, free_ports, name_server
-from .java_oracle import dumps, require_java
+from .java_broker import JavaBroker, Remote, closing_all, free_ports, name_server
+from .java_oracle import build_once, dumps, require_java
 
 #: How often either side is killed.
 KILLS: Final = int(os.environ.get("FOLLOW_KILLS", "1"))
@@ -168,7 +168,7 @@ def our_config(store: Path) -> StoreConfig:
 
 async def test_a_java_master_is_followed_through_kills_and_its_place_taken(tmp_path: Path) -> None:
     require_java()
-    build(tmp_path)
+    build_once()
     names, port = free_ports(2)
     server = name_server(tmp_path / "names", names)
     java = JavaBroker(tmp_path / "java", port, names, **SMALL)
@@ -215,7 +215,7 @@ async def test_a_java_master_is_followed_through_kills_and_its_place_taken(tmp_p
 async def test_a_master_in_controller_mode_is_killed_and_its_place_taken(tmp_path: Path) -> None:
     """Epochs come over; what was on its way is taken from the store that is left: nothing acknowledged is missing."""
     require_java()
-    build(tmp_path)
+    build_once()
     names, port, controller = free_ports(3)
     server = name_server(tmp_path / "names", names, controller)
     mode = {"enableControllerMode": "true", "controllerAddr": f"127.0.0.1:{controller}"}

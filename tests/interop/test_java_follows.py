@@ -18,8 +18,8 @@ from pocketmq.proto.remoting.command import RequestCode
 from pocketmq.store.format.java_json import parse
 
 from ..served import ServerProcess
-from .java_broker import JavaBroker, Remote, build, closing_all, free_ports
-from .java_oracle import dumps, require_java
+from .java_broker import JavaBroker, Remote, closing_all, free_ports
+from .java_oracle import build_once, dumps, require_java
 from .test_java_followed import KILLS, LIMIT_S, ONE, PATIENCE_S, SMALL
 
 pytestmark = [
@@ -112,7 +112,7 @@ async def log_end(ours: Ours) -> int:
 
 async def test_a_java_slave_follows_through_kills_and_takes_over(tmp_path: Path) -> None:
     require_java()
-    build(tmp_path)
+    build_once()
     apache, port = free_ports(2)
     ours = Ours(tmp_path, apache)
     slave = {"brokerRole": "SLAVE", "brokerId": "1"}
