@@ -8,7 +8,7 @@ from typing import Final
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.rpc.methods import ConnectionTotals
 from .client_metrics import GAUGES, HISTOGRAMS, LABELS, ClientMetrics, LabelValues
-from .metrics_page import Labels, PageFigure
+from .metrics_page import Labels, PageFigure, gauges
 from .parts import BrokerParts
 
 #: Topics of which is told what was sent to them; groups, with a topic each, of which is told what they skipped.
@@ -101,8 +101,7 @@ def _connections(totals: ConnectionTotals) -> Iterator[PageFigure]:
             totals.answers_held_bytes,
         ),
     ]
-    for name, what, value in rows:
-        yield PageFigure("gauge", f"pocketmq_broker_{name}", what, value)
+    yield from gauges("pocketmq_broker_", rows)
 
 
 def _traffic(parts: BrokerParts) -> Iterator[PageFigure]:
@@ -133,8 +132,7 @@ def _traffic(parts: BrokerParts) -> Iterator[PageFigure]:
         ("sends_waiting", "Sends that wait for the device.", parts.sends.waiting),
         ("waiting", "Fetches and receives that wait for messages.", len(parts.purgatory)),
     ]
-    for name, what, value in rows:
-        yield PageFigure("gauge", f"pocketmq_broker_{name}", what, value)
+    yield from gauges("pocketmq_broker_", rows)
 
 
 def _tables(parts: BrokerParts, status: pb.BrokerStatusReply) -> Iterator[PageFigure]:
@@ -151,8 +149,7 @@ def _tables(parts: BrokerParts, status: pb.BrokerStatusReply) -> Iterator[PageFi
             parts.pops.in_flight,
         ),
     ]
-    for name, what, value in rows:
-        yield PageFigure("gauge", f"pocketmq_broker_{name}", what, value)
+    yield from gauges("pocketmq_broker_", rows)
 
 
 def _store(parts: BrokerParts, status: pb.BrokerStatusReply) -> Iterator[PageFigure]:
@@ -185,8 +182,7 @@ def _store(parts: BrokerParts, status: pb.BrokerStatusReply) -> Iterator[PageFig
         ("disk_used_ratio", "How full the device is.", status.disk_used_ratio),
         ("writable", "Does it take messages?", status.writable),
     ]
-    for name, what, value in rows:
-        yield PageFigure("gauge", f"pocketmq_store_{name}", what, value)
+    yield from gauges("pocketmq_store_", rows)
 
 
 def client_figures(clients: ClientMetrics) -> Iterator[PageFigure]:

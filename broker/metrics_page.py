@@ -52,6 +52,12 @@ class PageFigure(NamedTuple):
     labels: Labels = ()
 
 
+def gauges(prefix: str, rows: Iterable[tuple[str, str, float]]) -> Iterator[PageFigure]:
+    """Yield a gauge without labels for each of ROWS: its name behind PREFIX, what it is, its value."""
+    for name, what, value in rows:
+        yield PageFigure("gauge", prefix + name, what, value)
+
+
 #: Returns what is on the page now.
 Source: TypeAlias = Callable[[], Iterable[PageFigure] | Awaitable[Iterable[PageFigure]]]
 

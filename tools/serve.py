@@ -69,7 +69,7 @@ def _note_insecure(context: click.Context, parameter: click.Parameter, value: bo
 
 def _check_reach(section: str, config: BrokerConfig | NameServerConfig) -> None:
     """Refuse to listen beyond this machine where everybody may do everything, unless that is meant."""
-    from ..proto.access.guard import is_loopback
+    from ..proto.access.policies import is_loopback
 
     guarded = config.users or config.tls_client_ca
     if guarded or is_loopback(config.host) or click.get_current_context().meta[_INSECURE]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from ...proto.access.policies import is_loopback
 from ...proto.errors import ConfigError, InvalidName
 from ...proto.topics import check_topic
 from .in_sync import ReplicaSettings
@@ -71,7 +71,7 @@ class ReplicationConfig:
             raise _refused(
                 missing, "is empty: certificate, key and authorities are three files, or none"
             )
-        if not _is_loopback(host) and not self.certificate:
+        if not is_loopback(host) and not self.certificate:
             raise _refused(
                 "listen",
                 f"is {self.listen}, which other machines reach, and whoever reaches it is taken for a replica: give"
@@ -127,13 +127,6 @@ def _address(name: str, value: str) -> tuple[str, int]:
     if found is None or int(found[2]) > 65_535:
         raise _refused(name, f"is {value!r:.80}: must be host:port")
     return found[1].strip("[]"), int(found[2])
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _refused(name: str, fault: str) -> ConfigError:

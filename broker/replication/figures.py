@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..metrics_page import PageFigure
+from ..metrics_page import PageFigure, gauges
 from .in_sync import ReplicaSettings
 
 
@@ -76,8 +76,7 @@ def replica_figures(look: ReplicaLook) -> Iterator[PageFigure]:
             ("end_bytes", "Log offset at which its log ends.", look.end),
             ("synced_bytes", "Log offset up to which its log is on its device.", look.synced),
         ]
-    for name, what, value in rows:
-        yield PageFigure("gauge", f"pocketmq_replica_{name}", what, value)
+    yield from gauges("pocketmq_replica_", rows)
     for at, name, what in (
         (0, "behind_bytes", "Bytes of the master's log that another replica is not known to have."),
         (1, "behind_seconds", "How long ago another replica had all that its master had then."),

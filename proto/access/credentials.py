@@ -51,16 +51,18 @@ def read_secret_file(path: str, where: str) -> str:
 
 def own_path(text: str | Path) -> Path:
     """Return the path that TEXT, of an operator, says; `~` is a home. Raises ConfigError."""
-    try:
-        found = Path(text).expanduser()
-        if b"\0" not in os.fsencode(found):
-            return found
-    except (RuntimeError, ValueError):  # No such home; characters that no path has.
-        pass
     shown = ascii(str(text))[:80]
-    raise ConfigError(
+    refusal = ConfigError(
         f"{shown} is no path: it has no such home, or signs that no path has", file=shown
     )
+    try:
+        found = Path(text).expanduser()
+        has_nul = b"\0" in os.fsencode(found)
+    except (RuntimeError, ValueError):  # No such home; characters that no path has.
+        raise refusal from None
+    if has_nul:
+        raise refusal
+    return found
 
 
 def read_private(path: Path, bytes_max: int) -> str:

@@ -23,7 +23,6 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from google.protobuf.message import Message
@@ -31,7 +30,7 @@ from google.protobuf.message import Message
 from ..errors import Disconnected, NotAuthenticated, NotAuthorized, PocketMQError
 from ..rpc import CallContext, Method, MethodKind, MethodTable, Receiver, Stream
 from . import signing
-from .policies import Need, action_names, address_in
+from .policies import Need, action_names, is_loopback
 from .signing import NO_USER
 from .users import User, Users
 
@@ -417,10 +416,3 @@ def host_of(peer: str) -> str:
     """Return the address in PEER, "127.0.0.1:40312" or "[::1]:40312"."""
     host = peer.rpartition(":")[0]
     return host[1:-1] if host.startswith("[") else host
-
-
-@lru_cache(maxsize=1_024)
-def is_loopback(host: str) -> bool:
-    """Is HOST, an address or a name, this machine only?"""
-    address = address_in(host)
-    return host == "localhost" if address is None else address.is_loopback

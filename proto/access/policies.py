@@ -198,6 +198,12 @@ def address_in(host: str) -> Address | None:
     return getattr(found, "ipv4_mapped", None) or found
 
 
+def is_loopback(host: str) -> bool:
+    """Is HOST, an address or a name, this machine only?"""
+    address = address_in(host)
+    return host.lower() == "localhost" if address is None else address.is_loopback
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """One rule: ACTIONS on RESOURCE from SOURCES are allowed, or denied."""

@@ -123,7 +123,7 @@ class Shares(Generic[HolderT]):
 
     def _by_burden(self, burden: Callable[[HolderT], int]) -> list[HolderT]:
         """Return all holders: those of the host with the greatest burden first, and of a host the greatest first."""
-        burdens = {holder: (host_of(holder.peer), burden(holder)) for holder in self._of}
+        burdens = {holder: (owner_of(holder.peer), burden(holder)) for holder in self._of}
         sums: Counter[str] = Counter()
         for host, own in burdens.values():
             sums[host] += own
@@ -135,7 +135,7 @@ class Shares(Generic[HolderT]):
         return sorted(burdens, key=rank, reverse=True)
 
 
-def host_of(peer: str) -> str:
+def owner_of(peer: str) -> str:
     """Return who PEER, an address and a port, belongs to."""
     address = peer.rpartition(":")[0]
     if not address.startswith("["):

@@ -19,11 +19,11 @@ import logging
 import secrets
 from http import HTTPStatus
 from importlib.resources import files
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
 
 from ...broker.broker import SiteParts
 from ...broker.metrics_page import PATH as METRICS
+from ...proto.access.policies import is_loopback
 from ...proto.errors import InvalidArgument, PocketMQError
 from ...proto.rpc.pages import QUERY_FIELDS_MAX, READING, Page, PageRequest, Shown
 from .rates import SAMPLE_MS, Rates
@@ -175,12 +175,12 @@ class ConsoleGuard:
         headers = asked.headers
         host = headers.get("host", "")
         passed_on = any(name in headers for name in _FORWARDED)
-        if passed_on or not _is_loopback(_without_port(asked.peer)):
+        if passed_on or not is_loopback(_without_port(asked.peer)):
             raise NotAllowed(
                 "the console and its API answer on this machine alone: from elsewhere they need users, which this"
                 " version does not have; open it there, or through `ssh -L 8081:127.0.0.1:8081`"
             )
-        if not _is_loopback(_without_port(host)):
+        if not is_loopback(_without_port(host)):
             raise NotAllowed(
                 f"the host {host[:100]!r} is not a name of this machine's loopback: ask for http://127.0.0.1 and the"
                 " broker's port"
@@ -206,12 +206,3 @@ def _without_port(address: str) -> str:
     if address.startswith("["):
         return address[1:].partition("]")[0]
     return address.rpartition(":")[0] if ":" in address else address
-
-
-def _is_loopback(host: str) -> bool:
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
