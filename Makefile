@@ -14,7 +14,9 @@
 #                a Java master is followed, either side killed 20 times
 # make interop   all scenarios of Apache's own clients, in the languages whose tool chains are there, three times, and once
 #                on grpcio; the Java client while it, or the broker, is held up; Python and Java through ten failovers
-# make house     how many files a reader meets: in the sources, and on the roads of calls; tests hold each figure
+# make house     how many files a reader meets: in the sources, and on the roads of calls; tests hold each figure. It
+#                writes the roads into docs/architecture.md and draws docs/house.svg
+# make site      the documents as a site, in build/site
 # make grpcio    the tests that serve, on grpcio instead of our own HTTP/2
 PYTHON ?= python3
 VENV ?= .venv
@@ -23,7 +25,7 @@ BIN := $(VENV)/bin
 # Tests compile each module once, for all processes that they start, also where the environment would have none keep it.
 test unit test-long test-all campaign interop grpcio: export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo install test unit test-long test-all dev check bench campaign interop house grpcio proto proto-check clean
+.PHONY: demo install test unit test-long test-all dev check bench campaign interop house grpcio proto proto-check site clean
 
 demo: $(VENV)/.demo
 	$(BIN)/pocketmq demo
@@ -33,11 +35,12 @@ install: $(VENV)/.demo
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long"
 
-# Stores of unit tests lie in memory where that has room: what a device costs is not theirs to know.
+# Stores of unit tests lie in memory where that has room: what a device costs is not theirs to know. The repository's
+# come first: one worker parses all sources, where two would if they were what is left to share at the end.
 unit: export PYTEST_DEBUG_TEMPROOT := $(shell [ "$$(df -P -k /dev/shm 2>/dev/null | awk 'END { print int($$4) }')" -gt 2000000 ] && echo /dev/shm)
 unit: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not (processes or java or spark or campaign or slow or long)" \
-	  --hypothesis-profile quick tests/proto tests/store tests/nameserver tests/broker tests/client tests/repository
+	  --hypothesis-profile quick tests/repository tests/proto tests/store tests/nameserver tests/broker tests/client
 
 test-long: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "long and not alone"
@@ -110,6 +113,16 @@ proto: $(VENV)/.dev
 	  $(patsubst %,.dev/gen/pocketmq/proto/gen/%_pb2.py,rocketmq_v2 otlp_metrics opencensus \
 	  grpc_health grpc_reflection grpc_reflection_v1alpha)
 	cp .dev/gen/pocketmq/proto/gen/*_pb2.py .dev/gen/pocketmq/proto/gen/*_pb2.pyi proto/gen/
+
+# The documents as a site in build/site, with an API reference; a link that leads nowhere fails it.
+site: $(VENV)/.docs
+	mkdir -p .dev/site/pocketmq
+	for name in __init__.py client proto tools; do ln -sfn ../../../$$name .dev/site/pocketmq/$$name; done
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+$(VENV)/.docs: pyproject.toml $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --group docs
+	touch $@
 
 proto-check: proto
 	git diff --exit-code -- proto/gen

@@ -63,7 +63,7 @@ class Appends:
         #: Who waits for the device first, by number.
         self._syncs: dict[int, Done] = {}
         self._numbers = count()
-        store.on_caught_up(self.notify)
+        store.events.caught_up.append(self.notify)
         if mastership is not None:
             mastership.on_confirm(self._confirmed)
 

@@ -28,7 +28,7 @@ from ..proto.clock import VirtualClock
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.topics import retry_topic
 from ..store.message_store import MessageStore
-from .coordination.coordination import Coordination
+from .coordination.coordinator import Coordination
 from .coordination.leases import QueueKey
 from .fetch import Done
 from .offsets import Offsets

@@ -16,7 +16,7 @@ import asyncio
 import json
 import logging
 import mmap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from random import Random, SystemRandom
@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 from .. import __version__
 from ..proto.access.files import WatchedUsers, signing, watched_users
-from ..proto.access.guard import noticing
+from ..proto.access.guard import Audit, Guard, noticing
 from ..proto.carrier_http2 import Http2Carrier
 from ..proto.clock import Clock
 from ..proto.errors import PocketMQError, ShuttingDown
@@ -32,19 +32,22 @@ from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.record import Host
 from ..proto.rpc import Carrier, Certificate, MakeCarrier, MethodTable
 from ..proto.rpc.channels import Dial
-from ..proto.rpc.methods import CountsConnections
+from ..proto.rpc.methods import ConnectionTotals, CountsConnections
 from ..proto.rpc.pages import Page
 from ..proto.services.health import HealthService
 from ..proto.services.port_services import PortServices
+from ..proto.services.settings import LiveSettings, SettingsService
 from ..store.config import StoreConfig
 from ..store.disk import Disk
 from ..store.message_store import MessageStore
+from ..store.parts import StoreEvents
 from ..store.recovery import RecoveryReport
 from ..store.state_files import StateFile
 from ..store.system import cpu_seconds, peak_memory_bytes
 from .certificates import Certificates
 from .client_port import ClientPort, port_limits
-from .config import BrokerConfig
+from .config import BROKER_SECTIONS, BrokerConfig
+from .lag import GroupLag, lags, note_lag
 from .metrics import client_figures, figures
 from .metrics_page import MetricsPage, PageFigure
 from .parts import BrokerParts, assemble
@@ -58,6 +61,7 @@ from .service_v1 import BrokerService, topic_message
 from .service_v2.permissions import guarded
 from .timers import TimerClock
 from .traffic import TrafficCounts
+from .transactions.transactions import Transactions
 from .virtual_time import Mark, advance, begin, is_virtual, keep_mark
 from .virtual_time import methods as clock_methods
 
@@ -89,14 +93,15 @@ class SiteCounters(NamedTuple):
     appended_bytes: int
     sends_failed: int
     dispatched_offset: int
+    connections: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SiteParts:
     """What pages at the port may use: the broker's METHODS, its METRICS, its FIGURES, and work EVERY so many ms.
 
-    TRAFFIC: what came in and went out.  COUNTERS: cheap where FIGURES are not.  asks_users: METHODS refuse whoever does
-    not sign as a user.
+    TRAFFIC: what came in and went out.  COUNTERS: cheap where FIGURES are not.  LAGS: of so many groups and topics at
+    most.  GUARD: what METHODS, in CLUSTER, ask whether callers may; None: everybody may do everything.
     """
 
     methods: MethodTable
@@ -104,8 +109,12 @@ class SiteParts:
     figures: Callable[[], Iterable[PageFigure]]
     traffic: TrafficCounts
     counters: Callable[[], SiteCounters]
+    lags: Callable[[int], Iterator[GroupLag]]
     every: Callable[[int, Callable[[], None]], object]
-    asks_users: bool
+    guard: Guard | None
+    cluster: str
+    store: MessageStore
+    transactions: Transactions
 
 
 def _metrics_alone(parts: SiteParts) -> Page:
@@ -124,6 +133,8 @@ class Network:
     #: The port that a replica keeps open; of a broker without replicas None.
     port: ClientPort | None = None
     site: Callable[[SiteParts], Page] = _metrics_alone
+    #: The settings of the process, with those of the broker and its store; None: these alone.
+    live: LiveSettings | None = None
 
     def carrier(
         self, table: MethodTable, config: BrokerConfig, certificates: Certificates, page: Page
@@ -168,10 +179,10 @@ class _Running:
     mark: Mark
     carrier: Carrier
     health: HealthService
+    #: Whom the store told of its events before.
+    listeners: StoreEvents
     registration: Registration | None = None
     apache: ApacheFollowers | None = None
-    #: Whom the store told of flushes before.
-    listeners: Sequence[Callable[[int], None]] = ()
 
 
 class Broker:
@@ -303,14 +314,12 @@ class Broker:
             store = MessageStore.open(
                 self._store_config, disk=self._disk, now_ms=self._clock.unix_ms
             )
-        listeners = list(store.flush_listeners)
+        listeners = store.events.kept()
         try:
             if mastership is not None:
                 self._mastership = mastership
                 await self._all_confirmed(store, mastership)
-            await self._serve(store, owned=owned)
-            assert self._running is not None, "it serves"
-            self._running.listeners = listeners
+            await self._serve(store, listeners, owned=owned)
         except BaseException:
             running, self._running = self._running, None
             if running is not None:
@@ -336,7 +345,7 @@ class Broker:
         if self._fenced is not None:
             raise self._fenced
 
-    async def _serve(self, store: MessageStore, *, owned: bool) -> None:
+    async def _serve(self, store: MessageStore, listeners: StoreEvents, *, owned: bool) -> None:
         store.host = Host.parse(self._config.store_host, self._config.port)
         parts = assemble(
             self._config,
@@ -369,13 +378,19 @@ class Broker:
         conditions = {WRITABLE: lambda: store.health.state == "open"}
         if self._mastership is not None:
             conditions[MASTER] = lambda: True
-        services = PortServices(table, lambda: carrier, conditions)
+        live = self._network.live or LiveSettings(
+            {"broker": self._config, "store": self._store_config}, audit=Audit(self._wall.unix_ms)
+        )
+        settings = SettingsService(
+            live, BROKER_SECTIONS, proves_users=self._asked_users is not None
+        )
+        services = PortServices(table, lambda: carrier, settings, conditions)
         served = services.methods
         if self._asked_users is None:
             served = noticing(served)
         else:
             served = guarded(self._asked_users.guard, served, self._config.cluster)
-        rocketmq = RocketMQFigures(parts, self._status, self._config.metrics_series_max)
+        rocketmq = RocketMQFigures(parts, self._status, lambda: self._config.metrics_series_max)
         clients = partial(client_figures, parts.client_metrics)
         page = self._network.site(
             SiteParts(
@@ -383,14 +398,20 @@ class Broker:
                 metrics=MetricsPage([self._figures, clients, rocketmq]),
                 figures=self._figures,
                 traffic=parts.traffic,
-                counters=partial(_counters, parts),
+                counters=self._counters,
+                lags=partial(_lags, parts),
                 every=parts.wall_timers.every,
-                asks_users=self._asked_users is not None,
+                guard=None if self._asked_users is None else self._asked_users.guard,
+                cluster=self._config.cluster,
+                store=store,
+                transactions=parts.transactions,
             )
         )
         carrier = self._network.carrier(served, self._config, self._certificates, page)
         mark = keep_mark(self._clock, self._disk, self._store_config)
-        self._running = _Running(parts=parts, mark=mark, carrier=carrier, health=services.health)
+        self._running = _Running(
+            parts=parts, mark=mark, carrier=carrier, health=services.health, listeners=listeners
+        )
         if owned:
             store.start(asyncio.get_running_loop().call_soon_threadsafe)
         parts.start()  # Cleaning leaves what waits, once that is known.
@@ -409,11 +430,21 @@ class Broker:
 
     def _figures(self) -> Iterator[PageFigure]:
         assert self._running is not None, "asked while running"
-        carrier = self._running.carrier
-        totals = carrier.connection_totals() if isinstance(carrier, CountsConnections) else None
-        yield from figures(self._running.parts, self._status(), totals)
+        yield from figures(self._running.parts, self._status(), _totals(self._running.carrier))
         if self._network.port is not None:
             yield from self._network.port.figures()
+
+    def _counters(self) -> SiteCounters:
+        assert self._running is not None, "asked while running"
+        sends, store = self._running.parts.sends.counts, self._running.parts.store
+        totals = _totals(self._running.carrier)
+        return SiteCounters(
+            sends.messages,
+            store.max_log_offset,
+            sends.failed,
+            store.dispatched_offset,
+            0 if totals is None else totals.open,
+        )
 
     async def _give_up(self, running: _Running) -> None:
         """End what has begun of a start that failed: something may have been delivered already."""
@@ -426,14 +457,12 @@ class Broker:
             logger.error("progress not saved reason=%s", error.message)
         running.mark.close()
 
-    def _leave(self, store: MessageStore, listeners: Sequence[Callable[[int], None]]) -> None:
-        """Close STORE, or leave it to the replica whose it is, as it was: it tells LISTENERS of flushes."""
+    def _leave(self, store: MessageStore, listeners: StoreEvents) -> None:
+        """Close STORE, or leave it to the replica whose it is, as it was: it tells LISTENERS, and nobody else."""
         if self._mastership is None:
             store.close()
             return
-        for added in [one for one in store.flush_listeners if one not in listeners]:
-            store.flush_listeners.remove(added)
-        store.on_caught_up(lambda queues: None)
+        store.events.restore(listeners)
         store.rely_on(lambda done: done(None))
 
     def _state_file(self, name: str) -> StateFile:
@@ -557,8 +586,7 @@ class Broker:
         if running.registration is not None:
             await running.registration.stop()
         if self._fenced is None:
-            parts.sends.refusal = ShuttingDown("the broker is about to stop: send to another")
-            parts.wind_down()
+            parts.wind_down(ShuttingDown("the broker is about to stop: send to another"))
         parts.store.flush_soon()
         grace_s = self._config.stop_grace_ms / 1000
         await running.carrier.stop(grace_s if self._fenced is None else _FENCED_GRACE_S)
@@ -624,9 +652,12 @@ class Broker:
             return peak_memory_bytes()
 
 
-def _counters(parts: BrokerParts) -> SiteCounters:
-    sends, store = parts.sends.counts, parts.store
-    return SiteCounters(sends.messages, store.max_log_offset, sends.failed, store.dispatched_offset)
+def _totals(carrier: object) -> ConnectionTotals | None:
+    return carrier.connection_totals() if isinstance(carrier, CountsConnections) else None
+
+
+def _lags(parts: BrokerParts, limit: int) -> Iterator[GroupLag]:
+    return lags(note_lag(parts.store, parts.topics, parts.offsets, parts.pops, limit))
 
 
 def _guarded(work: Callable[[], object]) -> Callable[[], None]:

@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 
 from .. import __version__
 from ..proto.access.files import signing, watched_users
-from ..proto.access.guard import noticing
+from ..proto.access.guard import Audit, noticing
 from ..proto.carrier_http2 import Http2Carrier
 from ..proto.clock import Clock
 from ..proto.gen import pocketmq_v1_pb2 as pb
@@ -30,8 +30,9 @@ from ..proto.rpc.listening import connections_fitting
 from ..proto.rpc.methods import ConnectionFigures, ConnectionTotals
 from ..proto.rpc.pages import Page
 from ..proto.services.port_services import PortServices
+from ..proto.services.settings import LiveSettings, SettingsService
 from .certificates import Certificates
-from .config import BrokerConfig
+from .config import BROKER_SECTIONS, BrokerConfig
 from .follower_port import FollowerReads, follower_methods
 from .metrics_page import MetricsPage, PageFigure
 from .registration import Registration, follower_state
@@ -106,8 +107,12 @@ class ClientPort:
         clock: Clock,
         dial: Dial,
         random: Random,
+        live: LiveSettings | None = None,
     ) -> None:
-        """CLOCK is the machine's, DIAL opens channels to masters, to whom it carries what clients have signed."""
+        """CLOCK is the machine's, DIAL opens channels to masters, to whom it carries what clients have signed.
+
+        LIVE: the settings of the process, CONFIG among them.
+        """
         self._config = config
         self._replica = replica
         self._id = replica.settings.replica_id
@@ -122,16 +127,18 @@ class ClientPort:
         status = unary(pb.BrokerStatusRequest, pb.BrokerStatusReply, self._status)
         own = service("pocketmq.v1.Broker", {"Status": status})
         self._reads = FollowerReads(config, lambda: self._replica.follower_view, clock)
-        services = PortServices(
-            follower_methods(self.relays, own, self._reads),
-            lambda: self._carrier,
-            {"writable": _never, "master": _never},
-        )
         #: Who may do what, at the broker that leads too; None: everybody everything.
         self.users = watched_users(
             config.users, clock.unix_ms, plaintext=config.plaintext_credentials
         )
         self._dial = signing(config.peers, self.users)
+        settings = live or LiveSettings({"broker": config}, audit=Audit(clock.unix_ms))
+        services = PortServices(
+            follower_methods(self.relays, own, self._reads),
+            lambda: self._carrier,
+            SettingsService(settings, BROKER_SECTIONS, proves_users=self.users is not None),
+            {"writable": _never, "master": _never},
+        )
         self._following, self._health = services.methods, services.health
         if self.users is None:
             self._following = noticing(self._following)

@@ -12,6 +12,8 @@ from ..proto.errors import ConfigError, InvalidName
 from ..proto.tls import Trust, check_tls
 from ..proto.topics import check_topic
 
+#: Sections of the settings that a broker's port serves.
+BROKER_SECTIONS: Final = ("broker", "replication", "store", "log")
 _MIB: Final = 1024 * 1024
 
 
@@ -23,6 +25,43 @@ class BrokerConfig:
     cluster: str = "DefaultCluster"
     #: 0 is the master.
     broker_id: int = 0
+
+    #: What `pocketmq config set` and SIGHUP change: whoever uses one of these reads it here each time.
+    LIVE: ClassVar[frozenset[str]] = frozenset(
+        {
+            "auto_create_topics",
+            "default_topic_queues",
+            "topic_queues_max",
+            "topics_max",
+            "queues_max",
+            "groups_max",
+            "produce_runs_in_flight",
+            "flush_waiting_max",
+            "fetches_waiting_max",
+            "fetches_in_flight",
+            "fetch_bytes_max",
+            "fetch_bytes_default",
+            "fetch_messages_max",
+            "fetch_wait_max_ms",
+            "transaction_timeout_ms",
+            "transaction_check_interval_ms",
+            "transaction_checks_max",
+            "transactions_open_max",
+            "group_members_max",
+            "members_max",
+            "group_rebalance_delay_ms",
+            "group_initial_rebalance_max_ms",
+            "lease_ms",
+            "leases_max",
+            "lease_waits_max",
+            "pop_in_flight_max",
+            "invisible_ms_min",
+            "clients_max",
+            "metrics_series_max",
+            "v2_delay_max_ms",
+            "stop_grace_ms",
+        }
+    )
 
     REMOVED_KEYS: ClassVar[dict[str, str]] = {
         "direct_port": "a broker has one port with grpcio too; leave it out, and have everybody connect to broker.port",

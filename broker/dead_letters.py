@@ -49,8 +49,8 @@ from ..proto.topics import (
 from ..store.message_store import MessageStore
 from .appends import Appends, ended, synced
 from .groups import Groups
+from .lag import check_natural
 from .offsets import Offsets
-from .queue_contents import check_natural
 from .retries import told_failures
 from .topics import Topics
 

@@ -34,8 +34,8 @@ from ..store.message_store import MessageStore
 from .config import BrokerConfig
 from .fetch import FilteredFetch, limits_of, read_once
 from .filters import Filters, choice_of
+from .lag import QUEUES_MAX, add_unread
 from .lookup import Lookups
-from .queue_contents import QUEUES_MAX, add_unread
 from .relays import Relays
 from .replication.follower_view import FollowerView
 from .service_v2.measurements import trace_methods

@@ -1,4 +1,4 @@
-"""How far groups are behind, exactly, at one moment: `/metrics` shows it.
+"""How far groups are behind, exactly, at one moment, as `/metrics` shows it; and what a queue of the store holds.
 
     note_lag(…)        on the event loop, in one turn: what the tables say, copied; some 2 µs a group and topic
     lags(noted)        on any thread: the numbers
@@ -12,21 +12,26 @@ lag is what is in the topic's queues and not finished; in a queue of which it ne
     ready         not handed over yet, and popped messages that come again
 
 Filters are not asked: what a group will step over counts until it has. Never less than 0.
+
+Nothing is seen that is not confirmed. Bounds: UNREAD_ENTRIES_MAX entries are added up for one request.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
+from ..proto.errors import InvalidArgument, InvalidRecord
+from ..proto.gen import pocketmq_v1_pb2 as pb
+from ..proto.record import decode_record
 from ..proto.topics import RETRY_PREFIX
 from ..store.message_store import MessageStore
 from .offsets import Offsets
 from .pop.leases import PopQueue
 from .pop.pops import Pops
-from .queue_contents import stored_ms
 from .topics import Topics
 
 #: So many times are read before the loop serves others: a millisecond or two.
@@ -203,3 +208,51 @@ def age_ms(places: Sequence[Place], stored: Mapping[Place, int], now_ms: int) ->
     """Return how long the oldest message at PLACES has waited, by when they were STORED; 0: none does."""
     found = [stored[place] for place in places if place in stored]
     return max(0, now_ms - min(found)) if found else 0
+
+
+#: Queues in one request: the loop serves nobody else meanwhile.
+QUEUES_MAX: Final = 10_000
+#: So many queue entries are added up for one request: some 20 ms.
+UNREAD_ENTRIES_MAX: Final = 2_000_000
+
+
+def stored_ms(store: MessageStore, topic: str, queue: int, offset: int) -> int:
+    """Return when the first message from OFFSET on was stored; −1: there is none, or it is damaged."""
+    low, high = store.queue_bounds(topic, queue)
+    if max(low, offset) < high:
+        found = store.read_queue(topic, queue, max(low, offset), 1, 1).records
+        with contextlib.suppress(InvalidRecord):
+            return decode_record(found).store_timestamp_ms
+    return -1
+
+
+def add_unread(store: MessageStore, offsets: Iterable[pb.GroupOffset]) -> None:
+    """Tell of each of OFFSETS since when messages are unread, and how many bytes; others must not wait for it."""
+    left = UNREAD_ENTRIES_MAX
+    for one in offsets:
+        one.unread_store_time_ms = stored_ms(store, one.topic, one.queue, one.offset)
+        if one.offset < 0:
+            continue  # Where the group will begin is its own choice.
+        size, count = store.unread_bytes(one.topic, one.queue, one.offset, left)
+        left -= count
+        if size is not None:
+            one.unread_bytes = size
+
+
+def check_count(field: str, count: int) -> None:
+    """Raise InvalidArgument where FIELD names more queues than QUEUES_MAX: COUNT."""
+    if count > QUEUES_MAX:
+        raise InvalidArgument(
+            f"{field}: {count} in one request, the limit is {QUEUES_MAX}: ask in parts",
+            field=field,
+            limit=QUEUES_MAX,
+            value=count,
+        )
+
+
+def check_natural(field: str, value: int) -> None:
+    """Raise InvalidArgument if VALUE of FIELD is negative."""
+    if value < 0:
+        raise InvalidArgument(
+            f"{field} is {value}: must not be negative", field=field, limit=0, value=value
+        )

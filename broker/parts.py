@@ -25,10 +25,8 @@ from .appends import Appends, synced
 from .awaited import Awaited
 from .client_metrics import ClientMetrics
 from .config import BrokerConfig
-from .coordination.coordination import Coordination
-from .coordination.coordinator import Coordinator
-from .coordination.leases import Fence, KeptLeases, LeaseFile
-from .coordination.queue_leases import QueueLeases
+from .coordination.coordinator import Coordination, Coordinator
+from .coordination.leases import Fence, KeptLeases, LeaseFile, QueueLeases
 from .dead_letters import DeadLetters
 from .delay.delays import Delays
 from .delay.recalls import Recalls
@@ -51,23 +49,20 @@ from .replication.state_source import StateSource, TablePart, table_parts
 from .replication.state_timers import TimersState
 from .retries import Retries
 from .send import Sends, Waits
-from .service_v2.acknowledging import Acknowledging
-from .service_v2.diagnostics import Diagnostics
 from .service_v2.measurements import CensusMeasurements, Measurements
 from .service_v2.pulling import PullConsumers
-from .service_v2.receiving import Receiving
-from .service_v2.relayed import EndTransactions, RecallMessages
+from .service_v2.receiving import Acknowledging, Receiving
 from .service_v2.routes import RouteQueries
-from .service_v2.sending import SendMessages
+from .service_v2.sending import EndTransactions, RecallMessages, SendMessages
 from .service_v2.service import ServiceV2, timed
 from .service_v2.subscriptions import LiteSubscriptions
-from .service_v2.telemetry import Clients
+from .service_v2.telemetry import Clients, Diagnostics
 from .timers import Timers
 from .topics import Topics
 from .traffic import TrafficCounts
 from .transactions.atomic_commits import AtomicCommits, CommitParts
+from .transactions.checks import Listeners
 from .transactions.half_messages import prepare
-from .transactions.listeners import Listeners
 from .transactions.transactions import Transactions
 from .waiting import Purgatory
 
@@ -167,9 +162,10 @@ class BrokerParts:
         self.topics.kept.tick()
         self.groups.kept.tick()
 
-    def wind_down(self) -> None:
-        """Answer whoever waits for something, and decide no more: the broker is about to stop."""
-        self.atomic_commits.refusal = self.sends.refusal
+    def wind_down(self, error: PocketMQError) -> None:
+        """Answer whoever waits for something, and refuse with ERROR what comes: the broker is about to stop."""
+        self.sends.refuse(error)
+        self.atomic_commits.refuse(error)
         self.purgatory.complete_all()
         self.coordination.leases.wind_down()
 
@@ -177,7 +173,7 @@ class BrokerParts:
         """Store nothing any more, and fail with ERROR whoever waits for something; no answer may leave any more."""
         self.appends.fence(error)
         self.sends.fence(error)
-        self.wind_down()
+        self.wind_down(error)
 
     async def stop_timers(self) -> None:
         """Let nothing fire any more."""
@@ -239,12 +235,12 @@ def assemble(  # noqa: PLR0913  (it stands between all of them)
     timers = Timers(clock)
     wall_timers = timers if wall is clock else Timers(wall)
     lease_file = LeaseFile(store.disk, store.config.own_folder)
-    leases = KeptLeases(lease_file, wall_timers, limit=config.leases_max, epoch=epoch)
-    fence = Fence(leases, config.lease_ms)
+    leases = KeptLeases(lease_file, wall_timers, limit=lambda: config.leases_max, epoch=epoch)
+    fence = Fence(leases, lambda: config.lease_ms)
     account_file = AccountFile(store.disk, store.config.path)
     accounts = Accounts(wall.unix_ms, account_file, holder=leases.member_of)
-    purgatory = Purgatory(wall_timers, limit=config.fetches_waiting_max)
-    traffic = TrafficCounts(config.metrics_series_max)
+    purgatory = Purgatory(wall_timers, limit=lambda: config.fetches_waiting_max)
+    traffic = TrafficCounts(lambda: config.metrics_series_max)
     appends = Appends(store, purgatory.notify, mastership, traffic)
     offsets = Offsets(state_file("consumerOffset.json"), unix_ms, accounts, appends)
     filters = Filters(wall_timers, wall, accounts, traffic)
@@ -264,8 +260,7 @@ def assemble(  # noqa: PLR0913  (it stands between all of them)
         journal=journal,
         serials=serials_from(random.randbytes),
         bury=retries.bury,
-        in_flight_max=config.pop_in_flight_max,
-        bytes_max=config.fetch_bytes_max,
+        config=config,
         accounts=accounts,
         traffic=traffic,
     )
@@ -395,7 +390,7 @@ def _service_v2(
         SendMessages(config, topics, parts.sends, unix_ms, clients.checks.remember),
         EndTransactions(topics, parts.transactions, parts.neighbours),
         RecallMessages(topics, parts.recalls, parts.neighbours),
-        Receiving(pops, clients.subscriptions, wall.unix_ms, config.invisible_ms_min),
+        Receiving(pops, clients.subscriptions, wall.unix_ms, config),
         Acknowledging(pops, topics, groups, store.config.delay_levels_ms),
         LiteSubscriptions(topics),
         PullConsumers(store, topics, groups, parts.offsets, parts.fetches, pops, check_commit),

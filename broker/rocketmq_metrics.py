@@ -57,7 +57,10 @@ class RocketMQFigures:
     """The families of a broker with PARTS; STATUS returns how it is. SERIES_MAX bounds those of a kind."""
 
     def __init__(
-        self, parts: BrokerParts, status: Callable[[], pb.BrokerStatusReply], series_max: int
+        self,
+        parts: BrokerParts,
+        status: Callable[[], pb.BrokerStatusReply],
+        series_max: Callable[[], int],
     ) -> None:
         self._parts = parts
         self._status = status
@@ -68,7 +71,9 @@ class RocketMQFigures:
         """Return what is on the page now."""
         parts, status = self._parts, self._status()
         noted = self._noted(status)
-        lag_noted = note_lag(parts.store, parts.topics, parts.offsets, parts.pops, self._series_max)
+        lag_noted = note_lag(
+            parts.store, parts.topics, parts.offsets, parts.pops, self._series_max()
+        )
         noted.left_out["consumer_lag"] = lag_noted.left_out
         found, stored = await self._times.read(lag_noted)
         who: Labels = (
@@ -104,17 +109,17 @@ class RocketMQFigures:
                 for topic, one in sorted(traffic.outcomes.items())
             ],
             calls=[(*key, took.copy()) for key, took in sorted(traffic.calls.items())],
-            halves=dict(sorted(halves.items())[: self._series_max]),
-            timed=timed[: self._series_max],
-            producers=dict(producers.most_common(self._series_max)),
-            consumers=dict(consumers.most_common(self._series_max)),
+            halves=dict(sorted(halves.items())[: self._series_max()]),
+            timed=timed[: self._series_max()],
+            producers=dict(producers.most_common(self._series_max())),
+            consumers=dict(consumers.most_common(self._series_max())),
             single=self._single(status),
             left_out={
                 **traffic.left_out,
-                "half_messages": max(0, len(halves) - self._series_max),
-                "timing_messages": max(0, len(timed) - self._series_max),
-                "producer_connections": max(0, len(producers) - self._series_max),
-                "consumer_connections": max(0, len(consumers) - self._series_max),
+                "half_messages": max(0, len(halves) - self._series_max()),
+                "timing_messages": max(0, len(timed) - self._series_max()),
+                "producer_connections": max(0, len(producers) - self._series_max()),
+                "consumer_connections": max(0, len(consumers) - self._series_max()),
             },
         )
 

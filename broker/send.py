@@ -310,7 +310,7 @@ class Sends:
         self._unanswered: dict[Sending, None] = {}
         self.counts = SendCounts()
         #: Set while the broker stops: every further send is refused with it.
-        self.refusal: PocketMQError | None = None
+        self._refusal: PocketMQError | None = None
 
     @property
     def waiting(self) -> int:
@@ -358,8 +358,8 @@ class Sends:
     # --- checks
 
     def _check_open(self, durability: pb.Durability, topic: str) -> None:
-        if self.refusal is not None:
-            raise self.refusal
+        if self._refusal is not None:
+            raise self._refusal
         if durability != pb.MEMORY:
             self._check_flushes()
         if self._mastership is not None:
@@ -645,9 +645,13 @@ class Sends:
         )
         return self._timers.after(timeout_ms, lambda: self._answer_all(sends, late))
 
+    def refuse(self, error: PocketMQError) -> None:
+        """Refuse with ERROR what comes from now on."""
+        self._refusal = error
+
     def fence(self, error: PocketMQError) -> None:
         """Refuse what comes with ERROR, and fail what waits; the appends are fenced, and take nothing of it."""
-        self.refusal = error
+        self._refusal = error
         self._append_arrived()
         self._answer_all(list(self._unanswered), error)
 

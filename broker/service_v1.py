@@ -20,13 +20,13 @@ from ..store.format.state_tables import GroupConfig, TopicConfig
 from ..store.message_store import MessageStore
 from .appends import ended
 from .config import BrokerConfig
-from .coordination.coordination import Coordination
+from .coordination.coordinator import Coordination
 from .fetch import Fetches
 from .groups import SUBSCRIPTION_CHECK, Groups, check_own_choice, intervals_of, subscription_check
+from .lag import add_unread, check_count, check_natural, stored_ms
 from .lookup import Lookups
 from .offsets import Offsets, Safe
 from .pop.pops import Pops
-from .queue_contents import add_unread, check_count, check_natural, stored_ms
 from .replication.state_source import GROUPS_FILE, OFFSETS_FILE, TOPICS_FILE, StateSource
 from .send import SendCounts, Sends, TopicSends
 from .topics import TYPE_ATTRIBUTE, Topics
@@ -71,7 +71,6 @@ class BrokerService:
         status: Callable[[], pb.BrokerStatusReply],
     ) -> MethodTable:
         """Return the table of methods for a carrier."""
-        runs_max, fetches_max = self._config.produce_runs_in_flight, self._config.fetches_in_flight
         changes = _Changes(
             self._store,
             self._topics,
@@ -92,12 +91,14 @@ class BrokerService:
                 "Produce": bidi(
                     pb.ProduceRun,
                     pb.ProduceReply,
-                    lambda stream: ProduceStream(stream, sends, runs_max, str(self._store.host)),
+                    lambda stream: ProduceStream(
+                        stream, sends, self._config.produce_runs_in_flight, str(self._store.host)
+                    ),
                 ),
                 "Fetch": bidi(
                     pb.FetchRequest,
                     pb.FetchReply,
-                    lambda stream: FetchStream(stream, fetches, fetches_max),
+                    lambda stream: FetchStream(stream, fetches, self._config.fetches_in_flight),
                 ),
                 "CommitOffsets": unary(
                     pb.CommitOffsetsRequest, pb.CommitOffsetsReply, self.commit_offsets

@@ -3,7 +3,7 @@
 Counted by the run and by the answer, never by the message in Python: a send costs some microsecond more. What came
 in is counted when its send is answered, what went out when it is handed over; neither outlives the process.
 
-Bounds: `series_max` series of each kind; a further one takes the place of the one that was begun first, which
+Bounds: `series_max()` series of each kind; a further one takes the place of the one that was begun first, which
 `left_out` counts. The event loop owns it.
 """
 
@@ -84,7 +84,7 @@ class TrafficCounts:
     whether it was an answer.
     """
 
-    def __init__(self, series_max: int = 10_000) -> None:
+    def __init__(self, series_max: Callable[[], int] = lambda: 10_000) -> None:
         self._series_max = series_max
         self.came_in: dict[tuple[str, str], Distribution] = {}
         self.went_out: dict[tuple[str, str], GroupOut] = {}
@@ -180,7 +180,7 @@ class TrafficCounts:
         self, what: str, table: dict[Key, Count], key: Key, make: Callable[[], Count]
     ) -> Count:
         """Return the count of KEY in TABLE, a new one."""
-        if len(table) >= self._series_max:
+        while len(table) >= self._series_max():
             del table[next(iter(table))]
             self.left_out[what] += 1
         made = table[key] = make()

@@ -3,7 +3,7 @@
 An operation first tries to complete. If it cannot, it is watched under a key (a topic queue) or several, and tries
 again at each event of one of them; at its deadline it completes with what there is. It completes exactly once.
 
-Bounds: `limit` operations wait at most; one more is completed at once with what there is, as if its deadline had
+Bounds: `limit()` operations wait at most; one more is completed at once with what there is, as if its deadline had
 passed, so that an overload turns long polls into short ones instead of failing them.
 
 Not thread-safe: the event loop owns it. Watching, cancelling and completing cost O(1) for each key.
@@ -11,7 +11,7 @@ Not thread-safe: the event loop owns it. Watching, cancelling and completing cos
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Final, Protocol
 
 from .timers import Timer, Timers
@@ -66,7 +66,7 @@ class WatchedOperation:
 class Purgatory:
     """Waiting operations by key, with their deadlines on TIMERS."""
 
-    def __init__(self, timers: Timers, *, limit: int) -> None:
+    def __init__(self, timers: Timers, *, limit: Callable[[], int]) -> None:
         self._timers = timers
         self._limit = limit
         self._watched: dict[Hashable, dict[WatchedOperation, None]] = {}
@@ -90,7 +90,7 @@ class Purgatory:
         """
         if operation.try_complete():
             return None
-        if self._count >= self._limit:
+        if self._count >= self._limit():
             operation.on_deadline()
             return None
         return self.watch(operation, key, deadline_ms, also=also)

@@ -19,30 +19,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .administration.admin import Admin
-    from .administration.async_admin import AsyncAdmin
+    from .administration.admin import Admin, AsyncAdmin
     from .administration.dead_letters import DeadLetter, ResentDeadLetter
     from .administration.descriptions import (
         BrokerDescription,
         GroupDescription,
+        GroupMember,
+        GroupMove,
         GroupPosition,
+        GroupQueue,
+        GroupReport,
         QueueDescription,
+        Skipped,
         TopicDescription,
         TopicSent,
     )
-    from .administration.group_report import (
-        GroupMember,
-        GroupMove,
-        GroupQueue,
-        GroupReport,
-        Skipped,
-    )
-    from .administration.offset_moves import OffsetMove, OffsetTarget
+    from .administration.groups import OffsetMove, OffsetTarget
     from .async_producer import AsyncProducer
     from .async_pull_consumer import AsyncPullConsumer, RebalanceListener
     from .clock import AsyncClocks, BrokerClock
-    from .consuming.counts import Counts
-    from .consuming.offsets import OffsetAndMetadata
+    from .consuming.held_queue import OffsetAndMetadata
+    from .consuming.parts import Counts
     from .consuming.queue_reader import Pulled
     from .consuming.sending_back import SentBack
     from .message import Draft, Message
@@ -56,7 +53,7 @@ if TYPE_CHECKING:
     from .producing.transaction import AsyncTransaction, Resolution, Transaction
     from .pull_consumer import PullConsumer
     from .push_consumer import AsyncPushConsumer, PushConsumer
-    from .pushing.answers import Reject, Retry
+    from .pushing.listening import Reject, Retry
     from .pushing.metrics import PushMetrics
     from .queue import Queue
     from .received_message import ReceivedMessage
@@ -119,7 +116,7 @@ __all__ = [
 #: Where each name is. It is imported when it is asked for: a command that lists topics pays for no consumer.
 _MODULES = {
     "Admin": "administration.admin",
-    "AsyncAdmin": "administration.async_admin",
+    "AsyncAdmin": "administration.admin",
     "DeadLetter": "administration.dead_letters",
     "ResentDeadLetter": "administration.dead_letters",
     "BrokerDescription": "administration.descriptions",
@@ -128,19 +125,19 @@ _MODULES = {
     "TopicSent": "administration.descriptions",
     "QueueDescription": "administration.descriptions",
     "TopicDescription": "administration.descriptions",
-    "GroupMember": "administration.group_report",
-    "GroupMove": "administration.group_report",
-    "GroupQueue": "administration.group_report",
-    "GroupReport": "administration.group_report",
-    "Skipped": "administration.group_report",
-    "OffsetMove": "administration.offset_moves",
-    "OffsetTarget": "administration.offset_moves",
+    "GroupMember": "administration.descriptions",
+    "GroupMove": "administration.descriptions",
+    "GroupQueue": "administration.descriptions",
+    "GroupReport": "administration.descriptions",
+    "Skipped": "administration.descriptions",
+    "OffsetMove": "administration.groups",
+    "OffsetTarget": "administration.groups",
     "AsyncProducer": "async_producer",
     "AsyncPullConsumer": "async_pull_consumer",
     "AsyncClocks": "clock",
     "BrokerClock": "clock",
-    "Counts": "consuming.counts",
-    "OffsetAndMetadata": "consuming.offsets",
+    "Counts": "consuming.parts",
+    "OffsetAndMetadata": "consuming.held_queue",
     "Pulled": "consuming.queue_reader",
     "SentBack": "consuming.sending_back",
     "Draft": "message",
@@ -163,8 +160,8 @@ _MODULES = {
     "PullConsumer": "pull_consumer",
     "AsyncPushConsumer": "push_consumer",
     "PushConsumer": "push_consumer",
-    "Reject": "pushing.answers",
-    "Retry": "pushing.answers",
+    "Reject": "pushing.listening",
+    "Retry": "pushing.listening",
     "PushMetrics": "pushing.metrics",
     "Queue": "queue",
     "RebalanceListener": "async_pull_consumer",

@@ -16,13 +16,12 @@ from ..proto.topics import check_group
 from .config import ConsumerConfig, ConsumerSettings, settled
 from .connections import Connections
 from .consuming.atomic_reading import AtomicReading
-from .consuming.counts import Counts
-from .consuming.offsets import Batch, Cursor, OffsetAndMetadata
+from .consuming.held_queue import Batch, Cursor, OffsetAndMetadata
+from .consuming.parts import Counts
 from .consuming.prefetch import ASSIGNED, REVOKED, Rebalanced
 from .consuming.queue_reader import Pulled, pull_once
-from .consuming.reading import PullReading
+from .consuming.reading import PullReading, Steering
 from .consuming.sending_back import Retrying, SentBack
-from .consuming.steering import Steering
 from .faces import AsyncSignalledFace
 from .message_batch import MessageBatch
 from .queue import Queue

@@ -8,7 +8,7 @@ from random import Random
 from typing import Final
 
 from ..proto.clock import SystemClock
-from ..proto.errors import NotServed, RouteNotFound
+from ..proto.errors import NotServed
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from .administration.brokers import Brokers
 from .config import ClientConfig, settled
@@ -75,22 +75,8 @@ class AsyncClocks(AsyncFace):
             reply = await brokers.ask(name, method, request, pb.ClockReply)
             return BrokerClock(name, address, reply.now_ms, reply.virtual)
 
-        addresses = await self._addresses()
+        addresses = await self._quick.addresses(self._broker)
         return await asyncio.gather(*(one(name, address) for name, address in addresses.items()))
-
-    async def _addresses(self) -> dict[str, str]:
-        known = await self._quick.addresses()
-        if self._broker is None:
-            return known
-        chosen = {
-            name: address for name, address in known.items() if self._broker in (name, address)
-        }
-        if not chosen:
-            raise RouteNotFound(
-                f"broker {self._broker!r} is not registered (known: {', '.join(known)})",
-                broker=self._broker,
-            )
-        return chosen
 
     async def close(self) -> None:
         """Disconnect."""

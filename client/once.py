@@ -45,8 +45,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from ..proto.errors import ConfigError, InvalidArgument
 from ..proto.facts import Facts
-from .pushing.answers import failure_of
-from .pushing.listening import Listener, is_async
+from .pushing.listening import Listener, failure_of, is_async
 from .received_message import ReceivedMessage
 
 logger = logging.getLogger(__name__)

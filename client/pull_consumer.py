@@ -30,8 +30,8 @@ from typing import Any, TypeVar, Unpack
 from .async_pull_consumer import AsyncPullConsumer, CommitCallback, RebalanceListener, tell
 from .config import ConsumerConfig, ConsumerSettings, settled
 from .consuming.atomic_reading import AtomicReading
-from .consuming.counts import Counts
-from .consuming.offsets import OffsetAndMetadata
+from .consuming.held_queue import OffsetAndMetadata
+from .consuming.parts import Counts
 from .consuming.prefetch import Rebalanced
 from .consuming.queue_reader import Pulled
 from .consuming.sending_back import SentBack

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from ..proto.carriers import check_grpc
 from ..proto.errors import ConfigError
@@ -14,6 +14,17 @@ from ..proto.tls import check_tls
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameServerConfig:
     """What a name server needs to know. The defaults serve a cluster of 1,000 brokers."""
+
+    #: What `pocketmq config set` and SIGHUP change: whoever uses one of these reads it here each time.
+    LIVE: ClassVar[frozenset[str]] = frozenset(
+        {
+            "broker_expiry_ms",
+            "scan_interval_ms",
+            "brokers_max",
+            "topics_per_broker_max",
+            "topics_per_route_max",
+        }
+    )
 
     #: The address to listen on; only this machine reaches the default.
     host: str = "127.0.0.1"

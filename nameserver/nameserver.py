@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from ..proto.access.files import WatchedUsers, watched_users
-from ..proto.access.guard import noticing
+from ..proto.access.guard import Audit, noticing
 from ..proto.access.rules import NAME_SERVER, OwnRefusal
 from ..proto.carrier_http2 import Http2Carrier
 from ..proto.clock import Clock
@@ -24,6 +24,7 @@ from ..proto.rpc import Carrier, Certificate, Limits, MakeCarrier, MethodTable
 from ..proto.rpc.listening import connections_fitting
 from ..proto.services.health import HealthService
 from ..proto.services.port_services import PortServices
+from ..proto.services.settings import LiveSettings, SettingsService
 from ..proto.tls import read_authorities, read_certificate
 from .config import NameServerConfig
 from .route_table import RouteTable
@@ -58,16 +59,27 @@ class NameServer:
 
     @classmethod
     def build(
-        cls, config: NameServerConfig, *, clock: Clock, make_carrier: MakeCarrier | None = None
+        cls,
+        config: NameServerConfig,
+        *,
+        clock: Clock,
+        make_carrier: MakeCarrier | None = None,
+        live: LiveSettings | None = None,
+        titles: Iterable[str] = ("nameserver",),
     ) -> NameServer:
         """Put a name server together; nothing runs yet. MAKE_CARRIER makes its carrier; None: as CONFIG says.
 
+        LIVE: the process's settings, CONFIG among them, of which the port serves the sections TITLES.
+
         Raises ConfigError for a certificate that cannot be used.
         """
-        table = RouteTable(expiry_ms=config.broker_expiry_ms, brokers_max=config.brokers_max)
+        table = RouteTable(config)
         own = NameServerService(table, config, clock).methods()
-        services = PortServices(own, lambda: carrier)
         users = watched_users(config.users, clock.unix_ms, plaintext=config.plaintext_credentials)
+        settings = live or LiveSettings({"nameserver": config}, audit=Audit(clock.unix_ms))
+        services = PortServices(
+            own, lambda: carrier, SettingsService(settings, titles, proves_users=bool(users))
+        )
         served = services.methods
         served = (
             users.guard.guarded(served, NAME_SERVER, OwnRefusal()) if users else noticing(served)

@@ -42,6 +42,7 @@ from typing import Final
 
 from ..proto.errors import MasterFenced, Overloaded
 from ..proto.topics import PERMISSION_WRITE, is_system_topic, system_topic_queues
+from .config import NameServerConfig
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +113,7 @@ class BrokerAddresses:
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class TopicRoute:
     """Where a topic is: its queues by broker name, and the brokers of these names."""
 
     topic: str
@@ -151,11 +152,10 @@ class _Epoch:
 
 
 class RouteTable:
-    """All live brokers and their topics, at most BROKERS_MAX; and as many epochs of names without a broker."""
+    """All live brokers and their topics, at most CONFIG's `brokers_max`; and as many epochs of names without one."""
 
-    def __init__(self, *, expiry_ms: int, brokers_max: int) -> None:
-        self._expiry_ms = expiry_ms
-        self._brokers_max = brokers_max
+    def __init__(self, config: NameServerConfig) -> None:
+        self._config = config
         self._brokers: dict[str, dict[int, _Registered]] = {}
         #: The broker whose topics count, of each name; of a replica set it may be the master that was.
         self._speakers: dict[str, BrokerState] = {}
@@ -194,12 +194,12 @@ class RouteTable:
             return self._renew(known, state, session, now_ms)
         if state.changed_since is not None:
             return self._change(known, state, session, now_ms)
-        if known is None and self._count >= self._brokers_max:
+        if known is None and self._count >= self._config.brokers_max:
             raise Overloaded(
-                f"{self._count} brokers are registered, the limit is {self._brokers_max}:"
+                f"{self._count} brokers are registered, the limit is {self._config.brokers_max}:"
                 " raise nameserver.brokers_max",
                 field="brokers_max",
-                limit=self._brokers_max,
+                limit=self._config.brokers_max,
                 value=self._count,
             )
         _log_registration(known, state, session)
@@ -264,22 +264,22 @@ class RouteTable:
             broker.state
             for group in self._brokers.values()
             for broker in group.values()
-            if now_ms - broker.heard_ms >= self._expiry_ms
+            if now_ms - broker.heard_ms >= self._config.broker_expiry_ms
         ]
         for state in silent:
             self._remove(state.name, state.id)
         for name, epoch in list(self._epochs.items()):
-            if now_ms - epoch.heard_ms >= self._expiry_ms:
+            if now_ms - epoch.heard_ms >= self._config.broker_expiry_ms:
                 del self._epochs[name]
         return silent
 
-    def route(self, topic: str) -> Route | None:
+    def route(self, topic: str) -> TopicRoute | None:
         """Return where TOPIC is, brokers in the order of their names; None if no live broker has it."""
         names = sorted(self._holders.get(topic, ()))
         if not names:
             return None
         queues = {name: self._queues(name, topic) for name in names}
-        return Route(topic, queues, tuple(self._addresses(name) for name in names))
+        return TopicRoute(topic, queues, tuple(self._addresses(name) for name in names))
 
     def cluster(self) -> list[BrokerAddresses]:
         """Return all live brokers, in the order of their names."""
@@ -401,19 +401,19 @@ class RouteTable:
             for name, epoch in self._epochs.items()
             if name not in self._brokers
         )
-        for _, name in idle[: max(0, len(idle) + 1 - self._brokers_max)]:
+        for _, name in idle[: max(0, len(idle) + 1 - self._config.brokers_max)]:
             del self._epochs[name]
 
     def check(self) -> None:
         """Assert all invariants. For tests; O(everything)."""
         assert self._count == sum(len(group) for group in self._brokers.values())
-        assert self._count <= self._brokers_max
+        assert self._count <= self._config.brokers_max
         assert all(self._brokers.values()), "a name without a broker"
         assert self._speakers == {
             name: self._speaker_of(group, self._speakers[name])
             for name, group in self._brokers.items()
         }
-        assert len(self._epochs) <= 2 * self._brokers_max
+        assert len(self._epochs) <= 2 * self._config.brokers_max
         for name, group in self._brokers.items():
             highest = self._epochs.get(name, _Epoch(0, MASTER_ID, 0))
             assert all(known.state.epoch <= highest.number for known in group.values())

@@ -23,9 +23,9 @@ from .route_table import (
     BrokerAddresses,
     BrokerState,
     Role,
-    Route,
     RouteTable,
     TopicQueues,
+    TopicRoute,
     Verdict,
 )
 
@@ -166,7 +166,7 @@ def _check_topic(field: str, topic: str) -> None:
         ) from None
 
 
-def _route(route: Route) -> pb.TopicRoute:
+def _route(route: TopicRoute) -> pb.TopicRoute:
     return pb.TopicRoute(
         topic=route.topic,
         queues=[

@@ -143,7 +143,7 @@ def _split(data: Bytes, starts: Longs, sizes: Longs, separator: int, width: int)
 _Seeds: TypeAlias = NDArray[np.uint32] | np.uint32
 
 _MASK = 0xFFFFFFFF
-_HASHED_WIDTH_MAX = (
+HASHED_WIDTH_MAX: Final = (
     512  # ranges longer than this are hashed one by one: the matrix would waste memory
 )
 _HASHED_CELLS_MAX = 1 << 20  # bytes that one matrix may hold
@@ -158,8 +158,8 @@ def _powers(count: int) -> NDArray[np.uint32]:
     return powers
 
 
-_POWERS = _powers(_HASHED_WIDTH_MAX + 1)
-_FALLING_POWERS = np.ascontiguousarray(_POWERS[_HASHED_WIDTH_MAX - 1 :: -1])
+_POWERS = _powers(HASHED_WIDTH_MAX + 1)
+_FALLING_POWERS = np.ascontiguousarray(_POWERS[HASHED_WIDTH_MAX - 1 :: -1])
 
 
 def java_hashes(texts: Sequence[str]) -> NDArray[np.int32]:
@@ -191,7 +191,7 @@ def hash_ranges(
         hashes = np.empty(count, np.uint32)
         hashes[:] = seeds
         return hashes.view(np.int32)
-    if width > _HASHED_WIDTH_MAX:
+    if width > HASHED_WIDTH_MAX:
         return _mixed_hashes(data, starts, sizes, seeds)
     if count * width > _HASHED_CELLS_MAX:
         step = max(1, _HASHED_CELLS_MAX // width)
@@ -221,11 +221,19 @@ def _matrix_hashes(
     return hashes.view(np.int32)
 
 
+def hash_rows(rows: Bytes, seed: int) -> NDArray[np.int32]:
+    """Return the hash of each row of ASCII bytes, at most HASHED_WIDTH_MAX, each continued from SEED."""
+    width = rows.shape[1]
+    hashes: NDArray[np.uint32] = rows.astype(np.uint32) @ _FALLING_POWERS[-width:]
+    hashes += np.uint32(int(_POWERS[width]) * seed & _MASK)
+    return hashes.view(np.int32)
+
+
 def _mixed_hashes(
     data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64], seeds: _Seeds
 ) -> NDArray[np.int32]:
     hashes = np.zeros(len(starts), np.uint32)
-    short = sizes <= _HASHED_WIDTH_MAX
+    short = sizes <= HASHED_WIDTH_MAX
     some = seeds[short].view(np.int32) if isinstance(seeds, np.ndarray) else int(seeds)
     hashes[short] = hash_ranges(data, starts[short], sizes[short], seed=some).view(np.uint32)
     _rehash(data, starts, sizes, seeds, hashes, np.flatnonzero(~short))

@@ -39,6 +39,8 @@ Section = TypeVar("Section", bound=Dataclass)
 Lines = Mapping[tuple[str, ...], int]
 
 _DEPTH_MAX: Final = 3  # a section, its key, a key of that mapping; an alias could go round for ever
+#: Milliseconds, bytes and counts alike: both a float and 64 bits hold it exactly.
+_WHOLE_MAX: Final = 2**53
 #: What PyYAML raises for `2026-13-45`, `!!int x`, `!!bool x`, `!!timestamp x` and the like.
 _VALUE_ERRORS: Final = (ValueError, LookupError, AttributeError, ArithmeticError)
 _WORDS: Final[dict[type, str]] = {
@@ -54,10 +56,12 @@ def load_sections(
     path: Path,
     sections: Mapping[str, type[Dataclass]],
     defaults: Mapping[str, Mapping[str, Any]] = types.MappingProxyType({}),
+    origins: dict[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return an instance of each class in SECTIONS, by section, from the file at PATH.
 
     A key that the file leaves out has its value in DEFAULTS (by section and key), or else that of its dataclass.
+    ORIGINS is told the file and line of each "section.key" in it.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -66,7 +70,7 @@ def load_sections(
         raise ConfigError(
             f"{path}: the configuration cannot be read: {reason}", file=path
         ) from None
-    return parse_sections(text, sections, str(path), defaults)
+    return parse_sections(text, sections, str(path), defaults, origins)
 
 
 def parse_sections(
@@ -74,9 +78,14 @@ def parse_sections(
     sections: Mapping[str, type[Dataclass]],
     name: str = "configuration",
     defaults: Mapping[str, Mapping[str, Any]] = types.MappingProxyType({}),
+    origins: dict[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return what `load_sections` does, for TEXT; errors call it NAME."""
     document, lines = _read_yaml(text, name) if text else ({}, {})
+    if origins is not None:
+        origins |= {
+            f"{path[0]}.{path[1]}": _where(name, lines, path) for path in lines if len(path) == 2
+        }
     for key in document:
         if key not in sections:
             where = _where(name, lines, (key,))
@@ -166,6 +175,17 @@ def _shown(value: object) -> str:
     return kinds.get(type(value)) or repr(value)[:80]
 
 
+def parse_value(cls: type[Dataclass], title: str, key: str, text: str) -> Any:
+    """Return what TEXT, YAML, is as a value of KEY in section TITLE, which belongs to CLS. Raises ConfigError.
+
+    CLS has the key; what its values may be, the making of another one checks.
+    """
+    document, _ = _read_yaml(f"value: {text}", f"{title}.{key}")
+    if document.keys() != {"value"}:
+        raise ConfigError(f"{title}.{key}: one value is wanted, not several keys", key=key)
+    return _typed(document.get("value"), typing.get_type_hints(cls)[key], f"{title}.{key}")
+
+
 # ---------------------------------------------------------------- types
 
 
@@ -212,6 +232,12 @@ def _plain(value: object, kind: type, where: str) -> Any:
     fits = isinstance(value, accepted.get(kind, (kind,)))
     if not fits or (isinstance(value, bool) and kind is not bool):
         raise ConfigError(f"{where}: {_WORDS[kind]} is wanted, not {_shown(value)}")
+    if isinstance(value, int) and abs(value) > _WHOLE_MAX:
+        raise ConfigError(
+            f"{where}: at most {_WHOLE_MAX} can be, not a number of {len(str(value))} digits",
+            field=where,
+            limit=_WHOLE_MAX,
+        )
     return readers[kind](value) if kind in readers else value
 
 

@@ -520,18 +520,21 @@ def encode_run(
     fixed = _FRONT.size + len(middle_of[0]) + 4 + len(topic_part) + 2
     parts: list[bytes] = []
     sizes: list[int] = []
+    # What stands before and behind a body is mostly what stood there in the record before.
+    before = behind = b""
+    last_flag = last_body = last_properties = -1
     for (body, properties), own_flag in zip(messages, flags, strict=False):
-        size = fixed + len(body) + len(properties)
+        body_size, properties_size = len(body), len(properties)
+        if body_size != last_body or own_flag != last_flag:
+            last_body, last_flag = body_size, own_flag
+            before = middle_of[own_flag] + _INT.pack(body_size)
+        if properties_size != last_properties:
+            last_properties = properties_size
+            behind = topic_part + _SHORT.pack(properties_size)
+        size = fixed + body_size + properties_size
         sizes.append(size)
-        parts += (
-            _FRONT.pack(size, magic, body_crc(body)),
-            middle_of[own_flag],
-            _INT.pack(len(body)),
-            body,
-            topic_part,
-            _SHORT.pack(len(properties)),
-            properties,
-        )
+        front = _FRONT.pack(size, magic, zlib.crc32(body) & CRC_MASK)
+        parts += (front, before, body, behind, properties)
     return b"".join(parts), sizes
 
 

@@ -333,10 +333,28 @@ def _i64(array: Bytes, at: Longs) -> Longs:
 
 def body_crcs(data: Buffer | Bytes, starts: Longs, sizes: Longs) -> Longs:
     """Return the CRC that a record stores for each of the bodies of SIZES at STARTS, which lie inside DATA."""
-    bodies = _bodies(data, starts, sizes)
-    crcs = np.fromiter(map(zlib.crc32, bodies), np.int64, len(starts))  # type: ignore[arg-type]
+    return _crcs(_bodies(data, starts, sizes), len(starts))
+
+
+def even_crcs(data: Buffer | Bytes, start: int, size: int, step: int, count: int) -> Longs:
+    """Return the same for COUNT bodies of SIZE, each STEP behind the one before it, from START on."""
+    if size > _CUT_BYTES_MAX:
+        starts = start + step * np.arange(count)
+        return body_crcs(data, starts, np.full(count, size, np.int64))
+    return _crcs(_cut_evenly(data, start, size, step, count), count)
+
+
+def _crcs(bodies: Iterable[Buffer | Bytes], count: int) -> Longs:
+    crcs = np.fromiter(map(zlib.crc32, bodies), np.int64, count)  # type: ignore[arg-type]
     crcs &= CRC_MASK
     return crcs
+
+
+def _cut_evenly(data: Buffer | Bytes, start: int, size: int, step: int, count: int) -> list[bytes]:
+    cut: list[bytes] = np.ndarray(
+        (count,), f"V{size}", as_bytes(data), offset=start, strides=(step,)
+    ).tolist()
+    return cut
 
 
 def _bodies(data: Buffer | Bytes, starts: Longs, sizes: Longs) -> Iterable[Buffer | Bytes]:
@@ -344,9 +362,9 @@ def _bodies(data: Buffer | Bytes, starts: Longs, sizes: Longs) -> Iterable[Buffe
     if len(starts) > _EVEN_LEAST and _is_even(starts[1:], sizes[1:], len(data)):
         size, step = int(sizes[1]), int(starts[2] - starts[1])
         array, at = as_bytes(data), int(starts[1])
-        even = np.ndarray((len(starts) - 1,), f"V{size}", array, offset=at, strides=(step,))
         first = int(starts[0])
-        return [array[first : first + int(sizes[0])], *even.tolist()]
+        even = _cut_evenly(array, at, size, step, len(starts) - 1)
+        return [array[first : first + int(sizes[0])], *even]
     is_cheap_to_cut = isinstance(data, bytes) and len(data) <= _CUT_BYTES_MAX * len(starts)
     view = data if is_cheap_to_cut else memoryview(data)  # type: ignore[arg-type]  # numpy's stubs: no buffers
     ranges = zip(starts.tolist(), (starts + sizes).tolist(), strict=True)
@@ -507,7 +525,7 @@ class PropertyRanges:
         strings = windows(self._array, starts, width)
         layout: dict[bytes, tuple[int, int]] = {}
         fixed = np.full(width, 0xFF, np.uint8)  # where all strings must have the first one's bytes
-        for name, start, size in _pairs_of(strings[0].tobytes()):
+        for name, start, size in pairs_of(strings[0].tobytes()):
             layout[name] = (start, size)
             fixed[start : start + size] = 0
         ends = strings == _END_OF_PAIR
@@ -524,7 +542,7 @@ class PropertyRanges:
             if start < 0 or size < 0 or start + size > len(self._array):
                 return False
             string = self._array[start : start + size].tobytes()
-            self._first = {name: (at, length) for name, at, length in _pairs_of(string)}
+            self._first = {name: (at, length) for name, at, length in pairs_of(string)}
         return True
 
     def _in_layout(self, name: str) -> tuple[Longs, Longs]:
@@ -600,7 +618,7 @@ def _first_in_words(words: NDArray[np.uint64], wanted: int) -> Longs:
     return (powers - _POWER_7) >> 3
 
 
-def _pairs_of(string: bytes) -> Iterator[tuple[bytes, int, int]]:
+def pairs_of(string: bytes) -> Iterator[tuple[bytes, int, int]]:
     """Yield name, start and size of the value of each property in STRING that has both."""
     at = 0
     for pair in string.split(_PAIR_END):

@@ -3,7 +3,10 @@
 Whether it has a few records or many is its own business. A few of the usual kind (V1 records between IPv4 hosts, no
 part of a transaction, no inner batch) are read and patched one by one: for so few, each of the many calls of numpy
 costs more than its work. Of many there are columns (record_run.py); so there are of a few, once somebody asks for them.
-Both ways find the same.
+Most runs of many were encoded by one client at one stroke: their records differ in body, CRC, message id and keys, and
+in nothing else. One of them is read by itself, and the others are compared with it: all heads at once, and all that
+stands behind the bodies (`Alike`). A run that does not come out equal goes by the columns, which tell what is wrong,
+if anything is. All ways find the same.
 
 The store owns four fields of a record: queue offset (20) and log offset (28) lie side by side, and so do store time
 (56) and store host (64; both 12 further behind an IPv6 born host). So two 16-byte assignments patch a whole run,
@@ -25,9 +28,11 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from .byte_ranges import HASHED_WIDTH_MAX, windows
 from .errors import InvalidRecord, MessageTooLarge
 from .java_hash import java_hash
 from .record import (
+    CRC_AT,
     CRC_MASK,
     HOST_V6_EXTRA,
     MAGIC_V1,
@@ -44,12 +49,17 @@ from .record import (
     topic_field,
 )
 from .record_run import (
+    HEAD_SIZE,
     LEAST_SIZE,
+    Bytes,
     Ints,
     Longs,
     PropertyRanges,
     RunColumns,
+    body_crcs,
     crc_mismatches,
+    even_crcs,
+    pairs_of,
     parse_run,
     starts_of,
     topic_is,
@@ -58,6 +68,10 @@ from .topics import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX, RECORD_SIZE_MAX, TOPI
 
 #: More records are cheaper to read all at once.
 FEW_MAX: Final = 16
+#: So many records at most are compared with one of them; of more, columns cost hardly more.
+_ALIKE_MAX: Final = 1 << 13
+#: And so many bytes of topics and property strings: they are copied.
+_ALIKE_BYTES_MAX: Final = 1 << 20
 
 _UNUSUAL: Final = SYS_TRANSACTION | SYS_BORN_V6 | SYS_STORE_V6 | SYS_NEEDS_UNWRAP | SYS_INNER_BATCH
 #: Total size, magic, body CRC, queue id, sysFlag, body length.
@@ -70,6 +84,21 @@ _STAMP: Final = struct.Struct(">q4si")
 _OFFSETS: Final = np.dtype([("queue_offset", ">i8"), ("log_offset", ">i8")])
 _SIXTEEN: Final = f"V{_STAMP.size}"
 _NOWHERE: Final[Longs] = np.empty(0, np.int64)
+#: What of a head may differ from record to record.
+_OWN_FIELDS: Final = np.dtype(
+    {
+        "names": ["total_size", "body_crc", "body_size"],
+        "formats": [">i4", ">i4", ">i4"],
+        "offsets": [0, CRC_AT, HEAD_SIZE - 4],
+        "itemsize": HEAD_SIZE,
+    }
+)
+#: The properties whose values may.
+_OWN_NAMES: Final = (b"UNIQ_KEY", b"KEYS")
+#: Of those the characters may be: ASCII, but no space, and nothing that separates.
+_PLAIN_FIRST: Final = np.uint8(0x21)
+_PLAIN_COUNT: Final = np.uint8(0x7F - 0x21)
+_HEAD_BYTES: Final = f"V{HEAD_SIZE}"
 #: In runs of many up to so many bytes, looking for bytes is quicker than finding the properties.
 _SEARCHED_MAX: Final = 16 * 1024
 
@@ -83,15 +112,44 @@ class RecordPlace(NamedTuple):
     properties_size: int
 
 
+class Alike:
+    """Many records of the usual kind, of which but the first may be unlike the others.
+
+    The others differ from the second in body, CRC and sizes, and in the values of `own`: those are ASCII, have one
+    size each, and no space. The first one of a producer that numbers its runs has a property more.
+
+    starts, sizes: of all;  size_range: the least and the largest size;  strings: the property strings of the first and
+    the second;  first, second: what these say;  own: by name, a row of bytes for each record from the second on.
+    """
+
+    __slots__ = ("first", "own", "second", "size_range", "sizes", "starts", "strings")
+
+    def __init__(
+        self,
+        starts: Longs,
+        sizes: Longs,
+        size_range: tuple[int, int],
+        strings: tuple[bytes, bytes],
+        own: dict[bytes, Bytes],
+    ) -> None:
+        self.starts = starts
+        self.sizes = sizes
+        self.size_range = size_range
+        self.strings = strings
+        self.first, self.second = map(_pairs, strings)
+        self.own = own
+
+
 class Run:
     """RECORDS for QUEUE of TOPIC, end to end, without the store's own fields: see `check_run`, `of`, `of_plain`.
 
-    COLUMNS tell of them; or PLACES, if they are a few of the usual kind. With WHOLE the run is one batch: it is never
-    divided between two log files. `first` (queue offset), `log_offsets`, `end_offset` and `store_ms` are what it was
-    patched with last.
+    COLUMNS tell of them; or PLACES, if they are a few of the usual kind, or ALIKE, if they are many of it. With WHOLE
+    the run is one batch: it is never divided between two log files. `first` (queue offset), `log_offsets`, `end_offset`
+    and `store_ms` are what it was patched with last.
     """
 
     __slots__ = (
+        "_alike",
         "_columns",
         "_places",
         "_properties",
@@ -113,6 +171,7 @@ class Run:
         records: Buffer,
         columns: RunColumns | None = None,
         places: Sequence[RecordPlace] | None = None,
+        alike: Alike | None = None,
         whole: bool = False,
     ) -> None:
         self.topic = topic
@@ -121,6 +180,7 @@ class Run:
         self.whole = whole
         self._columns = columns
         self._places = places
+        self._alike = alike
         self._properties: PropertyRanges | None = None
         self.first = 0
         self.log_offsets: Longs = _NOWHERE
@@ -151,14 +211,21 @@ class Run:
         return cls(topic=topic, queue=queue, records=data, places=places)
 
     def __len__(self) -> int:
-        return len(self._places if self._places is not None else self.columns)
+        if self._places is not None:
+            return len(self._places)
+        return len(self.columns if self._alike is None else self._alike.sizes)
 
     # --- what its records say
 
     @property
     def is_few(self) -> bool:
-        """Is it handled one by one? Then all records are V1 between IPv4 hosts, no part of a transaction, no batch."""
+        """Is it handled one by one? Then it is usual."""
         return self._places is not None
+
+    @property
+    def is_usual(self) -> bool:
+        """Is it known that all records are V1 between IPv4 hosts, no part of a transaction, no batch?"""
+        return self._places is not None or self._alike is not None
 
     @property
     def columns(self) -> RunColumns:
@@ -179,6 +246,8 @@ class Run:
     @property
     def sizes(self) -> Longs:
         """The size of each record."""
+        if self._alike is not None:
+            return self._alike.sizes
         if self._places is None:
             return self.columns.sizes
         return np.array([place.size for place in self._places], np.int64)
@@ -187,6 +256,8 @@ class Run:
     def size_range(self) -> tuple[int, int]:
         """The sizes of its smallest and its largest record."""
         places = self._places
+        if self._alike is not None:
+            return self._alike.size_range
         if places is None:
             sizes = self.columns.sizes
             return int(sizes.min()), int(sizes.max())
@@ -199,12 +270,16 @@ class Run:
         """Return the property string of record ROW."""
         if self._places is not None:
             _, _, start, size = self._places[row]
+        elif self._alike is not None and row == 0:
+            return self._alike.strings[0]
         else:
             start, size = self.columns.properties_place(row)
         return bytes(self.records[start : start + size])
 
     def may_have(self, hints: Sequence[bytes]) -> bool:
-        """May a record have a property in which one of HINTS stands? False is certain."""
+        """May a record have a property in whose name one of HINTS stands? False is certain."""
+        if self._alike is not None:
+            return any(hint in string for string in self._alike.strings for hint in hints)
         if self._places is not None:
             strings = map(self.property_string, range(len(self._places)))
             return any(hint in string for string in strings for hint in hints)
@@ -219,6 +294,16 @@ class Run:
             return None
         return [_pairs(self.property_string(row)) for row in range(len(self._places))]
 
+    @property
+    def alike(self) -> Alike | None:
+        """Its records, if they are many of which but the first may be unlike the others."""
+        return self._alike
+
+    @property
+    def sizes_of_few(self) -> list[int]:
+        """The size of each record; none if there are many."""
+        return [place.size for place in self._places or ()]
+
     # --- what the store fills in
 
     def patch(self, view: memoryview, first: int, log_offset: int, stamped: bytes) -> None:
@@ -228,6 +313,14 @@ class Run:
         """
         self.first, self.end_offset = first, log_offset + len(self.records)
         (self.store_ms, _, _) = _STAMP.unpack(stamped)
+        if self._alike is not None:
+            starts = self._alike.starts
+            self.log_offsets = starts + log_offset
+            numbers = np.arange(first, first + len(starts))
+            _patch_at(view, starts, starts, numbers, self.log_offsets, stamped)
+            if self._columns is not None:
+                self._fill_columns(self.log_offsets)
+            return
         if self._places is None:
             self._fill_columns(self.columns.starts + log_offset)
             _patch_columns(view, self.columns, stamped)
@@ -308,16 +401,26 @@ def _patch_columns(view: memoryview, columns: RunColumns, stamped: bytes) -> Non
         )
         stamps[:] = np.frombuffer(stamped, np.uint8)
         return
+    behind_hosts = starts + np.where(born_v6, HOST_V6_EXTRA, 0) if any_v6 else starts
+    _patch_at(view, starts, behind_hosts, columns.queue_offset, columns.log_offset, stamped)
+
+
+def _patch_at(
+    view: memoryview,
+    starts: Longs,
+    behind_hosts: Longs,
+    queue_offsets: Longs,
+    log_offsets: Longs,
+    stamped: bytes,
+) -> None:
+    """Fill the store's fields of the records at STARTS in VIEW, which begin at BEHIND_HOSTS for what follows those."""
     # As plain bytes: a structured array would be written field by field.
-    pairs = np.empty(count, _OFFSETS)
-    pairs["queue_offset"] = columns.queue_offset
-    pairs["log_offset"] = columns.log_offset
-    anywhere = np.ndarray((len(data) - _STAMP.size + 1,), _SIXTEEN, data, strides=(1,))
+    pairs = np.empty(len(starts), _OFFSETS)
+    pairs["queue_offset"] = queue_offsets
+    pairs["log_offset"] = log_offsets
+    anywhere = np.ndarray((len(view) - _STAMP.size + 1,), _SIXTEEN, view, strides=(1,))
     anywhere[starts + QUEUE_OFFSET_AT] = pairs.view(_SIXTEEN)
-    stamps_at = starts + STORE_TIMESTAMP_AT
-    if any_v6:
-        stamps_at += np.where(born_v6, HOST_V6_EXTRA, 0)
-    anywhere[stamps_at] = np.frombuffer(stamped, _SIXTEEN)
+    anywhere[behind_hosts + STORE_TIMESTAMP_AT] = np.frombuffer(stamped, _SIXTEEN)
 
 
 def tags_code(properties: Mapping[bytes, bytes]) -> int:
@@ -344,9 +447,13 @@ def check_run(data: bytes, sizes: Sequence[int], topic: str, queue: int) -> Run:
     Raises InvalidRecord (field, index and value named) or MessageTooLarge. Fields that the broker owns are not
     looked at: they are overwritten.
     """
+    sizes = list(sizes)
     places = _read_few(data, sizes, topic, queue)
     if places is not None:
         return Run(topic=topic, queue=queue, records=data, places=places)
+    alike = _read_alike(data, sizes, topic, queue)
+    if alike is not None:
+        return Run(topic=topic, queue=queue, records=data, alike=alike)
     columns = _check_columns(data, sizes, topic, queue)
     return Run(topic=topic, queue=queue, records=data, columns=columns)
 
@@ -358,7 +465,7 @@ def _read_few(
 
     None: they are none or many, or something about them is wrong or unusual.
     """
-    if not 0 < len(sizes) <= FEW_MAX or min(sizes) < LEAST_SIZE or sum(sizes) != len(data):
+    if not 0 < len(sizes) <= FEW_MAX or not _make_up(sizes, data):
         return None
     magic, topic_part = topic_field(topic)
     if magic != MAGIC_V1:
@@ -372,6 +479,11 @@ def _read_few(
         places.append(place)
         start += size
     return places
+
+
+def _make_up(sizes: Sequence[int], data: bytes) -> bool:
+    """Can DATA be records of SIZES, of which there are some?"""
+    return min(sizes) >= LEAST_SIZE and sum(sizes) == len(data)
 
 
 def _read_usual(
@@ -394,6 +506,89 @@ def _read_usual(
     if zlib.crc32(memoryview(data)[body_start:topic_start]) & CRC_MASK != crc:
         return None
     return RecordPlace(start, size, properties_start, properties_size)
+
+
+def _read_alike(data: bytes, sizes: Sequence[int], topic: str, queue: int) -> Alike | None:
+    """Return the records of SIZES in DATA, for TOPIC and QUEUE, if they are sound, of the usual kind, and alike."""
+    count = len(sizes)
+    if not 1 < count <= _ALIKE_MAX or not _make_up(sizes, data):
+        return None
+    magic, topic_part = topic_field(topic)
+    first = _read_usual(data, 0, sizes[0], topic_part, queue) if magic == MAGIC_V1 else None
+    second = first and _read_usual(data, sizes[0], sizes[1], topic_part, queue)
+    if first is None or second is None:
+        return None
+    tail_size = len(topic_part) + _SHORT.size + second.properties_size
+    others = sizes[1:]
+    least, most = min(others) - HEAD_SIZE - tail_size, max(others)
+    if least <= 0 or most - HEAD_SIZE - tail_size > MESSAGE_SIZE_MAX or most > RECORD_SIZE_MAX:
+        return None
+    if count * tail_size > _ALIKE_BYTES_MAX:
+        return None
+    all_sizes = np.array(sizes, np.int64)
+    ends = all_sizes.cumsum()
+    starts = ends - all_sizes
+    if not _heads_alike(data, starts[1:], all_sizes[1:], tail_size, even=least == most):
+        return None
+    tails = windows(np.frombuffer(data, np.uint8), ends[1:] - tail_size, tail_size)
+    strings = _string_at(data, first), _string_at(data, second)
+    own = _own_values(tails, strings[1])
+    if own is None:
+        return None
+    size_range = min(sizes[0], min(others)), max(sizes[0], most)
+    return Alike(starts, all_sizes, size_range, strings, own)
+
+
+def _string_at(data: bytes, place: RecordPlace) -> bytes:
+    return data[place.properties_start : place.properties_start + place.properties_size]
+
+
+def _heads_alike(data: bytes, starts: Longs, sizes: Longs, tail_size: int, *, even: bool) -> bool:
+    """Do the heads of the records at STARTS in DATA fit SIZES and bodies, and are they the first one's in all else?
+
+    TAIL_SIZE is that of what stands behind each body; EVEN: all have one size. The store's own fields may differ in
+    what may be stored; then it is stored by another way.
+    """
+    start, count = int(starts[0]), len(starts)
+    wanted = np.empty(count, _OWN_FIELDS)
+    wanted.view(_HEAD_BYTES)[:] = np.void(data[start : start + HEAD_SIZE])
+    if even:
+        size = int(sizes[0])
+        crcs = even_crcs(data, start + HEAD_SIZE, size - HEAD_SIZE - tail_size, size, count)
+    else:
+        body_sizes = sizes - (HEAD_SIZE + tail_size)
+        wanted["total_size"] = sizes
+        wanted["body_size"] = body_sizes
+        crcs = body_crcs(data, starts + HEAD_SIZE, body_sizes)
+    wanted["body_crc"] = crcs
+    heads = windows(np.frombuffer(data, np.uint8), starts, HEAD_SIZE)
+    return heads.tobytes() == wanted.tobytes()
+
+
+def _own_values(tails: Bytes, string: bytes) -> dict[bytes, Bytes] | None:
+    """Return the values of the properties that each record has its own of, by name.
+
+    TAILS are what stands behind the bodies, a row each; the first ends with the property STRING. None: they differ in
+    something else, or in what is not so simple.
+    """
+    width = tails.shape[1]
+    at = width - len(string)
+    fixed = np.full(width, 0xFF, np.uint8)
+    own: dict[bytes, Bytes] = {}
+    for name, start, size in pairs_of(string):
+        if name in _OWN_NAMES:
+            values = tails[:, at + start : at + start + size]
+            fixed[at + start : at + start + size] = 0
+            # Wraps below the first.
+            is_plain = size <= HASHED_WIDTH_MAX and bool(
+                (values - _PLAIN_FIRST < _PLAIN_COUNT).all()
+            )
+            if name in own or not is_plain:
+                return None
+            own[name] = values
+    odd = tails ^ tails[0]
+    odd &= fixed
+    return None if odd.any() else own
 
 
 # --- runs from a log

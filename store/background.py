@@ -61,8 +61,12 @@ class Background:
         writer: LogWriter,
         snapshot: Callable[[], VerifiedSnapshot],
         timers: TimerStore,
+        on_flushed: list[Callable[[int], None]],
     ) -> None:
-        """SNAPSHOT returns what a recovery could rely on if all that is there now were on the device."""
+        """SNAPSHOT returns what a recovery could rely on if all that is there now were on the device.
+
+        Those of ON_FLUSHED, whoever they are by then, are called with each new flushed offset of the log.
+        """
         self._snapshot = snapshot
         self._config = parts.config
         self._health = health
@@ -74,10 +78,14 @@ class Background:
         self._disk = parts.disk
         self.log_flusher = Flusher("pocketmq-flush-log")
         self._rest_flusher = Flusher("pocketmq-flush-queues")
-        self.group = GroupCommit(self._collect_log, self.log_flusher)
-        self.group.flushed_offset = self._log.max_offset
-        self.group.on_failed = health.fail
-        self.group.on_flushed.append(self._note_log)
+        on_flushed.append(self._note_log)
+        self.group = GroupCommit(
+            self._collect_log,
+            self.log_flusher,
+            flushed_offset=self._log.max_offset,
+            on_flushed=on_flushed,
+            on_failed=health.fail,
+        )
         self._collected_ms = 0
         self._verified: VerifiedSnapshot | None = None
         self._remembered_end = -1
@@ -89,7 +97,7 @@ class Background:
 
     def expect_flush(self, verified: VerifiedSnapshot | None) -> None:
         """Nothing is surely on the device. Once all that is there now is, save VERIFIED."""
-        self.group.flushed_offset = self._log.min_offset
+        self.group.doubt(self._log.min_offset)
         self._verified = verified
 
     def remember(self) -> None:
@@ -109,7 +117,7 @@ class Background:
 
     def start(self, call_owner: CallOwner) -> None:
         """Start both threads; CALL_OWNER runs a function in the owner's thread (`loop.call_soon_threadsafe`)."""
-        self.group.call_owner = call_owner
+        self.group.start(call_owner)
         self.log_flusher.start()
         self._rest_flusher.start()
 

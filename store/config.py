@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from ..proto.errors import ConfigError
 from ..proto.topics import MESSAGE_SIZE_MAX
@@ -33,6 +33,25 @@ _HOUR_MS = 3_600_000
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoreConfig:
     """Where a store is, how long its files are, how soon it is flushed, and how long it keeps messages."""
+
+    #: What `pocketmq config set` and SIGHUP change: whoever uses one of these reads it here each time.
+    LIVE: ClassVar[frozenset[str]] = frozenset(
+        {
+            "lookup_results_max",
+            "flush_queues_interval_ms",
+            "flush_queues_thorough_interval_ms",
+            "flush_checkpoint_interval_ms",
+            "flush_timeout_ms",
+            "retention_ms",
+            "log_roll_ms",
+            "delete_hour",
+            "clean_files_max",
+            "disk_expire_percent",
+            "disk_force_percent",
+            "disk_refuse_percent",
+            "scrub_bytes_per_s",
+        }
+    )
 
     #: Root folder of the store.
     path: str
@@ -114,7 +133,8 @@ class StoreConfig:
         if not 1 <= percents[0] <= percents[1] <= percents[2] <= 100:
             raise ConfigError(
                 f"store.disk_expire_percent, disk_force_percent and disk_refuse_percent are {percents}:"
-                " they must rise, between 1 and 100"
+                " they must rise, between 1 and 100",
+                field="disk_refuse_percent",
             )
 
     @property

@@ -13,10 +13,10 @@ from __future__ import annotations
 import os
 import zlib
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,10 @@ from .queue_extension import QueueExtension
 LONE_GAP_MAX: Final = 1000
 #: So many messages in a row, newer than all others, show that a queue began anew under lower numbers.
 RESTART_LEAST: Final = 3
+
+
+#: A number a message.
+Column: TypeAlias = Longs | Sequence[int]
 
 
 class Sum(NamedTuple):
@@ -386,7 +390,7 @@ class ConsumeQueue(EntryRow):
 
     # --- writing -------------------------------------------------------------------------------------------------
 
-    def append(self, first: int, log_offsets: Longs, sizes: Longs, tags_codes: Longs) -> None:
+    def append(self, first: int, log_offsets: Column, sizes: Column, tags_codes: Column) -> None:
         """Enter new messages with the queue offsets from FIRST on; FIRST must be `max_offset`, but in an empty queue.
 
         Raises StoreFull or DiskFailure: then none of them is entered.

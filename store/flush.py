@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -122,23 +122,50 @@ def _sync(part: Syncable, tries: int) -> None:
             _NEVER.wait(_PAUSE_S)
 
 
+def _at_once(function: Callable[[], None]) -> None:
+    function()
+
+
+def _log_failure(error: StoreError) -> None:
+    logger.error("a sync failed", extra={"reason": error.message})
+
+
 class GroupCommit:
     """Who waits for which offset of the log, and the sync that is under way. Not thread-safe: the owner's."""
 
-    def __init__(self, collect: Callable[[], tuple[int, list[Syncable]]], flusher: Flusher) -> None:
-        """COLLECT returns the present end of the log and what must be synced to have all before it."""
+    def __init__(
+        self,
+        collect: Callable[[], tuple[int, list[Syncable]]],
+        flusher: Flusher,
+        *,
+        flushed_offset: int = 0,
+        call_owner: CallOwner = _at_once,
+        on_flushed: Sequence[Callable[[int], None]] = (),
+        on_failed: Callable[[StoreError], None] = _log_failure,
+    ) -> None:
+        """COLLECT returns the present end of the log and what must be synced to have all before it.
+
+        All before FLUSHED_OFFSET is on the device. In the owner's thread, which CALL_OWNER reaches, all of ON_FLUSHED
+        are called with each new flushed offset, and ON_FAILED when a sync failed, before the waiters are.
+        """
         self._collect = collect
         self._flusher = flusher
-        self.call_owner: CallOwner = _at_once
-        #: Called in the owner's thread with each new flushed offset.
-        self.on_flushed: list[Callable[[int], None]] = []
-        #: Called in the owner's thread when a sync failed, before the waiters are.
-        self.on_failed: Callable[[StoreError], None] = _ignore
-        self.flushed_offset = 0
+        self.call_owner = call_owner
+        self._on_flushed = on_flushed
+        self._on_failed = on_failed
+        self.flushed_offset = flushed_offset
         self.failure: StoreError | None = None
         self._busy = False
         self._wanted_offset = 0
         self._waiting: list[tuple[int, Waiter]] = []
+
+    def start(self, call_owner: CallOwner) -> None:
+        """From now on reach the owner's thread by CALL_OWNER; before, it is the only one."""
+        self.call_owner = call_owner
+
+    def doubt(self, offset: int) -> None:
+        """What lies behind OFFSET may not be on the device, whatever was synced before."""
+        self.flushed_offset = offset
 
     @property
     def waiting(self) -> int:
@@ -188,14 +215,14 @@ class GroupCommit:
         self._waiting = [(end, waiter) for end, waiter in self._waiting if end > end_offset]
         for waiter in reached:
             tell(waiter, None)
-        for callback in self.on_flushed:
+        for callback in self._on_flushed:
             tell(callback, end_offset)
 
     def fail(self, error: StoreError) -> None:
         """It is unknown from now on what is on the device: tell everybody who waits, and refuse to wait again."""
         if self.failure is None:
             self.failure = error
-            self.on_failed(error)
+            self._on_failed(error)
         waiting, self._waiting = self._waiting, []
         for _, waiter in waiting:
             tell(waiter, error)
@@ -209,11 +236,3 @@ def tell(listener: Callable[..., object], *arguments: object) -> None:
         logger.error("a listener failed", extra={"reason": error.message})
     except Exception:  # A bug of the listener's.
         logger.exception("a listener failed")
-
-
-def _at_once(function: Callable[[], None]) -> None:
-    function()
-
-
-def _ignore(error: StoreError) -> None:
-    logger.error("a sync failed", extra={"reason": error.message})

@@ -16,7 +16,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -28,12 +28,9 @@ from .commit_log import CommitLog
 from .disk import Buffer
 from .format.log_file import BLANK_SIZE, is_blank, no_record, size_and_magic
 from .log_writer import LogWriter
-from .parts import StoreHealth, StoreParts
+from .parts import HearRecords, StoreHealth, StoreParts
 
 _HEAD: Final = 8  # size and magic
-#: Told of bytes that the log has taken, whole records but for the last one perhaps; of the log offset of the first; and
-#: where the records stand, if that is known.
-HearRecords: TypeAlias = Callable[[bytes, int, RunColumns | None], object]
 
 
 class _Records(NamedTuple):
@@ -44,9 +41,18 @@ class _Records(NamedTuple):
 
 
 class Following:
-    """Takes the bytes of a master's log into the log of PARTS; WRITER derives queues and index from them."""
+    """Takes the bytes of a master's log into the log of PARTS; WRITER derives queues and index from them.
 
-    def __init__(self, parts: StoreParts, health: StoreHealth, writer: LogWriter) -> None:
+    ON_RECORDS are told of the whole records among them, as soon as the log has taken them.
+    """
+
+    def __init__(
+        self,
+        parts: StoreParts,
+        health: StoreHealth,
+        writer: LogWriter,
+        on_records: Sequence[HearRecords],
+    ) -> None:
         self._log: CommitLog = parts.log
         self._dispatcher = parts.dispatcher
         self._health = health
@@ -55,7 +61,7 @@ class Following:
         self._waiting = b""
         #: How much has come of what lies behind the blank, which waits.
         self._behind_blank = 0
-        self.on_records: HearRecords = lambda data, base, columns: None
+        self._on_records = on_records
 
     @property
     def end(self) -> int:
@@ -176,7 +182,8 @@ class Following:
         data = memoryview(waiting)[: records.end]
         self._log.append(data)
         self._waiting = waiting[records.end :]
-        self.on_records(waiting, begin, what if isinstance(what, RunColumns) else None)
+        for hear in self._on_records:
+            hear(waiting, begin, what if isinstance(what, RunColumns) else None)
         # Nothing is ever stamped as older than these.
         writer, dispatcher = self._writer, self._dispatcher
         enter: Callable[[], object]

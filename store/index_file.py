@@ -91,6 +91,24 @@ class IndexFile:
 
         Raises StoreFull, with nothing changed, if the device has no room.
         """
+        header = self.header
+        first = header.next_entry
+        self._enter(hashes, log_offsets, self._seconds(store_ms), int(store_ms[-1]))
+        if first <= 1:
+            header.begin_log_offset = int(log_offsets[0])
+            header.begin_ms = int(store_ms[0])
+        self._write_header()
+
+    def put_new(self, hashes: Ints, log_offsets: Longs, store_ms: int) -> None:
+        """Enter keys of records that were stored at STORE_MS, as `put` does; but not a file's first.
+
+        Raises StoreFull, with nothing changed, if the device has no room.
+        """
+        self._enter(hashes, log_offsets, self._seconds_since(store_ms), store_ms)
+        self._write_header()
+
+    def _enter(self, hashes: Ints, log_offsets: Longs, seconds: Longs | int, end_ms: int) -> None:
+        """Enter keys, SECONDS behind the file's begin, the last stored at END_MS; the header is not written."""
         count = len(hashes)
         assert 0 < count <= self.room, "more keys than the file has room for"
         header = self.header
@@ -101,16 +119,11 @@ class IndexFile:
         entries = self._entries[first : first + count]
         entries["key_hash"] = hashes
         entries["log_offset"] = log_offsets
-        entries["seconds"] = self._seconds(store_ms)
+        entries["seconds"] = seconds
         entries["previous"] = previous
-        if first <= 1:
-            header.begin_log_offset = int(log_offsets[0])
-            header.begin_ms = int(store_ms[0])
-        header.end_log_offset = int(log_offsets[-1])
-        header.end_ms = int(store_ms[-1])
+        header.end_log_offset, header.end_ms = int(log_offsets[-1]), end_ms
         header.slots_used += count - int(np.count_nonzero(previous))
         header.next_entry = first + count
-        self._write_header()
 
     def put_few(self, keys: Sequence[tuple[int, int]], store_ms: int) -> None:
         """Enter KEYS, key hash and log offset of each, stored at STORE_MS, as `put` does; but not a file's first.
@@ -122,8 +135,7 @@ class IndexFile:
         assert 0 < len(keys) <= self.room, "more keys than the file has room for"
         self._open_for_writing(number + len(keys))
         assert self._map is not None
-        begin = header.begin_ms
-        seconds = min(max(store_ms - begin, 0) // 1000, _INT_MAX) if begin > 0 else 0
+        seconds = self._seconds_since(store_ms)
         for key_hash, log_offset in keys:
             slot_at = HEADER_SIZE + key_hash % self.slot_count * SLOT.size
             (previous,) = SLOT.read(self._map, slot_at)
@@ -186,6 +198,11 @@ class IndexFile:
             seconds[0] = max(0, int(store_ms[0]) - inherited) // 1000 if inherited > 0 else 0
         np.minimum(seconds, _INT_MAX, out=seconds)
         return seconds
+
+    def _seconds_since(self, store_ms: int) -> int:
+        """Return the time difference of what was stored at STORE_MS and is not the file's first."""
+        begin = self.header.begin_ms
+        return min(max(store_ms - begin, 0) // 1000, _INT_MAX) if begin > 0 else 0
 
     def truncate(self, end_log_offset: int) -> int:
         """Take out the newest entries that point to END_LOG_OFFSET or behind it; return how many.

@@ -224,9 +224,9 @@ class KeptTable(Generic[E]):
 
     def _begin_group(self, call_owner: CallOwner) -> None:
         """Sync from now on what the file does not have, whatever became of earlier syncs."""
-        self._group = GroupCommit(self._collect, self._flusher)
-        self._group.flushed_offset = self._saved
-        self._group.call_owner = call_owner
+        self._group = GroupCommit(
+            self._collect, self._flusher, flushed_offset=self._saved, call_owner=call_owner
+        )
         self._group.flush_up_to(self._written)
 
     def close(self) -> None:

@@ -24,6 +24,7 @@ from ..proto.record import SYS_PREPARED, SYS_STORE_V6, SYS_TRANSACTION, Host, he
 from ..proto.record_run import LEAST_SIZE, Ints, Longs, parse_run, walk
 from ..proto.run import Run, patch_together, stamp
 from .commit_log import CommitLog
+from .config import StoreConfig
 from .disk import write_error
 from .files import MappedFile
 from .format.log_file import BLANK_SIZE
@@ -31,8 +32,8 @@ from .parts import StoreHealth, StoreParts
 
 logger = logging.getLogger(__name__)
 
-#: From so many runs on it is cheaper to treat their records all at once, though each run has but a few.
-_JOINED_LEAST: Final = 20
+#: So many records of runs of a few are cheaper to treat all at once.
+_JOINED_LEAST: Final = 48
 #: Runs that the log took, and what enters them in queues and index.
 _Written: TypeAlias = tuple[Sequence[Run], Callable[[], object]]
 
@@ -65,18 +66,19 @@ class LogAge:
 
     The age counts from the store time of the file's first record, in wall time. If the wall clock was set back behind
     that, it counts from the first look since then: nothing is closed for the step, and the file stays open for one
-    ROLL_MS more, not until the clock comes to where it was.
+    such time more, not until the clock comes to where it was.
     """
 
-    def __init__(self, log: CommitLog, roll_ms: int) -> None:
+    def __init__(self, log: CommitLog, config: StoreConfig) -> None:
         self._log = log
-        self._roll_ms = roll_ms
+        self._config = config
         self._file: MappedFile | None = None
         self._since_ms = 0
 
     def is_due(self, now_ms: int) -> bool:
         """Is the newest file to be closed at NOW_MS? An empty one never is, nor one that is closed already."""
-        file = self._log.files.last if self._roll_ms else None
+        roll_ms = self._config.log_roll_ms
+        file = self._log.files.last if roll_ms else None
         if file is None or file.position == 0 or file.room < BLANK_SIZE:
             self._file = None
             return False
@@ -84,7 +86,7 @@ class LogAge:
             self._file = file
             self._since_ms = _first_store_ms(self._log, file) or now_ms
         self._since_ms = min(self._since_ms, now_ms)
-        return now_ms - self._since_ms >= self._roll_ms
+        return now_ms - self._since_ms >= roll_ms
 
 
 def _first_store_ms(log: CommitLog, file: MappedFile) -> int | None:
@@ -100,24 +102,32 @@ class LogWriter:
 
     dispatched_offset: everything before it is in the queues, and in the index but for keys that wait (dispatch.py);
     last_store_ms: store time of the newest record, below which none is ever stamped;
-    last_log_offset: where that record begins (None in an empty log);
-    on_caught_up: told the queues of what was stored, but can be read only from now on.
+    last_log_offset: where that record begins (None in an empty log).
+    ON_CAUGHT_UP is told the queues of what was stored, but can be read only from now on.
     """
 
-    def __init__(self, parts: StoreParts, health: StoreHealth, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        parts: StoreParts,
+        health: StoreHealth,
+        now_ms: Callable[[], int],
+        on_caught_up: Callable[[list[tuple[str, int]]], object],
+    ) -> None:
         self._log = parts.log
         self._queues = parts.queues
         self._dispatcher = parts.dispatcher
         self._health = health
         self._now_ms = now_ms
-        self._age = LogAge(parts.log, parts.config.log_roll_ms)
+        self._age = LogAge(parts.log, parts.config)
         self._warned_of_age = False
         self._late: list[tuple[str, int]] = []
-        self.on_caught_up: Callable[[list[tuple[str, int]]], object] = lambda queues: None
+        self._on_caught_up = on_caught_up
         self.host = Host(bytes((127, 0, 0, 1)), 8081)
         self.dispatched_offset = parts.log.max_offset
-        self.last_store_ms = 0
-        self.last_log_offset: int | None = None
+        values = parts.checkpoint.values
+        newest_ms = store_time_ms(parts.log, values.confirm_offset)
+        self.last_log_offset = None if newest_ms is None else values.confirm_offset
+        self.last_store_ms = max(newest_ms or 0, values.log_time_ms)
 
     def append(self, runs: Sequence[Run]) -> list[Appended]:
         """Append all of RUNS in their order, each at the end of its queue, or nothing of them.
@@ -189,12 +199,11 @@ class LogWriter:
         """Write RUNS to one file, numbered from FIRSTS on."""
         data = memoryview(bytearray().join([run.records for run in runs]))
         begin = self._log.place(len(data))
-        enter = self._dispatcher.enter
-        if len(runs) >= _JOINED_LEAST or (len(runs) > 1 and not all([run.is_few for run in runs])):
+        if len(runs) > 1 and _are_joined(runs):
             columns = patch_together(runs, data, firsts, begin, stamped)
             written: list[_Written] = [(runs, partial(self._dispatcher.dispatch, data, columns))]
         else:
-            written = [([run], partial(enter, run)) for run in runs]
+            written = [(runs, partial(self._dispatcher.enter_together, runs))]
             at = 0
             for run, first in zip(runs, firsts, strict=True):
                 end = at + len(run.records)
@@ -257,7 +266,7 @@ class LogWriter:
 
     def _check(self, run: Run) -> None:
         """Refuse RUN if it has no place in its queue."""
-        if not run.is_few:
+        if not run.is_usual:
             _check_kinds(run.columns.sys_flag)
         if self._queues.is_batch(run.topic):
             raise InvalidArgument(
@@ -350,7 +359,7 @@ class LogWriter:
             self.dispatched_offset = min(file.end, self._log.max_offset)
         if self._late:
             late, self._late = self._late, []
-            self.on_caught_up(late)
+            self._on_caught_up(late)
 
     def catch_up_if_possible(self) -> None:
         """Do what `catch_up` does, unless it still fails: then the next append says why, or the next call tries."""
@@ -361,6 +370,12 @@ class LogWriter:
                 self._health.fail(error)
             except StoreFull:
                 return
+
+
+def _are_joined(runs: Sequence[Run]) -> bool:
+    """Is it cheaper to treat the records of RUNS all at once?"""
+    few = sum([len(run) for run in runs if run.is_few])
+    return few >= _JOINED_LEAST or not all([run.is_usual for run in runs])
 
 
 def _check_kinds(sys_flags: Ints) -> None:

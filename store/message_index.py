@@ -25,11 +25,12 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..proto.byte_ranges import CELLS_MAX, hash_ranges, left_aligned, split
+from ..proto.byte_ranges import CELLS_MAX, hash_ranges, hash_rows, left_aligned, split
 from ..proto.errors import CorruptIndex, StoreRefused
 from ..proto.java_hash import java_hash
 from ..proto.record import SYS_ROLLBACK, SYS_TRANSACTION, Buffer
 from ..proto.record_run import Longs, PropertyRanges, RunColumns, as_bytes
+from ..proto.run import Alike
 from .disk import Disk, Entry
 from .files import FolderSync, Syncable
 from .format.index import IndexHeader
@@ -109,6 +110,30 @@ def keys_of_few(values: Sequence[Mapping[bytes, bytes]], topic: str) -> list[tup
         if tags := properties.get(b"TAGS"):
             keys.append((_key_hash(tags, tagged), row))
     return keys
+
+
+def keys_of_alike(alike: Alike, topic: str) -> MessageKeys:
+    """Return the keys of the records of TOPIC that are ALIKE; as `keys_of` does."""
+    plain, tagged = _seeds(topic)
+    kinds: list[int | Ints] = [
+        key_hashes(hash_rows(alike.own[name], plain))
+        for name in (b"UNIQ_KEY", b"KEYS")
+        if name in alike.own
+    ]
+    if tags := alike.second.get(b"TAGS"):
+        kinds.append(_key_hash(tags, tagged))
+    of_first = keys_of_few([alike.first], topic)
+    count, own = len(of_first), len(kinds)
+    others = len(alike.sizes) - 1
+    hashes = np.empty(count + others * own, np.int32)
+    hashes[:count] = [key_hash for key_hash, _ in of_first]
+    rows = np.zeros(len(hashes), np.intp)
+    if own:
+        merged = hashes[count:].reshape(others, own)
+        for place, kind in enumerate(kinds):
+            merged[:, place] = kind
+        rows[count:].reshape(others, own)[:] = np.arange(1, others + 1)[:, None]
+    return MessageKeys(hashes, rows)
 
 
 @lru_cache(maxsize=1024)
@@ -281,13 +306,13 @@ class MessageIndex:
         is_new = log_offset > header.end_log_offset
         return is_new and header.next_entry > 1 and self.files[-1].room > count
 
-    def put_few(self, keys: Sequence[tuple[int, int]], log_offsets: Longs, store_ms: int) -> None:
-        """Enter KEYS, hash and row of each, of new records at LOG_OFFSETS; at least one, see `takes_few`.
+    def put_few(self, keys: Sequence[tuple[int, int]], store_ms: int) -> None:
+        """Enter KEYS, hash and log offset of each, of new records; at least one, see `takes_few`. Raises StoreFull."""
+        self.files[-1].put_few(keys, store_ms)
 
-        Raises StoreFull.
-        """
-        offsets = log_offsets.tolist()
-        self.files[-1].put_few([(key_hash, offsets[row]) for key_hash, row in keys], store_ms)
+    def put_new(self, keys: MessageKeys, log_offsets: Longs, store_ms: int) -> None:
+        """Enter KEYS of new records at LOG_OFFSETS; at least one, see `takes_few`. Raises StoreFull."""
+        self.files[-1].put_new(keys.hashes, log_offsets[keys.rows], store_ms)
 
     def _put(self, hashes: Ints, log_offsets: Longs, store_ms: Longs, now_ms: int) -> IndexFile:
         at = 0

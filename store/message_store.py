@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Self
 
 from ..proto.errors import (
@@ -35,11 +36,11 @@ from .cleaning import Cleaned, Cleaner
 from .config import StoreConfig
 from .disk import Buffer, Disk, Lock
 from .flush import CallOwner, Flusher, Waiter
-from .following import Following, HearRecords
+from .following import Following
 from .format.log_file import is_blank
 from .log_writer import Appended, LogWriter, store_time_ms
 from .overlay_disk import OverlayDisk
-from .parts import StoreHealth, StoreParts
+from .parts import StoreEvents, StoreHealth, StoreParts
 from .reader import Reader
 from .recovery import LogCut, RecoveryReport, VerifiedSnapshot, recover
 from .scrub import Scrubber
@@ -81,14 +82,18 @@ class MessageStore(Reader):
         cut_ms = None if cut_at is None else newest_ms
         self.timers: TimerStore = open_timers(parts, health, now_ms, clean=clean, cut_ms=cut_ms)
         self._forget_pages()
-        self._writer = LogWriter(parts, health, now_ms)
-        self._remember_newest()
-        self._following = Following(parts, health, self._writer) if replica else None
+        self.events = StoreEvents()
+        self._writer = LogWriter(parts, health, now_ms, self._caught_up)
+        self._following = (
+            Following(parts, health, self._writer, self.events.followed) if replica else None
+        )
         self._followed = False
         self._warned_of_next_file = False
         self._cleaner = Cleaner(parts, health, self.timers)
         self.scrubber = Scrubber(parts, health, self.damages, self.lost_entries, now_ms)
-        self._background = Background(parts, health, self._writer, self._verified, self.timers)
+        self._background = Background(
+            parts, health, self._writer, self._verified, self.timers, self.events.flushed
+        )
         self._relied_on: Callable[[Waiter], None] = lambda done: done(None)
 
     def _forget_pages(self) -> None:
@@ -96,13 +101,6 @@ class MessageStore(Reader):
         for row in (self.log.files, *(queue.files for queue in self.queues)):
             for file in row.files:
                 file.mapping.forget(0, file.size)
-
-    def _remember_newest(self) -> None:
-        """Tell the writer where the newest record is, and below which store time no new one is stamped."""
-        values = self.parts.checkpoint.values
-        newest_ms = store_time_ms(self.log, values.confirm_offset)
-        self._writer.last_log_offset = None if newest_ms is None else values.confirm_offset
-        self._writer.last_store_ms = max(newest_ms or 0, values.log_time_ms)
 
     # --- opening and closing -------------------------------------------------------------------------------------
 
@@ -281,10 +279,6 @@ class MessageStore(Reader):
         self._replica.start()
         self._followed = True
 
-    def on_records(self, callback: HearRecords) -> None:
-        """Call CALLBACK with the whole records of a master's log, as soon as this log has taken them."""
-        self._replica.on_records = callback
-
     def lead(self) -> None:
         """Take records again; what came of one that is not whole yet is forgotten."""
         self._replica.stop()
@@ -384,9 +378,9 @@ class MessageStore(Reader):
                 path=self.config.path,
             )
 
-    def on_caught_up(self, callback: Callable[[list[tuple[str, int]]], None]) -> None:
-        """Call CALLBACK, in the owner's thread, with (topic, queue) of what can be read later than it was appended."""
-        self._writer.on_caught_up = lambda queues: self.call_owner(lambda: callback(queues))
+    def _caught_up(self, queues: list[tuple[str, int]]) -> None:
+        for hear in self.events.caught_up:
+            self.call_owner(partial(hear, queues))
 
     # --- to the device -------------------------------------------------------------------------------------------
 
@@ -422,15 +416,6 @@ class MessageStore(Reader):
     def flush_soon(self) -> None:
         """Begin to bring the log to the device, if anything of it is not there yet."""
         self._background.group.flush_up_to(self.log.max_offset)
-
-    def on_flushed(self, callback: Callable[[int], None]) -> None:
-        """Call CALLBACK, in the owner's thread, with every new flushed offset."""
-        self.flush_listeners.append(callback)
-
-    @property
-    def flush_listeners(self) -> list[Callable[[int], None]]:
-        """Who is called so: whoever goes before the store does takes his own out."""
-        return self._background.group.on_flushed
 
     def request_sync(self, end_offset: int, waiter: Waiter) -> None:
         """Call WAITER in the owner's thread: with None once all before END_OFFSET is on the device, or the error.

@@ -70,7 +70,7 @@ def allow_many_files() -> FileLimits:
     """Raise this process's limit of open files as far as it may, and the bound of open files with it."""
     raise_descriptor_limit()
     limits = FileLimits.of_process()
-    OPEN_FILES.files_max = limits.files
+    OPEN_FILES.allow(limits.files)
     return limits
 
 
@@ -111,7 +111,7 @@ class OpenFiles:
     """The open files, at most FILES_MAX; see the module."""
 
     def __init__(self, files_max: int) -> None:
-        self.files_max = files_max
+        self._files_max = files_max
         #: How many were closed to make room.
         self.closed = 0
         # Closing a descriptor may end another file's life in this thread.
@@ -123,14 +123,18 @@ class OpenFiles:
     def __len__(self) -> int:
         return len(self._ring)
 
+    def allow(self, files_max: int) -> None:
+        """Let FILES_MAX be open from now on."""
+        self._files_max = files_max
+
     def add(self, file: OpenFile) -> None:
         """Count FILE, which was opened, and close others beyond the bound."""
         with self._lock:
             self._ring[id(file)] = weakref.ref(file)
             if self._spare is None:
                 self._spare = _spare_descriptor()
-            if len(self._ring) > self.files_max:
-                self._close(len(self._ring) - self.files_max)
+            if len(self._ring) > self._files_max:
+                self._close(len(self._ring) - self._files_max)
 
     def remove(self, file: OpenFile) -> None:
         """Count FILE no more: it was closed, or may not be."""

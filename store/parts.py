@@ -1,4 +1,4 @@
-"""What an open store is made of, handed around as one value; and whether it may be written to.
+"""The parts of an open store, handed around as one value; what it tells others, and whether it may be written to.
 
 Files of the log, the queues and the timer log that somebody cut get their length back before they are opened, with
 zeros: recovery finds what that lost, and makes again what the log has. (Apache refuses to start.) That a file was cut,
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, field
+from typing import Self, TypeAlias
 
 from ..proto.errors import DiskFailure, StoreClosed, StoreError, StoreFull, StoreRefused
+from ..proto.record_run import RunColumns
 from .checkpoints import CheckpointFile
 from .commit_log import CommitLog
 from .config import StoreConfig
@@ -22,6 +23,35 @@ from .dispatch import Dispatcher
 from .message_index import MessageIndex
 
 logger = logging.getLogger(__name__)
+
+
+#: Told of bytes that the log has taken, whole records but for the last one perhaps; of the log offset of the first; and
+#: where the records stand, if that is known.
+HearRecords: TypeAlias = Callable[[bytes, int, RunColumns | None], object]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreEvents:
+    """What a store tells, in its owner's thread: for each event, who is called. Others add and remove themselves.
+
+    flushed: everything before this log offset is on the device;
+    caught_up: the (topic, queue) whose messages were stored before, and can be read only from now on;
+    followed: the log has taken whole records of a master's.
+    """
+
+    flushed: list[Callable[[int], None]] = field(default_factory=list)
+    caught_up: list[Callable[[list[tuple[str, int]]], None]] = field(default_factory=list)
+    followed: list[HearRecords] = field(default_factory=list)
+
+    def kept(self) -> StoreEvents:
+        """Return who is called now, for `restore`."""
+        return StoreEvents(list(self.flushed), list(self.caught_up), list(self.followed))
+
+    def restore(self, before: StoreEvents) -> None:
+        """Call those of BEFORE from now on, and nobody else."""
+        self.flushed[:] = before.flushed
+        self.caught_up[:] = before.caught_up
+        self.followed[:] = before.followed
 
 
 class StoreHealth:

@@ -237,7 +237,7 @@ class Scrubber:
         self._health = health
         self._damages, self._lost_entries = damages, lost_entries
         self._now_ms = now_ms
-        self._bytes_per_s = parts.config.scrub_bytes_per_s
+        self._config = parts.config
         self._flusher = Flusher("pocketmq-scrub")
         self._call_owner: CallOwner = lambda call: call()
         self.notes = ScrubNotes.load(parts.disk, self._folder)
@@ -265,10 +265,11 @@ class Scrubber:
         """Go on by what the pace allows at NOW_MS; without a thread by one piece, here and now."""
         elapsed_ms = 0 if self._ticked_ms is None else max(0, now_ms - self._ticked_ms)
         self._ticked_ms = now_ms
-        if not self._bytes_per_s or self._stopped or self._health.state not in ("open", "full"):
+        bytes_per_s = self._config.scrub_bytes_per_s
+        if not bytes_per_s or self._stopped or self._health.state not in ("open", "full"):
             return
-        room = max(PIECE_BYTES, self._bytes_per_s)
-        earned = self._bytes_per_s * elapsed_ms // 1000
+        room = max(PIECE_BYTES, bytes_per_s)
+        earned = bytes_per_s * elapsed_ms // 1000
         self._credit_bytes = min(room, self._credit_bytes + earned)
         self._go_on()
 

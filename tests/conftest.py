@@ -15,7 +15,7 @@ from pocketmq.proto.carriers import GRPC_CHOICES
 from . import served
 
 settings.register_profile("pocketmq", deadline=None, print_blob=True)
-settings.register_profile("quick", settings.get_profile("pocketmq"), max_examples=25)
+settings.register_profile("quick", settings.get_profile("pocketmq"), max_examples=12)
 settings.load_profile("pocketmq")
 # What thousands of tests leave adds up: to look through all of it as often as by default took a tenth of their time.
 gc.set_threshold(7_000)

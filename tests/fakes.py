@@ -18,6 +18,7 @@ from pocketmq.store.disk import Buffer, Disk, DiskUsage, Entry, Lock, Mapping
 from pocketmq.store.os_disk import OsDisk
 
 SECTOR = 512
+_EMPTY = bytes(SECTOR)
 
 
 class ForwardingMapping:
@@ -258,9 +259,10 @@ class _File:
 
     def _apply(self, at: int, data: bytes) -> None:
         for sector, start, piece in sectors(at, data):
-            old = bytearray(self.durable.get(sector, bytes(SECTOR)))
-            old[start : start + len(piece)] = piece
-            self.durable[sector] = bytes(old)
+            if len(piece) < SECTOR:
+                old = self.durable.get(sector, _EMPTY)
+                piece = old[:start] + piece + old[start + len(piece) :]
+            self.durable[sector] = piece
 
     def after_crash(self, rng: random.Random) -> _File:
         """Return the file with each sector as some prefix of the writes to it left it."""
@@ -289,13 +291,11 @@ class _File:
 
 def sectors(at: int, data: bytes) -> list[tuple[int, int, bytes]]:
     """Divide a write into its parts: (sector, position in it, bytes)."""
-    parts = []
-    done = 0
-    while done < len(data):
-        sector, start = divmod(at + done, SECTOR)
-        piece = data[done : done + SECTOR - start]
-        parts.append((sector, start, piece))
-        done += len(piece)
+    sector, start = divmod(at, SECTOR)
+    parts = [(sector, start, data[: SECTOR - start])] if data else []
+    for done in range(SECTOR - start, len(data), SECTOR):
+        sector += 1
+        parts.append((sector, 0, data[done : done + SECTOR]))
     return parts
 
 

@@ -11,11 +11,24 @@ import os
 import shutil
 import tarfile
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+from _pytest.mark import ParameterSet
+
 FIXTURES: Final = Path(__file__).parent / "fixtures"
 COPY_BYTES: Final = 1 << 20
+#: Stores of thousands of records each of which has a smaller one, or another of its kind of damage, beside it.
+LARGE: Final = frozenset(
+    {
+        "cleaned", "rolled", "unclean-late", "damaged-broken-json", "damaged-empty-last-log-file", "damaged-flip-last",
+        "damaged-flip-middle-clean", "damaged-flip-recent-clean", "damaged-garbage-index", "damaged-long-queue",
+        "damaged-missing-last-queue-file", "damaged-missing-queue-file", "damaged-no-queues", "damaged-short-index",
+        "damaged-torn-tail", "damaged-torn-tail-clean", "damaged-zeroed-tail",
+    }
+)  # fmt: skip
 
 
 @functools.cache
@@ -34,6 +47,11 @@ def recorded_names() -> list[str]:
     return sorted(names, key=lambda name: name.startswith("damaged-"))
 
 
+def by_size(names: Iterable[str]) -> list[str | ParameterSet]:
+    """Return NAMES to parametrize with: a test of a large store is `long`."""
+    return [pytest.param(name, marks=pytest.mark.long) if name in LARGE else name for name in names]
+
+
 def expected(name: str) -> dict[str, Any]:
     """Return Apache's own description of the store NAME, as a new value."""
     document: dict[str, Any] = json.loads((unpacked("expected") / f"{name}.json").read_bytes())
@@ -42,8 +60,24 @@ def expected(name: str) -> dict[str, Any]:
 
 def settings(name: str) -> dict[str, str]:
     """Return the broker settings that the store NAME must be opened with, in Apache's names."""
-    found: dict[str, str] = expected(name)["settings"]
-    return found
+    return dict(_said(name)["settings"])
+
+
+def is_accepted(name: str) -> bool:
+    """Tell whether Apache's broker starts on the store NAME."""
+    return bool(_said(name)["accepted"])
+
+
+def was_killed(name: str) -> bool:
+    """Tell whether the broker that wrote the store NAME was killed."""
+    return bool(_said(name)["abortPresent"])
+
+
+@functools.cache
+def _said(name: str) -> dict[str, Any]:
+    """Return what is asked most of the description, which is long and dear to parse."""
+    document = expected(name)
+    return {key: document[key] for key in ("settings", "accepted", "abortPresent")}
 
 
 def recorded_store(name: str, target: Path) -> Path:

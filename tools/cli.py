@@ -94,6 +94,7 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
     "acl": ("users:acl", "Say what users may do, and try it."),
     "console": ("console.command:console", "Show the console of a broker in a browser."),
     "health": ("health:health", "Tell whether servers serve, for probes."),
+    "config": ("config:config", "Show a server's settings, and change those that need no restart."),
     "connections": (
         "connections:connections",
         "Show who is connected to brokers and name servers.",

@@ -4,11 +4,14 @@ The only place that knows the configuration file, ports, signals and logging: it
 machine's clock and one door to the disk, and waits for SIGTERM or SIGINT. With `--clock virtual` the broker's messages
 live by a clock that stands still until `pocketmq clock advance` moves it; connections, heartbeats and flushes go on by
 the machine's. `serve` runs a name server and a broker on one event
-loop; the broker registers over loopback, as a broker elsewhere would.
+loop; the broker registers over loopback, as a broker elsewhere would. With `--brokers N` it runs the name server, and
+the brokers as processes (serve_many.py).
 
-Standard output says where the servers listen, with a line to copy, and then, in one line for programs, that they
-serve: `ready ` and a JSON object with `nameserver`, `broker` (addresses), `store`, `recovery`, `clock`, `torture` (if
-there is some), `limits` (of descriptors, and what they allow), `pid`, `started_in_ms`.
+Standard output says where the servers listen, with a line to copy. On a terminal a line below it goes on telling what
+happens (status_line.py). Elsewhere one line for programs says that they serve: `ready ` and a JSON object with
+`nameserver`, `broker`, `console` (addresses), `store`, `recovery`, `clock`, `torture` (if there is some), `limits` (of
+descriptors, and what they allow), `pid`, `started_in_ms`. Of several brokers `broker` is the first one's address, and
+`brokers` lists of each its `name` and what its own ready line says.
 Log lines go to standard error (log_lines.py). SIGTERM and SIGINT stop cleanly; a second SIGINT does not wait.
 """
 
@@ -22,7 +25,7 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -31,24 +34,29 @@ from click.core import ParameterSource
 
 from .. import __version__
 from ..client.name_server_addresses import DEFAULT_NAME_SERVERS
+from ..proto.access.guard import Audit
 from ..proto.carriers import GRPC_CHOICES
 from ..proto.clock import Clock, SystemClock, VirtualClock
 from ..proto.errors import ConfigError
 from ..proto.rpc.listening import connections_fitting, raise_descriptor_limit
+from ..proto.services.settings import LiveSettings
 from ..proto.tls import Trust
-from .log_lines import configure_logging
+from .log_lines import LEVELS, LogConfig, configure_logging, set_levels
 from .options import READY, nameserver_option
 from .process_memory import Collector, keep_freed_memory
 from .settings import Settings, load_settings, sample
 
 if TYPE_CHECKING:  # A name server needs no broker, nor store.
-    from ..broker.broker import Broker, Network
+    from ..broker.broker import Broker, Network, SiteParts
     from ..broker.config import BrokerConfig
     from ..nameserver.config import NameServerConfig
     from ..nameserver.nameserver import NameServer
+    from ..proto.rpc.pages import Page
     from ..store.config import StoreConfig
     from ..store.disk import Disk
+    from .serve_many import BrokerProcesses
     from .serve_replica import ReplicaServer
+    from .status_line import StatusLine
     from .torture import Torture
 
 logger = logging.getLogger(__name__)
@@ -60,7 +68,6 @@ _REGISTER_TIMEOUT_S: Final = 5.0
 _COLLECTOR_TICK_S: Final = 1.0
 #: What the context of a command is told by --insecure.
 _INSECURE: Final = "pocketmq.insecure"
-_LEVELS: Final = ["debug", "info", "warning", "error"]
 
 
 def _note_insecure(context: click.Context, parameter: click.Parameter, value: bool) -> None:
@@ -106,10 +113,8 @@ def _server_options(function: Function) -> Function:
         ),
         click.option(
             "--log-level",
-            type=click.Choice(_LEVELS, case_sensitive=False),
-            default="warning",
-            show_default=True,
-            help="Log lines of this level and above go to standard error.",
+            type=click.Choice(LEVELS, case_sensitive=False),
+            help="Log lines of this level and above go to standard error.  [default: warning]",
         ),
     ]
     for option in reversed(options):
@@ -237,48 +242,97 @@ def _time(options: dict[str, Any]) -> _Time:
 @_port_option("--port", "Port of the broker, 8081 by default")
 @_port_option("--nameserver-port", "Port of the name server, 9876 by default")
 @click.option(
+    "--brokers",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="So many brokers, a process each, on ports from --port on, their stores in STORE/broker-1 …",
+)
+@click.option(
     "--print-config", is_flag=True, help="Print a configuration file with every key, and end."
 )
 @_server_options
-def serve(print_config: bool, file: Path | None, log_level: str, **options: Any) -> None:
-    """Run a name server and a broker in one process until SIGTERM or Ctrl-C."""
+def serve(print_config: bool, file: Path | None, log_level: str | None, **options: Any) -> None:
+    """Run a name server and a broker in one process until SIGTERM or Ctrl-C.
+
+    With --brokers N, N brokers beside it, each a process that uses a core of its own; topics spread over all.
+    """
     if print_config:
         click.echo(sample(), nl=False)
         return
-    settings = load_settings(file).with_options(
-        store=options["store"],
-        broker_port=options["port"],
-        nameserver_port=options["nameserver_port"],
-        grpc=options["grpc"],
-        replication=_replication(options),
-    )
-    if settings.broker.users and not settings.nameserver.users:
-        settings = replace(
-            settings,
-            nameserver=replace(
-                settings.nameserver,
-                users=settings.broker.users,
-                plaintext_credentials=settings.broker.plaintext_credentials,
-            ),
+
+    def load() -> Settings:
+        settings = load_settings(file).with_options(
+            store=options["store"],
+            broker_port=options["port"],
+            nameserver_port=options["nameserver_port"],
+            grpc=options["grpc"],
+            replication=_replication(options) if options["brokers"] == 1 else None,
+            log_level=log_level,
         )
+        if not settings.broker.users or settings.nameserver.users:
+            return settings
+        same = {key: getattr(settings.broker, key) for key in ("users", "plaintext_credentials")}
+        return settings.given("as the broker's", nameserver=same)
+
     time = _time(options)
-    servers = _Servers(
-        settings,
-        with_nameserver=True,
-        time=time,
-        force=options["force"],
-        torture=_torture(options),
+    torture = _torture(options)
+    if options["brokers"] > 1:
+        servers = _Servers(
+            load,
+            with_nameserver=True,
+            brokers=_brokers(load(), file, log_level, torture, options),
+        )
+    else:
+        servers = _Servers(
+            load, with_nameserver=True, time=time, force=options["force"], torture=torture
+        )
+    _run(servers)
+
+
+def _brokers(
+    settings: Settings,
+    file: Path | None,
+    log_level: str | None,
+    torture: Torture | None,
+    options: dict[str, Any],
+) -> BrokerProcesses:
+    """Return the brokers that --brokers asks for; raise what is wrong with that."""
+    from ..store.os_disk import OsDisk
+    from .serve_many import BrokerProcesses, check_many
+    from .stores.locations import check_stores_of_brokers
+
+    count = options["brokers"]
+    check_many(
+        settings, count, replica_set=options["replica_set"] or "", tortured=torture is not None
     )
-    _run(servers, log_level)
+    check_stores_of_brokers(OsDisk(), settings.store.path, count, force=options["force"])
+    words = [] if log_level is None else ["--log-level", log_level]
+    words += ["--clock", options["clock"], "--grpc", settings.broker.grpc]
+    words += [] if file is None else ["--config", str(file)]
+    flags = {
+        "--force": options["force"],
+        "--force-clock": options["force_clock"],
+        "--insecure": click.get_current_context().meta[_INSECURE],
+    }
+    return BrokerProcesses(settings, count, words + [name for name, on in flags.items() if on])
 
 
 @click.command()
 @_port_option("--port", "Port, 9876 by default")
 @_server_options
-def nameserver(port: int | None, file: Path | None, grpc: str | None, log_level: str) -> None:
+def nameserver(
+    port: int | None, file: Path | None, grpc: str | None, log_level: str | None
+) -> None:
     """Run a name server until SIGTERM or Ctrl-C."""
-    settings = load_settings(file).with_options(nameserver_port=port, grpc=grpc)
-    _run(_Servers(settings, with_nameserver=True), log_level)
+
+    def load() -> Settings:
+        return load_settings(file).with_options(
+            nameserver_port=port, grpc=grpc, log_level=log_level
+        )
+
+    _run(_Servers(load, with_nameserver=True))
 
 
 @click.command()
@@ -290,26 +344,45 @@ def nameserver(port: int | None, file: Path | None, grpc: str | None, log_level:
 @click.option(
     "--name", help="Name of the broker, unlike that of any other.  [default: from the file]"
 )
+@click.option(
+    "--advertised-address",
+    metavar="HOST:PORT",
+    help="What clients are told to connect to.  [default: from the file, or where it listens]",
+)
+@click.option("--child", is_flag=True, hidden=True, help="Of serve_many.py: stop with the parent.")
 @nameserver_option
 @_server_options
-def broker(nameserver: str, file: Path | None, log_level: str, **options: Any) -> None:
+def broker(
+    nameserver: str, file: Path | None, log_level: str | None, *, child: bool, **options: Any
+) -> None:
     """Run a broker until SIGTERM or Ctrl-C; it registers with all the name servers."""
     source = click.get_current_context().get_parameter_source("nameserver")
-    settings = load_settings(file).with_options(
-        store=options["store"],
-        broker_port=options["port"],
-        broker_name=options["name"],
-        grpc=options["grpc"],
-        nameservers=None if file and source is ParameterSource.DEFAULT else nameserver,
-        replication=_replication(options),
-    )
     trust = Trust().or_environment()
-    if trust.wanted:
-        settings = replace(
-            settings, broker=replace(settings.broker, peers_tls=True, peers_ca=trust.ca)
+
+    def load() -> Settings:
+        settings = load_settings(file).with_options(
+            store=options["store"],
+            broker_port=options["port"],
+            broker_name=options["name"],
+            advertised_address=options["advertised_address"],
+            grpc=options["grpc"],
+            nameservers=None if source is not ParameterSource.COMMANDLINE else nameserver,
+            replication=_replication(options),
+            log_level=log_level,
         )
+        if source is ParameterSource.ENVIRONMENT:
+            listed = tuple(nameserver.replace(";", ",").split(","))
+            settings = settings.given("environment", broker={"nameservers": listed})
+        if not trust.wanted:
+            return settings
+        peers = {"peers_tls": True, "peers_ca": trust.ca}
+        return settings.given("option or environment", broker=peers)
+
     time = _time(options)
-    _run(_Servers(settings, with_nameserver=False, time=time, force=options["force"]), log_level)
+    servers = _Servers(
+        load, with_nameserver=False, time=time, force=options["force"], is_child=child
+    )
+    _run(servers, servers.name if child else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,33 +405,61 @@ class _Time:
 class _Servers:
     """The servers of one process, from their start to their stop.
 
-    TIME: of its broker, None: there is none;  FORCE: whatever else is in the store's folder;  TORTURE: what goes wrong.
+    LOAD returns the settings, as the file and the options say them when it is called; raises ConfigError.
+    TIME: of its broker, None: there is none;  FORCE: whatever else is in the store's folder;  TORTURE: what goes wrong;
+    BROKERS: those that are processes of their own;  IS_CHILD: it is one of these, and stops when standard input ends.
     """
 
     def __init__(
         self,
-        settings: Settings,
+        load: Callable[[], Settings],
         *,
         with_nameserver: bool,
         time: _Time | None = None,
         force: bool = False,
         torture: Torture | None = None,
+        brokers: BrokerProcesses | None = None,
+        is_child: bool = False,
     ) -> None:
-        self._settings = settings
+        self._load = load
+        self._settings = settings = load()
+        self._brokers = brokers
+        self._is_child = is_child
         self._torture = torture
         self._force = force
         self._with_nameserver = with_nameserver
         self._time = time
         self._wall = SystemClock()
+        #: Of a broker in a terminal.
+        self._status_line: StatusLine | None = None
+        titles = ["nameserver"] * with_nameserver + ["log"]
+        if time is not None:
+            titles += ["broker", "replication", "store"]
+        self._live = LiveSettings(
+            {title: settings.sections[title] for title in titles},
+            settings.origins,
+            audit=Audit(self._wall.unix_ms),
+            on_change={"log": set_levels},
+        )
         self._servers: list[NameServer | Broker | ReplicaServer] = []
-        #: What SIGHUP does.
+        #: What SIGHUP does besides.
         self._reloads: list[Callable[[], None]] = []
+
+    @property
+    def log(self) -> LogConfig:
+        """Which lines are logged."""
+        return self._settings.log
+
+    @property
+    def name(self) -> str:
+        """What its broker is called."""
+        return self._settings.broker.name
 
     def check_reach(self) -> None:
         """Raise ConfigError for servers whom other machines reach, and nobody guards."""
         if self._with_nameserver:
             _check_reach("nameserver", self._settings.nameserver)
-        if self._time is not None:
+        if self._time is not None or self._brokers is not None:
             _check_reach("broker", self._settings.broker)
 
     async def run(self) -> None:
@@ -366,6 +467,9 @@ class _Servers:
         loop = asyncio.get_running_loop()
         began = loop.time()
         stopping = _stop_signals(loop)
+        loop.add_signal_handler(signal.SIGHUP, self._hung_up, stopping, sys.stdin.isatty())
+        if self._is_child:
+            loop.add_reader(sys.stdin.fileno(), _stop_at_end, loop, stopping)
         collector = Collector(lambda: sum(server.kept for server in self._servers))
         collector.begin()
         async with AsyncExitStack() as stack:
@@ -380,9 +484,19 @@ class _Servers:
                 if broker is None:
                     return
                 ready |= broker
+            if self._brokers is not None:
+                several = await _unless_set(
+                    stopping, self._start_brokers(stack, self._brokers, ready["nameserver"])
+                )
+                if several is None:
+                    return
+                ready |= several
             collector.serve(self._wall.now_ms())
             ready |= {"pid": os.getpid(), "started_in_ms": round((loop.time() - began) * 1000)}
             _announce(ready)
+            if self._status_line is not None:
+                self._status_line.begin()
+                stack.callback(self._status_line.erase)
             while not stopping.is_set():
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_COLLECTOR_TICK_S):
@@ -393,7 +507,10 @@ class _Servers:
         from ..nameserver.nameserver import NameServer
 
         raise_descriptor_limit()  # 1,024 are not many for connections.
-        server = NameServer.build(self._settings.nameserver, clock=self._wall)
+        titles = ["nameserver"] if self._time is not None else ["nameserver", "log"]
+        server = NameServer.build(
+            self._settings.nameserver, clock=self._wall, live=self._live, titles=titles
+        )
         await server.start()
         self._servers.append(server)
         stack.push_async_callback(server.stop)
@@ -406,10 +523,21 @@ class _Servers:
     def _at_hangup(self, reload: Callable[[], None]) -> None:
         """Have RELOAD called at SIGHUP, behind those before it."""
         self._reloads.append(reload)
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGHUP, self._reload)
+
+    def _hung_up(self, stopping: asyncio.Event, began_in_terminal: bool) -> None:
+        """Do what SIGHUP asks for: reload; stop where the terminal was closed."""
+        if began_in_terminal and not sys.stdin.isatty():
+            stopping.set()
+        else:
+            self._reload()
 
     def _reload(self) -> None:
+        """Read the file of settings again, and those of certificates and users; what is wrong changes nothing."""
+        try:
+            settings = self._load()
+            self._live.reload(settings.sections, settings.origins)
+        except ConfigError as error:
+            self._live.refused(error)
         for reload in self._reloads:
             reload()
 
@@ -426,14 +554,19 @@ class _Servers:
         limits = allow_many_files()
         settings = self._settings
         if nameserver is not None:
-            settings = settings.with_options(nameservers=nameserver)
+            settings = settings.given(
+                "the name server beside", broker={"nameservers": (nameserver,)}
+            )
         disk = OsDisk()
         if not self._force:
             check_new_store(disk, settings.store.path)
         check_promoted(disk, settings.store.path)
-        settings = replace(settings, store=config_of_files(disk, settings.store))
+        settings = settings.with_section(
+            "store", config_of_files(disk, settings.store), "the store's files"
+        )
         if settings.replication.replica_set:
             return await self._start_replica(stack, settings, disk, time)
+        self._live.hold(settings.sections, settings.origins)
         clock = time.clock(self._wall, disk, settings.store)
         server = Broker.build(
             settings.broker,
@@ -456,6 +589,7 @@ class _Servers:
         recovery = server.recovery
         return {
             "broker": server.address,
+            **_console(settings.broker, server),
             "store": settings.store.path,
             "recovery": recovery.to_json() | {"text": recovery.text()},
             "clock": "virtual" if time.virtual else "system",
@@ -467,16 +601,35 @@ class _Servers:
             },
         }
 
-    def _network(self) -> Network:
-        from .console.site import site
+    async def _start_brokers(
+        self, stack: AsyncExitStack, brokers: BrokerProcesses, nameserver: str
+    ) -> dict[str, Any]:
+        stack.push_async_callback(brokers.stop)
+        started = await brokers.start(nameserver)
+        self._at_hangup(brokers.reload)
+        return {
+            "broker": started[0]["broker"],
+            "brokers": started,
+            "store": self._settings.store.path,
+        }
 
+    def _network(self) -> Network:
         if self._torture is None:
             from ..broker.broker import Network
 
-            return Network(site=site)
+            return Network(site=self._site, live=self._live)
         from .torture import TorturedNetwork
 
-        return TorturedNetwork(torture=self._torture, site=site)
+        return TorturedNetwork(torture=self._torture, site=self._site, live=self._live)
+
+    def _site(self, parts: SiteParts) -> Page:
+        from .console.site import site
+
+        if sys.stdout.isatty():
+            from .status_line import StatusLine
+
+            self._status_line = StatusLine(parts, self._wall, sys.stdout)
+        return site(parts)
 
     async def _start_replica(
         self, stack: AsyncExitStack, settings: Settings, disk: Disk, time: _Time
@@ -499,7 +652,7 @@ class _Servers:
                 field="torture",
             )
         time.clock(self._wall, disk, settings.store)
-        server = ReplicaServer(settings, disk=disk, clock=self._wall)
+        server = ReplicaServer(settings, disk=disk, clock=self._wall, live=self._live)
         await server.start()
         self._servers.append(server)
         stack.push_async_callback(server.stop)
@@ -508,6 +661,21 @@ class _Servers:
         if settings.broker.users:
             self._at_hangup(server.reload_users)
         return server.ready()
+
+
+def _console(config: BrokerConfig, server: Broker) -> dict[str, str]:
+    """Return where this machine's browsers find the console; nothing where they do not."""
+    from ..proto.access.policies import is_loopback
+
+    if config.grpc != "own":
+        return {}
+    if is_loopback(config.host):
+        place = server.address
+    elif config.host in ("0.0.0.0", "::"):
+        place = f"127.0.0.1:{server.port}"
+    else:
+        return {}
+    return {"console": f"{'https' if config.tls_only else 'http'}://{place}/"}
 
 
 async def _unless_set(
@@ -525,9 +693,10 @@ async def _unless_set(
     return None
 
 
-def _run(servers: _Servers, log_level: str) -> None:
+def _run(servers: _Servers, name: str = "") -> None:
+    """Run SERVERS to their end; NAME: of the broker whose log lines these are, among others'."""
     servers.check_reach()
-    configure_logging(log_level.upper())
+    configure_logging(servers.log, name)
     keep_freed_memory()
     asyncio.run(servers.run())
 
@@ -547,13 +716,25 @@ def _stop_signals(loop: asyncio.AbstractEventLoop) -> asyncio.Event:
     return stopping
 
 
+def _stop_at_end(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
+    """Set STOPPING if standard input has ended: whoever held its other end is gone."""
+    if not os.read(sys.stdin.fileno(), 1024):
+        loop.remove_reader(sys.stdin.fileno())
+        stopping.set()
+
+
 def _announce(ready: dict[str, Any]) -> None:
     """Print what is served, for people, and then the line for programs."""
     shown = {"nameserver": "name server", "broker": "broker", "store": "store"}
     click.echo(f"PocketMQ {__version__}")
     for name, title in shown.items():
-        if name in ready:
+        if name in ready and not (name == "broker" and "brokers" in ready):
             click.echo(f"  {title:12}{ready[name]}")
+        if name == "broker" and ready.get("console"):
+            click.echo(f"  {'console':12}{ready['console']}")
+    for one in ready.get("brokers", ()):
+        told = "" if one["recovery"]["clean"] else f", {one['recovery']['text'].splitlines()[0]}"
+        click.echo(f"  {one['name']:12}{one['broker']}{told}")
     if not ready.get("recovery", {"clean": True})["clean"]:
         click.echo(f"  {'recovery':12}{ready['recovery']['text']}")
     if ready.get("clock") == "virtual":
@@ -566,7 +747,8 @@ def _announce(ready: dict[str, Any]) -> None:
             f" ({limits['descriptors']:,} descriptors)"
         )
     click.echo(f"Try: {_line_to_copy(ready)}")
-    click.echo(READY + json.dumps(ready))
+    if not sys.stdout.isatty():
+        click.echo(READY + json.dumps(ready))
     sys.stdout.flush()
 
 

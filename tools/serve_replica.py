@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from random import SystemRandom
 from typing import Any, Final
@@ -25,12 +24,14 @@ from ..broker.replication.registry import Registry
 from ..broker.replication.replica import ReplicaRole
 from ..broker.replication.running import ReplicaParts
 from ..broker.replication.zookeeper import ZooKeeperRegistry
+from ..proto.access.guard import Audit
 from ..proto.carrier_http2 import Http2Carrier
 from ..proto.clock import Clock
 from ..proto.errors import ConfigError
 from ..proto.rpc import Certificate, Channel, connect
 from ..proto.rpc.limits import ChannelLimits, Limits
 from ..proto.rpc.listening import listen
+from ..proto.services.settings import LiveSettings
 from ..store.disk import Disk
 from ..store.format.replica_files import BrokerIdentity
 from ..store.message_store import MessageStore
@@ -68,10 +69,14 @@ class ReplicaRoles:
 
 
 class ReplicaServer:
-    """The replica of SETTINGS, which has a set; CLOCK is the machine's."""
+    """The replica of SETTINGS, which has a set; CLOCK is the machine's, LIVE has all settings of the process."""
 
-    def __init__(self, settings: Settings, *, disk: Disk, clock: Clock) -> None:
+    def __init__(
+        self, settings: Settings, *, disk: Disk, clock: Clock, live: LiveSettings | None = None
+    ) -> None:
         self._settings = settings = _with_own_names(settings)
+        live = live or LiveSettings(settings.sections, settings.origins, audit=Audit(clock.unix_ms))
+        live.hold(settings.sections, settings.origins)
         config = settings.replication
         self.client_address = _client_address(settings)
         device = ReplicaDevice(
@@ -110,7 +115,7 @@ class ReplicaServer:
             )
 
         def build() -> Broker:
-            network = Network(port=self.port, site=site)
+            network = Network(port=self.port, site=site, live=live)
             return Broker.build(
                 settings.broker, settings.store, disk=disk, clock=clock, network=network
             )
@@ -139,6 +144,7 @@ class ReplicaServer:
             clock=clock,
             dial=settings.broker.peers.dial(),
             random=SystemRandom(),
+            live=live,
         )
 
     @property
@@ -216,13 +222,15 @@ class ReplicaServer:
 
 def _with_own_names(settings: Settings) -> Settings:
     """Return SETTINGS with the set as the broker's name, and the port of clients chosen, for good."""
-    broker = replace(settings.broker, name=settings.replication.replica_set)
-    if broker.port == 0:
-        sockets = listen(broker.host, 0)
-        broker = replace(broker, port=sockets[0].getsockname()[1])
+    settings = settings.given(
+        "replication.replica_set", broker={"name": settings.replication.replica_set}
+    )
+    if settings.broker.port == 0:
+        sockets = listen(settings.broker.host, 0)
+        settings = settings.given("a free one", broker={"port": sockets[0].getsockname()[1]})
         for one in sockets:
             one.close()
-    return replace(settings, broker=broker)
+    return settings
 
 
 def _client_address(settings: Settings) -> str:

@@ -16,6 +16,7 @@ import click
 from ..proto.access.files import UserFile
 from ..proto.access.policies import (
     SUPER,
+    Judgement,
     Need,
     Pattern,
     Policies,
@@ -389,20 +390,22 @@ def check_acl(  # noqa: PLR0913  (its options)
         if entry.is_super
         else Policies(entry.policies, entry.default_policies).decide(need, host)
     )
-    allowed, reason = judged.allowed and entry.enabled, judged.reason
-    if not entry.enabled:
-        reason = "the user is disabled"
-    policy = "" if judged.policy is None else str(judged.policy)
-    kind = "" if judged.policy is None else ("Default" if judged.is_default else "Custom")
-    told = {
-        "decision": "Allow" if allowed else "Deny",
-        "reason": reason,
-        "policy": policy,
-        "kind": kind,
-    }
+    told = decision_document(judged, enabled=entry.enabled)
     if as_json:
         print_json(told)
     else:
         print_pairs({key: value for key, value in told.items() if value})
-    if not allowed:
+    if told["decision"] == "Deny":
         context.exit(_DENIED)
+
+
+def decision_document(judged: Judgement, *, enabled: bool) -> dict[str, str]:
+    """Return as JSON shows it what becomes of a need that is JUDGED so, of a user who may be disabled."""
+    policy = "" if judged.policy is None else str(judged.policy)
+    kind = "" if judged.policy is None else ("Default" if judged.is_default else "Custom")
+    return {
+        "decision": "Allow" if judged.allowed and enabled else "Deny",
+        "reason": judged.reason if enabled else "the user is disabled",
+        "policy": policy,
+        "kind": kind,
+    }

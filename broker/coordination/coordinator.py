@@ -5,7 +5,7 @@
              Members to each ─► the leader answers with a Plan ─► Assigned to each
 
 Which broker coordinates a group is the members' choice, and what it decides is a proposal: who may read a queue is
-for the queue's own broker to say (queue_leases.py). So two coordinators at once, or one that forgot everything in a
+for the queue's own broker to say (leases.py). So two coordinators at once, or one that forgot everything in a
 restart, cost a rebalance and never a wrong hand.
 
 A stream that ends leaves its member in the group until its session is over. Sessions wait in a purgatory: whatever a
@@ -20,7 +20,7 @@ Bounds: `group_members_max` members of one group, `members_max` in all.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from ...proto.errors import (
     InvalidArgument,
@@ -31,14 +31,16 @@ from ...proto.errors import (
 )
 from ...proto.errors_wire import to_wire
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from ...proto.rpc import Stream
-from ...proto.topics import retry_topic
+from ...proto.rpc import Call, MethodTable, Stream, bidi, service, unary
+from ...proto.topics import check_group, retry_topic
+from ..accounts.accounts import Accounts
 from ..config import BrokerConfig
 from ..groups import Groups, is_only_warned
 from ..timers import Timers
+from ..topics import Topics
 from ..waiting import Purgatory
 from .group import Group, replaced
-from .leases import EPOCH_SHIFT
+from .leases import EPOCH_SHIFT, Fence, KeptLeases, Lease, QueueKey, QueueLeases
 from .membership import GroupMembership, JoinedMember, check_held, differences, member_of, mismatch
 
 logger = logging.getLogger(__name__)
@@ -65,8 +67,8 @@ class Coordinator:
         self._configs = groups
         self._timers = timers
         self._groups: dict[str, Group] = {}
-        self._sessions = Purgatory(timers, limit=config.members_max + 1)
-        self._joins = Purgatory(timers, limit=config.groups_max + 1)
+        self._sessions = Purgatory(timers, limit=lambda: config.members_max + 1)
+        self._joins = Purgatory(timers, limit=lambda: config.groups_max + 1)
         #: How many members there are in all.
         self._count = 0
 
@@ -350,3 +352,107 @@ def _before(membership: GroupMembership, member: JoinedMember) -> JoinedMember |
             value=member.instance_id,
         )
     return before or membership.of_instance(member.instance_id)
+
+
+#: Tells which official clients consume for a group.
+OfficialMembers = Callable[[str], Sequence[pb.Member]]
+
+
+class Coordination:
+    """Coordinator, leases and fence of one broker. The event loop owns it."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        coordinator: Coordinator,
+        leases: QueueLeases,
+        kept: KeptLeases,
+        fence: Fence,
+        accounts: Accounts,
+        official: OfficialMembers,
+    ) -> None:
+        self.coordinator = coordinator
+        self.leases = leases
+        self.fence = fence
+        self._kept = kept
+        self.accounts = accounts
+        self._official = official
+        self._topics = topics
+        self._shapes = {name: self._shape(name) for name in topics.names()}
+        topics.on_change.append(self._topic_changed)
+
+    def held(self) -> Iterator[tuple[str, QueueKey, Lease]]:
+        """Yield (group, queue, lease) of each queue that somebody holds."""
+        return self._kept.table.live(self._kept.now_ms())
+
+    def holder(self, group: str, key: QueueKey) -> Lease | None:
+        """Return the lease by which somebody holds KEY for GROUP."""
+        return self._kept.holder(group, key)
+
+    def methods(self) -> MethodTable:
+        """Return the methods of members, and the one that tells of them."""
+        own = service(
+            "pocketmq.v1.Broker",
+            {
+                "JoinGroup": bidi(pb.MemberRequest, pb.MemberEvent, self.coordinator.stream),
+                "GroupState": unary(pb.GroupStateRequest, pb.GroupStateReply, self.state),
+            },
+        )
+        return own | self.leases.methods()
+
+    def start(self) -> None:
+        """Begin to keep the leases."""
+        self._kept.start()
+
+    def close(self) -> None:
+        """Tell nobody anything any more, and write the leases down."""
+        self.coordinator.close()
+        self._kept.save()
+
+    def forget_group(self, group: str) -> None:
+        """Let go of what GROUP, which was deleted, holds, and forget what became of it."""
+        self.leases.forget_group(group)
+        self.accounts.forget_group(group)
+        self.coordinator.forget_group(group)
+
+    def forget_topic(self, topic: str) -> None:
+        """Let go of the queues of TOPIC, which was deleted."""
+        self.leases.forget_topic(topic)
+        self.accounts.forget_topic(topic)
+
+    # --- topics
+
+    def _shape(self, name: str) -> tuple[int, int] | None:
+        """Return what matters of topic NAME for who reads it; None if there is none."""
+        topic = self._topics.find(name)
+        return None if topic is None else (topic.read_queues, topic.permission)
+
+    def _topic_changed(self, name: str) -> None:
+        before, now = self._shapes.pop(name, None), self._shape(name)
+        if now is not None:
+            self._shapes[name] = now
+        if before != now:
+            self.coordinator.topics_changed({name})
+
+    # --- telling
+
+    def state(self, request: pb.GroupStateRequest, call: Call) -> pb.GroupStateReply:
+        """Answer what this broker knows of a group: members and plan if it coordinates it, leases of its queues."""
+        name = check_group(request.group)
+        reply = pb.GroupStateReply(
+            leases=self.leases.of_group(name),
+            filtered=self.accounts.of_group(name),
+            official=self._official(name),
+        )
+        membership = self.coordinator.get(name)
+        if membership is None:
+            return reply
+        reply.generation = membership.generation
+        reply.leader = membership.leader
+        reply.strategy = membership.strategy
+        reply.each_for_itself = membership.each_for_itself
+        reply.members.extend(membership.everyone())
+        reply.rebalance_count = membership.rebalance_count
+        for member_id, queues in (membership.shares or {}).items():
+            reply.shares.add(member_id=member_id, queues=queues)
+        return reply

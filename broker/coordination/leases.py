@@ -18,29 +18,52 @@ by their instance.
 What was granted in the last moments before a kill is not on record after it: a token of an earlier run that no record
 contradicts is believed. `to_json` and `restore` carry the records over a restart, in `<root>/pocketmq/leases.json`,
 which may be lost: it is written when something was granted or ended, a second later at most.
-
 A master of a replica set begins with its epoch instead: it knows and believes nothing of what was granted before, for
 the masters before it may have granted anything to anybody.
 
 A commit or fetch by another token than that of the queue's lease is refused by the fence. A fetch under a token renews
 the lease when it arrives: who polls need not ask.
 
-Bounds: `limit` records; those of queues that nobody holds go first, and then no token up to the highest of theirs is
-believed without a record. Not thread-safe. The table is pure: told the time.
+A request that can be granted nothing of what it asks for waits, if it says so, until one of the queues is released or
+its lease is over. Who came first has it first, but that a request of an older generation gives way to one of a newer
+that waits for the same queue: what its plan said does not count any more. Nor does a request that has waited take a
+queue from its own member, which has got it meanwhile by another: the newer token would fence who reads by the older.
+
+Time is the machine's; the table is pure, told it. Not thread-safe. Bounds: `limit()` records (those of unheld queues go
+first, and then no token up to the highest of theirs is believed without a record); `lease_waits_max` requests wait,
+further ones are answered at once; QUEUES_MAX queues in one request.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple
 
-from ...proto.errors import LeaseLost, Overloaded, PocketMQError
+from ...proto.errors import (
+    InvalidArgument,
+    LeaseLost,
+    NotReadable,
+    Overloaded,
+    PocketMQError,
+    QueueNotFound,
+    TopicNotFound,
+)
 from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.rpc import LATER, Call, Later, MethodTable, service, unary
 from ...store.disk import Disk
-from ..timers import Timers
+from ..config import BrokerConfig
+from ..groups import Groups, check_own_choice
+from ..offsets import Offsets
+from ..timers import Timer, Timers
+from ..topics import Topics
+from ..waiting import Purgatory, WatchedOperation
+from .membership import check_least, check_member, check_range
+
+logger = logging.getLogger(__name__)
 
 #: Members that a queue was taken from by their instance: so many are remembered.
 _TAKEN_FROM_MAX: Final = 4
@@ -48,8 +71,6 @@ _TAKEN_FROM_MAX: Final = 4
 EPOCH_SHIFT: Final = 32
 #: How long no further search for records to drop is worth it after one, in ms.
 _SWEEP_PAUSE_MS: Final = 1_000
-logger = logging.getLogger(__name__)
-
 PERSIST_INTERVAL_MS: Final = 1_000
 _NAME: Final = "leases.json"
 
@@ -105,7 +126,7 @@ class LeaseTable:
     EPOCH, of a master of a replica set: its tokens are above all of the masters before, of which none is believed.
     """
 
-    def __init__(self, begin_ms: int, *, limit: int, epoch: int = 0) -> None:
+    def __init__(self, begin_ms: int, *, limit: Callable[[], int], epoch: int = 0) -> None:
         self._limit = limit
         self._groups: dict[str, dict[QueueKey, Lease]] = {}
         self._count = 0
@@ -255,7 +276,7 @@ class LeaseTable:
         lease = self.get(group, key)
         was_held = lease is not None and not lease.is_released
         if lease is None:
-            if self._count >= self._limit:
+            if self._count >= self._limit():
                 self._floor = self._begin_token
                 return False
             lease = Lease("", "", 0, 0, 0)
@@ -290,18 +311,18 @@ class LeaseTable:
     def _make_room(self, group: str, wanted: Sequence[WantedQueue], now_ms: int) -> None:
         known = self._groups.get(group, {})
         more = sum(1 for want in wanted if want.key not in known)
-        if not more or self._count + more <= self._limit:
+        if not more or self._count + more <= self._limit():
             return
         if now_ms - self._swept_ms >= _SWEEP_PAUSE_MS:
             self._swept_ms = now_ms
             for name in list(self._groups):
                 self._forget(name, lambda key, lease: not lease.is_live(now_ms))
-        if self._count + more > self._limit:
+        if self._count + more > self._limit():
             raise Overloaded(
-                f"{self._count} queues are held here, the limit is {self._limit}: release some,"
+                f"{self._count} queues are held here, the limit is {self._limit()}: release some,"
                 " or raise broker.leases_max",
                 field="queues",
-                limit=self._limit,
+                limit=self._limit(),
                 value=self._count + more,
             )
 
@@ -335,7 +356,7 @@ class LeaseTable:
         """
         groups: dict[str, dict[QueueKey, Lease]] = {}
         count = 0
-        for row in document["leases"][: self._limit]:
+        for row in document["leases"][: self._limit()]:
             group, topic, queue, member_id, instance_id, token, lease_ms, state = row
             expires_ms = (0, 1, now_ms + int(lease_ms))[state]
             lease = Lease(str(member_id), str(instance_id), int(token), int(lease_ms), expires_ms)
@@ -373,7 +394,9 @@ class KeptLeases:
     EPOCH: that of a master of a replica set.
     """
 
-    def __init__(self, file: LeaseFile, timers: Timers, *, limit: int, epoch: int = 0) -> None:
+    def __init__(
+        self, file: LeaseFile, timers: Timers, *, limit: Callable[[], int], epoch: int = 0
+    ) -> None:
         self._file = file
         self._timers = timers
         self.now_ms = timers.now_ms
@@ -432,13 +455,10 @@ class LeaseFile:
         self._disk.write_atomically(self._path, text.encode())
 
 
-# --- the fence
-
-
 class Fence:
-    """Holds requests against LEASES; what it finds no record of lasts for LEASE_MS. The event loop owns it."""
+    """Holds requests against LEASES; what it finds no record of lasts for LEASE_MS(). The event loop owns it."""
 
-    def __init__(self, leases: KeptLeases, lease_ms: int) -> None:
+    def __init__(self, leases: KeptLeases, lease_ms: Callable[[], int]) -> None:
         self._leases = leases
         self._lease_ms = lease_ms
 
@@ -447,7 +467,7 @@ class Fence:
         key = QueueKey(topic, queue)
         self._check(group, key, token)
         leases = self._leases
-        leases.changed |= leases.table.extend(group, key, token, self._lease_ms, leases.now_ms())
+        leases.changed |= leases.table.extend(group, key, token, self._lease_ms(), leases.now_ms())
 
     def check_commit(self, group: str, offsets: Iterable[pb.GroupOffset]) -> None:
         """Raise LeaseLost if OFFSETS are not those of who holds the queues; without a token nobody may hold them."""
@@ -456,7 +476,7 @@ class Fence:
             key = QueueKey(one.topic, one.queue)
             if one.lease:
                 self._check(group, key, one.lease)
-                table.believe(group, key, one.lease, self._lease_ms, now_ms)
+                table.believe(group, key, one.lease, self._lease_ms(), now_ms)
             elif table.holder(group, key, now_ms) is not None:
                 raise self._lost(group, key, 0)
 
@@ -479,3 +499,302 @@ class Fence:
             group=group,
             holder=holder.member_id if holder else "",
         )
+
+
+#: Queues in one request: the loop serves nobody else meanwhile.
+QUEUES_MAX: Final = 10_000
+LEASE_LEAST_MS: Final = 1_000
+LEASE_MOST_MS: Final = 600_000
+_TOKEN_MAX: Final = 1 << 62
+
+
+class QueueLeases:
+    """Leases of this broker's queues. The event loop owns it."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topics: Topics,
+        groups: Groups,
+        offsets: Offsets,
+        timers: Timers,
+        kept: KeptLeases,
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._timers = timers
+        self._now_ms = timers.now_ms
+        self._kept = kept
+        self._leases = kept.table
+        self._waits = Purgatory(timers, limit=lambda: config.lease_waits_max)
+        #: When a queue that somebody waits for is to be looked at: its lease may be over then.
+        self._expiries: dict[Hashable, Timer] = {}
+
+    def methods(self) -> MethodTable:
+        """Return the methods by which members hold queues."""
+        return service(
+            "pocketmq.v1.Broker",
+            {
+                "LeaseQueues": unary(pb.LeaseRequest, pb.LeaseReply, self.lease),
+                "ReleaseQueues": unary(pb.ReleaseRequest, pb.ReleaseReply, self.release),
+            },
+        )
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for a queue."""
+        return len(self._waits)
+
+    def of_group(self, group: str) -> list[pb.HeldLease]:
+        """Return what members of GROUP hold at present."""
+        now_ms = self._now_ms()
+        return [
+            pb.HeldLease(
+                topic=key.topic,
+                queue=key.queue,
+                member_id=lease.member_id,
+                token=lease.token,
+                expires_ms=lease.expires_ms,
+            )
+            for key, lease in sorted(self._leases.of_group(group))
+            if lease.is_live(now_ms)
+        ]
+
+    # --- granting
+
+    def lease(self, request: pb.LeaseRequest, call: Call) -> pb.LeaseReply | Later:
+        """Grant and renew leases, at once or when one of the queues is free."""
+        asker, wanted = self._checked(request)
+        wait = _Wait(self, asker, wanted, request.generation, call)
+        wait.since_token = self._leases.last_token
+        # Only what is asked for anew may come free.
+        keys = [(asker.group, want.key) for want in wanted if not want.token]
+        for group, key in keys:
+            # A lease may be over and its timer not have fired: who waits for the queue comes first.
+            if self._kept.holder(group, key) is None:
+                self._notify(group, key)
+        if request.wait_ms <= 0 or not keys:
+            wait.on_deadline()
+            return LATER
+        deadline_ms = self._now_ms() + min(request.wait_ms, self._config.fetch_wait_max_ms)
+        waiting = self._waits.complete_or_watch(wait, keys[0], deadline_ms, also=keys[1:])
+        if waiting is not None:
+            for group, key in keys:
+                self._look_at_expiry(group, key)
+            call.on_cancel(partial(_let_go, waiting))
+        return LATER
+
+    def _checked(self, request: pb.LeaseRequest) -> tuple[Asker, list[WantedQueue]]:
+        asker, wanted = asker_of(request, self._config.lease_ms), wanted_in(request.queues)
+        self._check_there(wanted)
+        self._groups.ensure(request.group)
+        return asker, wanted
+
+    def _check_there(self, wanted: Sequence[WantedQueue]) -> None:
+        """Raise what is wrong with the queues if none of WANTED can be read; those that can are served."""
+        error: PocketMQError | None = None
+        for key, _ in wanted:
+            try:
+                self._topics.for_reading(key.topic, key.queue)
+            except (TopicNotFound, QueueNotFound, NotReadable) as found:
+                error = found
+            else:
+                return
+        if error is not None:
+            raise error
+
+    def grant(self, wait: _Wait, *, partly: bool) -> pb.LeaseReply | None:
+        """Return the answer to WAIT; None, and nothing is granted, if it could have nothing and not PARTLY."""
+        now_ms = self._now_ms()
+        asker = wait.asker
+        there = [want for want in wait.wanted if self._topics.has_queue(*want.key)]
+        were_over = any(
+            want.token and self._leases.holder(asker.group, want.key, now_ms) is None
+            for want in there
+        )
+        leases = self._leases.ask(asker, there, now_ms, lambda key: self._gives_way(wait, key))
+        pairs = list(zip(there, leases, strict=True))
+        granted = {want.key: lease for want, lease in pairs}
+        if not partly and not any(leases):
+            return None
+        # What is renewed only is restored for its whole time anyway, unless it was over when the table was written.
+        self._kept.changed |= (
+            any(lease.token != want.token for want, lease in pairs if lease) or were_over
+        )
+        reply = pb.LeaseReply(lease_ms=asker.lease_ms)
+        for key, _ in wait.wanted:
+            reply.queues.append(self._answer(asker.group, key, granted.get(key), now_ms))
+        return reply
+
+    def _answer(self, group: str, key: QueueKey, lease: Lease | None, now_ms: int) -> pb.QueueLease:
+        answer = pb.QueueLease(topic=key.topic, queue=key.queue)
+        if lease is not None:
+            committed = self._offsets.committed(key.topic, group, key.queue)
+            answer.token = lease.token
+            answer.committed = -1 if committed is None else committed
+        elif holder := self._leases.holder(group, key, now_ms):
+            answer.holder = holder.member_id
+        return answer
+
+    def _gives_way(self, wait: _Wait, key: QueueKey) -> bool:
+        """Has the member got KEY while WAIT lasted, or does somebody of a newer generation wait for it?
+
+        What the member has had before it keeps: until it gives the queue back nobody else can have it anyway.
+        """
+        holder = self._kept.holder(wait.asker.group, key)
+        if holder is not None and holder.member_id == wait.asker.member_id:
+            return holder.token > wait.since_token
+        if not wait.generation:
+            return False
+        others = self._waits.operations((wait.asker.group, key))
+        return any(
+            isinstance(other, _Wait) and other.generation > wait.generation for other in others
+        )
+
+    # --- coming free
+
+    def _notify(self, group: str, key: QueueKey) -> None:
+        """Have those who wait for KEY try again, in their order; the first who can have it does."""
+        self._waits.notify((group, key))
+
+    def _look_at_expiry(self, group: str, key: QueueKey) -> None:
+        """Have those who wait for KEY try again when its lease is over."""
+        lease = self._kept.holder(group, key)
+        if lease is not None and (group, key) not in self._expiries:
+            self._expiries[group, key] = self._timers.at(
+                lease.expires_ms, lambda: self._may_be_over(group, key)
+            )
+
+    def _may_be_over(self, group: str, key: QueueKey) -> None:
+        del self._expiries[group, key]
+        if self._kept.holder(group, key) is None:
+            self._notify(group, key)
+        if any(True for _ in self._waits.operations((group, key))):
+            self._look_at_expiry(group, key)
+
+    # --- ending
+
+    def release(self, request: pb.ReleaseRequest, call: Call) -> pb.ReleaseReply:
+        """End leases, and hand the queues to who waits. What is not held is not an error."""
+        check_own_choice(request.group)
+        check_member("member_id", request.member_id)
+        for key, token in wanted_in(request.queues):
+            if self._leases.release(request.group, key, request.member_id, token):
+                self._kept.changed = True
+                self._notify(request.group, key)
+        return pb.ReleaseReply()
+
+    def end(self, group: str, keys: Iterable[tuple[str, int]]) -> None:
+        """End whatever lease there is of KEYS, (topic, queue), for GROUP."""
+        for topic, queue in keys:
+            key = QueueKey(topic, queue)
+            if self._leases.end(group, key):
+                logger.info("lease ended group=%s topic=%s queue=%d", group, topic, queue)
+            self._kept.changed = True
+            self._notify(group, key)
+
+    def forget_group(self, group: str) -> None:
+        """Let go of all that GROUP holds."""
+        for key in self._leases.forget_group(group):
+            self._kept.changed = True
+            self._notify(group, key)
+
+    def forget_topic(self, topic: str) -> None:
+        """Let go of the queues of TOPIC."""
+        for group, keys in self._leases.forget_topic(topic).items():
+            self._kept.changed = True
+            for key in keys:
+                self._notify(group, key)
+
+    def wind_down(self) -> None:
+        """Answer who waits: the broker is about to stop."""
+        self._waits.complete_all()
+
+
+class _Wait:
+    """One request for leases: an operation of the purgatory."""
+
+    __slots__ = ("_call", "_leases", "asker", "generation", "since_token", "wanted")
+
+    def __init__(
+        self,
+        leases: QueueLeases,
+        asker: Asker,
+        wanted: Sequence[WantedQueue],
+        generation: int,
+        call: Call,
+    ) -> None:
+        self._leases = leases
+        self._call = call
+        self.asker = asker
+        self.wanted = wanted
+        self.generation = generation
+        #: What is granted later has a higher one.
+        self.since_token = 0
+
+    def try_complete(self) -> bool:
+        return self._complete(partly=False)
+
+    def on_deadline(self) -> None:
+        self._complete(partly=True)
+
+    def _complete(self, *, partly: bool) -> bool:
+        try:
+            reply = self._leases.grant(self, partly=partly)
+        except PocketMQError as error:
+            self._call.fail(error)
+            return True
+        if reply is None:
+            return False
+        self._call.reply(reply)
+        return True
+
+
+def _let_go(waiting: WatchedOperation) -> None:
+    waiting.cancel()
+
+
+# --- requests, checked
+
+
+def asker_of(request: pb.LeaseRequest, default_lease_ms: int) -> Asker:
+    """Return who asks by REQUEST, for DEFAULT_LEASE_MS if it does not say for how long. Raises InvalidArgument."""
+    check_own_choice(request.group)
+    check_member("member_id", request.member_id)
+    if request.instance_id:
+        check_member("instance_id", request.instance_id)
+    check_least("wait_ms", request.wait_ms, 0)
+    check_least("generation", request.generation, 0)
+    if request.lease_ms:
+        check_range("lease_ms", request.lease_ms, LEASE_LEAST_MS, LEASE_MOST_MS)
+    return Asker(
+        group=request.group,
+        member_id=request.member_id,
+        instance_id=request.instance_id,
+        lease_ms=request.lease_ms or default_lease_ms,
+    )
+
+
+def wanted_in(queues: Sequence[pb.QueueLease]) -> list[WantedQueue]:
+    """Return QUEUES of a request, each once. Raises InvalidArgument."""
+    if not 1 <= len(queues) <= QUEUES_MAX:
+        raise InvalidArgument(
+            f"queues: {len(queues)} in one request, must be 1 to {QUEUES_MAX}: ask in parts",
+            field="queues",
+            limit=QUEUES_MAX,
+            value=len(queues),
+        )
+    wanted: dict[QueueKey, WantedQueue] = {}
+    for one in queues:
+        check_range("token", one.token, 0, _TOKEN_MAX)
+        key = QueueKey(one.topic, one.queue)
+        if key in wanted:
+            raise InvalidArgument(
+                f"queues: queue {key.queue} of {key.topic[:64]!r} stands twice: name it once",
+                field="queues",
+                value=key.queue,
+            )
+        wanted[key] = WantedQueue(key, one.token)
+    return list(wanted.values())

@@ -229,7 +229,7 @@ class LevelProgress:
         self._delivered = 0
         self._dirty = False
         self._pending: _Snapshot | None = None
-        store.on_flushed(self._on_flushed)
+        store.events.flushed.append(self._on_flushed)
 
     @property
     def offsets(self) -> Mapping[int, int]:

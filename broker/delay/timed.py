@@ -37,9 +37,8 @@ from ...store.timers.store import TimerStore
 from ..appends import Appends
 from ..timers import Timers, Turns
 from .deliveries import TRY_AGAIN, DelayedDeliveries, TimedStamps
-from .horizon import LoadedSlot, Rows
 from .progress import DeliveredNote, SlotNote
-from .timed_pages import SlotLoader, enter_page, fitting
+from .timed_pages import LoadedSlot, Rows, SlotLoader, enter_page, fitting
 
 logger = logging.getLogger(__name__)
 

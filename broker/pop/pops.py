@@ -72,11 +72,10 @@ class Pops:
         self._topics = topics
         self._groups = groups
         self._filters = filters
-        self._parts = parts
         self._journal = parts.journal
         self._leases = parts.leases
         self._waits = waits = PopWaits(config, purgatory, parts.leases.wall_ms)
-        parts.wake = waits.wake
+        self._parts = replace(parts, wake=waits.wake)
         #: Hears of topics with new messages.
         self.arrived = waits.arrived
         self._tables: dict[tuple[str, str], Table] = {}

@@ -36,6 +36,7 @@ from ...store.message_store import MessageStore
 from ...store.slices import Slices
 from ..accounts.account import EVERY, QueueLook
 from ..accounts.accounts import Accounts
+from ..config import BrokerConfig
 from ..filters import FilterChoice, share_of_turn
 from ..offsets import Offsets
 from ..traffic import TrafficCounts
@@ -77,9 +78,7 @@ class PopParts:
     journal: PopJournal
     serials: Iterator[int]
     bury: Bury
-    in_flight_max: int
-    #: Of the records that one receive delivers.
-    bytes_max: int
+    config: BrokerConfig
     #: Lets those who wait for something of (group, topic) try again.
     wake: Callable[[tuple[str, str]], object] = lambda key: None
     #: Knows what groups step over.
@@ -191,7 +190,7 @@ class Table:
         """May there be more in the answer to ASKED than what was TAKEN, and so many that were BURIED?"""
         if len(taken) + buried >= asked.batch:
             return False
-        return sum(len(data) for _, data in taken) < self.parts.bytes_max
+        return sum(len(data) for _, data in taken) < self.parts.config.fetch_bytes_max
 
     def _take_new(
         self,
@@ -220,7 +219,7 @@ class Table:
 
     def _look(self, queue: PopQueue, asked: Asked, taken: list[tuple[PopEntry, bytes]]) -> bool:
         """Look at more of QUEUE, and add what is found to TAKEN; return whether it is worth to look on."""
-        room_bytes = self.parts.bytes_max - sum(len(data) for _, data in taken)
+        room_bytes = self.parts.config.fetch_bytes_max - sum(len(data) for _, data in taken)
         room = asked.batch - len(taken) if room_bytes > 0 else 0
         scanned = scan(
             self.parts.store,
@@ -264,12 +263,13 @@ class Table:
 
     def _check_room(self, has_some: bool) -> None:
         parts = self.parts
-        if parts.in_flight >= parts.in_flight_max and not has_some:
+        limit = parts.config.pop_in_flight_max
+        if parts.in_flight >= limit and not has_some:
             raise Overloaded(
-                f"{parts.in_flight} messages are in flight, the limit is {parts.in_flight_max}: acknowledge some,"
+                f"{parts.in_flight} messages are in flight, the limit is {limit}: acknowledge some,"
                 " or raise broker.pop_in_flight_max",
                 field="pop_in_flight_max",
-                limit=parts.in_flight_max,
+                limit=limit,
                 value=parts.in_flight,
             )
 

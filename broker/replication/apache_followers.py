@@ -104,7 +104,7 @@ class ApacheFollowers:
 
     async def start(self) -> None:
         """Listen on all three ports; ConfigError names one that cannot be had."""
-        self._store.on_flushed(self._flushed)
+        self._store.events.flushed.append(self._flushed)
         port = self._config.apache_port
         for number, serve in (
             (port, self._serve_requests),

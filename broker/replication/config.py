@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from ...proto.access.policies import is_loopback
 from ...proto.errors import ConfigError, InvalidName
@@ -23,6 +23,9 @@ _LEAST: Final = {
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplicationConfig:
     """Which replica of which set a broker is, and what the set promises."""
+
+    #: Nothing changes without a restart: the set is told of all of it once.
+    LIVE: ClassVar[frozenset[str]] = frozenset()
 
     #: The replica set, whose name the broker has then; empty: the broker has no replicas.
     replica_set: str = ""

@@ -229,7 +229,7 @@ class ReplicaDevice:
         store = MessageStore.open(self.config, disk=self._disk, now_ms=self._unix_ms, replica=True)
         producers = self._producers_of(store)
         producers.follow(self._saver)
-        store.on_records(producers.followed)
+        store.events.followed.append(producers.followed)
         store.follow()
         self._store, self._producers = store, producers
 

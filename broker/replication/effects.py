@@ -85,10 +85,11 @@ class CloseLink:
 
 @dataclass(frozen=True, slots=True)
 class AppendRaw:
-    """Append DATA to the log as it is, at its end, OFFSET."""
+    """Append DATA to the log as it is, at its end, OFFSET; IS_FAR: so much more is to come that no sync is due."""
 
     offset: int
     data: bytes = field(repr=False)
+    is_far: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ sync, is held back for those that one does (`CatchUp`): while the log grows it i
 `CATCH_UP_BYTES` a second besides, in slices of `SLICE_SIZE`. So sends lose little by it, and it comes nearer all the
 time; when nothing was appended for `GROWS_MS`, it gets what it can take.
 
-`MasterLink` is the follower's end: it dials, and hands over frame by frame; while the replica is busy with its device
-nothing is read. Of acks that wait to leave the latest is enough.
+`MasterLink` is the follower's end: it dials, and hands over frame by frame, while it is far behind up to
+`GATHERED_MAX` at once; while the replica is busy with its device nothing is read. Of acks that wait to leave the
+latest is enough.
 
 The event loop owns both.
 """
@@ -20,14 +21,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 from ...proto.errors import MasterFenced, PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import EOF, CallFailed, Channel, Stream, StreamCall
 from ...store.message_store import MessageStore
-from .frames import DATA_SIZE_MAX, bytes_reply
+from .frames import DATA_SIZE_MAX, FAR_BYTES, encoded_reply
 
 FOLLOW_PATH: Final = "/pocketmq.v1.Replication/Follow"
 HEARTBEAT_MS: Final = 500
@@ -38,6 +39,10 @@ CATCH_UP_BYTES: Final = 16 * 1_048_576
 SLICE_SIZE: Final = 512 * 1024
 #: For so long after an append the log grows.
 GROWS_MS: Final = 200
+#: So many frames of a log that is far behind are handed over together, …
+GATHERED_MAX: Final = 2
+#: … or what came in this time.
+GATHER_S: Final = 0.01
 #: What may wait for a follower's window before nothing more is read from the log.
 _QUEUED_MAX: Final = 4 * 1_048_576
 #: What is due to a follower that has not had it, at most.
@@ -51,8 +56,10 @@ class LinkUser(Protocol):
         """A follower sent FRAME over LINK. What is returned holds back reading the next one."""
         ...
 
-    def reply_came(self, link: int, frame: pb.FollowReply) -> Awaitable[None] | None:
-        """The master sent FRAME over LINK; likewise."""
+    def reply_came(
+        self, link: int, frame: pb.FollowReply, more: Sequence[pb.FollowReply] = ()
+    ) -> Awaitable[None] | None:
+        """The master sent FRAME over LINK, and MORE bytes of the log behind it; likewise."""
         ...
 
     def connected(self, master: int, link: int) -> None:
@@ -222,12 +229,12 @@ class FollowerLink:
         if self._next < end:
             self._planned = self._loop.call_soon(self._send_next)
 
-    def _send_bytes(self, offset: int, data: bytes) -> None:
+    def _send_bytes(self, offset: int, data: bytes | memoryview) -> None:
         view = self._view
         self._confirm_sent = view.confirm
         self._sent_ms = view.now_ms()
         min_offset = view.store.min_log_offset
-        self._stream.send(bytes_reply(view.epoch, offset, data, view.confirm, min_offset))
+        self._stream.send_encoded(encoded_reply(view.epoch, offset, data, view.confirm, min_offset))
 
     async def _drain(self) -> None:
         await self._stream.drained()
@@ -248,13 +255,16 @@ class FollowerLink:
         self._send_bytes(self._next, b"")
 
 
-def log_bytes(store: MessageStore, offset: int, end: int) -> bytes:
-    """Return what STORE's log has from OFFSET on, up to END, of one file and one frame; b"": it is not there."""
+def log_bytes(store: MessageStore, offset: int, end: int) -> bytes | memoryview:
+    """Return what STORE's log has from OFFSET on, up to END, of one file and one frame; b"": it is not there.
+
+    It is the map itself: to be copied in this very turn, before the file may be deleted.
+    """
     file = store.log.files.file_at(offset)
     if file is None:
         return b""
     at = offset - file.start
-    return bytes(file.view[at : min(at + DATA_SIZE_MAX, file.size, end - file.start)])
+    return file.view[at : min(at + DATA_SIZE_MAX, file.size, end - file.start)]
 
 
 class MasterLink:
@@ -271,6 +281,9 @@ class MasterLink:
         self._call: StreamCall | None = None
         #: What follows a frame waits for this.
         self._busy: Awaitable[None] | None = None
+        #: Bytes of the log that came, and are handed over with those that follow, or soon.
+        self._gathered: list[pb.FollowReply] = []
+        self._due: asyncio.TimerHandle | None = None
         #: Something waits for a window.
         self._is_writing = False
         self._is_closed = False
@@ -349,10 +362,28 @@ class MasterLink:
 
     def _came(self, frame: pb.FollowReply) -> None:
         """Hand over FRAME, mostly in the turn that brings it: sends wait for its ack. What follows one for which
-        something blocks waits to be read."""
-        if self._call is None or self._is_closed:
+        something blocks waits to be read.
+
+        Bytes with so much behind them that nobody waits for their ack are gathered: together they are less work.
+        """
+        if not frame.HasField("bytes"):
+            self._hand_over()
+        self._gathered.append(frame)
+        is_far = frame.bytes.confirm - frame.bytes.offset > FAR_BYTES
+        if not is_far or len(self._gathered) == GATHERED_MAX:
+            self._hand_over()
+        elif self._due is None:
+            self._due = asyncio.get_running_loop().call_later(GATHER_S, self._hand_over)
+
+    def _hand_over(self) -> None:
+        """Hand over what was gathered, if there is anything."""
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+        gathered, self._gathered = self._gathered, []
+        if not gathered or self._call is None or self._is_closed:
             return
-        self._busy = self._user.reply_came(self.number, frame)
+        self._busy = self._user.reply_came(self.number, gathered[0], gathered[1:])
         if self._busy is not None:
             self._call.hear(None)
 

@@ -19,13 +19,11 @@ it answers for, since another may have been elected. acks="replicas" does not re
 **Unclean** is a replica that may lack what it once said it had: its machine lost power while parts of the log were not
 on the device, its store was set aside, or its state is missing though the set has a cell. It does not stand, and says
 so in its live node, until it has all that its master confirmed, and all below the start of the master's epoch.
-
-Not thread-safe: the event loop owns it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -159,8 +157,9 @@ class ReplicaCore:
         """The master as far as is known; 0: none is."""
         if self.role is ReplicaRole.MASTER:
             return self._me
-        current = self.seen and self.seen.cell.epoch >= self.epoch_seen
-        return self.seen.cell.master if self.seen and current and not self._is_me(self.seen) else 0
+        if self.seen is None or self.seen.cell.epoch < self.epoch_seen:
+            return 0
+        return self.seen.cell.master if self.seen.cell.master != self._me else 0
 
     @property
     def is_live(self) -> bool:
@@ -301,7 +300,8 @@ class ReplicaCore:
         stand, self._stand = self._stand, None
         if self.role is ReplicaRole.STANDING:
             if found.cell == stand:
-                self._take_office()
+                self.role, self._cutting = ReplicaRole.STARTING, True
+                self._out.append(effects.CutLog(None))
             else:
                 self.role = ReplicaRole.FOLLOWER
         elif found.cell.master != self._me:
@@ -447,11 +447,6 @@ class ReplicaCore:
         )
         self._ask_for(self._stand, now_ms)
 
-    def _take_office(self) -> None:
-        self.role = ReplicaRole.STARTING
-        self._cutting = True
-        self._out.append(effects.CutLog(None))
-
     def _start(self, now_ms: int) -> None:
         """The log ends with a whole record: begin the epoch there, on the device before the first append."""
         assert self.seen is not None
@@ -494,9 +489,6 @@ class ReplicaCore:
 
     def _keep_state(self) -> None:
         self._out.append(effects.KeepState(self.epoch_seen, self.unclean))
-
-    def _is_me(self, seen: VersionedCell) -> bool:
-        return seen.cell.master == self._me
 
     # ---------------------------------------------------------------- the log
 
@@ -607,8 +599,10 @@ class ReplicaCore:
             self._upstream = _Upstream(self._upstream.master, dialled_ms=self._upstream.dialled_ms)
         return self._take()
 
-    def reply(self, link: int, frame: pb.FollowReply, now_ms: int) -> list[effects.Effect]:
-        """The master sent FRAME over LINK. FollowState is not for this part."""
+    def reply(
+        self, link: int, frame: pb.FollowReply, now_ms: int, more: Sequence[pb.FollowReply] = ()
+    ) -> list[effects.Effect]:
+        """The master sent FRAME over LINK, and MORE bytes behind it. FollowState is not for this part."""
         upstream = self._upstream
         if upstream is None or upstream.link != link:
             return self._take()
@@ -617,7 +611,7 @@ class ReplicaCore:
             if frame.WhichOneof("frame") == "begin":
                 self._begin(upstream, frame.begin)
             elif frame.WhichOneof("frame") == "bytes":
-                self._receive(upstream, frame.bytes)
+                self._receive(upstream, [one.bytes for one in (frame, *more)])
         except InvalidArgument as error:
             self._refuse_upstream(str(error))
         self._go_on(now_ms)
@@ -671,21 +665,30 @@ class ReplicaCore:
         cut = pb.FollowCut(end=self.end, synced=self.synced)
         self._out.append(effects.SendFrame(upstream.link, pb.FollowRequest(cut=cut)))
 
-    def _receive(self, upstream: _Upstream, frame: pb.FollowBytes) -> None:
-        data = frames.check_bytes(frame)
+    def _receive(self, upstream: _Upstream, sent: Sequence[pb.FollowBytes]) -> None:
+        """Append what was SENT, all of one file together; what is wrong ends the link behind what is good."""
         if not upstream.cut or upstream.begin is None:
             raise InvalidArgument("bytes came before the log was cut")
-        if frame.epoch != upstream.begin.epoch:
-            raise InvalidArgument(f"epoch is {frame.epoch}, and {upstream.begin.epoch} is followed")
-        if frame.offset != self.end:
-            raise InvalidArgument(f"offset is {frame.offset}, and the log ends at {self.end}")
-        if data:
-            self._out.append(effects.AppendRaw(frame.offset, data))
-            self.end += len(data)
-        self._raise_confirm(min(frame.confirm, self.end))
-        upstream.confirm = max(upstream.confirm or 0, frame.confirm)
+        pieces: list[bytes] = []
+        try:
+            for frame in sent:
+                data = frames.next_bytes(frame, upstream.begin.epoch, self.end)
+                if frame.offset % self._settings.file_size == 0:
+                    self._append(upstream, pieces)
+                pieces.append(data)
+                self.end += len(data)
+                upstream.confirm = max(upstream.confirm or 0, frame.confirm)
+        finally:
+            self._append(upstream, pieces)
+        self._raise_confirm(min(upstream.confirm or 0, self.end))
         self._acknowledge(upstream)
         self._become_clean(upstream)
+
+    def _append(self, upstream: _Upstream, pieces: list[bytes]) -> None:
+        if data := b"".join(pieces):
+            is_far = (upstream.confirm or 0) - self.end > frames.FAR_BYTES
+            self._out.append(effects.AppendRaw(self.end - len(data), data, is_far))
+        pieces.clear()
 
     def _acknowledge(self, upstream: _Upstream) -> None:
         assert upstream.begin is not None

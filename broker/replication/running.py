@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -159,7 +159,7 @@ class RunningReplica:
         def flushed(offset: int) -> None:
             self._state.when_kept(partial(synced, offset))
 
-        store.on_flushed(flushed)
+        store.events.flushed.append(flushed)
 
     async def end(self, reason: str) -> None:
         """End it, because of REASON: the session first, so that others may stand; the device is closed."""
@@ -387,16 +387,19 @@ class RunningReplica:
         else:
             self._state.acked(link, ack)
 
-    def reply_came(self, link: int, frame: pb.FollowReply) -> Awaitable[None] | None:
+    def reply_came(
+        self, link: int, frame: pb.FollowReply, more: Sequence[pb.FollowReply] = ()
+    ) -> Awaitable[None] | None:
         if frame.HasField("state"):
             self._give(lambda core: self._take_state(core, link, frame.state))
             return self._idle_later()
         if frame.HasField("save"):
             self._give(lambda core: self._save_state(link))
-        self._give(lambda core: core.reply(link, frame, self.now_ms()))
+        self._give(lambda core: core.reply(link, frame, self.now_ms(), more))
         if frame.HasField("bytes"):
-            self._heard = _Heard(link, frame.bytes.confirm)
-            self._master_min_offset = frame.bytes.min_offset
+            newest = (more[-1] if more else frame).bytes
+            self._heard = _Heard(link, newest.confirm)
+            self._master_min_offset = newest.min_offset
             self._not_followed.over()
         return self._idle_later()
 
@@ -614,7 +617,7 @@ class RunningReplica:
 
     def _append_raw(self, effect: effects.AppendRaw) -> None:
         self.store.append_raw(effect.data, effect.offset)
-        if self.settings.acks_need_sync:
+        if self.settings.acks_need_sync and not effect.is_far:
             self.store.flush_soon()
 
     async def _cut_log(self, effect: effects.CutLog) -> None:

@@ -1,6 +1,6 @@
 """Deliveries beside the log: what the master's journal of pops says, frame by frame, and the journal of a follower.
 
-A whole is what the files of the journal come to (pop/journal_files.py), a diff what was written since, each as changes
+A whole is what the files of the journal come to (pop/journal.py), a diff what was written since, each as changes
 of pop/journal_format.py, with the clocks that they are measured by. The follower keeps them in files of the same kind,
 a whole as a snapshot, diffs as frames of a journal. So a broker that leads finds them as after a kill of its own: what
 it does not know of is delivered again.
@@ -22,8 +22,7 @@ from ...store.files import FolderSync, Syncable
 from ...store.flush import FlushJob, sync_all
 from ...store.message_store import MessageStore
 from ..offsets import Safe
-from ..pop.journal import Journal
-from ..pop.journal_files import JOURNAL_PREFIX, SNAPSHOT_PREFIX, Listing, folder_in
+from ..pop.journal import JOURNAL_PREFIX, SNAPSHOT_PREFIX, Journal, Listing, folder_in
 from ..pop.journal_format import (
     FRAME_SIZE,
     HEAD_SIZE,

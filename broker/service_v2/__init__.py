@@ -2,13 +2,12 @@
 
     method                                          file
     QueryRoute, QueryAssignment                     routes
-    Telemetry                                       telemetry, with diagnostics
+    Telemetry                                       telemetry
     Heartbeat, NotifyClientTermination              sessions
-    SendMessage                                     sending
-    EndTransaction, RecallMessage                   relayed
-    ReceiveMessage                                  receiving
-    AckMessage, ChangeInvisibleDuration,
-    ForwardMessageToDeadLetterQueue                 acknowledging
+    SendMessage, EndTransaction, RecallMessage      sending
+    ReceiveMessage, AckMessage,
+    ChangeInvisibleDuration,
+    ForwardMessageToDeadLetterQueue                 receiving
     PullMessage, UpdateOffset, GetOffset,
     QueryOffset                                     pulling
     SyncLiteSubscription                            subscriptions

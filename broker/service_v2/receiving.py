@@ -1,4 +1,7 @@
-"""ReceiveMessage: messages are delivered as soon as there are some, or none when the wait is over.
+"""What simple and push consumers ask for: ReceiveMessage, and what becomes of each delivery (AckMessage,
+ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue).
+
+ReceiveMessage: messages are delivered as soon as there are some, or none when the wait is over.
 
     status   message …   delivery_timestamp
 
@@ -7,7 +10,15 @@ before its caller gives up. Which queue it names does not matter: it gets what t
 at most. A wait has no task: the handler keeps its stream. What a stream that breaks has not carried is handed back, but
 for that of push consumers that name their attempts: they ask for the same again.
 
-Source: v2-protocol.md §3.9, §4.3; fixture v2/receive.
+The receipt handle says which delivery is meant; the message id of a request is an echo. A handle is good for the group
+and the topic that it came from, until its time is over or a newer one takes its place. Acknowledging what is finished
+already is fine, and so is forwarding it.
+
+A push consumer says when a message comes again because it failed it: what it failed for the last time is a dead letter
+then, and not after one more wait. If it asks for less than PUSHED_LEAST_MS, as those of Node.js do, the message comes
+again after its group's back-off instead. Simple consumers may say 0.
+
+Source: v2-protocol.md §3.5, §3.9, §4.3, §4.5; fixtures v2/receive, v2/ack and v2/dead-letter.
 """
 
 from __future__ import annotations
@@ -15,21 +26,37 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from ...proto.errors import InvalidReceiptHandle, InvalidRecord, PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.gen import rocketmq_v2_pb2 as v2
-from ...proto.rpc import MethodTable, Stream, server_stream
+from ...proto.rpc import Call, Later, MethodTable, Stream, server_stream
+from ...proto.rpc import unary as plain_unary
+from ...store.format.state_tables import GroupConfig
+from ..config import BrokerConfig
 from ..filters import choice_of
+from ..groups import Groups, announced_intervals_of
 from ..pop.pops import BATCH_MAX, Pops
 from ..pop.receives import Asked, Popped, PoppedMessage
+from ..topics import Topics
 from .checks import check_invisible, checked_group, checked_topic, filter_of, milliseconds
 from .messages import deliver
-from .service import OK, Refused, client_id, service, status_of, status_of_bug
+from .service import (
+    OK,
+    Refused,
+    answered_when,
+    client_id,
+    service,
+    status_of,
+    status_of_bug,
+    status_with,
+    unary,
+)
 from .subscriptions import Subscriptions
 
 logger = logging.getLogger(__name__)
+
 
 POLLING_LEAST_MS: Final = 5_000
 POLLING_MOST_MS: Final = 20_000
@@ -59,11 +86,11 @@ class Receiving:
         pops: Pops,
         subscriptions: Subscriptions,
         now_ms: Callable[[], int],
-        invisible_ms_min: int,
+        config: BrokerConfig,
     ) -> None:
         self._pops = pops
         self._subscriptions = subscriptions
-        self._invisible_ms_min = invisible_ms_min
+        self._config = config
         self._now_ms = now_ms
 
     def methods(self) -> MethodTable:
@@ -86,7 +113,7 @@ class Receiving:
             return
         try:
             wanted = filter_of(request.filter_expression)
-            asked = _asked(request, stream, client, wanted, self._invisible_ms_min)
+            asked = _asked(request, stream, client, wanted, self._config.invisible_ms_min)
             self._subscriptions.receive(client, asked.group, asked.topic, wanted)
             answer = _Answer(self, asked, request.message_queue.topic, stream)
             if not asked.batch:
@@ -270,3 +297,155 @@ def _version(text: str) -> tuple[int, ...]:
     if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
         return (1 << 31,)
     return tuple(map(int, parts))
+
+
+Reply = TypeVar(
+    "Reply",
+    v2.AckMessageResponse,
+    v2.ChangeInvisibleDurationResponse,
+    v2.ForwardMessageToDeadLetterQueueResponse,
+)
+#: What push consumers get back sooner comes after the group's back-off.
+PUSHED_LEAST_MS: Final = 1_000
+
+
+class Acknowledging:
+    """Finishes and hands back what POPS delivered. RETRY_DELAYS_MS: of groups without a policy of their own."""
+
+    def __init__(
+        self, pops: Pops, topics: Topics, groups: Groups, retry_delays_ms: Sequence[int]
+    ) -> None:
+        self._pops = pops
+        self._topics = topics
+        self._groups = groups
+        self._retry_delays_ms = retry_delays_ms
+
+    def methods(self) -> MethodTable:
+        """Return the table of methods for a carrier."""
+        return service(
+            {
+                "AckMessage": unary(v2.AckMessageRequest, v2.AckMessageResponse, self.acknowledge),
+                "ChangeInvisibleDuration": plain_unary(
+                    v2.ChangeInvisibleDurationRequest,
+                    v2.ChangeInvisibleDurationResponse,
+                    self.change,
+                ),
+                "ForwardMessageToDeadLetterQueue": unary(
+                    v2.ForwardMessageToDeadLetterQueueRequest,
+                    v2.ForwardMessageToDeadLetterQueueResponse,
+                    self.forward,
+                ),
+            }
+        )
+
+    def acknowledge(
+        self, request: v2.AckMessageRequest, call: Call
+    ) -> v2.AckMessageResponse | Later:
+        """Finish what each entry of REQUEST means; the reply has an entry for each, in order."""
+        group, topic = self._names(request.group, request.topic)
+        reply = v2.AckMessageResponse()
+        finish, add = self._pops.acknowledge, reply.entries.add
+        failed: dict[int, v2.Status] = {}
+        count = 0
+        for entry in request.entries:
+            handle, status = entry.receipt_handle, OK
+            try:
+                finish(group, topic, handle)
+            except PocketMQError as error:
+                status = status_of(error)
+                failed.setdefault(status.code, status)
+            add(message_id=entry.message_id, receipt_handle=handle, status=status)
+            count += status is OK
+        reply.status.MergeFrom(_status_of_all(count, failed))
+        return self._when_safe(reply, call)
+
+    def change(
+        self, request: v2.ChangeInvisibleDurationRequest, call: Call
+    ) -> v2.ChangeInvisibleDurationResponse | Later:
+        """Have a message come again when REQUEST says; the reply always has a handle, which clients go on with."""
+        try:
+            client_id(call)
+            handle = self._change(request)
+            reply = v2.ChangeInvisibleDurationResponse(status=OK, receipt_handle=handle)
+            return self._when_safe(reply, call)
+        except PocketMQError as error:
+            status = status_of(error)
+        except Exception as bug:  # The edge: a handler's bug costs its own call, not the process.
+            status = status_of_bug("ChangeInvisibleDurationRequest", bug)
+        return v2.ChangeInvisibleDurationResponse(
+            status=status, receipt_handle=request.receipt_handle
+        )
+
+    def _change(self, request: v2.ChangeInvisibleDurationRequest) -> str:
+        group, topic = self._names(request.group, request.topic)
+        handle = request.receipt_handle
+        invisible_ms = milliseconds(request.invisible_duration)
+        check_invisible(invisible_ms, 0)
+        suspend = request.suspend
+        attempt = 0 if suspend else self._pops.renewed_attempt(group, topic, handle)
+        if attempt >= 1:
+            config = self._groups.get(group)
+            if attempt > config.retry_times_max:
+                reason = f"its consumer failed it at attempt {attempt}, the last one"
+                self._pops.forward_to_dead_letters(group, topic, handle, reason)
+                return handle
+            if invisible_ms < PUSHED_LEAST_MS:
+                invisible_ms = self._back_off_ms(config, attempt)
+        return self._pops.change_invisible(group, topic, handle, invisible_ms, suspend=suspend)
+
+    def _back_off_ms(self, group: GroupConfig, attempt: int) -> int:
+        """Return how long a message of GROUP waits after ATTEMPT failed."""
+        listed = announced_intervals_of(group.retry_policy)
+        delays_ms = listed or self._retry_delays_ms
+        return max(delays_ms[min(attempt, len(delays_ms)) - 1], PUSHED_LEAST_MS)
+
+    def forward(
+        self, request: v2.ForwardMessageToDeadLetterQueueRequest, call: Call
+    ) -> v2.ForwardMessageToDeadLetterQueueResponse | Later:
+        """Put what REQUEST means among the dead letters of its group."""
+        group, topic = self._names(request.group, request.topic)
+        reason = (
+            f"its consumer gave up after attempt {request.delivery_attempt}"
+            f" of {request.max_delivery_attempts}"
+        )
+        self._pops.forward_to_dead_letters(group, topic, request.receipt_handle, reason)
+        return self._when_safe(v2.ForwardMessageToDeadLetterQueueResponse(status=OK), call)
+
+    def _when_safe(self, reply: Reply, call: Call) -> Reply | Later:
+        """Return REPLY if what it says is safe; or else LATER, and CALL is answered once it is, or with the error."""
+        return answered_when(self._pops.when_safe, call, partial(_settled, reply))
+
+    def _names(self, group: v2.Resource, topic: v2.Resource) -> tuple[str, str]:
+        """Return the names of GROUP and of TOPIC, which exists; raise Refused or TopicNotFound."""
+        group_name, topic_name = checked_group(group.name), checked_topic(topic.name)
+        self._topics.get(topic_name)
+        return group_name, topic_name
+
+
+def _settled(reply: Reply, error: PocketMQError | None) -> Reply:
+    """Return REPLY as it is, or as ERROR has it: what was to be kept is not safe."""
+    if error is not None:
+        status = status_of(error)
+        reply.status.CopyFrom(status)
+        if isinstance(reply, v2.AckMessageResponse):
+            for entry in reply.entries:
+                entry.status.CopyFrom(status)
+    return reply
+
+
+def _status_of_all(good: int, failed: dict[int, v2.Status]) -> v2.Status:
+    """Return the status of a reply with so many GOOD entries, and those that FAILED, one of each code."""
+    if not failed:
+        if good:
+            return OK
+        raise Refused(
+            v2.BAD_REQUEST,
+            "no entry: give the receipt handle of at least one message",
+            field="entries",
+        )
+    if good or len(failed) > 1:
+        return status_with(
+            v2.MULTIPLE_RESULTS, "not all entries have the same outcome: each has its own status"
+        )
+    (only,) = failed.values()
+    return only

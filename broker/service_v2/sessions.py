@@ -99,7 +99,7 @@ class ClientSession:
 class Sessions:
     """The sessions of a broker; TIMERS turn by the machine's time. The event loop owns them."""
 
-    def __init__(self, timers: Timers, *, limit: int) -> None:
+    def __init__(self, timers: Timers, *, limit: Callable[[], int]) -> None:
         self._timers = timers
         self._limit = limit
         self._sessions: dict[str, ClientSession] = {}
@@ -136,12 +136,12 @@ class Sessions:
         return session
 
     def _open(self, client_id: str, language: str) -> ClientSession:
-        if len(self._sessions) >= self._limit:
+        if len(self._sessions) >= self._limit():
             raise Overloaded(
-                f"{len(self._sessions)} clients are connected, the limit is {self._limit}: close some, or raise"
+                f"{len(self._sessions)} clients are connected, the limit is {self._limit()}: close some, or raise"
                 " broker.clients_max",
                 field="clients_max",
-                limit=self._limit,
+                limit=self._limit(),
                 value=len(self._sessions),
             )
         session = ClientSession(

@@ -1,4 +1,5 @@
-"""Telemetry: one long stream a client, settings in both directions and the broker's commands to it.
+"""Telemetry: one long stream a client, settings in both directions, the broker's commands to it, and what an
+administrator asks.
 
 Every settings message is answered with what the client keeps to, and status OK. The first answer of a stream is sent
 once more `_AGAIN_MS` later, because clients of Node.js look for it only when all their routes are there. Bad settings,
@@ -22,7 +23,17 @@ topic. Whoever names the topic in his settings may be asked, and whoever has sen
 those who have not are asked last, since they may be producers without a checker. Who sent a half message is remembered
 for as many as may be open, 250 bytes each, and not over a restart.
 
-Source: v2-protocol §3.4, §3.5, §3.8, §4.7; the recordings telemetry, server-command and transaction.
+An administrator asks one client over its stream:
+
+    thread stacks   answered by clients in Java, Go, C++; those of Node.js answer something
+    try a message   a push consumer hands it to its listener and says what came of it: Java and C++ do so
+    reconnect       open the connections anew: Java, Go and Node.js do so, none says that it does
+
+Answers are matched by a number and by who gives them. Who does not answer in time is a RequestTimeout.
+
+Bounds: `_WAITING_MAX` questions wait at once, `_TIMEOUT_MAX_MS` each at most.
+
+Source: v2-protocol §3.4, §3.5, §3.8, §4.7, §4.11; the recordings telemetry, server-command and transaction.
 """
 
 from __future__ import annotations
@@ -30,32 +41,45 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import reduce
+from itertools import count
 from operator import or_
 from typing import Final
 
-from ...proto.errors import GroupNotFound, InvalidArgument, Overloaded
+from ...proto.clock import ahead_ms
+from ...proto.errors import (
+    GroupNotFound,
+    InvalidArgument,
+    MessageNotFound,
+    Overloaded,
+    RequestTimeout,
+)
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.gen import rocketmq_v2_pb2 as v2
-from ...proto.rpc import MethodTable, Stream, bidi
+from ...proto.rpc import LATER, Call, Later, MethodTable, Stream, bidi, unary
+from ...proto.rpc import service as service_of
 from ...proto.topics import MESSAGE_SIZE_MAX
 from ...store.config import StoreConfig
 from ...store.format.state_tables import GroupConfig
+from ...store.message_store import MessageStore
 from ..config import BrokerConfig
 from ..groups import Groups, announced_intervals_of, exponential_of
 from ..pop.pops import BATCH_MAX
 from ..timers import Timer, Timers
-from ..transactions.listeners import Listeners
+from ..topics import Topics
+from ..transactions.checks import Listeners
 from .checks import LITE_TOPIC_LENGTH_MAX, group_name, topic_name
 from .messages import delivered
 from .receiving import POLLING_MOST_MS
 from .routes import Reach
 from .service import OK, Refused, client_id, service, status_of
-from .sessions import LANGUAGE, ClientSession, Heartbeats, Sessions
+from .sessions import LANGUAGE, ClientSession, CommandStream, Heartbeats, Sessions
 from .subscriptions import Subscriptions
 
 logger = logging.getLogger(__name__)
+
 
 _AGAIN_MS: Final = 1_500
 _QUEUED_BYTES_MAX: Final = 256 * 1024
@@ -215,7 +239,9 @@ class TelemetryStream:
 class CheckCommands:
     """Has the producers among SESSIONS asked, as LISTENERS. LIMIT: half messages whose senders are remembered."""
 
-    def __init__(self, sessions: Sessions, listeners: Listeners, *, limit: int) -> None:
+    def __init__(
+        self, sessions: Sessions, listeners: Listeners, *, limit: Callable[[], int]
+    ) -> None:
         self._sessions = sessions
         self._listeners = listeners
         self._limit = limit
@@ -228,7 +254,7 @@ class CheckCommands:
     def remember(self, client_id: str, topic: str, transaction_id: str) -> None:
         """Know that CLIENT_ID sent the half message of TRANSACTION_ID for TOPIC."""
         self._senders[transaction_id] = client_id
-        if len(self._senders) > self._limit:
+        if len(self._senders) > self._limit():
             self._senders.popitem(last=False)
         session = self._sessions.find(client_id)
         if session is None:
@@ -448,7 +474,7 @@ class Clients:
     ) -> None:
         #: Where they are told to connect to.
         self.reach = Reach(config.v2_endpoints, own)
-        self.sessions = Sessions(timers, limit=config.clients_max)
+        self.sessions = Sessions(timers, limit=lambda: config.clients_max)
         rules = SettingsRules(
             groups, store_config.delay_levels_ms, checks_types=config.topic_message_type_check
         )
@@ -462,7 +488,9 @@ class Clients:
             measured=config.client_metrics,
         )
         self._heartbeats = Heartbeats(self.sessions)
-        self.checks = CheckCommands(self.sessions, listeners, limit=config.transactions_open_max)
+        self.checks = CheckCommands(
+            self.sessions, listeners, limit=lambda: config.transactions_open_max
+        )
 
     def start(self) -> None:
         """Begin to look for clients that are gone."""
@@ -473,3 +501,174 @@ class Clients:
         """Return the table of methods for a carrier."""
         faces = (self.telemetry, self._heartbeats)
         return reduce(or_, (face.methods() for face in faces))
+
+
+_WAITING_MAX: Final = 1_000
+_TIMEOUT_MS: Final = 3_000
+_TIMEOUT_MAX_MS: Final = 60_000
+_TOPICS_SHOWN: Final = 100
+
+
+@dataclass(slots=True, eq=False)
+class _Question:
+    client_id: str
+    call: Call
+    timer: Timer
+
+
+class Diagnostics:
+    """Asks the clients of SESSIONS. TIMERS turn by the machine's time."""
+
+    def __init__(
+        self, sessions: Sessions, topics: Topics, store: MessageStore, timers: Timers
+    ) -> None:
+        self._sessions = sessions
+        self._topics = topics
+        self._store = store
+        self._timers = timers
+        self._numbers = count(1)
+        #: By nonce.
+        self._waiting: dict[str, _Question] = {}
+
+    def methods(self) -> MethodTable:
+        """Return the table of methods for a carrier."""
+        return service_of(
+            "pocketmq.v1.Broker",
+            {
+                "ListClients": unary(pb.ClientListRequest, pb.ClientListReply, self.list),
+                "AskClient": unary(pb.AskClientRequest, pb.AskClientReply, self.ask),
+            },
+        )
+
+    def list(self, request: pb.ClientListRequest, call: Call) -> pb.ClientListReply:
+        """Answer who is connected."""
+        sessions = sorted(self._sessions, key=lambda session: session.client_id)
+        ahead = ahead_ms(self._timers)
+        return pb.ClientListReply(clients=[_described(session, ahead) for session in sessions])
+
+    def ask(self, request: pb.AskClientRequest, call: Call) -> pb.AskClientReply | Later:
+        """Ask a client, and pass on what it says."""
+        what = request.WhichOneof("what")
+        if what is None:
+            raise InvalidArgument(
+                "what is not set: ask for thread_stacks, try_message or reconnect", field="what"
+            )
+        stream = self._stream(request.client_id)
+        nonce = str(next(self._numbers))
+        command = self._command(request, nonce)
+        if what == "reconnect":
+            stream.send(command)
+            return pb.AskClientReply(code=v2.OK)
+        self._wait(request, call, nonce)
+        stream.send(command)
+        return LATER
+
+    def _stream(self, client_id: str) -> CommandStream:
+        session = self._sessions.find(client_id)
+        stream = session.stream if session is not None else None
+        if stream is None or not stream.has_room:
+            raise InvalidArgument(
+                f"client {client_id[:255]!r} has no open stream here, or does not read it: it cannot be asked",
+                field="client_id",
+                value=client_id[:255],
+            )
+        return stream
+
+    def _command(self, request: pb.AskClientRequest, nonce: str) -> v2.TelemetryCommand:
+        if request.HasField("reconnect"):
+            return v2.TelemetryCommand(
+                reconnect_endpoints_command=v2.ReconnectEndpointsCommand(nonce=nonce)
+            )
+        if request.HasField("thread_stacks"):
+            return v2.TelemetryCommand(
+                print_thread_stack_trace_command=v2.PrintThreadStackTraceCommand(nonce=nonce)
+            )
+        message = self._message(request.try_message)
+        return v2.TelemetryCommand(
+            verify_message_command=v2.VerifyMessageCommand(nonce=nonce, message=message)
+        )
+
+    def _message(self, place: pb.TryMessage) -> v2.Message:
+        self._topics.for_reading(place.topic, place.queue)
+        low, high = self._store.queue_bounds(place.topic, place.queue)
+        if not low <= place.offset < high:
+            raise MessageNotFound(
+                f"no message at offset {place.offset} of {place.topic}/{place.queue}: it has {low} to {high - 1}",
+                field="offset",
+                value=place.offset,
+            )
+        found = self._store.read_queue(place.topic, place.queue, place.offset, 1, 1).records
+        return delivered(found, v2.Resource(name=place.topic), attempt=1)
+
+    def _wait(self, request: pb.AskClientRequest, call: Call, nonce: str) -> None:
+        if len(self._waiting) >= _WAITING_MAX:
+            raise Overloaded(
+                f"{len(self._waiting)} questions to clients wait, the limit is {_WAITING_MAX}: ask later",
+                field="questions",
+                limit=_WAITING_MAX,
+                value=len(self._waiting),
+            )
+        timeout_ms = min(request.timeout_ms or _TIMEOUT_MS, _TIMEOUT_MAX_MS)
+        timer = self._timers.after(timeout_ms, lambda: self._give_up(nonce, timeout_ms))
+        self._waiting[nonce] = _Question(request.client_id, call, timer)
+        call.on_cancel(lambda: self._drop(nonce))
+
+    def _drop(self, nonce: str) -> None:
+        self._forget(nonce)
+
+    def _forget(self, nonce: str) -> _Question | None:
+        question = self._waiting.pop(nonce, None)
+        if question is not None:
+            self._timers.cancel(question.timer)
+        return question
+
+    def _give_up(self, nonce: str, timeout_ms: int) -> None:
+        question = self._forget(nonce)
+        if question is not None:
+            question.call.fail(
+                RequestTimeout(
+                    f"client {question.client_id!r} did not answer in {timeout_ms} ms: clients of its language may"
+                    " answer nothing",
+                    client_id=question.client_id,
+                )
+            )
+
+    def take(self, client_id: str, command: v2.TelemetryCommand) -> None:
+        """Take what CLIENT_ID answers; what nobody waits for is passed over."""
+        stacks, result = command.thread_stack_trace, command.verify_message_result
+        nonce = stacks.nonce or result.nonce
+        question = self._waiting.get(nonce)
+        if question is None or question.client_id != client_id:
+            return
+        self._forget(nonce)
+        question.call.reply(
+            pb.AskClientReply(
+                code=command.status.code or v2.OK,
+                message=command.status.message,
+                text=stacks.thread_stack_trace,
+            )
+        )
+
+
+def _described(session: ClientSession, ahead: int) -> pb.OfficialClient:
+    client = pb.OfficialClient(
+        client_id=session.client_id,
+        language=session.language,
+        streams=len(session.streams),
+        heard_ms=session.heard_ms + ahead,
+    )
+    settings = session.settings
+    if settings is None:
+        return client
+    agent = settings.user_agent
+    if agent.language and agent.language in v2.Language.values():
+        client.language = v2.Language.Name(agent.language)
+    client.version = agent.version
+    if settings.client_type in v2.ClientType.values():
+        client.type = v2.ClientType.Name(settings.client_type)
+    topics = [topic.name for topic in settings.publishing.topics] or [
+        entry.topic.name for entry in settings.subscription.subscriptions
+    ]
+    client.group = settings.subscription.group.name
+    client.topics.extend(topics[:_TOPICS_SHOWN])
+    return client

@@ -160,8 +160,8 @@ class AtomicCommits:
         self._until_begun: list[tuple[pb.AtomicCommitRequest, Call]] = []
         self._retry: Timer | None = None
         #: Set while the broker stops.
-        self.refusal: PocketMQError | None = None
-        self._store.on_flushed(self._flushed)
+        self._refusal: PocketMQError | None = None
+        self._store.events.flushed.append(self._flushed)
 
     def methods(self) -> MethodTable:
         """Return the table of methods for a carrier."""
@@ -263,13 +263,17 @@ class AtomicCommits:
 
     # --- asked
 
+    def refuse(self, error: PocketMQError) -> None:
+        """Refuse with ERROR what is to be decided from now on; who asks for what was decided is answered."""
+        self._refusal = error
+
     def commit(self, request: pb.AtomicCommitRequest, call: Call) -> Later:
         """Make a commit, or answer for one that was made; the answer comes when its messages can be read."""
         known = self._known.get((request.group, request.commit_id))
         if known is not None:
             self._answer_again(known, call)
-        elif self.refusal is not None:
-            raise self.refusal
+        elif self._refusal is not None:
+            raise self._refusal
         elif self._has_begun:
             self._decide(request, call)
         else:

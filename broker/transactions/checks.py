@@ -3,12 +3,18 @@
 A half message is checked first `transaction_timeout_ms` after it was stored (or after its own time,
 CHECK_IMMUNITY_TIME_IN_SECONDS), then every `transaction_check_interval_ms`, `transaction_checks_max` times. A check
 stores the half message again at the end of the half queue, with TRANSACTION_CHECK_TIMES one higher, marks the older one
-as resolved, and asks one listener of the group (listeners.py). The count goes on if nobody listens. One interval after
+as resolved, and asks one listener of the group. The count goes on if nobody listens. One interval after
 the last check the message goes to TRANS_CHECK_MAX_TIME_TOPIC, as does one that has lain for longer than the store keeps
 messages. Times are the broker's: a sender whose clock is wrong changes nothing.
 
 Bounds: `_CHUNK` half messages, or as many as make `_CHUNK_BYTES`, in one turn of the loop. One timer serves all; an
 open half message costs an entry of 100 bytes here.
+
+Those who are asked are producers that listen, by group, whatever they speak. Of a group's listeners with room one is
+asked: who sent the half message, if that is known, or else each in turn, those first that are there for the topic.
+
+Bounds: `_QUEUED_BYTES_MAX` bytes on their way to one stream, which is passed over beyond that; `_TOPICS_MAX` topics of
+one listener.
 """
 
 from __future__ import annotations
@@ -18,25 +24,23 @@ import heapq
 import logging
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from ...proto.clock import Clock
-from ...proto.errors import PocketMQError
+from ...proto.errors import InvalidArgument, PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import Stream
 from ...proto.run import Run
-from ...proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
+from ...proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, check_group
 from ..config import BrokerConfig
 from ..lookup import at_once
 from ..timers import Timer, Timers
 from ..topics import Topics
 from .half_messages import HalfCopies
-from .half_queue import HalfQueue
-from .listeners import Listener, Listeners
-from .open_halves import OpenHalf
-from .outcomes import Outcome, Outcomes
+from .half_queue import HalfQueue, OpenHalf, Outcome, Outcomes
 
 logger = logging.getLogger(__name__)
+
 
 _CHUNK: Final = 256
 _CHUNK_BYTES: Final = 4 * 1024 * 1024
@@ -270,3 +274,122 @@ class Checks:
                     record=record,
                 )
             )
+
+
+_QUEUED_BYTES_MAX: Final = 1024 * 1024
+#: Topics that one listener may name.
+_TOPICS_MAX: Final = 10_000
+
+
+class Answering(Protocol):
+    """Somebody who can be asked."""
+
+    @property
+    def group(self) -> str:
+        """The producer group that it answers for."""
+        ...
+
+    @property
+    def has_room(self) -> bool:
+        """Does it take what it is sent? Then it may be sent more."""
+        ...
+
+    def is_for(self, topic: str) -> bool:
+        """Is it rather there for TOPIC than others?"""
+        ...
+
+    def sent(self, transaction_id: str) -> bool:
+        """Is it known to have sent the half message of TRANSACTION_ID?"""
+        ...
+
+    def send(self, check: pb.TransactionCheck) -> None:
+        """Ask."""
+        ...
+
+
+class Listener:
+    """One open stream of a producer that answers checks."""
+
+    def __init__(self, stream: Stream, listeners: Listeners) -> None:
+        self._stream = stream
+        self._listeners = listeners
+        self.group = ""
+        self.topics: frozenset[str] = frozenset()
+
+    def on_message(self, message: pb.TransactionListener) -> None:
+        """Listen for a group, from now on; a later message changes the topics."""
+        check_group(message.group)
+        if self.group and message.group != self.group:
+            raise InvalidArgument(
+                f"this stream listens for group {self.group!r}: open another for {message.group[:64]!r}",
+                field="group",
+                value=message.group[:64],
+            )
+        if len(message.topics) > _TOPICS_MAX:
+            raise InvalidArgument(
+                f"topics: {len(message.topics)} of one listener, the limit is {_TOPICS_MAX}: name fewer, or none for"
+                " all of the group",
+                field="topics",
+                limit=_TOPICS_MAX,
+                value=len(message.topics),
+            )
+        self.topics = frozenset(message.topics)
+        if not self.group:
+            self.group = message.group
+            self._listeners.add(self)
+
+    @property
+    def has_room(self) -> bool:
+        """Does it take what it is sent? Then it may be sent more."""
+        return self._stream.queued_bytes < _QUEUED_BYTES_MAX
+
+    def is_for(self, topic: str) -> bool:
+        """Did it name TOPIC, or none at all?"""
+        return not self.topics or topic in self.topics
+
+    def sent(self, transaction_id: str) -> bool:
+        """Nothing is known of that here."""
+        return False
+
+    def send(self, check: pb.TransactionCheck) -> None:
+        self._stream.send(check)
+
+    def on_end(self) -> None:
+        self._listeners.remove(self)
+        self._stream.finish()
+
+    def on_close(self) -> None:
+        self._listeners.remove(self)
+
+
+class Listeners:
+    """Those who answer checks, by group; each has his turn."""
+
+    def __init__(self) -> None:
+        self._by_group: dict[str, list[Answering]] = {}
+
+    def __len__(self) -> int:
+        return sum(len(listeners) for listeners in self._by_group.values())
+
+    def add(self, listener: Answering) -> None:
+        self._by_group.setdefault(listener.group, []).append(listener)
+
+    def remove(self, listener: Answering) -> None:
+        listeners = self._by_group.get(listener.group, [])
+        if listener in listeners:
+            listeners.remove(listener)
+        if not listeners:
+            self._by_group.pop(listener.group, None)
+
+    def choose(self, group: str, topic: str, transaction_id: str) -> Answering | None:
+        """Return who of GROUP is asked next about TRANSACTION_ID, a message for TOPIC; None: nobody has room."""
+        listeners = self._by_group.get(group, [])
+        ready = [listener for listener in listeners if listener.has_room]
+        if not ready:
+            return None
+        chosen = next((one for one in ready if one.sent(transaction_id)), None)
+        if chosen is None:
+            chosen = next((one for one in ready if one.is_for(topic)), ready[0])
+        listeners.remove(chosen)
+        listeners.append(chosen)
+        return chosen

@@ -1,4 +1,5 @@
-"""The half queue and the op queue: which transactions are open, found at start, followed afterwards.
+"""The half queue and the op queue: which transactions are open, found at start, followed afterwards; and what became of
+those that are not.
 
 At start the queues are read from the offsets that were committed last; what op messages from there on tell is
 resolved. A half message whose committed copy lies in the log although no op message tells of it (a kill came between
@@ -19,21 +20,35 @@ These are offsets of the group CID_RMQ_SYS_TRANS in consumerOffset.json, as Apac
 log is on the device as far as they claim: after a power cut the log may end before an outcome, and then its half
 message must not count as done. A kill or a power cut loses some seconds of progress, never a half message.
 
-Memory: `_OPS_MAX` op messages are told apart, beyond that neighbours count as one, which begins earlier than it might.
+A transaction may lie in the half queue more than once: its sender repeated it, or it was checked and the mark on the
+older one is not written yet. The newest counts, the `also` ones are resolved with it.
+
+Of those with an outcome the latest `RECENT_MAX` are remembered. Older ones are found in the store's index, as long as
+it has them (100 µs): a half message of the id and a committed copy; a half message that was given up; a half message
+alone, so it was rolled back.
+
+Memory: some 800 bytes an open half message, so 80 MB at the default bound of 100,000 (see Transactions.check_room);
+some 500 bytes a recent outcome, 5 MB in all. `_OPS_MAX` op messages are told apart, beyond that neighbours count as
+one, which begins earlier than it might.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+import sys
+from collections import OrderedDict, deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from ...proto import properties as names
 from ...proto.clock import Clock, past_instant
-from ...proto.errors import PocketMQError
-from ...proto.properties import PRODUCER_GROUP, TAGS, UNIQ_KEY
+from ...proto.errors import InvalidRecord, PocketMQError
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.properties import PRODUCER_GROUP, REAL_TOPIC, TAGS, UNIQ_KEY
 from ...proto.record import SYS_COMMIT, SYS_TRANSACTION, Record, decode_record
-from ...proto.record_run import parse_run, starts_of
+from ...proto.record_run import Longs, PropertyRanges, parse_run, starts_of
 from ...proto.run import Run
 from ...proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from ...store.message_store import MessageStore
@@ -42,10 +57,322 @@ from ..appends import Appends
 from ..lookup import at_once
 from ..offsets import Offsets
 from .half_messages import COPIED, HalfCopies, op_parts, op_run, resolved_offsets
-from .open_halves import Key, OpenHalf, OpenHalves, halves_in
-from .outcomes import Outcome, Outcomes
 
 logger = logging.getLogger(__name__)
+
+
+#: Producer group and transaction id.
+Key: TypeAlias = tuple[str, str]
+
+_NUMBER: Final = re.compile(r"[0-9]{1,9}")
+_INT_MAX: Final = (1 << 31) - 1
+
+
+class OpenHalf:
+    """One half message without an outcome."""
+
+    __slots__ = (
+        "also",
+        "due_ms",
+        "group",
+        "immunity_ms",
+        "log_offset",
+        "moved",
+        "queue",
+        "queue_offset",
+        "size",
+        "stored_ms",
+        "times",
+        "topic",
+        "transaction_id",
+    )
+
+    def __init__(
+        self,
+        group: str,
+        transaction_id: str,
+        target: tuple[str, int],
+        place: tuple[int, int, int],
+        stored_ms: int,
+    ) -> None:
+        """TARGET: where the message goes when it is committed. PLACE: queue offset, log offset, size."""
+        self.group = group
+        self.transaction_id = transaction_id
+        self.topic, self.queue = target
+        self.queue_offset, self.log_offset, self.size = place
+        self.stored_ms = stored_ms
+        #: How often it was checked.
+        self.times = 0
+        #: Its own time until the first check (CHECK_IMMUNITY_TIME_IN_SECONDS); −1: none.
+        self.immunity_ms = -1
+        #: Was it put back by a Java broker during that time (TRAN_PREPARED_QUEUE_OFFSET)? −1, or where it lay first.
+        self.moved = -1
+        #: When it is checked next.
+        self.due_ms = 0
+        #: Older half messages of the same transaction, by queue offset.
+        self.also: list[int] = []
+
+    @property
+    def key(self) -> Key:
+        return self.group, self.transaction_id
+
+
+def halves_in(slices: Slices) -> Iterator[OpenHalf]:
+    """Yield what SLICES of the half queue hold; what nobody could ever resolve is passed over with a warning."""
+    columns = parse_run(slices.records, starts_of(slices.sizes))
+    texts = _Texts(slices.records, PropertyRanges(slices.records, columns))
+    groups, ids = texts.of(names.PRODUCER_GROUP), texts.of(names.UNIQ_KEY)
+    topics, queues = texts.of(names.REAL_TOPIC), texts.of(names.REAL_QUEUE_ID)
+    times, own = texts.of(names.TRANSACTION_CHECK_TIMES), texts.of(names.CHECK_IMMUNITY_SECONDS)
+    moved = texts.of(names.TRANSACTION_PREPARED_QUEUE_OFFSET)
+    log_offsets, stored = columns.log_offset.tolist(), columns.store_ms.tolist()
+    born = columns.born_ms.tolist()
+    offsets, sizes = slices.queue_offsets.tolist(), slices.sizes.tolist()
+    # Where a power cut took messages, their entries in the queue show the next one there is: it comes in its own place.
+    in_place = columns.well_formed & (columns.queue_offset == slices.queue_offsets)
+    for row in in_place.nonzero()[0].tolist():
+        queue = _number(queues[row])
+        if not (groups[row] and ids[row] and topics[row]) or not 0 <= queue <= _INT_MAX:
+            logger.warning(
+                "a half message that nobody can resolve is passed over",
+                extra={"queue_offset": offsets[row], "log_offset": log_offsets[row]},
+            )
+            continue
+        half = OpenHalf(
+            sys.intern(groups[row]),
+            ids[row],
+            (sys.intern(topics[row]), queue),
+            (offsets[row], log_offsets[row], sizes[row]),
+            stored[row],
+        )
+        half.times = max(0, _number(times[row]))
+        seconds = _number(own[row])
+        half.immunity_ms = seconds * 1000 if seconds >= 0 else -1
+        half.moved = _number(moved[row])
+        if (
+            half.moved >= 0
+        ):  # Put back by a Java broker: it was stored first when it was born, or a bit later.
+            half.stored_ms = min(stored[row], born[row])
+        yield half
+
+
+class _Texts:
+    """Values of properties, as text; empty where a record has none."""
+
+    def __init__(self, records: bytes, ranges: PropertyRanges) -> None:
+        self._records = records
+        self._ranges = ranges
+
+    def of(self, name: str) -> list[str]:
+        starts: Longs
+        starts, sizes = self._ranges.find(name)
+        records = self._records
+        return [
+            str(records[start : start + size], "utf-8", "replace") if size > 0 else ""
+            for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)
+        ]
+
+
+def _number(text: str) -> int:
+    """Return the number that TEXT is; −1 for anything else."""
+    return int(text) if _NUMBER.fullmatch(text) else -1
+
+
+class OpenHalves:
+    """Open half messages. Queue offsets are added in rising order. The event loop owns it."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[Key, OpenHalf] = {}
+        self._offsets: set[int] = set()
+        #: Every offset that is open, and some that were, in rising order.
+        self._in_order: deque[int] = deque()
+
+    def __len__(self) -> int:
+        """Return the number of half messages, those of one transaction counted one by one."""
+        return len(self._offsets)
+
+    @property
+    def transactions(self) -> int:
+        return len(self._by_key)
+
+    def __iter__(self) -> Iterator[OpenHalf]:
+        return iter(list(self._by_key.values()))
+
+    def get(self, group: str, transaction_id: str) -> OpenHalf | None:
+        return self._by_key.get((group, transaction_id))
+
+    def holds(self, half: OpenHalf) -> bool:
+        """Is HALF open still, and the newest of its transaction?"""
+        return self._by_key.get(half.key) is half
+
+    def add(self, half: OpenHalf) -> None:
+        """Take in HALF, the newest of its transaction."""
+        assert not self._in_order or half.queue_offset > self._in_order[-1], "added in rising order"
+        older = self._by_key.get(half.key)
+        if older is not None:
+            half.also = older.also
+            half.also.append(older.queue_offset)
+            half.times = max(half.times, older.times)
+        self._by_key[half.key] = half
+        self._offsets.add(half.queue_offset)
+        self._in_order.append(half.queue_offset)
+
+    def remove(self, half: OpenHalf) -> None:
+        """Forget HALF, and the older ones of its transaction: it has an outcome."""
+        del self._by_key[half.key]
+        self._offsets.discard(half.queue_offset)
+        self.remove_older(half)
+
+    def remove_older(self, half: OpenHalf) -> None:
+        """Forget the older half messages of HALF's transaction: they are marked as resolved."""
+        self._offsets.difference_update(half.also)
+        half.also = []
+
+    def lowest(self, end: int) -> int:
+        """Return the lowest queue offset that is open; END if none is."""
+        in_order, offsets = self._in_order, self._offsets
+        while in_order and in_order[0] not in offsets:
+            in_order.popleft()
+        # What was resolved behind the lowest one stays listed until then: not for ever.
+        if len(in_order) > 2 * len(offsets) + 1000:
+            self._in_order = in_order = deque(sorted(offsets))
+        return in_order[0] if in_order else end
+
+    def check(self) -> None:
+        """Assert that the parts agree; for tests."""
+        listed = {half.queue_offset for half in self} | {at for half in self for at in half.also}
+        assert listed == self._offsets
+        assert self._offsets <= set(self._in_order)
+        assert list(self._in_order) == sorted(self._in_order)
+
+
+RECENT_MAX: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a transaction for TOPIC ended, and where its message lies if it was committed (else offsets are −1)."""
+
+    committed: bool
+    topic: str
+    queue: int = 0
+    queue_offset: int = -1
+    log_offset: int = -1
+    store_ms: int = 0
+    #: Nobody said so: it was checked too often, or lay too long.
+    given_up: bool = False
+
+    @classmethod
+    def committed_as(cls, copy: Record) -> Outcome:
+        """Return the outcome of the transaction whose message is COPY."""
+        at = copy.queue_id, copy.queue_offset, copy.log_offset, copy.store_timestamp_ms
+        return cls(True, copy.topic, *at)
+
+    @property
+    def name(self) -> str:
+        if self.given_up:
+            return "given up"
+        return "committed" if self.committed else "rolled back"
+
+    def reply(self, *, repeated: bool) -> pb.EndTransactionReply:
+        """Return the answer to who asked for this outcome."""
+        return pb.EndTransactionReply(
+            topic=self.topic,
+            queue=self.queue,
+            queue_offset=self.queue_offset,
+            log_offset=self.log_offset,
+            store_timestamp_ms=self.store_ms,
+            repeated=repeated,
+        )
+
+
+class Outcomes:
+    """Outcomes, over STORE. The event loop owns it."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._recent: OrderedDict[Key, Outcome] = OrderedDict()
+
+    def remember(self, key: Key, outcome: Outcome) -> None:
+        self._recent[key] = outcome
+        self._recent.move_to_end(key)
+        if len(self._recent) > RECENT_MAX:
+            self._recent.popitem(last=False)
+
+    def find(self, group: str, transaction_id: str) -> Generator[None, None, Outcome | None]:
+        """Return, in turns, what became of a transaction of GROUP that is not open; None: there was none."""
+        recent = self._recent.get((group, transaction_id))
+        if recent is not None:
+            return recent
+        for half in self._records(HALF_TOPIC, transaction_id):
+            if half is None:
+                yield
+            elif _is_of(half, group):
+                topic = half.properties.get(REAL_TOPIC, "")
+                outcome = yield from self.durable(group, transaction_id, topic)
+                return outcome or Outcome(False, topic)
+        return None
+
+    def durable(
+        self, group: str, transaction_id: str, topic: str
+    ) -> Generator[None, None, Outcome | None]:
+        """Return, in turns, the outcome that the log tells of a transaction for TOPIC: committed, or given up."""
+        for copy in self._records(topic, transaction_id):
+            if copy is None:
+                yield
+            elif copy.sys_flag & SYS_TRANSACTION == SYS_COMMIT and _is_of(copy, group):
+                return Outcome.committed_as(copy)
+        for copy in self._records(CHECK_MAX_TIME_TOPIC, transaction_id):
+            if copy is None:
+                yield
+            elif _is_of(copy, group):
+                return Outcome(False, topic, given_up=True)
+        return None
+
+    def is_known(self, transaction_id: str) -> Generator[None, None, bool]:
+        """Return, in turns, whether any group has, or had, a half message of this id."""
+        for half in self._records(HALF_TOPIC, transaction_id):
+            if half is not None:
+                return True
+            yield
+        return False
+
+    def is_half_of(self, log_offset: int, transaction_id: str) -> bool:
+        """Lies a half message of this id at LOG_OFFSET, as far as the log still tells?"""
+        if 0 <= log_offset < self._store.min_log_offset:
+            return True
+        data = self._store.read_at(log_offset)
+        record = None if data is None else _decoded(data)
+        return (
+            record is not None
+            and record.topic == HALF_TOPIC
+            and record.properties.get(UNIQ_KEY) == transaction_id
+        )
+
+    def _records(self, topic: str, transaction_id: str) -> Iterator[Record | None]:
+        """Yield the records of TOPIC with this id, the newest first; None: a turn's worth was looked at."""
+        for data in self._store.looked_up(topic, transaction_id):
+            record = None if data is None else _decoded(data)
+            if data is None:
+                yield None
+            elif (
+                record is not None
+                and record.topic == topic
+                and record.properties.get(UNIQ_KEY) == transaction_id
+            ):
+                yield record
+
+
+def _decoded(data: bytes) -> Record | None:
+    try:
+        return decode_record(data)
+    except InvalidRecord:
+        return None  # Damaged: it tells nothing.
+
+
+def _is_of(record: Record, group: str) -> bool:
+    return record.properties.get(PRODUCER_GROUP) == group
+
 
 _REMOVE_TAG = "d"
 
@@ -337,7 +664,7 @@ class Progress:
         #: What is to be committed once the log is flushed up to the first number.
         self._waiting: tuple[int, int, int] | None = None
         self._dirty = False
-        store.on_flushed(self._flushed)
+        store.events.flushed.append(self._flushed)
 
     def beginnings(self) -> tuple[int, int]:
         """Return the offsets in the half and the op queue from which the present state is found."""

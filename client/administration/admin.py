@@ -1,4 +1,9 @@
-"""Administration from ordinary threads: each method is `AsyncAdmin`'s (async_admin.py), run to its end.
+"""Administration: topics, groups, offsets, brokers, single messages, dead letters; from coroutines, and from threads.
+
+Topics and groups are made on every broker of the cluster. What `create_…`, `update_…` and `delete_…` did is visible to
+the next call, of any client that asks the same name servers, when they return.
+
+From ordinary threads each method is `AsyncAdmin`'s, run to its end.
 
     with Admin() as admin:
         admin.create_topic("orders", queues=8)
@@ -9,15 +14,304 @@ What was made or deleted is visible to the next call, of any client of the same 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from functools import wraps
-from typing import Concatenate, ParamSpec, TypeVar, Unpack
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cached_property, wraps
+from random import Random
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, Unpack
 
-from ...proto.errors import ClientClosed
-from ..config import ClientConfig, ClientSettings, settled
-from ..faces import Face
+from ...proto.clock import Clock, SystemClock
+from ...proto.errors import ClientClosed, InvalidArgument, TopicExists, TopicInUse, TopicNotFound
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.topics import PERMISSION_ALL, check_topic
+from ..config import ClientConfig, ClientSettings, ReadFrom, reads_any, settled
+from ..connections import Connections
+from ..faces import AsyncFace, Face
 from ..loop import Portal
-from .async_admin import AsyncAdmin
+from ..queue import Queue
+from ..session import Session
+from .brokers import Brokers, request_of
+from .descriptions import (
+    BrokerDescription,
+    TopicDescription,
+    broker_description,
+    queue_description,
+    topic_description,
+)
+from .groups import GroupAdmin
+
+if TYPE_CHECKING:
+    from ..received_message import ReceivedMessage
+    from .finding import Finder
+
+
+DEFAULT_QUEUES = 8
+#: How long a change may take to show at the name servers.
+VISIBLE_TIMEOUT_MS = 10_000
+
+
+class AsyncAdmin(GroupAdmin, AsyncFace):
+    """Administers the cluster behind NAMESERVERS, from coroutines. It belongs to the event loop that uses it."""
+
+    def __init__(
+        self,
+        nameservers: str | None = None,
+        *,
+        clock: Clock | None = None,
+        connections: Connections | None = None,
+        **settings: Unpack[ClientSettings],
+    ) -> None:
+        """NAMESERVERS: host:port, separated by commas; None: $POCKETMQ_NAMESERVER, or 127.0.0.1:9876.
+
+        Settings are those of ClientConfig. CLOCK and CONNECTIONS are for tests.
+        """
+        config = settled(ClientConfig, nameservers, settings)
+        self._session = Session(config, connections, clock or SystemClock(), Random())
+        super().__init__(Brokers(self._session, config.request_timeout_ms), self._session.clock)
+        self._request_timeout_ms = config.request_timeout_ms
+
+    @cached_property
+    def _finding(self) -> Finder:
+        from .finding import Finder  # Reads records, for which numpy is imported.
+
+        return Finder(self._session, self._brokers, self._request_timeout_ms)
+
+    # ------------------------------------------------------------ topics
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        queues: int = DEFAULT_QUEUES,
+        type: str = "",
+        permission: int = PERMISSION_ALL,
+        order: bool = False,
+        attributes: Mapping[str, str] | None = None,
+    ) -> TopicDescription:
+        """Create topic NAME with QUEUES queues on each broker, and return it once it can be used.
+
+        TYPE: NORMAL, FIFO, DELAY, TRANSACTION, or "" for none. Raises TopicExists if every broker has it; brokers that
+        do not have it yet get it.
+        """
+        config = request_of(
+            pb.TopicConfig,
+            {"read_queues": "queues"},
+            name=check_topic(name),
+            read_queues=queues,
+            write_queues=queues,
+            permission=permission,
+            type=type,
+            order=order,
+            attributes=attributes or {},
+        )
+        request = pb.CreateTopicRequest(topic=config)
+        made = await self._brokers.ask_all(
+            "CreateTopic", request, pb.TopicReply, passing=TopicExists
+        )
+        return await self._visible(made)
+
+    async def update_topic(  # noqa: PLR0913  a topic has these settings; all are named
+        self,
+        name: str,
+        *,
+        queues: int | None = None,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        type: str | None = None,
+        permission: int | None = None,
+        order: bool | None = None,
+        attributes: Mapping[str, str] | None = None,
+        force: bool = False,
+    ) -> TopicDescription:
+        """Change what is given of topic NAME, on each broker that has it; return it once the change shows.
+
+        QUEUES are those to read and to write, unless READ_QUEUES or WRITE_QUEUES say otherwise: a topic shrinks in two
+        steps, fewer to write, then, when the others are read, fewer to read. Raises TopicInUse if queues that could not
+        be read any more hold messages, unless it is FORCEd.
+        """
+        made: dict[str, pb.TopicReply] = {}
+        readable = queues if read_queues is None else read_queues
+        changes = {
+            "read_queues": readable,
+            "write_queues": queues if write_queues is None else write_queues,
+            "type": type,
+            "permission": permission,
+            "order": order,
+        }
+        given = {"read_queues": read_queues, "write_queues": write_queues}
+        both = {field: "queues" for field, value in given.items() if value is None}
+        attributes = request_of(pb.TopicConfig, both, **changes, attributes=attributes).attributes
+        described = await self._described(name)
+        if readable is not None and not force:
+            _check_hides_nothing(name, readable, described)
+        for broker, reply in described.items():
+            config = reply.topic
+            for field, value in changes.items():
+                if value is not None:
+                    setattr(config, field, value)
+            config.attributes.update(attributes)
+            request = pb.CreateTopicRequest(topic=config, update=True)
+            made[broker] = await self._brokers.ask(broker, "CreateTopic", request, pb.TopicReply)
+        return await self._visible(made)
+
+    async def _visible(self, made: dict[str, pb.TopicReply]) -> TopicDescription:
+        """Wait until the name servers show the topics MADE on brokers; return the description."""
+        wanted = {
+            broker: (reply.topic.read_queues, reply.topic.write_queues, reply.topic.permission)
+            for broker, reply in made.items()
+        }
+
+        def is_right(route: pb.TopicRoute | None) -> bool:
+            shown = {
+                data.broker_name: (data.read_queues, data.write_queues, data.permission)
+                for data in (route.queues if route is not None else ())
+            }
+            return wanted.items() <= shown.items()
+
+        config = next(iter(made.values())).topic
+        await self._brokers.wait_for_route(config.name, is_right, VISIBLE_TIMEOUT_MS)
+        return topic_description(config, made, ())
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete topic NAME and its messages on every broker; return once no name server shows it."""
+        request = pb.DeleteTopicRequest(topic=check_topic(name))
+        await self._brokers.ask_all(
+            "DeleteTopic", request, pb.DeleteTopicReply, passing=TopicNotFound
+        )
+        await self._brokers.wait_for_route(
+            name, lambda route: route is None or not route.queues, VISIBLE_TIMEOUT_MS
+        )
+
+    async def topics(self, *, include_system: bool = False) -> list[TopicDescription]:
+        """Return all topics of the cluster by name, without their queues."""
+        replies = await self._brokers.ask_all(
+            "ListTopics",
+            pb.BrokerTopicsRequest(include_system=include_system),
+            pb.BrokerTopicsReply,
+        )
+        holders: dict[str, list[str]] = {}
+        configs: dict[str, pb.TopicConfig] = {}
+        for broker, reply in replies.items():
+            for config in reply.topics:
+                holders.setdefault(config.name, []).append(broker)
+                configs.setdefault(config.name, config)
+        return [topic_description(configs[name], holders[name], ()) for name in sorted(configs)]
+
+    async def describe_topic(self, name: str) -> TopicDescription:
+        """Return topic NAME with its queues on all brokers. Raises TopicNotFound."""
+        replies = await self._described(name)
+        queues = [
+            queue_description(broker, offsets)
+            for broker, reply in replies.items()
+            for offsets in reply.queues
+        ]
+        sent = [reply.sent for reply in replies.values()]
+        return topic_description(next(iter(replies.values())).topic, replies, queues, sent)
+
+    # ------------------------------------------------------------ messages and brokers
+
+    async def lookup(
+        self,
+        topic: str,
+        key: str | None = None,
+        *,
+        tag: str | None = None,
+        begin_ms: int = 0,
+        end_ms: int = 0,
+        max_messages: int = 64,
+        read_from: ReadFrom = "master",
+    ) -> list[ReceivedMessage]:
+        """Return the newest MAX_MESSAGES of TOPIC with KEY (one of its keys, or its id) or with TAG, oldest first.
+
+        Of each broker these are 16 MiB at most, and at least one. Tags are found only where the broker's store indexes
+        them. BEGIN_MS and END_MS (0: no end) bound the time when they were stored. READ_FROM "any": replicas that
+        follow look, and masters where these find nothing.
+        """
+        if (key is None) == (tag is None):
+            raise InvalidArgument("give either a key or a tag to look for", field="key")
+        request = request_of(
+            pb.LookupRequest,
+            topic=check_topic(topic),
+            key=key,
+            tag=tag,
+            begin_ms=begin_ms,
+            end_ms=end_ms,
+            max_messages=max_messages,
+            from_any=reads_any(read_from),
+        )
+        return await self._finding.lookup(request)
+
+    async def lookup_id(
+        self, message_id: str, topic: str | None = None, *, read_from: ReadFrom = "master"
+    ) -> ReceivedMessage:
+        """Return the message with MESSAGE_ID, the producer's or the offset message id. Raises MessageNotFound.
+
+        Without TOPIC a producer's id is looked for in all topics.
+        """
+        topics = [topic] if topic is not None else [item.name for item in await self.topics()]
+        return await self._finding.by_id(message_id, topics, reads_any(read_from))
+
+    async def lookup_time(
+        self,
+        topic: str,
+        begin_ms: int,
+        end_ms: int,
+        *,
+        max_messages: int = 64,
+        read_from: ReadFrom = "master",
+    ) -> list[ReceivedMessage]:
+        """Return up to MAX_MESSAGES of TOPIC stored from BEGIN_MS up to, and without, END_MS, oldest first."""
+        return await self._finding.by_time(
+            topic, begin_ms, end_ms, max_messages, reads_any(read_from)
+        )
+
+    async def lookup_offset(
+        self,
+        topic: str,
+        queue: Queue | int,
+        offset: int,
+        *,
+        max_messages: int = 1,
+        read_from: ReadFrom = "master",
+    ) -> list[ReceivedMessage]:
+        """Return up to MAX_MESSAGES of QUEUE of TOPIC from queue offset OFFSET on, which must be there.
+
+        Raises MessageNotFound, OffsetOutOfRange, or QueueNotFound, also for a number that several brokers have.
+        """
+        return await self._finding.by_offset(
+            topic, queue, offset, max_messages, reads_any(read_from)
+        )
+
+    async def brokers(self) -> list[BrokerDescription]:
+        """Return the state of every broker."""
+        request = pb.BrokerStatusRequest()
+        replies = await self._brokers.ask_all("Status", request, pb.BrokerStatusReply)
+        return [broker_description(reply) for reply in replies.values()]
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._session.close()
+
+
+def _check_hides_nothing(
+    topic: str, readable: int, described: Mapping[str, pb.DescribeTopicReply]
+) -> None:
+    """Raise TopicInUse if queues of TOPIC from number READABLE on hold messages."""
+    counts = {
+        f"{broker}:{one.queue}": one.max_offset - one.min_offset
+        for broker, reply in described.items()
+        for one in reply.queues
+        if one.queue >= readable and one.max_offset > one.min_offset
+    }
+    if counts:
+        names = ", ".join(list(counts)[:8]) + (" …" if len(counts) > 8 else "")
+        raise TopicInUse(
+            f"{sum(counts.values()):,} messages in {len(counts)} queues of topic {topic!r} ({names}) could not be read"
+            f" with {readable} queues: write to fewer and read from all until they are read, or force it",
+            topic=topic,
+            limit=readable,
+            messages=sum(counts.values()),
+        )
+
 
 P = ParamSpec("P")
 R = TypeVar("R")

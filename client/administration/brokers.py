@@ -63,15 +63,26 @@ class Brokers:
         #: For what may be asked of any replica.
         self.followers = FollowerChoices(session)
 
-    async def addresses(self) -> dict[str, str]:
-        """Return where each broker is asked, by its name, sorted; raise RouteNotFound if there is none."""
+    async def addresses(self, broker: str | None = None) -> dict[str, str]:
+        """Return where each broker is asked, by its name, sorted; of BROKER, a name or an address, it alone.
+
+        Raises RouteNotFound if there is none.
+        """
         found = await self._session.routes.brokers()
         if not found:
             raise RouteNotFound(
                 f"no broker is registered at {self._session.name_servers}: start one with `pocketmq broker`",
                 nameservers=self._session.name_servers,
             )
-        return dict(sorted(found.items()))
+        known = dict(sorted(found.items()))
+        if broker is None:
+            return known
+        chosen = {name: address for name, address in known.items() if broker in (name, address)}
+        if not chosen:
+            raise RouteNotFound(
+                f"broker {broker!r} is not registered (known: {', '.join(known)})", broker=broker
+            )
+        return chosen
 
     async def ask(
         self, broker: str, method: str, request: Message, reply_type: type[Reply]

@@ -1,4 +1,7 @@
-"""What an admin tells of topics, groups, queues and brokers: plain values."""
+"""What an admin tells of topics, groups, queues and brokers: plain values.
+
+Those of a group at work are put together here from what the brokers answered. Pure.
+"""
 
 from __future__ import annotations
 
@@ -181,3 +184,306 @@ def broker_description(status: pb.BrokerStatusReply) -> BrokerDescription:
     """Return the description of the broker that answered STATUS."""
     names = BrokerDescription.__dataclass_fields__
     return BrokerDescription(**{name: getattr(status, name) for name in names})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMember:
+    """One member, as the group's coordinator knows it."""
+
+    member_id: str
+    #: Of a static member; "" for others.
+    instance_id: str
+    #: Its address.
+    peer: str
+    #: "push" or "pull".
+    kind: str
+    #: Its machine room, if it said one.
+    room: str
+    #: What it reads: "orders", "orders: a || b".
+    subscriptions: tuple[str, ...]
+    joined_ms: int
+    last_heard_ms: int
+    is_leader: bool
+    #: Its share of the plan; where each allocates for itself, what it last said that it holds.
+    queues: tuple[Queue, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """What one filter did not want of a queue: the group stepped over it, and does not get it."""
+
+    #: "a || b", an SQL expression, or "*"; "" stands for several filters that are not told apart any more.
+    filter: str
+    count: int
+    #: Offsets of the first and the last of them, with wanted ones between.
+    first: int
+    last: int
+    #: Whom they were not delivered to: four at most, the fourth stands for all others.
+    members: tuple[str, ...]
+    #: When the last of them was stepped over.
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMove:
+    """An administrator had the group go on elsewhere in a queue."""
+
+    at_ms: int
+    #: "user@host (address)".
+    who: str
+    #: None: the group had not begun.
+    from_offset: int | None
+    to_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupQueue:
+    """How a group stands in one queue."""
+
+    queue: Queue
+    #: The next offset to consume; −1: never committed.
+    offset: int
+    #: The text that a consumer committed with it; "": none.
+    metadata: str = ""
+    min_offset: int
+    max_offset: int
+    #: Since when the oldest unread message has lain there; 0: all are read.
+    oldest_unread_ms: int
+    #: Bytes of the unread records; None: the broker has not added them up, so many they are.
+    unread_bytes: int | None
+    #: Messages that were popped and are not finished, and up to where the group has popped; 0: it has not.
+    lent_count: int = 0
+    read_to: int = 0
+    #: Messages a second that were finished, and that came, between two looks; None: there was one look.
+    finished_per_s: float | None
+    arrived_per_s: float | None
+    #: The member that holds the queue, by its broker; "": nobody.
+    holder: str
+    #: The member that is to read it, by the plan; "": nobody.
+    assigned_to: str
+    #: Messages that filters stepped over, each once.
+    filtered_count: int
+    #: Messages that the group stepped over because the broker has them damaged, or not any more.
+    lost_count: int = 0
+    #: filtered_count by filter.
+    skipped: tuple[Skipped, ...] = ()
+    #: How administrators moved the group here, the last ones.
+    moves: tuple[GroupMove, ...] = ()
+
+    @property
+    def lag(self) -> int:
+        """Messages that are there and not finished: all, where the group never committed."""
+        return max(0, self.max_offset - max(self.offset, self.min_offset))
+
+    @property
+    def catches_up_s(self) -> float | None:
+        """Seconds until nothing is left, if all goes on as between the two looks; None: never, or not known."""
+        return catches_up_s(self.lag, self.finished_per_s, self.arrived_per_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupReport:
+    """A group at work."""
+
+    name: str
+    #: The broker that coordinates it; "": nobody has joined.
+    coordinator: str
+    generation: int
+    leader: str
+    strategy: str
+    #: Does every member allocate by itself?
+    each_for_itself: bool
+    #: Generations that began at the coordinator.
+    rebalance_count: int
+    #: What becomes of members that want different things: "refuse" or "warn".
+    subscription_check: str
+    members: tuple[GroupMember, ...]
+    queues: tuple[GroupQueue, ...]
+    #: Official clients (apache.rocketmq.v2) that consume for it.
+    clients: tuple[GroupMember, ...] = ()
+
+    @property
+    def lag(self) -> int:
+        """Messages that are there and not finished."""
+        return sum(queue.lag for queue in self.queues)
+
+    @property
+    def oldest_unread_ms(self) -> int:
+        """Since when the oldest unread message has lain there; 0: all are read."""
+        return max((queue.oldest_unread_ms for queue in self.queues), default=0)
+
+    @property
+    def finished_per_s(self) -> float | None:
+        return _sum(queue.finished_per_s for queue in self.queues)
+
+    @property
+    def arrived_per_s(self) -> float | None:
+        return _sum(queue.arrived_per_s for queue in self.queues)
+
+    @property
+    def catches_up_s(self) -> float | None:
+        """Seconds until nothing is left in any queue; None: never, or not known."""
+        times = [queue.catches_up_s for queue in self.queues]
+        return None if None in times else max((one for one in times if one is not None), default=0)
+
+
+def catches_up_s(
+    lag: int, finished_per_s: float | None, arrived_per_s: float | None
+) -> float | None:
+    """Return in how many seconds LAG messages are finished while others arrive; None: never, or not known."""
+    if lag == 0:
+        return 0.0
+    if finished_per_s is None or arrived_per_s is None or finished_per_s <= arrived_per_s:
+        return None
+    return lag / (finished_per_s - arrived_per_s)
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return sum(known) if known or not found else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What the brokers answered at one instant, by queue."""
+
+    #: By broker, by the asker's clock.
+    at_ms: Mapping[str, int]
+    committed: Mapping[Queue, int]
+    #: Of queues whose offset has one.
+    metadata: Mapping[Queue, str]
+    bounds: Mapping[Queue, tuple[int, int]]
+    #: Only of the first look.
+    oldest_unread_ms: Mapping[Queue, int]
+    unread_bytes: Mapping[Queue, int]
+    #: How many messages were popped and are not finished, and up to where it was popped.
+    lent: Mapping[Queue, tuple[int, int]]
+
+
+def coordinating(states: Mapping[str, pb.GroupStateReply]) -> str:
+    """Return the broker of STATES that coordinates the group: the one whose members were heard of last; "": none."""
+    heard = {
+        broker: max(member.last_heard_ms for member in state.members)
+        for broker, state in states.items()
+        if state.members
+    }
+    return max(heard, key=heard.__getitem__, default="")
+
+
+def members_of(state: pb.GroupStateReply) -> tuple[GroupMember, ...]:
+    """Return the members that STATE tells of."""
+    shares = {share.member_id: share.queues for share in state.shares}
+    return tuple(
+        GroupMember(
+            member_id=one.member_id,
+            instance_id=one.instance_id,
+            peer=one.peer,
+            kind=one.kind,
+            room=one.room,
+            subscriptions=tuple(map(_words, one.subscriptions)),
+            joined_ms=one.joined_ms,
+            last_heard_ms=one.last_heard_ms,
+            is_leader=one.member_id == state.leader,
+            queues=tuple(map(_queue, shares.get(one.member_id, one.held))),
+        )
+        for one in state.members
+    )
+
+
+def queues_of(
+    states: Mapping[str, pb.GroupStateReply], looks: Sequence[Look]
+) -> tuple[GroupQueue, ...]:
+    """Return how the group stands in each queue, by one look or two."""
+    holders: dict[Queue, str] = {}
+    assigned: dict[Queue, str] = {}
+    filtered: dict[Queue, pb.FilteredCount] = {}
+    nothing = pb.FilteredCount()
+    for broker, state in states.items():
+        holders |= {Queue(one.topic, broker, one.queue): one.member_id for one in state.leases}
+        filtered |= {Queue(one.topic, broker, one.queue): one for one in state.filtered}
+    chosen = states.get(coordinating(states))
+    for share in chosen.shares if chosen is not None else ():
+        assigned |= {_queue(one): share.member_id for one in share.queues}
+    first, last = looks[0], looks[-1]
+    found = []
+    for queue in sorted(first.committed.keys() & last.committed.keys()):
+        low, high = last.bounds[queue]
+        seconds = (last.at_ms[queue.broker] - first.at_ms[queue.broker]) / 1000
+        lent_count, read_to = first.lent.get(queue, (0, 0))
+        finished = last.committed[queue] - max(first.committed[queue], 0)
+        account = filtered.get(queue, nothing)
+        arrived = high - first.bounds[queue][1]
+        found.append(
+            GroupQueue(
+                queue=queue,
+                offset=last.committed[queue],
+                metadata=last.metadata.get(queue, ""),
+                min_offset=low,
+                max_offset=high,
+                oldest_unread_ms=first.oldest_unread_ms[queue],
+                unread_bytes=first.unread_bytes.get(queue),
+                lent_count=lent_count,
+                read_to=read_to,
+                finished_per_s=max(0, finished) / seconds if seconds > 0 else None,
+                arrived_per_s=max(0, arrived) / seconds if seconds > 0 else None,
+                holder=holders.get(queue, ""),
+                assigned_to=assigned.get(queue, ""),
+                filtered_count=account.count,
+                lost_count=account.lost_count,
+                skipped=tuple(map(_skipped, account.skipped)),
+                moves=tuple(map(_move, account.moves)),
+            )
+        )
+    return tuple(found)
+
+
+def clients_of(states: Mapping[str, pb.GroupStateReply]) -> tuple[GroupMember, ...]:
+    """Return the official clients that the brokers of STATES know of the group, each once."""
+    found: dict[str, pb.Member] = {}
+    for state in states.values():
+        for one in state.official:
+            known = found.setdefault(one.member_id, pb.Member())
+            one.last_heard_ms = max(one.last_heard_ms, known.last_heard_ms)
+            found[one.member_id] = one
+    return tuple(
+        GroupMember(
+            member_id=one.member_id,
+            instance_id="",
+            peer=one.peer,
+            kind=one.kind,
+            room="",
+            subscriptions=tuple(map(_words, one.subscriptions)),
+            joined_ms=0,
+            last_heard_ms=one.last_heard_ms,
+            is_leader=False,
+            queues=(),
+        )
+        for _, one in sorted(found.items())
+    )
+
+
+def _skipped(one: pb.SkippedBy) -> Skipped:
+    return Skipped(
+        filter="*" if one.kind == "ALL" else one.expression,
+        count=one.count,
+        first=one.first,
+        last=one.last,
+        members=tuple(one.members),
+        at_ms=one.at_ms,
+    )
+
+
+def _move(one: pb.MovedBy) -> GroupMove:
+    before = one.before if one.before >= 0 else None
+    return GroupMove(at_ms=one.at_ms, who=one.who, from_offset=before, to_offset=one.after)
+
+
+def _queue(held: pb.HeldQueue) -> Queue:
+    return Queue(held.topic, held.broker_name, held.queue)
+
+
+def _words(subscription: pb.Subscription) -> str:
+    if subscription.filter.kind == pb.Filter.ALL:
+        return subscription.topic
+    return f"{subscription.topic}: {subscription.filter.expression}"

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from ...proto.errors import ConfigError, InvalidArgument, LeaseLost, PocketMQError
 from ..queue import Queue
-from .held_queue import HeldQueue
-from .offsets import Batch, Cursor, ReadPosition, ReadStretch
+from .held_queue import Batch, Cursor, HeldQueue, ReadPosition, ReadStretch
 from .reading import PullReading
 from .unshared_queues import committed_offsets
 

@@ -19,7 +19,7 @@ from ..loop import Alarm, Tasks
 from ..message_batch import NO_MESSAGES, MessageBatch
 from ..queue import Queue
 from ..received_message import FetchedRun
-from .offsets import Batch, ReadStretch
+from .held_queue import Batch, ReadStretch
 
 
 @dataclass(slots=True, eq=False)

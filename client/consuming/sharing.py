@@ -44,8 +44,14 @@ class Sharing:
     """Shares the queues of SUBSCRIPTIONS with the other members of the group; USER reads ours. KIND: for people."""
 
     def __init__(
-        self, subscriptions: Subscriptions, user: QueueUser, parts: ConsumerParts, kind: str
+        self,
+        subscriptions: Subscriptions,
+        user: QueueUser,
+        parts: ConsumerParts,
+        kind: str,
+        on_renewed: Callable[[Queue, int, int], None] | None = None,
     ) -> None:
+        """ON_RENEWED hears of each lease that was renewed, as `renewed` does."""
         self._subscriptions = subscriptions
         self._user = user
         self._parts = parts
@@ -68,8 +74,7 @@ class Sharing:
         #: What we have read before.
         self._begun: set[Queue] = set()
         self._is_running = False
-        #: Hears of each lease that was renewed, as `renewed` does.
-        self.on_renewed: Callable[[Queue, int, int], None] | None = None
+        self._on_renewed = on_renewed
 
     # ------------------------------------------------------------ for who reads
 
@@ -265,8 +270,8 @@ class Sharing:
 
     def renewed(self, queue: Queue, sent_ms: int, breaks: int) -> None:
         """The lease of QUEUE was renewed by what was sent at SENT_MS, after BREAKS of its broker."""
-        if self.on_renewed is not None:
-            self.on_renewed(queue, sent_ms, breaks)
+        if self._on_renewed is not None:
+            self._on_renewed(queue, sent_ms, breaks)
 
     def ran_out(self, queue: Queue) -> None:
         """QUEUE may be somebody else's: nothing can be committed from now on."""

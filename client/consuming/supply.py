@@ -10,11 +10,11 @@ from pathlib import Path
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import retry_topic
 from ..name_server_addresses import parse_addresses
+from ..queue import Queue
 from ..session import local_host
 from ..subscriptions import Subscriptions
-from .commits import Commits, OffsetKeeper
+from .commits import Commits, LocalOffsets, OffsetKeeper, offsets_path
 from .held_queue import HeldQueue, QueueSource, QueueUser
-from .local_offsets import LocalOffsets, offsets_path
 from .parts import ConsumerParts
 from .sharing import Sharing
 from .unshared_queues import AssignedQueues, WholeTopics, committed_offsets
@@ -43,9 +43,12 @@ def group_supply(
     subscriptions: Subscriptions, user: QueueUser, parts: ConsumerParts, kind: str
 ) -> Supply:
     """Return a share of SUBSCRIPTIONS and of the group's retries for USER. KIND: "pull" or "push"."""
-    source = Sharing(with_retries(subscriptions, parts), user, parts, kind)
+
+    def renewed(queue: Queue, sent_ms: int, breaks: int) -> None:
+        keeper.still_there(queue, sent_ms, breaks)
+
+    source = Sharing(with_retries(subscriptions, parts), user, parts, kind, renewed)
     keeper = Commits(parts, source)
-    source.on_renewed = keeper.still_there
     return Supply(source, keeper)
 
 

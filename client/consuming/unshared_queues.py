@@ -16,8 +16,7 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import retry_topic
 from ..loop import Alarm
 from ..queue import Queue, in_parts
-from .held_queue import HeldQueue, QueueUser
-from .offsets import OffsetAndMetadata
+from .held_queue import HeldQueue, OffsetAndMetadata, QueueUser
 from .parts import ConsumerParts
 
 logger = logging.getLogger(__name__)

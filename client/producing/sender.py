@@ -492,6 +492,8 @@ class Sender:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self.flush()
+                while self._bringing or self._accumulator.message_count:
+                    await self.flush()  # What threads that had seen it open handed over meanwhile.
         except TimeoutError:
             self._give_up(timeout_ms)
         finally:

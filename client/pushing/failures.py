@@ -26,11 +26,10 @@ from ..loop import Tasks
 from ..queue import Queue
 from ..received_message import ReceivedMessage
 from ..session import Session
-from .backlog import OrderedBacklog, SharedBacklog
 from .config import PushConfig
-from .intake import QueueIntake
 from .metrics import PushCounts
-from .process_queue import Failure, Portion
+from .process_queue import Failure, Portion, QueueIntake
+from .workers import OrderedBacklog, SharedBacklog
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from ..consuming.counts import CONSUMER_PREFIX, COUNTERS, Counts
+from ..consuming.parts import CONSUMER_PREFIX, COUNTERS, Counts
 from ..exposition import Exposition
 from ..queue import Queue
 

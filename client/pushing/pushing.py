@@ -34,14 +34,22 @@ from ..queue import Queue
 from ..received_message import ReceivedMessage, RetriedMessage
 from ..session import Session
 from ..subscriptions import Subscriptions
-from .backlog import Backlog, OrderedBacklog, SharedBacklog
 from .config import PushConfig
 from .failures import Failures, LetGo, Returns, SendBack, Telling, TryInPlace
-from .intake import QueueIntake
 from .listening import Calls, Listener, is_async
 from .metrics import PushCounts, PushMetrics
-from .process_queue import Failure, Portion, ProcessQueue
-from .workers import HISTOGRAM_MS, TaskWorkers, ThreadWorkers, Workers, WorkersParts, post
+from .process_queue import Failure, Portion, ProcessQueue, QueueIntake
+from .workers import (
+    HISTOGRAM_MS,
+    Backlog,
+    OrderedBacklog,
+    SharedBacklog,
+    TaskWorkers,
+    ThreadWorkers,
+    Workers,
+    WorkersParts,
+    post,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -21,9 +21,9 @@ from __future__ import annotations
 import inspect
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from google.protobuf.message import Message
 
@@ -59,6 +59,22 @@ def anybody(request: Any) -> Iterable[Need]:
     return ()
 
 
+class Caller(Protocol):
+    """What is known of who asks: the other end of the connection, and what proves a user."""
+
+    @property
+    def peer(self) -> str: ...
+
+    @property
+    def metadata(self) -> Mapping[str, str]: ...
+
+    @property
+    def is_secure(self) -> bool: ...
+
+    @property
+    def certificate_names(self) -> Sequence[str]: ...
+
+
 class Refusal:
     """How a call that is refused is answered: by its status. Services that do otherwise have another one."""
 
@@ -84,7 +100,7 @@ class Guard:
 
     def __init__(self, users: Users, audit: Audit, *, plaintext: bool = False) -> None:
         self.users = users
-        self._audit = audit
+        self.audit = audit
         self._plaintext = plaintext
         self._open: dict[_GuardedReceiver, None] = {}
 
@@ -99,22 +115,31 @@ class Guard:
 
     # --- who, and whether
 
-    def caller(self, call: CallContext) -> User:
+    def caller(self, call: Caller) -> User:
         """Return who sends CALL; raise NotAuthenticated."""
         user = self.users.caller(call.metadata)
         if user is None:
             user = self.users.certified(call.certificate_names)
             if user is None:
                 raise NotAuthenticated(NO_USER)
-        elif not (self._plaintext or call.is_secure or is_loopback(host_of(call.peer))):
+        else:
+            self.check_way(call, user.name)
+        return user
+
+    def check_way(self, call: Caller, user: str = "", *, passed_on: bool = False) -> None:
+        """Raise NotAuthenticated where CALL comes in plaintext from another machine, and that is not taken.
+
+        PASSED_ON: the other end says that it asks for somebody else, who may be anywhere.
+        """
+        is_here = is_loopback(host_of(call.peer)) and not passed_on
+        if not (self._plaintext or call.is_secure or is_here):
             raise NotAuthenticated(
                 f"credentials came in plaintext from {host_of(call.peer)}: connect with TLS, or have the server take"
                 " them with plaintext_credentials: true",
-                user=user.name,
+                user=user,
             )
-        return user
 
-    def check(self, call: CallContext, rule: Rule, request: Any) -> None:
+    def check(self, call: Caller, rule: Rule, request: Any) -> None:
         """Raise NotAuthenticated or NotAuthorized unless who sends CALL may do what RULE says of REQUEST."""
         user = self.caller(call)
         if user.is_super:
@@ -134,7 +159,7 @@ class Guard:
     def denied(self, method: Method, call: CallContext, error: PocketMQError) -> None:
         """Note that ERROR refuses CALL of METHOD, unless it is the request's fault and nobody's right."""
         if isinstance(error, NotAuthenticated | NotAuthorized):
-            self._audit.denied(method.path, call.peer, error)
+            self.audit.denied(method.path, call.peer, error)
 
     # --- methods
 

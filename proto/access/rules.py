@@ -163,6 +163,8 @@ NAME_SERVER: Final = {
         },
     ),
     "/pocketmq.v1.Connections/List": lambda request: (of_cluster("*", GET),),
+    "/pocketmq.v1.Settings/List": lambda request: (of_cluster("*", GET),),
+    "/pocketmq.v1.Settings/Set": lambda request: (of_cluster("*", UPDATE),),
 }
 
 
@@ -210,6 +212,8 @@ def broker_rules(cluster: str) -> dict[str, Rule]:
             },
         ),
         "/pocketmq.v1.Connections/List": of_this(GET),
+        "/pocketmq.v1.Settings/List": of_this(GET),
+        "/pocketmq.v1.Settings/Set": of_this(UPDATE),
         "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export": any_user,
         "/opencensus.proto.agent.metrics.v1.MetricsService/Export": any_user,
         **_paths(

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -97,9 +97,9 @@ class UserEntry:
         }
         if self.certificates:
             document["certificates"] = list(self.certificates)
-        document["policies"] = [_policy_document(policy) for policy in self.policies]
+        document["policies"] = [policy_document(policy) for policy in self.policies]
         if self.default_policies:
-            document["default_policies"] = [_policy_document(one) for one in self.default_policies]
+            document["default_policies"] = [policy_document(one) for one in self.default_policies]
         return document
 
 
@@ -204,7 +204,8 @@ def read_policy(value: object, where: str) -> Policy:
     )
 
 
-def _policy_document(policy: Policy) -> dict[str, Any]:
+def policy_document(policy: Policy) -> dict[str, Any]:
+    """Return what the file says of POLICY."""
     document: dict[str, Any] = {
         "resource": str(policy.resource),
         "actions": action_names(policy.actions),
@@ -297,6 +298,9 @@ class Users:
 
     def __len__(self) -> int:
         return len(self._users)
+
+    def __iter__(self) -> Iterator[User]:
+        return iter(self._users.values())
 
     def find(self, name: str) -> User | None:
         """Return user NAME, enabled or not; None: there is none."""

@@ -1568,3 +1568,43 @@ class ConnectionListReply(_message.Message):
     next_id: int
     totals: ConnectionTotals
     def __init__(self, connections: _Optional[_Iterable[_Union[ConnectionFigures, _Mapping]]] = ..., next_id: _Optional[int] = ..., totals: _Optional[_Union[ConnectionTotals, _Mapping]] = ...) -> None: ...
+
+class Setting(_message.Message):
+    __slots__ = ("key", "value", "default_value", "origin", "live")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    LIVE_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    value: str
+    default_value: str
+    origin: str
+    live: bool
+    def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ..., default_value: _Optional[str] = ..., origin: _Optional[str] = ..., live: _Optional[bool] = ...) -> None: ...
+
+class SettingListRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SettingListReply(_message.Message):
+    __slots__ = ("settings",)
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    settings: _containers.RepeatedCompositeFieldContainer[Setting]
+    def __init__(self, settings: _Optional[_Iterable[_Union[Setting, _Mapping]]] = ...) -> None: ...
+
+class SetSettingRequest(_message.Message):
+    __slots__ = ("key", "value")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    value: str
+    def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+
+class SetSettingReply(_message.Message):
+    __slots__ = ("before", "after")
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    before: Setting
+    after: Setting
+    def __init__(self, before: _Optional[_Union[Setting, _Mapping]] = ..., after: _Optional[_Union[Setting, _Mapping]] = ...) -> None: ...

@@ -36,6 +36,7 @@ from .incoming import (
     StreamReset,
 )
 from .methods import MethodKind
+from .pages import PageRequest, PageStream
 from .protocol import HEAD, MessageReader, http_only, http_refusal, is_compressed, timeout_ms
 from .served import HeldAnswers, Served
 from .server_calls import RequestedCall, ServerStreamCall, ServerUnaryCall
@@ -74,6 +75,7 @@ class ServerConversation:
         self.touch = touch
         self.write_now = write_now
         self._calls: dict[int, OpenCall] = {}
+        self._pages: dict[int, PageStream] = {}
         #: Requests that are not whole, and since when.
         self._half: dict[OpenCall, int] = {}
         self._held: dict[OpenCall, int] = {}
@@ -120,7 +122,7 @@ class ServerConversation:
         stream_id, request, ended = event
         status = http_refusal(request)
         if status is not None:
-            self._refuse_http(stream_id, request, status)
+            self._refuse_http(stream_id, request, status, ended=ended)
             return
         self.begun += 1
         self.last_path = request.path
@@ -164,14 +166,27 @@ class ServerConversation:
         if isinstance(call, ServerStreamCall):
             call.open()
 
-    def _refuse_http(self, stream_id: int, request: Request, status: int) -> None:
-        """Answer REQUEST, which is no gRPC, with STATUS, unless it is for the page."""
+    def _refuse_http(self, stream_id: int, request: Request, status: int, *, ended: bool) -> None:
+        """Answer REQUEST, which is no gRPC, with STATUS, unless it is for the page. ENDED: no body follows."""
         pages = self.served.pages
-        if pages is not None and pages.wants(request):
-            answering = pages.answer(self.connection, self.touch, stream_id, request, self.peer)
-            self.served.spawn(answering)
-        else:
+        if pages is None or not pages.wants(request):
             self.connection.send_headers(stream_id, http_only(status), ends=True)
+            return
+        host = request.authority or request.headers.get("host", "")
+        asked = PageRequest(
+            request.method,
+            request.path,
+            {**request.headers, "host": host},
+            peer=self.peer,
+            secure=self.is_secure,
+        )
+        stream = PageStream(
+            self.connection, self.touch, stream_id, asked, lambda over: self._pages.pop(over, None)
+        )
+        self._pages[stream_id] = stream
+        if ended:
+            stream.take(b"", ended=True)
+        stream.begin(self.served.spawn(pages.answer(stream, self.served.limits.request_ms)))
 
     def _refuse(self, stream_id: int, error: RpcError) -> None:
         self.failed += 1
@@ -194,12 +209,16 @@ class ServerConversation:
         call = self._calls.get(stream_id)
         if call is not None:
             call.take(data, ended)
+        elif stream_id in self._pages:
+            self._pages[stream_id].take(data, ended)
 
     def _on_reset(self, event: StreamReset) -> None:
         call = self._calls.get(event.stream_id)
         if call is not None:
             self.failed += 1
             call.break_off()
+        elif event.stream_id in self._pages:
+            self._pages[event.stream_id].break_off()
 
     def _on_calls_reset(self, event: CallsReset) -> None:
         """Break calls off before the rest of their requests has them served; streams still get their messages."""
@@ -350,7 +369,7 @@ class ServerConversation:
 
     def wind_down(self) -> None:
         """Have streams end; calls go on."""
-        for call in list(self._calls.values()):
+        for call in (*self._calls.values(), *self._pages.values()):
             call.wind_down()
         self.touch()
 
@@ -358,11 +377,13 @@ class ServerConversation:
         """End what is still open, for the server stops."""
         for call in list(self._calls.values()):
             call.give_up()
+        for page in list(self._pages.values()):
+            page.break_off()
 
     def lost(self) -> None:
         """Let go of all calls: the connection is gone."""
         self.failed += len(self._calls)
-        for call in list(self._calls.values()):
+        for call in (*self._calls.values(), *self._pages.values()):
             call.break_off()
         self.answers.drop()
 

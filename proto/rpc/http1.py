@@ -12,11 +12,10 @@ import re
 from http import HTTPStatus
 from typing import Final
 
-from .pages import PageRequest, Shown
+from .pages import BODY_BYTES_MAX, PageRequest, Shown, in_words, too_large
 
-#: Bytes of a request's line and fields; of its body.
+#: Bytes of a request's line and fields.
 HEAD_BYTES_MAX: Final = 8 * 1024
-BODY_BYTES_MAX: Final = 1024 * 1024
 _HEAD_END: Final = b"\r\n\r\n"
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _LINE: Final = re.compile(r"([A-Z]{1,16}) ([!-~]{1,4096}) HTTP/1\.([01])", re.ASCII)
@@ -30,7 +29,7 @@ class HttpRefused(Exception):
 
     def __init__(self, status: int, words: str) -> None:
         super().__init__(words)
-        self.shown = Shown(status, "text/plain; charset=utf-8", f"{words}\n".encode())
+        self.shown = in_words(status, words)
 
 
 class RequestReader:
@@ -110,9 +109,7 @@ def _length(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 16):
         raise HttpRefused(400, "the Content-Length of the request is no number")
     if int(text) > BODY_BYTES_MAX:
-        raise HttpRefused(
-            413, f"the body has {int(text)} bytes, the limit is {BODY_BYTES_MAX}: send less"
-        )
+        raise HttpRefused(413, too_large(int(text)))
     return int(text)
 
 

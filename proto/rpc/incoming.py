@@ -65,7 +65,7 @@ class Malformed(Exception):
 
 
 class Request(NamedTuple):
-    """What is asked. HEADERS has no pseudo-fields; of a name that comes twice it has the last value."""
+    """What is asked. HEADERS has no pseudo-fields; of a name that comes twice it has the last value, of cookies all."""
 
     method: str
     path: str
@@ -101,6 +101,10 @@ def read_request(fields: list[Field]) -> Request:
     if len(pseudo) != count:
         raise Malformed("a pseudo-field comes twice")
     headers = dict(fields[count:])
+    if (
+        "cookie" in headers
+    ):  # Browsers split it, so that its parts find a place in the table (§8.2.3).
+        headers["cookie"] = "; ".join(value for name, value in fields if name == "cookie")
     check_headers(headers)
     if not pseudo.keys() <= _PSEUDO:
         raise Malformed("a pseudo-field is none of a request")

@@ -36,7 +36,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
 
 from google.protobuf.message import Message
 
@@ -133,6 +133,18 @@ class Call(CallContext):
         """Answer with MESSAGE: the handler has returned, or will return, `LATER`."""
 
 
+class _Encoded:
+    """A message that is encoded: all that a stream asks of one."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def SerializeToString(self) -> bytes:
+        return self._data
+
+
 class Stream(CallContext):
     """The outgoing half of a stream. Messages are queued and leave in order."""
 
@@ -150,6 +162,10 @@ class Stream(CallContext):
         The bound of the queue is the carrier's: who sends unasked (more than one reply for a message received) waits
         for `drained()` between messages. A queue of `Limits.queue_bytes_max` fails the stream with ResourceExhausted.
         """
+
+    def send_encoded(self, pieces: Sequence[bytes | memoryview]) -> None:
+        """Do that with a message that is encoded already, as PIECES: of a large one each copy counts."""
+        self.send(cast("Message", _Encoded(b"".join(pieces))))
 
     def write_now(self) -> None:
         """Have what was sent leave in this turn of the loop, if the carrier can; else it leaves in the next one."""

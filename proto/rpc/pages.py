@@ -1,12 +1,14 @@
-"""Pages for browsers and scrapers on a gRPC port: GET and HEAD in HTTP/1.1 or HTTP/2, POST in HTTP/1.1 (RFC 9110).
+"""Pages for browsers and scrapers on a gRPC port: GET, HEAD and POST in HTTP/1.1 or HTTP/2 (RFC 9110).
 
 A `Page` is told what is asked and returns what to show: a body, or events that go on until the asker leaves. `http1.py`
-reads and writes HTTP/1.1, and `PageCalls` answers in HTTP/2, which whoever asks with TLS is offered first, scrapers
-among them.
+reads and writes HTTP/1.1, and `PageCalls` answers in HTTP/2, which whoever asks with TLS is offered first, browsers and
+scrapers among them. There a POST is for a page if its body is JSON or a form.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Final, NamedTuple
@@ -56,7 +58,7 @@ class PageRequest(NamedTuple):
 class Shown(NamedTuple):
     """What a page shows: an HTTP status, a body of some type, further HEADERS.
 
-    EVENTS, instead of the body, are written one by one as they come, until they or the connection end; HTTP/1.1 only.
+    EVENTS, instead of the body, are written one by one as they come, until they or the connection end.
     """
 
     status: int
@@ -75,9 +77,80 @@ Page = Callable[[PageRequest], Awaitable[Shown]]
 PAGES_MAX: Final = 16
 #: Bytes of answers that may wait on a connection that wants a page.
 QUEUED_BYTES_MAX: Final = 8 * 1024 * 1024
-BUSY: Final = Shown(503, "text/plain", b"too many pages are asked for at once: come again\n")
 _NO_PATH: Final = Shown(400, "text/plain", b"the path of a request begins with a slash\n")
-_ONE_BY_ONE: Final = Shown(501, "text/plain", b"events are told in HTTP/1.1 only: ask in that\n")
+BUSY: Final = Shown(503, "text/plain", b"too many pages are asked for at once: come again\n")
+#: Bytes of the body of a request.
+BODY_BYTES_MAX: Final = 1024 * 1024
+#: Bytes of events that may wait in HTTP/2; who reads less is given up.
+_EVENTS_QUEUED_MAX: Final = 256 * 1024
+#: What a body is that a page takes in HTTP/2; others are for gRPC's clients, or for nobody.
+_BODY_TYPES: Final = ("application/json", "application/x-www-form-urlencoded")
+
+
+def in_words(status: int, words: str) -> Shown:
+    """Return an answer that is a sentence."""
+    return Shown(status, "text/plain; charset=utf-8", f"{words}\n".encode())
+
+
+def too_large(size: int) -> str:
+    """Return what is wrong with a body of SIZE bytes."""
+    return f"the body has {size} bytes, the limit is {BODY_BYTES_MAX}: send less"
+
+
+class PageStream:
+    """A request for a page on STREAM_ID of an HTTP/2 CONNECTION, whose body may come in pieces.
+
+    TOUCH has what was written leave; CLOSED is told when it is over.
+    """
+
+    def __init__(
+        self,
+        connection: ServerConnection,
+        touch: Callable[[], None],
+        stream_id: int,
+        asked: PageRequest,
+        closed: Callable[[int], object],
+    ) -> None:
+        self.connection, self.touch = connection, touch
+        self.stream_id = stream_id
+        self.asked = asked
+        self.closed = closed
+        self.is_telling = False
+        self.is_whole = asyncio.Event()
+        self._body = bytearray()
+        self._size = 0
+        self._work: asyncio.Task[None] | None = None
+
+    def begin(self, work: asyncio.Task[None]) -> None:
+        """Know that WORK answers it."""
+        self._work = work
+
+    def take(self, data: bytes, ended: bool) -> None:
+        """Take DATA of its body; ENDED: the last."""
+        self._size += len(data)
+        if self._size <= BODY_BYTES_MAX:
+            self._body += data
+        else:
+            self._body.clear()
+        if ended or self._size > BODY_BYTES_MAX:
+            self.is_whole.set()
+
+    def request(self) -> PageRequest | Shown:
+        """Return what was asked, once it is whole, or what is wrong with it."""
+        if self._size > BODY_BYTES_MAX:
+            return in_words(413, too_large(self._size))
+        return self.asked._replace(body=bytes(self._body))
+
+    def break_off(self) -> None:
+        """Give it up: nobody waits for it."""
+        if self._work is not None:
+            self._work.cancel()
+
+    def wind_down(self) -> None:
+        """End it if it would go on for ever."""
+        if self.is_telling:
+            self.connection.send_end(self.stream_id, None)
+            self.break_off()
 
 
 class PageCalls:
@@ -86,12 +159,14 @@ class PageCalls:
     def __init__(self, page: Page) -> None:
         self._page = page
         self._open = 0
-        #: Connections that send a body, in HTTP/1.1.
+        #: Connections, and streams of HTTP/2, that send a body.
         self.bodies = 0
 
     @staticmethod
     def wants(request: Request) -> bool:
         """Is REQUEST for a page, and for nothing else?"""
+        if request.method == "POST":
+            return request.headers.get("content-type", "").partition(";")[0] in _BODY_TYPES
         return request.method in READING
 
     async def shown(self, asked: PageRequest) -> Shown:
@@ -104,45 +179,65 @@ class PageCalls:
         finally:
             self._open -= 1
 
-    async def answer(
-        self,
-        connection: ServerConnection,
-        touch: Callable[[], None],
-        stream_id: int,
-        request: Request,
-        peer: str,
-    ) -> None:
-        """Answer REQUEST of PEER on STREAM_ID of CONNECTION, and have the answer leave."""
+    async def answer(self, stream: PageStream, body_ms: int) -> None:
+        """Answer what STREAM asks, once its body has come, which may take BODY_MS, and have the answer leave."""
+        connection, stream_id = stream.connection, stream.stream_id
         try:
-            shown = await self._shown(connection, request, peer)
-        except Exception:  # The edge: a bug of the page costs its own request.
-            logger.exception("page failed")
-            connection.reset(stream_id, ErrorCode.INTERNAL_ERROR)
-        else:
+            shown = await self._shown(stream, body_ms)
             head = _head(shown)
-            if request.method == "HEAD" or not shown.body:
+            if shown.events is not None and stream.asked.method != "HEAD":
+                connection.send_headers(stream_id, head)
+                await _tell(stream, shown.events)
+            elif stream.asked.method == "HEAD" or not shown.body:
                 connection.send_headers(stream_id, head, ends=True)
             else:
                 connection.send_headers(stream_id, head)
                 connection.send_data(stream_id, shown.body)
                 connection.send_end(stream_id, None)
-        touch()
+        except Exception:  # The edge: a bug of the page costs its own request.
+            logger.exception("page failed")
+            connection.reset(stream_id, ErrorCode.INTERNAL_ERROR)
+        finally:
+            stream.closed(stream_id)
+        stream.touch()
 
-    async def _shown(self, connection: ServerConnection, request: Request, peer: str) -> Shown:
-        if connection.queued > QUEUED_BYTES_MAX:
+    async def _shown(self, stream: PageStream, body_ms: int) -> Shown:
+        if stream.connection.queued > QUEUED_BYTES_MAX:
             return BUSY
-        if not request.path.startswith("/"):
+        if not stream.asked.target.startswith("/"):
             return _NO_PATH
-        headers = {"host": request.authority, **request.headers}
-        asked = PageRequest(request.method, request.path, headers, peer=peer)
-        shown = await self.shown(asked)
-        return shown if shown.events is None else _ONE_BY_ONE
+        if not stream.is_whole.is_set():
+            if self.bodies >= PAGES_MAX:
+                return BUSY
+            self.bodies += 1
+            try:
+                async with asyncio.timeout(body_ms / 1000):
+                    await stream.is_whole.wait()
+            except TimeoutError:
+                return in_words(408, f"the body was not whole after {body_ms} ms: send it at once")
+            finally:
+                self.bodies -= 1
+        asked = stream.request()
+        return asked if isinstance(asked, Shown) else await self.shown(asked)
+
+
+async def _tell(stream: PageStream, events: AsyncGenerator[bytes, None]) -> None:
+    """Write EVENTS on STREAM as they come; who does not read them is given up."""
+    connection, stream_id = stream.connection, stream.stream_id
+    stream.is_telling = True
+    stream.touch()
+    async with contextlib.aclosing(events):
+        async for event in events:
+            if connection.queued_of(stream_id) > _EVENTS_QUEUED_MAX:
+                connection.reset(stream_id, ErrorCode.CANCEL)
+                return
+            connection.send_data(stream_id, event)
+            stream.touch()
+    connection.send_end(stream_id, None)
 
 
 def _head(shown: Shown) -> bytes:
-    return (
-        literal(":status", str(shown.status))
-        + literal("content-type", shown.content_type)
-        + literal("content-length", str(len(shown.body)))
-        + b"".join(literal(name.lower(), value) for name, value in shown.headers)
-    )
+    block = literal(":status", str(shown.status)) + literal("content-type", shown.content_type)
+    if shown.events is None:
+        block += literal("content-length", str(len(shown.body)))
+    return block + b"".join(literal(name.lower(), value) for name, value in shown.headers)

@@ -21,7 +21,7 @@ import re
 import struct
 import zlib
 from base64 import b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Final
@@ -235,6 +235,11 @@ Message = bytes | Inflation
 def with_prefix(message: bytes) -> bytes:
     """Return MESSAGE as it travels, not compressed."""
     return _pack(0, len(message)) + message
+
+
+def joined_with_prefix(pieces: Sequence[bytes | memoryview]) -> bytes:
+    """Do that with the message of PIECES, which are copied once."""
+    return b"".join((_pack(0, sum(map(len, pieces))), *pieces))
 
 
 class MessageReader:

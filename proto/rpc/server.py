@@ -46,6 +46,8 @@ _WIND_DOWN_SHARE: Final = 0.8
 _CLOSE_S: Final = 1.0
 #: How often is looked whether calls under other tables are over.
 _LOOK_S: Final = 0.005
+#: So many turns of the loop it is, and one more than that, from the listening socket to the protocol.
+_ACCEPT_TURNS: Final = 3
 #: How long after much was freed the system gets it back, and how often at most.
 _GIVE_BACK_MS: Final = 1_000
 #: How often is told of who is refused.
@@ -100,6 +102,7 @@ class Server:
         self.large_view = memoryview(bytearray(LARGE_READ_BYTES))
         self.view = self.large_view[:READ_BYTES]
         self._servers: list[asyncio.Server] = []
+        self._is_stopping = False
         self._open: dict[int, ServerLink] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -122,6 +125,7 @@ class Server:
         """Listen on HOST and PORT (0: any free one), serve, and return the port; raise CannotListen if that fails."""
         assert not self._servers, "a carrier starts once"
         self.loop = asyncio.get_running_loop()
+        self._is_stopping = False
         sockets = listen(host, port)
         bound: int = sockets[0].getsockname()[1]
         for socket in sockets:
@@ -164,10 +168,7 @@ class Server:
         """Refuse new calls, let open ones end within GRACE_S seconds, fail the rest, and close."""
         if not self._servers:
             return
-        servers, self._servers = self._servers, []
-        for server in servers:
-            server.close()
-        self.served.stopping = True
+        await self._stop_listening()
         for connection in list(self._open.values()):
             connection.goaway("stopped")
             if connection.conversation is not None:
@@ -188,8 +189,22 @@ class Server:
             self._timer.cancel()
             self._timer = None
 
+    async def _stop_listening(self) -> None:
+        """Take no more connections. What was accepted is made first: asyncio's server forgets it without closing it."""
+        servers, self._servers = self._servers, []
+        self._is_stopping = self.served.stopping = True
+        for server in servers:
+            for listening in server.sockets:
+                self.loop.remove_reader(listening.fileno())
+        for _ in range(_ACCEPT_TURNS):
+            await asyncio.sleep(0)
+        for server in servers:
+            server.close()
+
     def _accept(self) -> ServerLink:
-        """Return what takes a new connection; without a number where there is no room."""
+        """Return what takes a new connection; without a number where there is no room, or this is stopping."""
+        if self._is_stopping:
+            return ServerLink(self, 0)
         if len(self._open) >= self.limits.connections_max:
             if not self._was_full:
                 logger.warning("connections refused limit=%d", self.limits.connections_max)

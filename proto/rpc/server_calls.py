@@ -13,7 +13,17 @@ from google.protobuf.message import Message
 from .connection import ServerConnection
 from .errors import BadRequest, RpcError, internal_error, not_read, shutting_down
 from .methods import LATER, Call, MethodKind, Receiver, Stream
-from .protocol import GOOD, HEAD, PREFIX_BYTES, Inflation, MessageReader, good, not_one, with_prefix
+from .protocol import (
+    GOOD,
+    HEAD,
+    PREFIX_BYTES,
+    Inflation,
+    MessageReader,
+    good,
+    joined_with_prefix,
+    not_one,
+    with_prefix,
+)
 from .served import Deadline, HeldAnswers, Served, ServedMethod
 
 #: Headers that are about the transport; a handler has no use for them.
@@ -622,12 +632,18 @@ class ServerStreamCall(RequestContext, Stream):
         return self._conversation.connection.queued_of(self.stream_id)
 
     def send(self, message: Message) -> None:
-        if self._ended or self.cancelled:
-            return
+        if not (self._ended or self.cancelled):
+            self._send_data(with_prefix(message.SerializeToString()))
+
+    def send_encoded(self, pieces: Sequence[bytes | memoryview]) -> None:
+        if not (self._ended or self.cancelled):
+            self._send_data(joined_with_prefix(pieces))
+
+    def _send_data(self, data: bytes) -> None:
         connection, limits = self._conversation.connection, self._conversation.served.limits
         if not self._has_head:
             self._send_head()
-        connection.send_data(self.stream_id, with_prefix(message.SerializeToString()))
+        connection.send_data(self.stream_id, data)
         if self.queued_bytes > limits.queue_bytes_max:
             self.overflow(not_read(self.queued_bytes, limits.queue_bytes_max, "queue_bytes_max"))
         elif connection.queued > limits.connection_queue_bytes_max:

@@ -602,7 +602,11 @@ class ServerLink(asyncio.BufferedProtocol):
     def abort(self, reason: str) -> None:
         """Close now, for REASON."""
         self.end_reason = reason
-        self._transport.abort()
+        if self._transport is None:  # It was accepted and not made yet: then it is refused.
+            self._server.closed(self._number, reason)
+            self._number = 0
+        else:
+            self._transport.abort()
 
     def figures(self, now_ms: int) -> ConnectionFigures:
         """Return what is known of it at NOW_MS."""

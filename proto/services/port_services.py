@@ -1,6 +1,6 @@
 """A server's methods, and with them those of the services that stand beside them on its port.
 
-services = PortServices(table, {"writable": takes_messages})
+services = PortServices(table, carrier, settings, {"writable": takes_messages})
 carrier = make_carrier([services.methods], limits=limits)
 …
 services.health.begin()
@@ -23,6 +23,7 @@ from ..rpc import Call, MethodTable, service, unary
 from ..rpc.methods import ConnectionFigures, ConnectionTotals, CountsConnections
 from .health import HealthService
 from .reflection import Reflection
+from .settings import SettingsService
 
 NAME: Final = "pocketmq.v1.Connections"
 #: Connections in one answer.
@@ -36,18 +37,20 @@ _FIELDS: Final = tuple(field.name for field in fields(ConnectionFigures))
 class PortServices:
     """What one port serves: OWN, the server's own methods, and the services about them.
 
-    CARRIER returns what carries them, once they are called. CONDITIONS are names that the server's health can be asked
-    for besides those of services.
+    CARRIER returns what carries them, once they are called; SETTINGS are those of the process. CONDITIONS are names
+    that the server's health can be asked for besides those of services.
     """
 
     def __init__(
         self,
         own: MethodTable,
         carrier: Callable[[], object],
+        settings: SettingsService,
         conditions: Mapping[str, Callable[[], bool]] | None = None,
     ) -> None:
         self.health = HealthService(own.services(), conditions)
         described = own | self.health.methods() | ConnectionsService(carrier).methods()
+        described |= settings.methods()
         #: All of it, for a carrier.
         self.methods = described | Reflection(described).methods()
 

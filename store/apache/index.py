@@ -78,9 +78,8 @@ class JavaIndexFile:
         header.end_ms = stored_ms
         return True
 
-    def select(self, found: list[int], key: str, most: int, begin: int, end: int) -> None:
-        """Add to FOUND the log offsets of KEY within the time range, newest first, up to MOST."""
-        hashed = key_hash(key)
+    def select(self, found: list[int], hashed: int, most: int, begin: int, end: int) -> None:
+        """Add to FOUND the log offsets of the keys of this hash within the time range, newest first, up to MOST."""
         (number,) = SLOT.read(self.mapping.view, self.shape.slot_at(hashed))
         count = self.header.next_entry
         if number <= 0 or number > count or count <= 1:
@@ -169,9 +168,10 @@ class JavaIndex:
         """Return the log offsets of KEY (made by `index_key`), newest first."""
         most = min(most, self._settings.lookup_results_max)
         found: list[int] = []
+        hashed = key_hash(key)
         for file in reversed(self.files):
             if file.header.covers(begin, end):
-                file.select(found, key, most, begin, end)
+                file.select(found, hashed, most, begin, end)
             if file.header.begin_ms < begin or len(found) >= most:
                 break
         return found

@@ -122,7 +122,7 @@ async def page_of(served: Served, series_max: int = SERIES_MAX, **status: Any) -
         [
             lambda: figures(parts, said(), None),
             lambda: client_figures(parts.client_metrics),
-            RocketMQFigures(parts, said, series_max),
+            RocketMQFigures(parts, said, lambda: series_max),
         ]
     )
     return (await page(PageRequest("GET", "/metrics", {}))).body.decode()

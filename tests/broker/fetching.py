@@ -44,7 +44,7 @@ class Rig:
         offsets = Offsets(StateFile(disk, root, "consumerOffset.json"), self.clock.now_ms)
         self.timers = Timers(self.clock)
         self.timers.start()
-        self.purgatory = Purgatory(self.timers, limit=config.fetches_waiting_max)
+        self.purgatory = Purgatory(self.timers, limit=lambda: config.fetches_waiting_max)
         self.filters = Filters(self.timers, self.clock)
         self.fetches = Fetches(
             config,

@@ -69,6 +69,7 @@ async def test_every_difference_from_apaches_page_is_listed_with_its_reason(tmp_
     assert all(cells[2] for cells in listed.values())
 
 
+@pytest.mark.slow
 async def test_the_docs_tell_of_every_family(tmp_path: Path) -> None:
     text = await busy_page(tmp_path)
     found = {

@@ -369,7 +369,7 @@ async def test_a_long_topic_in_a_short_form_is_stored_in_the_long_one(rig: Rig) 
 
 
 async def test_a_broker_that_stops_refuses(rig: Rig) -> None:
-    rig.sends.refusal = ShuttingDown("soon")
+    rig.sends.refuse(ShuttingDown("soon"))
 
     assert isinstance(await rig.refusal(run_of()), ShuttingDown)
 

@@ -37,7 +37,7 @@ async def clock() -> VirtualClock:
 async def _purgatory(clock: VirtualClock, limit: int = 1000) -> tuple[Purgatory, Timers]:
     timers = Timers(clock)
     timers.start()
-    return Purgatory(timers, limit=limit), timers
+    return Purgatory(timers, limit=lambda: limit), timers
 
 
 async def test_an_operation_that_can_complete_never_waits(clock: VirtualClock) -> None:

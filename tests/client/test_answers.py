@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pocketmq.client import Reject, Retry
-from pocketmq.client.pushing.answers import failure_of, named_by
+from pocketmq.client.pushing.listening import failure_of, named_by
 from pocketmq.client.pushing.process_queue import Failure
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 

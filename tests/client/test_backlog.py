@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from pocketmq.client.pushing.backlog import OrderedBacklog, SharedBacklog
 from pocketmq.client.pushing.listening import Job
 from pocketmq.client.pushing.process_queue import ProcessQueue
+from pocketmq.client.pushing.workers import OrderedBacklog, SharedBacklog
 from pocketmq.client.queue import Queue
 
 from .test_process_queue import held, run_at

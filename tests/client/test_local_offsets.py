@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketmq.client import Queue
-from pocketmq.client.consuming.held_queue import HeldQueue
-from pocketmq.client.consuming.local_offsets import (
+from pocketmq.client.consuming.commits import (
     LocalOffsets,
     load,
     offsets_path,
@@ -18,6 +17,7 @@ from pocketmq.client.consuming.local_offsets import (
     render,
     save,
 )
+from pocketmq.client.consuming.held_queue import HeldQueue
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import CorruptState, OffsetsNotKept
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pocketmq.client import AsyncProducer, Counts, Message, PushMetrics
-from pocketmq.client.consuming import counts
+from pocketmq.client.consuming import parts
 from pocketmq.client.producing.metrics import (
     HistogramSnapshot,
     ProducerCounters,
@@ -152,7 +152,7 @@ async def test_a_push_consumers_figures_are_told_to_prometheus() -> None:
 def test_every_figure_of_consumers_is_in_the_text() -> None:
     names = {field.name for field in dataclasses.fields(Counts)}
     metrics = {field.name for field in dataclasses.fields(PushMetrics)}
-    told = {row[0] for row in (*counts.COUNTERS, *push_metrics._COUNTERS, *push_metrics._GAUGES)}
+    told = {row[0] for row in (*parts.COUNTERS, *push_metrics._COUNTERS, *push_metrics._GAUGES)}
 
     assert told == names | metrics - {
         "counts",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pocketmq.client.consuming.held_queue import HeldQueue
 from pocketmq.client.queue import QUEUES_AT_ONCE, Queue
 
@@ -117,6 +119,7 @@ async def test_what_a_broker_says_of_an_old_lease_is_not_heard() -> None:
         assert member.numbers == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 async def test_leases_of_very_many_queues_are_asked_for_renewed_and_returned_in_parts() -> None:
     broker = FakeBroker("broker-a", "127.0.0.1:1")
     add_topic(broker, "orders", 2 * QUEUES_AT_ONCE + 500)

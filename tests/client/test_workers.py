@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from pocketmq.client.loop import Tasks
-from pocketmq.client.pushing.backlog import SharedBacklog
 from pocketmq.client.pushing.listening import Job
 from pocketmq.client.pushing.process_queue import Portion, WorkerPlace
 from pocketmq.client.pushing.workers import (
     HISTOGRAM_MS,
     CallTimes,
+    SharedBacklog,
     Staff,
     ThreadWorkers,
     WorkersParts,

@@ -65,7 +65,7 @@ async def test_what_memory_acknowledged_is_on_the_device_within_the_interval(
     async with broker(store_config(tmp_path), clock=clock) as (server, peer):
         await peer.create_topic()
         flushed = asyncio.Event()
-        server.store.on_flushed(lambda offset: flushed.set())
+        server.store.events.flushed.append(lambda offset: flushed.set())
         await peer.produce(run_of([b"a"]))
         assert server.store.flushed_offset < server.store.max_log_offset
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import http.client
 import os
+import re
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,9 +29,16 @@ PATHS = (
     "/groups",
     "/groups/billing",
     "/dead-letters",
+    "/delayed",
+    "/transactions",
     "/connections",
     "/store",
+    "/users",
 )
+#: Where screenshots of the run are kept.
+SCREENSHOTS = Path(__file__).parents[2] / ".dev" / "screenshots"
+#: What axe-core calls a fault that keeps people out.
+GRAVE = ("serious", "critical")
 #: What a headless browser needs to run as root, and to ask nobody but us.
 _ARGUMENTS = (
     "--no-sandbox",
@@ -49,8 +60,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         api = ApiPeer(running.ready["broker"])
         for name in ("orders", "payments"):
             api.post("/api/topics", name=name, queues=2)
+        api.post("/api/topics", name="later", queues=1, type="DELAY")
         for number in range(8):
             api.post("/api/topics/orders/messages", body=f"{EVIL} {number}", keys=[f"A-{number}"])
+        for number in range(3):
+            api.post("/api/topics/later/messages", body=f"later {number}", delay=f"{number + 1}h")
         api.close()
         shell = Shell(running.nameserver)
         assert shell("consume", "orders", "--group", "billing", "--count", "3").code == 0
@@ -102,9 +116,14 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture
 def opened(chromium: Any, server: ServerProcess) -> Iterator[Any]:
-    """A page of the browser, which must complain of nothing and ask nobody else."""
-    base = f"http://{server.ready['broker']}"
-    context = chromium.new_context(base_url=base)
+    with watched(chromium, f"http://{server.ready['broker']}") as page:
+        yield page
+
+
+@contextmanager
+def watched(chromium: Any, base: str, **settings: Any) -> Iterator[Any]:
+    """A page of the browser at BASE, which must complain of nothing and ask nobody else."""
+    context = chromium.new_context(base_url=base, **settings)
     page = context.new_page()
     page.set_default_timeout(120_000)
     complaints: list[str] = []
@@ -171,6 +190,77 @@ def test_a_phone_needs_no_scrolling_sideways(opened: Any) -> None:
     for path in PATHS:
         opened.goto(path)
         assert opened.evaluate("document.documentElement.scrollWidth") <= 360, path
+
+
+@pytest.mark.browser
+@pytest.mark.long
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_axe_finds_no_grave_fault_on_any_page(
+    chromium: Any, server: ServerProcess, colours: str
+) -> None:
+    try:
+        source = files("axe_playwright_python").joinpath("axe.min.js").read_text()
+    except ModuleNotFoundError:
+        if os.environ.get("CI"):
+            pytest.fail("axe-core is missing: install the dev group")
+        pytest.skip("axe-core is missing")
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    faults = []
+    with watched(chromium, f"http://{server.ready['broker']}", color_scheme=colours) as page:
+        for path in PATHS:
+            page.goto(path)
+            page.wait_for_selector("#live:has-text('live')")
+            page.screenshot(path=SCREENSHOTS / f"{colours}-{_file_name(path)}.png", full_page=True)
+            page.evaluate(source)
+            # In the dark it is colours alone that differ.
+            chosen = "{}" if colours == "light" else "{runOnly: ['color-contrast']}"
+            found = page.evaluate(f"axe.run({chosen})")
+            assert found["passes"], path
+            faults += [
+                (path, one["id"], [node["html"] for node in one["nodes"]])
+                for one in found["violations"]
+                if one["impact"] in GRAVE
+            ]
+    assert faults == []
+
+
+def _file_name(path: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", path).strip("-") or "overview"
+
+
+@pytest.mark.browser
+@pytest.mark.long
+def test_over_tls_somebody_signs_in_by_keys_sends_and_sees_it(
+    chromium: Any, tmp_path: Path
+) -> None:
+    users = tmp_path / "users.yaml"
+    users.touch(0o600)
+    users.write_text("users: {root: {secret: s, type: Super}}")
+    (tmp_path / "c.yaml").write_text(f"broker: {{users: {users}}}")
+    settings = ("--grpc", "own", "--config", str(tmp_path / "c.yaml"))
+    with ServerProcess(tmp_path / "store", *settings) as server:
+        address = server.ready["broker"]
+        done = Shell(server.nameserver)("console", "--broker", address, "--no-browser")
+        assert (done.code, done.out) == (0, f"http://{address}/\n")
+        with watched(chromium, f"https://{address}", ignore_https_errors=True) as page:
+            page.goto("/topics?search=paid")
+            for key in ("root", "Tab", "s", "Enter"):
+                page.keyboard.press(key) if key in ("Tab", "Enter") else page.keyboard.type(key)
+            page.wait_for_selector("#live:has-text('live')")
+            assert page.url.endswith("/topics?search=paid")
+            page.get_by_text("Create a topic").click()
+            page.fill("input[name=name]", "paid")
+            page.get_by_role("button", name="Create", exact=True).click()
+            page.wait_for_selector("output:has-text('paid')")
+            page.keyboard.press("Escape")
+            page.get_by_role("link", name="paid", exact=True).click()
+            page.get_by_text("Send a message").click()
+            page.fill("textarea[name=body]", "in HTTP/2")
+            page.get_by_role("button", name="Send", exact=True).click()
+            page.keyboard.press("Escape")
+            page.wait_for_selector('#newest td:has-text("in HTTP/2")')
+            page.get_by_role("button", name="Sign out").click()
+            page.wait_for_selector("input[name=secret]")
 
 
 def test_the_command_tells_the_address_of_a_console_that_answers(server: ServerProcess) -> None:

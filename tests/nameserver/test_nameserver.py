@@ -98,7 +98,7 @@ async def until_gone(peer: Peer) -> None:
 
 
 def test_every_method_of_the_protocol_is_served_with_its_types() -> None:
-    table = RouteTable(expiry_ms=1, brokers_max=1)
+    table = RouteTable(nameserver_config(broker_expiry_ms=1, brokers_max=1))
     methods = NameServerService(table, nameserver_config(), SystemClock()).methods()
     described = pb.DESCRIPTOR.services_by_name["NameServer"]
 

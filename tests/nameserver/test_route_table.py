@@ -9,14 +9,15 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from pocketmq.nameserver.config import NameServerConfig
 from pocketmq.nameserver.route_table import (
     BrokerAddresses,
     BrokerState,
     Replica,
     Role,
-    Route,
     RouteTable,
     TopicQueues,
+    TopicRoute,
     Verdict,
 )
 from pocketmq.proto.errors import MasterFenced, Overloaded
@@ -26,7 +27,7 @@ ALL = TopicQueues(8, 8, 6)
 
 
 def table(brokers_max: int = 100) -> RouteTable:
-    return RouteTable(expiry_ms=EXPIRY_MS, brokers_max=brokers_max)
+    return RouteTable(NameServerConfig(broker_expiry_ms=EXPIRY_MS, brokers_max=brokers_max))
 
 
 def broker(
@@ -69,7 +70,7 @@ def test_a_route_names_the_queues_and_the_brokers() -> None:
     routes.register(broker("broker-a", "T", "U"), 2, 0)
     routes.register(broker("broker-a", "T", "U", id=1, address="h:3"), 3, 0)
 
-    assert routes.route("T") == Route(
+    assert routes.route("T") == TopicRoute(
         "T",
         {"broker-a": ALL, "broker-b": ALL},
         (
@@ -281,7 +282,7 @@ def test_a_replica_set_between_two_masters_keeps_the_queues_of_the_last() -> Non
 
     routes.unregister("broker-a", 1, 1)
 
-    assert routes.route("T") == Route(
+    assert routes.route("T") == TopicRoute(
         "T",
         {"broker-a": ALL},
         (BrokerAddresses("c", "broker-a", {2: "h:2"}, (Replica(2, "h:2", Role.FOLLOWER, 7),)),),

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketmq.proto.carrier_http2 import Http2Carrier
-from pocketmq.proto.rpc.http1 import BODY_BYTES_MAX, HEAD_BYTES_MAX, HttpRefused, RequestReader
-from pocketmq.proto.rpc.pages import PAGES_MAX, Page, PageRequest, Shown
+from pocketmq.proto.rpc.http1 import HEAD_BYTES_MAX, HttpRefused, RequestReader
+from pocketmq.proto.rpc.pages import BODY_BYTES_MAX, PAGES_MAX, Page, PageRequest, Shown
 
 POST = b"POST /api/x?a=1&b=%20c HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello"
 GET = b"GET /y HTTP/1.1\r\nHost: h\r\n\r\n"

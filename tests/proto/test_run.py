@@ -40,6 +40,7 @@ def without_few(
     """Return the same by the way of many records."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "FEW_MAX", 0)
+        patch.setattr(run, "_ALIKE_MAX", 0)
         return outcome(data, sizes, topic, queue)
 
 

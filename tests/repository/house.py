@@ -1,6 +1,7 @@
 """The measure of the house: how many files a reader meets, counted in the sources and along the roads of calls.
 
-    make house                    prints the table: each figure, and what house.toml lets it be
+    make house                    prints the table: each figure, and what house.toml lets it be; writes the roads into
+                                  docs/architecture.md and draws docs/house.svg (picture.py), where they changed
 
 Figures of the sources come from their syntax; those of a road are the distinct files of the package whose functions
 ran (`sys.setprofile`) while one warm call went along it, client, broker and store in one process on a virtual clock. A
@@ -14,6 +15,7 @@ import asyncio
 import shutil
 import sys
 import tempfile
+import textwrap
 import threading
 import tomllib
 from collections import Counter, defaultdict
@@ -36,13 +38,18 @@ from pocketmq.store.os_disk import OsDisk
 from ..integration.v2_caller import Caller
 from ..integration.whole_broker import store_config
 from ..served import broker_config, nameserver_config
-from .source_tree import code_files, imported_files, name_of, nodes_of, tree_of
+from . import picture
+from .source_tree import ROOT, code_files, imported_files, name_of, nodes_of, tree_of
 
 LIMITS: Final = Path(__file__).with_name("house.toml")
 #: A file with one importer is a part of it if it has fewer lines.
 SMALL_LINES: Final = 80
 #: What a road is followed for, once it is warm.
 RUNS: Final = 3
+#: Classes that are one idea on two sides, and may have one name.
+TWO_SIDES: Final = {
+    "Run": "messages of one queue that are stored together: the store's records, and the client's futures for them"
+}
 START_MS: Final = 1_700_000_000_000
 TOPIC: Final = "T"
 
@@ -87,7 +94,7 @@ def repeated_class_names() -> dict[str, int]:
         for node in tree_of(path).body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
-    return {name: count for name, count in counts.items() if count > 1}
+    return {name: count for name, count in counts.items() if count > 1 and name not in TWO_SIDES}
 
 
 def small_files_of_one_importer() -> list[Path]:
@@ -178,22 +185,51 @@ def _knots(graph: dict[Path, list[Path]]) -> Iterator[list[Path]]:
 
 
 def hooks() -> list[str]:
-    """Return where a function is put into an attribute of another object: what that does cannot be read there."""
+    """Return where a function is put into an attribute of another object: what that does cannot be read there.
+
+    A name counts as a function if the same file has one of this name, for an attribute `on_…` if any file has.
+    """
+    everywhere = {name for path in code_files() for name in _functions(path)}
     found = []
     for path in code_files():
-        functions = {
-            node.name
-            for node in nodes_of(path)
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        }
-        for node in nodes_of(path):
-            if isinstance(node, ast.Assign) and _is_function(node.value, functions):
-                found += [
-                    f"{name_of(path)}:{node.lineno}"
-                    for target in node.targets
-                    if isinstance(target, ast.Attribute) and not _is_self(target.value)
-                ]
+        for line, target, value in _set_on_others(path):
+            known = everywhere if target.attr.startswith("on_") else _functions(path)
+            if _is_function(value, known):
+                found.append(f"{name_of(path)}:{line}")
     return found
+
+
+def attributes_set_through_others() -> list[str]:
+    """Return where an attribute is set of what is another object's (`a.b.c = …`); what is added to does not count."""
+    return [
+        f"{name_of(path)}:{line}"
+        for path in code_files()
+        for line, target, _ in _set_on_others(path)
+        if isinstance(target.value, ast.Attribute)
+    ]
+
+
+def _set_on_others(path: Path) -> Iterator[tuple[int, ast.Attribute, ast.expr]]:
+    """Yield (line, target, value) where an attribute of another object than `self` is set."""
+    for node in nodes_of(path):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                for one in target.elts if isinstance(target, ast.Tuple) else [target]:
+                    if isinstance(one, ast.Attribute) and not _is_self(one.value):
+                        yield node.lineno, one, node.value
+
+
+@cache
+def _functions(path: Path) -> set[str]:
+    """Return the names of the functions of PATH, but for those of properties."""
+    return {
+        node.name
+        for node in nodes_of(path)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and not any(
+            ast.unparse(one).endswith(("property", ".setter")) for one in node.decorator_list
+        )
+    }
 
 
 def _is_function(value: ast.expr, functions: set[str]) -> bool:
@@ -239,6 +275,7 @@ def of_sources() -> dict[str, float]:
         "import statements, % of code lines": round(share_of_imports(), 1),
         "import cycles of files": len(import_cycles()),
         "functions set as attributes of other objects": len(hooks()),
+        "attributes set through another object": len(attributes_set_through_others()),
         "files that read or write the store's formats": len(files_of_formats()),
         "files of HTTP/2 and gRPC": len(files_of_rpc()),
     }
@@ -251,12 +288,13 @@ class Follower:
     """Notes whose functions run on this thread, and on those that begin while it `covers` them."""
 
     def __init__(self) -> None:
-        self._seen: set[str] | None = None
-        self._runs: list[set[str]] = []
+        #: In the order in which they came.
+        self._seen: dict[str, None] | None = None
+        self._runs: list[dict[str, None]] = []
 
     @contextmanager
     def following(self) -> Iterator[None]:
-        self._seen = set()
+        self._seen = {}
         sys.setprofile(self._note)
         try:
             yield
@@ -275,13 +313,13 @@ class Follower:
 
     def _note(self, frame: FrameType, event: str, _: Any) -> None:
         if event == "call" and self._seen is not None:
-            self._seen.add(frame.f_code.co_filename)
+            self._seen.setdefault(frame.f_code.co_filename)
 
     def files(self) -> list[Path]:
-        """Return the files of the package that all runs had in common."""
+        """Return the files of the package that all runs had in common, in the order of the last."""
         names = {str(path): path for path in code_files()}
-        common = set.intersection(*self._runs)
-        return sorted(path for name, path in names.items() if name in common)
+        common = set.intersection(*map(set, self._runs))
+        return [names[name] for name in self._runs[-1] if name in common and name in names]
 
 
 async def _road(
@@ -389,6 +427,62 @@ def of_roads() -> dict[str, float]:
     return {f"files on the road of {name}": len(files) for name, files in files_of_roads().items()}
 
 
+# ---------------------------------------------------------------- the roads, in words
+
+ARCHITECTURE: Final = ROOT / "docs" / "architecture.md"
+
+
+def block_of(road: str, text: str) -> str:
+    """Return what TEXT tells of ROAD between its marks."""
+    begin, end = _marks(road)
+    return text.split(begin)[1].split(end)[0]
+
+
+def _marks(road: str) -> tuple[str, str]:
+    return f"<!-- road: {road} -->\n", f"<!-- end of {road} -->\n"
+
+
+def told_files(block: str) -> list[Path]:
+    """Return the files that a block names: a folder, and what is passed in it."""
+    found = []
+    for line in block.splitlines():
+        folder, *names = line.replace(",", " ").split()
+        if folder.endswith("/"):
+            found += [ROOT / folder / f"{name}.py" for name in names]
+    return found
+
+
+def telling(files: list[Path]) -> str:
+    """Return the block that names FILES by folder, folders and files in the order of the road."""
+    folders: dict[str, list[str]] = defaultdict(list)
+    for path in files:
+        folders[f"{name_of(path.parent)}/"].append(path.stem)
+    width = max(map(len, folders)) + 1
+    lines = ["```"]
+    for folder, names in folders.items():
+        lines += textwrap.wrap(
+            ", ".join(names),
+            width=118,
+            initial_indent=folder.ljust(width),
+            subsequent_indent=folder.ljust(width),
+            break_on_hyphens=False,
+        )
+    return "\n".join([*lines, "```", ""])
+
+
+def write_down() -> None:
+    """Write the roads into the architecture, and draw the picture; what is so already is left."""
+    text = before = ARCHITECTURE.read_text(encoding="utf-8")
+    for road, files in files_of_roads().items():
+        if set(told_files(block_of(road, text))) != set(files):
+            begin, end = _marks(road)
+            head, rest = text.split(begin)
+            text = f"{head}{begin}{telling(files)}{end}{rest.split(end)[1]}"
+    if text != before:
+        ARCHITECTURE.write_text(text, encoding="utf-8")
+    picture.PICTURE.write_text(picture.drawn(), encoding="utf-8")
+
+
 # ---------------------------------------------------------------- the table
 
 
@@ -398,13 +492,14 @@ def limits() -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the table; write the roads and the picture."""
     allowed = limits()
     rows = [
         f"{figure:>8,}  {allowed[name]:>8,}  {name}"
         for name, figure in (of_sources() | of_roads()).items()
     ]
     print("\n".join(["   today   at most", *rows]))  # noqa: T201
+    write_down()
 
 
 if __name__ == "__main__":

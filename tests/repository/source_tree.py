@@ -59,9 +59,16 @@ def nodes_of(path: Path) -> list[ast.AST]:
 @cache
 def imported_modules(path: Path) -> list[tuple[int, str]]:
     """Return (line, absolute module) of every import in PATH that runs; not those for type checkers only."""
+    idle: set[ast.AST] = set()
     found: list[tuple[int, str]] = []
-    for node in _running(tree_of(path)):
-        if isinstance(node, ast.Import):
+    for node in nodes_of(
+        path
+    ):  # from the root to the leaves: what is idle is known before what stands in it
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            idle.update(ast.walk(node))
+        elif node in idle:
+            continue
+        elif isinstance(node, ast.Import):
             found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             found.append((node.lineno, node.module))
@@ -82,14 +89,6 @@ def imported_files(path: Path) -> list[Path]:
                         found[file] = None
                         break
     return list(found)
-
-
-def _running(node: ast.AST) -> Iterator[ast.AST]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
-            continue
-        yield child
-        yield from _running(child)
 
 
 def forget_trees() -> None:

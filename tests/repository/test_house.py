@@ -16,7 +16,7 @@ from pocketmq.broker import broker
 from pocketmq.proto import errors
 from pocketmq.store import disk
 
-from . import house
+from . import house, picture
 from .source_tree import (
     ROOT,
     code_files,
@@ -292,6 +292,46 @@ def test_the_architecture_tells_the_roads_of_official_clients_as_they_are(name: 
     named = [path for block in (common, told) for path in paths_named(_firsts(block))]
     assert len(named) >= 9
     assert [name_of(path) for path in named if path not in passed] == []
+
+
+#: What falls due in every run of one process may do so in none of another's.
+UNTOLD = 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Producer.send",
+        "SendMessage",
+        "ReceiveMessage",
+        "AckMessage",
+        "opening a store after a kill",
+    ],
+)
+def test_the_roads_are_told_as_they_are(name: str) -> None:
+    told = house.told_files(house.block_of(name, ARCHITECTURE.read_text(encoding="utf-8")))
+    passed = house.files_of_roads()[name]
+
+    assert len(told) > 10
+    assert [name_of(path) for path in told if path not in passed][UNTOLD:] == [], "make house"
+    assert [name_of(path) for path in passed if path not in told][UNTOLD:] == [], "make house"
+
+
+def test_a_road_is_told_by_folder_in_its_order() -> None:
+    files = [ROOT / "store/disk.py", ROOT / "broker/pop/table.py", ROOT / "store/reader.py"]
+
+    assert house.telling(files) == "```\nstore/      disk, reader\nbroker/pop/ table\n```\n"
+    assert house.told_files(house.telling(files)) == [files[0], files[2], files[1]]
+
+
+def test_the_picture_shows_the_packages_there_are_and_their_imports() -> None:
+    shown = picture.PICTURE.read_text(encoding="utf-8")
+    arrows = set(re.findall(r'data-from="(\w+)" data-to="(\w+)"', shown))
+
+    assert arrows == set(picture.arrows()), "make house"
+    for package, folders in picture.rooms().items():
+        assert f">{package}/" in shown, "make house"
+        assert [name for name in folders if name and f">{name}/" not in shown] == [], "make house"
 
 
 def _firsts(block: str) -> str:

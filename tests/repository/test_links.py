@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from .source_tree import ROOT, code_files, name_of
+from .source_tree import ROOT, code_files, name_of, nodes_of
 
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,}).*?^ {0,3}\1`*~*[ ]*$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"(`+).+?\1")
@@ -141,6 +142,40 @@ def test_a_file_that_is_not_there_is_found() -> None:
     ]
     with pytest.raises(AssertionError, match="there is no broker/nowhere"):
         paths_named("broker/nowhere ─► pop/table")
+
+
+#: A function or class, with its class in front or without: `GroupCommit.fail`.
+_FUNCTION = re.compile(r"`([A-Za-z_]+(?:\.[a-z_]+)?)`")
+_FILE = re.compile(r"`([a-z_0-9/]+\.py)`")
+_CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+
+
+def test_the_ten_questions_lead_to_files_and_functions_that_are_there() -> None:
+    text = _CONTRIBUTING.read_text(encoding="utf-8")
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text.split("## Find your way")[1].split("\n## ")[0].splitlines()
+        if line.startswith("| ") and "?" in line
+    ]
+
+    assert len(rows) == 10
+    for question, read, answer in rows:
+        files = dict.fromkeys(_FILE.findall(f"{read} {answer}"))
+        assert 0 < len(files) <= 3, question
+        defined = {name for file in files for name in names_defined(ROOT / file)}
+        named = _FUNCTION.findall(_FILE.sub("", answer))
+        assert [name for name in named if name not in defined] == [], question
+
+
+def names_defined(path: Path) -> Iterator[str]:
+    """Yield the functions and classes of PATH, methods with their class in front and without."""
+    for node in nodes_of(path):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        if isinstance(node, ast.ClassDef):
+            for part in node.body:
+                if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
+                    yield f"{node.name}.{part.name}"
 
 
 #: Page, and what a sentence sends people there for.

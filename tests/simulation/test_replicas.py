@@ -114,6 +114,8 @@ def test_no_walk_of_three_replicas_loses_what_was_acknowledged(min_in_sync: int)
     assert sum(roam(seed, 3, 80, min_in_sync) for seed in range(300)) > 300
 
 
+#: The walks of these that lose something are rare: they are looked for from here on.
+RARE_LOSSES = {"enters below the start": 600, "follows an older epoch": 250}
 #: What takes a third replica, or a fourth.
 THREE = {"follows an older epoch", "enters below the start", "believes acks of any epoch"}
 
@@ -125,9 +127,10 @@ def test_the_model_finds_out_what_breaks_a_rule(variant: str) -> None:
     replicas = 4 if "below the start" in variant else 3
 
     steps = 250 if "any epoch" in variant else 80
+    first = RARE_LOSSES.get(variant, 0)
 
     with pytest.raises(Lost):
-        all(roam(seed, replicas, steps, least, variant) >= 0 for seed in range(1_000))
+        all(roam(seed, replicas, steps, least, variant) >= 0 for seed in range(first, 1_000))
 
 
 @pytest.mark.parametrize("variant", sorted({*VARIANTS[1:]} - THREE))

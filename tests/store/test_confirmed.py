@@ -26,6 +26,7 @@ def log_offsets(store: MessageStore) -> list[int]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_seen_ends_at_the_confirm_offset(seed: int, tmp_path: Path) -> None:
     rng, clock = random.Random(seed), Hand()

@@ -105,12 +105,10 @@ def test_who_comes_after_the_sync_is_told_at_once(
     assert commit.flushed_offset == 10
 
 
-def test_a_failed_sync_fails_everybody_now_and_later(
-    log: Log, commit: GroupCommit, flusher: HeldFlusher
-) -> None:
+def test_a_failed_sync_fails_everybody_now_and_later(log: Log, flusher: HeldFlusher) -> None:
     failure = DiskFailure("gone")
     told: list[StoreError] = []
-    commit.on_failed = told.append
+    commit = GroupCommit(log.collect, flusher, on_failed=told.append)
     seen, waiter = results()
     log.end = 20
     commit.wait_for(10, waiter)
@@ -125,11 +123,9 @@ def test_a_failed_sync_fails_everybody_now_and_later(
     assert flusher.jobs == []
 
 
-def test_each_new_flushed_offset_is_reported(
-    log: Log, commit: GroupCommit, flusher: HeldFlusher
-) -> None:
+def test_each_new_flushed_offset_is_reported(log: Log, flusher: HeldFlusher) -> None:
     offsets: list[int] = []
-    commit.on_flushed.append(offsets.append)
+    commit = GroupCommit(log.collect, flusher, on_flushed=[offsets.append])
 
     for end in (10, 10, 25):
         log.end = end

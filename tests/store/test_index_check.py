@@ -48,6 +48,7 @@ def test_what_a_store_wrote_is_sound(sound: tuple[bytes, list[int]], tmp_path: P
     check(*sound, tmp_path)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(data=st.data())
 def test_a_changed_byte_of_a_slot_or_of_an_entry_is_found(

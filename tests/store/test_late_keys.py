@@ -140,6 +140,7 @@ def test_who_looks_for_a_key_has_the_index_completed(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.slow
 def test_a_kill_with_keys_that_wait_loses_none(tmp_path: Path) -> None:
     clock = Hand()
     store, turns = started(tmp_path / "store", now_ms=clock)

@@ -474,7 +474,7 @@ def test_what_the_log_took_is_stored_though_its_queue_is_full_and_nothing_passes
 
 def test_what_is_late_is_entered_by_a_tick_and_told(store: MessageStore, disk: FaultyDisk) -> None:
     told: list[tuple[str, int]] = []
-    store.on_caught_up(told.extend)
+    store.events.caught_up.append(told.extend)
     store.append(make_run("T", 0, [b"before"]))
     runs = [make_run("T", 0, BODIES[:3]), make_run("U", 3, BODIES[:2])]
     disk.run_full("consumequeue")
@@ -567,7 +567,7 @@ def test_a_failed_sync_fails_all_who_wait_and_all_writing(tmp_path: Path, disk: 
 def test_who_asks_for_the_device_is_told(store: MessageStore) -> None:
     seen: list[object] = []
     offsets: list[int] = []
-    store.on_flushed(offsets.append)
+    store.events.flushed.append(offsets.append)
     end = store.append(make_run("T", 0, BODIES)).end_offset
 
     store.request_sync(end, seen.append)
@@ -578,9 +578,11 @@ def test_who_asks_for_the_device_is_told(store: MessageStore) -> None:
 
 
 def test_the_threads_flush_and_end(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
     calls: queue.SimpleQueue[object] = queue.SimpleQueue()
     store = open_store(tmp_path)
     store.start(calls.put)
+    assert set(threading.enumerate()) - before
     end = store.append(make_run("T", 0, BODIES)).end_offset
     seen: list[object] = []
 
@@ -591,7 +593,7 @@ def test_the_threads_flush_and_end(tmp_path: Path) -> None:
 
     assert seen == [None]
     store.close()
-    assert not [one for one in threading.enumerate() if one.name.startswith("pocketmq-flush")]
+    assert set(threading.enumerate()) <= before
 
 
 def test_no_room_for_notes_neither_fails_a_store_nor_a_clean_stop(

@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from pocketmq.tools.log_lines import KeyValueFormatter, configure_logging
+from pocketmq.tools.log_lines import KeyValueFormatter, LogConfig, configure_logging
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_a_traceback_follows_below() -> None:
 def test_log_lines_go_to_standard_error(
     root_logger: logging.Logger, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    configure_logging("INFO")
+    configure_logging(LogConfig(level="info"))
 
     logging.getLogger("pocketmq.x").info("it happened", extra={"count": 2})
     logging.getLogger("pocketmq.x").debug("not told")

@@ -18,7 +18,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         begun.append("running")
 
     monkeypatch.setattr(serve._Servers, "run", run)
-    monkeypatch.setattr(serve, "configure_logging", lambda level: None)
+    monkeypatch.setattr(serve, "configure_logging", lambda *_: None)
     monkeypatch.setattr(serve, "keep_freed_memory", lambda: None)
     return begun
 

@@ -1,18 +1,21 @@
-"""Apache RocketMQ's own master and slave, from given jars, and single sends to them: what `bench replicas` runs beside.
+"""Apache RocketMQ's own servers, from given jars: what `bench ordinary` and `bench replicas` run beside.
 
-A name server, a SYNC_MASTER with `inSyncReplicas=2` and its SLAVE, each a Java process on loopback with a heap of a
-gibibyte: a send is answered once the slave has it in memory too; with SYNC_FLUSH the master's device has it besides.
-Messages are sent by our own remoting client, over one connection and one by one, as Apache's own producers do: so
-the client takes a part of each figure. Nothing is elected here: that would need a controller.
+`apache_alone` is a name server and a broker with its proxy, as Apache's quick start has them.
+
+`apache_pair` is a name server, a SYNC_MASTER with `inSyncReplicas=2` and its SLAVE, each a Java process on loopback
+with a heap of a gibibyte: a send is answered once the slave has it in memory too; with SYNC_FLUSH the master's device
+has it besides. Messages are sent by our own remoting client, over one connection and one by one, as Apache's own
+producers do: so the client takes a part of each figure. Nothing is elected here: that would need a controller.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -34,10 +37,14 @@ _JVM: Final = (
 )
 _NAME_SERVER: Final = "org.apache.rocketmq.namesrv.NamesrvStartup"
 _BROKER: Final = "org.apache.rocketmq.broker.BrokerStartup"
+_PROXY: Final = "org.apache.rocketmq.proxy.ProxyStartup"
 _BROKER_JAR: Final = "rocketmq-broker-"
 _SEND: Final = 310
 _CREATE_TOPIC: Final = 17
-_START_S: Final = 60.0
+_CREATE_GROUP: Final = 200
+#: Whom official consumers are of.
+READERS: Final = "bench-readers"
+_START_S: Final = 180.0
 _LOOK_S: Final = 0.1
 _ANSWER_MAX: Final = 1 << 20
 #: Code that the just-in-time compiler has not seen is slow.
@@ -73,7 +80,7 @@ def apache_pair(home: Path, folder: Path, flush: str) -> Iterator[str]:
     jars = apache_jars(home)
     nameserver, master, slave = _ports(3)
     servers = [
-        _JavaServer(jars, folder / "nameserver", _NAME_SERVER, {"listenPort": str(nameserver)})
+        JavaServer(jars, folder / "nameserver", _NAME_SERVER, {"listenPort": str(nameserver)})
     ]
     for name, port, role in (("master", master, "SYNC_MASTER"), ("slave", slave, "SLAVE")):
         settings = {
@@ -91,7 +98,7 @@ def apache_pair(home: Path, folder: Path, flush: str) -> Iterator[str]:
             "storePathRootDir": str(folder / name / "store"),
             "storePathCommitLog": str(folder / name / "store" / "commitlog"),
         }
-        servers.append(_JavaServer(jars, folder / name, _BROKER, settings))
+        servers.append(JavaServer(jars, folder / name, _BROKER, settings))
     try:
         for server in servers:
             server.start()
@@ -103,15 +110,66 @@ def apache_pair(home: Path, folder: Path, flush: str) -> Iterator[str]:
             server.kill()
 
 
-class _JavaServer:
-    """One Java process, `MAIN -c FILE` with SETTINGS, whose files lie in FOLDER."""
+@contextmanager
+def apache_alone(home: Path, folder: Path, topics: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Addresses of a name server and a broker's proxy, from the jars in HOME, below FOLDER; with TOPICS and READERS."""
+    jars = apache_jars(home)
+    nameserver, port, proxy = _ports(3)
+    names = f"{LOOPBACK}:{nameserver}"
+    settings = {
+        "brokerClusterName": "DefaultCluster",
+        "brokerName": "apache",
+        "brokerId": "0",
+        "brokerIP1": LOOPBACK,
+        "listenPort": str(port),
+        "namesrvAddr": names,
+        "waitTimeMillsInSendQueue": "30000",  # A busy machine is no reason to refuse a send.
+        "osPageCacheBusyTimeOutMills": "30000",
+        "storePathRootDir": str(folder / "broker" / "store"),
+        "storePathCommitLog": str(folder / "broker" / "store" / "commitlog"),
+    }
+    told = {
+        "rocketMQClusterName": "DefaultCluster",
+        "grpcServerPort": proxy,
+        "remotingListenPort": proxy + 1,
+        "namesrvAddr": names,
+        "useEndpointPortFromRequest": True,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "proxy.json"
+    file.write_text(json.dumps(told), encoding="utf-8")
+    words = ["-pm", "local", "-n", names, "-pc", str(file), "-bc"]
+    servers = [
+        JavaServer(jars, folder / "nameserver", _NAME_SERVER, {"listenPort": str(nameserver)}),
+        JavaServer(jars, folder / "broker", _PROXY, settings, words),
+    ]
+    try:
+        for server in servers:
+            server.start()
+        asyncio.run(_with_topics(f"{LOOPBACK}:{port}", topics, [READERS]))
+        yield names, f"{LOOPBACK}:{proxy}"
+    finally:
+        for server in reversed(servers):
+            server.kill()
 
-    def __init__(self, jars: str, folder: Path, main: str, settings: dict[str, str]) -> None:
+
+class JavaServer:
+    """One Java process, `MAIN -c FILE` with SETTINGS, whose files lie in FOLDER; WORDS: instead of -c."""
+
+    def __init__(
+        self,
+        jars: str,
+        folder: Path,
+        main: str,
+        settings: dict[str, str],
+        words: Sequence[str] = ("-c",),
+    ) -> None:
         self._java = find_java(os.environ, who="Apache RocketMQ").home / "bin" / "java"
         self._jars = jars
         self._folder = folder
         self._main = main
         self._settings = settings
+        self._words = words
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -123,7 +181,16 @@ class _JavaServer:
         own = (f"-Duser.home={self._folder}", f"-Drocketmq.home.dir={self._folder}")
         with log.open("wb") as said:
             self._process = subprocess.Popen(
-                [str(self._java), *_JVM, *own, "-cp", self._jars, self._main, "-c", str(file)],
+                [
+                    str(self._java),
+                    *_JVM,
+                    *own,
+                    "-cp",
+                    self._jars,
+                    self._main,
+                    *self._words,
+                    str(file),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=subprocess.STDOUT,
@@ -152,14 +219,23 @@ def _ports(count: int) -> list[int]:
     return found
 
 
+async def _with_topics(address: str, topics: Sequence[str], groups: Sequence[str] = ()) -> None:
+    """Make TOPICS and GROUPS: Apache's proxy lets no official consumer in whose group is not there."""
+    numbers = {"readQueueNums": str(QUEUES), "writeQueueNums": str(QUEUES)}
+    same = {"defaultTopic": "TBW102", "perm": "6", "topicSysFlag": "0", "order": "false"}
+    async with await RemotingClient.connect(address) as client:
+        for topic in topics:
+            told = {"topic": topic, "topicFilterType": "SINGLE_TAG"}
+            await client.call(_CREATE_TOPIC, same | numbers | told)
+        for group in groups:
+            await client.call(_CREATE_GROUP, body=json.dumps({"groupName": group}).encode())
+
+
 async def _ready(address: str) -> None:
     """Make the topic, and wait until the slave has what is sent."""
-    numbers = {"readQueueNums": str(QUEUES), "writeQueueNums": str(QUEUES)}
-    topic = {"topic": TOPIC, "defaultTopic": "TBW102", "perm": "6", "topicSysFlag": "0"}
-    topic |= {"topicFilterType": "SINGLE_TAG", "order": "false"}
+    await _with_topics(address, [TOPIC])
     end = time.perf_counter() + _START_S
     async with await RemotingClient.connect(address) as client:
-        await client.call(_CREATE_TOPIC, topic | numbers)
         while True:
             with suppress(
                 PocketMQError

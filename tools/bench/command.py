@@ -23,6 +23,7 @@ BENCHES: Final = {
     "produce": "Our client to our broker on loopback, 128 B, acknowledged in memory.",
     "send": "Single messages through the full producer, 128 B and 1 KiB; one after the other.",
     "ordinary": "Shapes of ordinary programs: 64 in flight, lists of 100, one at a time, listeners.",
+    "growth": "Sends by 100 connections, to 100,000 queues, of 1 MiB; a store ten times the page cache.",
     "send-many": "Lists of bodies, encoded by the column, 128 B, acknowledged in memory.",
     "sync": "The same as produce, acknowledged on the device, 64 sends in flight.",
     "consume": "A cold queue to decoded messages, 128 B.",
@@ -82,7 +83,7 @@ BENCHES: Final = {
 @click.option(
     "--apache",
     type=click.Path(exists=True, file_okay=False),
-    help="With `replicas`: the folder of Apache RocketMQ's jars, whose master and slave run beside.",
+    help="With `ordinary` and `replicas`: the folder of Apache RocketMQ's jars, whose broker (and slave) runs beside.",
 )
 @json_option("an object a line")
 def bench(

@@ -6,11 +6,12 @@
     delayed              64 in flight, as above, due in two hours
     push, all read       a listener that reads what one of Java's has decoded: body, keys, tag, properties, id, offset
                          and time
-    push, body read      a listener that reads the body
+    push, body read      a listener that reads the body; listeners are timed from the first message to the last
 
 Each shape runs for as long before it is measured, for code that runs first and connections that grow. Client and server
 share the machine, so that the figure that holds on a busy one is processor time a message, of both; beside it stands
-what a bare loopback echo of the same bytes costs in the same run (loopback.py), a message.
+what a bare loopback echo of the same bytes costs in the same run (loopback.py), a message. With --apache the same
+shapes run on Apache's broker by its Java client behind that, and the official client of 5.x on both (apache_load.py).
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
 from ...client import Message, Producer, PushConsumer
 from ..server_process import ServerProcess
+from .apache_load import ShapeRun, check_load, classic_load, official_load
+from .apache_pair import apache_alone, apache_version
 from .loopback import echo
 from .measure import MIB, BenchConditions, Figure, own_cpu_seconds, percentiles_ms, rounds
 from .servers import TOPIC, record_bytes, server_with_topic
@@ -40,7 +44,17 @@ _REPLY_BYTES: Final = 40
 #: Messages a second that a listener is expected to take, of which its topic is filled.
 _PUSHED: Final = 30_000
 _TIMEOUT_S: Final = 600.0
+_OFFICIAL_TOPIC: Final = "bench-official"
 _ECHO_S: Final = 0.5
+
+
+@dataclass(frozen=True)
+class _Ran:
+    """How many messages a shape was, how long each call took that was waited for, and all; 0: what its caller saw."""
+
+    count: int
+    latencies: Sequence[float] = ()
+    took_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +62,7 @@ class _Shape:
     """One way to send, or to listen, and the echo beside it."""
 
     name: str
-    #: Runs it; returns how many messages, and the latencies of what was waited for.
-    run: Callable[[float], tuple[int, Sequence[float]]]
+    run: Callable[[float], _Ran]
     #: Of the echo: messages, bytes there and back, and how many at once.
     messages: int = 1
     request_bytes: int = _RECORD_BYTES
@@ -60,6 +73,9 @@ class _Shape:
 def ordinary(conditions: BenchConditions) -> Figure:
     """Measure all shapes, one after the other."""
     seconds = conditions.seconds
+    apache = Path(conditions.apache) if conditions.apache else None
+    if apache is not None:
+        check_load(apache)
     figure = Figure(
         name="ordinary",
         what=f"{BODY_BYTES} B, shapes of ordinary programs, each {seconds:g} s after {seconds:g} s of warm-up",
@@ -76,6 +92,8 @@ def ordinary(conditions: BenchConditions) -> Figure:
         _fill(server.nameserver, count)
         for shape in _listening(server.nameserver, count):
             _measure(figure, shape, server, seconds)
+    if apache is not None:
+        _beside_apache(figure, apache, conditions)
     figure.messages_per_second = figure.facts["in_flight_per_second"]
     figure.p50_ms = figure.facts["one_at_a_time_p50_ms"]
     figure.p99_ms = figure.facts["one_at_a_time_p99_ms"]
@@ -87,8 +105,9 @@ def _measure(figure: Figure, shape: _Shape, server: ServerProcess, seconds: floa
     shape.run(seconds)
     client_s, server_s = own_cpu_seconds(), server.cpu_seconds()
     began = time.perf_counter()
-    count, latencies = shape.run(seconds)
-    took = time.perf_counter() - began
+    ran = shape.run(seconds)
+    took = ran.took_s or time.perf_counter() - began
+    count, latencies = ran.count, ran.latencies
     client_us = (own_cpu_seconds() - client_s) / count * 1e6
     server_us = (server.cpu_seconds() - server_s) / count * 1e6
     beside = echo(
@@ -102,7 +121,7 @@ def _measure(figure: Figure, shape: _Shape, server: ServerProcess, seconds: floa
         f"{shape.name}: {count / took:,.0f}/s; µs a message: client {client_us:.1f}, server {server_us:.1f},"
         f" echo {echo_us:.2f}"
     )
-    name = shape.name.replace(" ", "_").replace(",", "")
+    name = _key(shape.name)
     figure.facts |= {
         f"{name}_per_second": count / took,
         f"{name}_client_us": client_us,
@@ -117,6 +136,54 @@ def _measure(figure: Figure, shape: _Shape, server: ServerProcess, seconds: floa
         )
         figure.facts |= {f"{name}_p50_ms": p50_ms, f"{name}_p99_ms": p99_ms}
     figure.notes.append(note)
+
+
+def _key(name: str) -> str:
+    """Return the NAME of a shape as facts have it."""
+    return name.replace(" ", "_").replace(",", "")
+
+
+# --- beside Apache
+
+
+def _beside_apache(figure: Figure, home: Path, conditions: BenchConditions) -> None:
+    """Run the shapes on Apache's broker from the jars in HOME, and the official client on both; note the ratios."""
+    seconds = conditions.seconds
+    count = round(_PUSHED * seconds)
+    with server_with_topic(conditions.folder / "official") as server:
+        ours = official_load(home, str(server.ready["broker"]), TOPIC, seconds)
+    topics = (TOPIC, f"{TOPIC}-read", _OFFICIAL_TOPIC)
+    with apache_alone(home, conditions.folder / "apache", topics) as (nameserver, proxy):
+        classic = classic_load(home, nameserver, TOPIC, seconds, count)
+        official = official_load(home, proxy, _OFFICIAL_TOPIC, seconds)
+    figure.notes.append(
+        f"Apache RocketMQ {apache_version(home)} with its Java clients, each shape {seconds:g} s after"
+        f" {seconds:g} s of warm-up as well, and how many times as much is ours:"
+    )
+    for theirs in classic:
+        key = _key(theirs.name)
+        found = figure.facts
+        own = ShapeRun(
+            theirs.name,
+            found[f"{key}_per_second"],
+            *(found.get(f"{key}_{part}_ms") for part in ("p50", "p99")),
+        )
+        _compare(figure, own, theirs)
+    for own, theirs in zip(ours, official, strict=True):
+        figure.facts[f"{_key(own.name)}_per_second"] = own.per_second
+        _compare(figure, own, theirs)
+
+
+def _compare(figure: Figure, own: ShapeRun, theirs: ShapeRun) -> None:
+    """Note what OWN and THEIRS, the same shape, gave."""
+    figure.beside[f"apache_{_key(theirs.name)}_per_second"] = theirs.per_second
+    text = f"{theirs.name}: {own.text()}, Apache {theirs.text()}: {own.per_second / theirs.per_second:.2f}"
+    for part in ("p50_ms", "p99_ms"):
+        mine, other = getattr(own, part), getattr(theirs, part)
+        if other is not None:
+            figure.beside[f"apache_{_key(theirs.name)}_{part}"] = other
+            text += f", {part[:3]} {other / mine:.2f}" if mine else ""
+    figure.notes.append(text)
 
 
 # --- sending
@@ -146,7 +213,7 @@ def _send_values(producer: Producer) -> None:
     producer.send_many(TOPIC, [_BODY] * LIST)
 
 
-def _in_flight(producer: Producer, seconds: float, **parts: Any) -> tuple[int, Sequence[float]]:
+def _in_flight(producer: Producer, seconds: float, **parts: Any) -> _Ran:
     """Send messages with PARTS for SECONDS, IN_FLIGHT at once."""
     room = threading.Semaphore(IN_FLIGHT)
     failures: list[BaseException] = []
@@ -166,10 +233,10 @@ def _in_flight(producer: Producer, seconds: float, **parts: Any) -> tuple[int, S
         room.acquire()
     if failures:
         raise failures[0]
-    return count, ()
+    return _Ran(count)
 
 
-def _lists(send: Callable[[], object], threads: int, seconds: float) -> tuple[int, Sequence[float]]:
+def _lists(send: Callable[[], object], threads: int, seconds: float) -> _Ran:
     """SEND lists for SECONDS from each of THREADS; latencies are those of a list."""
     latencies: list[float] = []
     sending = [
@@ -180,12 +247,12 @@ def _lists(send: Callable[[], object], threads: int, seconds: float) -> tuple[in
         thread.start()
     for thread in sending:
         thread.join()
-    return len(latencies) * LIST, latencies
+    return _Ran(len(latencies) * LIST, latencies)
 
 
-def _one_at_a_time(producer: Producer, seconds: float) -> tuple[int, Sequence[float]]:
+def _one_at_a_time(producer: Producer, seconds: float) -> _Ran:
     latencies = rounds(lambda: producer.send(Message(TOPIC, _BODY)), seconds=seconds)
-    return len(latencies), latencies
+    return _Ran(len(latencies), latencies)
 
 
 # --- listening
@@ -214,21 +281,24 @@ def _listening(nameserver: str, count: int) -> Iterator[_Shape]:
         )
 
 
-def _listen(
-    nameserver: str, count: int, read: Callable[[Any], object], _: float
-) -> tuple[int, Sequence[float]]:
+def _listen(nameserver: str, count: int, read: Callable[[Any], object], _: float) -> _Ran:
     """Have a push consumer of a new group READ the COUNT messages of the topic."""
     done = threading.Event()
     numbers = itertools.count(1)  # Listeners are called on several threads.
+    instants: list[float] = []
 
     def listener(message: Any) -> None:
+        number = next(numbers)
+        if number == 1:
+            instants.append(time.perf_counter())
         read(message)
-        if next(numbers) == count:
+        if number == count:
+            instants.append(time.perf_counter())
             done.set()
 
     with PushConsumer(f"bench-{uuid4().hex}", TOPIC, listener, nameserver, start="earliest"):
         assert done.wait(_TIMEOUT_S), f"not all of {count} messages came"
-    return count, ()
+    return _Ran(count, took_s=instants[-1] - instants[0])
 
 
 def _read_all(message: Any) -> None:

@@ -59,6 +59,8 @@ _SETTLE_S: Final = 30.0
 _CATCH_UP_S: Final = 600.0
 _WARM_S: Final = 1.0
 _LOOK_S: Final = 0.02
+#: Each question is some milliseconds of the follower's processor.
+_ASK_CATCH_UP_S: Final = 0.2
 _ASK_S: Final = 1.0
 #: The default `--seconds`, with which `KILLS` are made.
 _USUAL_SECONDS: Final = 3.0
@@ -74,13 +76,18 @@ Need = Literal["synced", "written"]
 Seen = TypeVar("Seen")
 
 
-def _wait_for(look: Callable[[], Seen | None], what: str, at_most_s: float = _SETTLE_S) -> Seen:
-    """Return what LOOK returns once that is something; raise, with WHAT was waited for, after AT_MOST_S."""
+def _wait_for(
+    look: Callable[[], Seen | None],
+    what: str,
+    at_most_s: float = _SETTLE_S,
+    every_s: float = _LOOK_S,
+) -> Seen:
+    """Return what LOOK, EVERY_S, returns once that is something; raise, with WHAT was waited for, after AT_MOST_S."""
     end = time.perf_counter() + at_most_s
     while (seen := look()) is None:
         if time.perf_counter() >= end:
             raise PocketMQError(f"waited {at_most_s:.0f} s in vain for {what}")
-        time.sleep(_LOOK_S)
+        time.sleep(every_s)
     return seen
 
 
@@ -531,6 +538,7 @@ def _catch_up(replica_set: BenchSet) -> dict[str, float]:
         lambda: now if (now := _end_of(replica_set, follower)) >= end else None,
         f"log offset {end} on an empty follower",
         _CATCH_UP_S,
+        _ASK_CATCH_UP_S,
     )
     took, after = time.perf_counter() - began, replica_set.cpu_seconds()
     cpu_ms = {one: (after[one] - before[one]) * 1000 for one in (master, follower)}

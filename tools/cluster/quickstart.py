@@ -16,7 +16,6 @@ import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +24,7 @@ import click
 from ...broker.replication.registry import Cell
 from ...proto.errors import CellChanged, ConfigError
 from ..options import READY
-from ..server_process import ServerProcess
+from ..server_process import STOP_S, ServerProcess, ServerProcesses
 from ..settings import default_store_path
 from ..zookeeper_server import LOOPBACK, Ports, ZooKeeperServer, find_jars, free_ports, is_free
 from .sets import ReplicaSets, opened
@@ -109,7 +108,7 @@ class _Quickstart:
         if jars:
             ports = [Ports(self._places.zookeeper)]
             self._own = ZooKeeperServer(jars, folder / "zookeeper", ports)
-        self._processes: list[ServerProcess] = []
+        self._processes = ServerProcesses()
 
     async def run(self) -> None:
         """Start everything, say where it is, and end it when a signal comes."""
@@ -179,22 +178,14 @@ class _Quickstart:
     async def _process(
         self, verb: str, words: list[str], store: Path | None, log: Path
     ) -> ServerProcess:
-        """Start a server; one that is about to serve when this is cancelled is stopped, too."""
-        started = asyncio.ensure_future(
-            asyncio.to_thread(partial(ServerProcess, store, *words, verb=verb, log=log))
+        """Start a server."""
+        return await self._processes.start(
+            ServerProcess(store, *words, verb=verb, log=log, waits=False)
         )
-        try:
-            process = await asyncio.shield(started)
-        except asyncio.CancelledError:
-            self._processes.append(await started)
-            raise
-        self._processes.append(process)
-        return process
 
     async def _stop(self) -> None:
         """Stop all at once: no replica is elected only to be stopped next."""
-        stops = (asyncio.to_thread(process.stop) for process in self._processes)
-        await asyncio.gather(*stops, return_exceptions=True)
+        await self._processes.stop(STOP_S)
         if self._own is not None:
             self._own.kill()
 
@@ -241,12 +232,15 @@ class _Quickstart:
         self, processes: Mapping[str, ServerProcess], stopped: asyncio.Task[bool]
     ) -> None:
         """Say which process has ended, and what starts it again, until STOPPED."""
-        running = dict(processes)
-        while not stopped.done():
-            await asyncio.wait((stopped,), timeout=_LOOK_S)
-            for command in [one for one, process in running.items() if not process.is_running]:
-                del running[command]
-                click.echo(f"A replica has ended. Start it again: {command}", err=True)
+
+        async def watch(command: str, process: ServerProcess) -> None:
+            await self._processes.ended(process)
+            click.echo(f"A replica has ended. Start it again: {command}", err=True)
+
+        watching = [asyncio.create_task(watch(*one)) for one in processes.items()]
+        await stopped
+        for task in watching:
+            task.cancel()
 
 
 def _places(folder: Path, count: int) -> _Places:

@@ -10,13 +10,14 @@ from typing import Any, Final
 
 from ...client import OffsetTarget
 from ...proto.duration import parse_duration
-from ...proto.errors import InvalidArgument
+from ...proto.errors import InvalidArgument, NotAuthorized
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.rpc.pages import PageRequest
 from ..group import move_document
 from ..topic import topic_document
 from .api import READS, Api, ApiRoute, Document, number
+from .waiting import WAITING
 
 _SEND: Final = "/apache.rocketmq.v2.MessagingService/SendMessage"
 _TIMEOUT_MS: Final = 10_000
@@ -134,6 +135,8 @@ async def send(api: Api, asked: PageRequest, topic: str) -> Document:
         {"x-mq-client-id": "console"},
     )
     status = reply.entries[0].status if reply.entries else reply.status
+    if status.code == v2.UNAUTHORIZED:
+        raise NotAuthorized(status.message)
     if status.code != v2.OK:
         raise InvalidArgument(f"{v2.Code.Name(status.code)}: {status.message}", field="message")
     entry = reply.entries[0]
@@ -244,4 +247,4 @@ ACTIONS: Final = (
     ApiRoute("POST", "/api/clock/advance", advance),
 )
 #: All that the API answers, but for events.
-ROUTES: Final = (*READS, *ACTIONS)
+ROUTES: Final = (*READS, *WAITING, *ACTIONS)

@@ -9,25 +9,28 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from ...broker.broker import SiteParts
-from ...client.administration.async_admin import AsyncAdmin
+from ...client.administration.admin import AsyncAdmin
 from ...client.administration.descriptions import topic_description
 from ...client.connections import BROKER
 from ...client.server_connections import figures_of, totals_of
+from ...proto.access.policies import GET, LIST, SUB, Need, of_cluster, of_group, of_topic
 from ...proto.clock import SystemClock
 from ...proto.errors import (
     GroupNotFound,
     InvalidArgument,
     MessageNotFound,
+    NotAuthorized,
     NotServed,
     Overloaded,
     ServiceNotFound,
     TopicNotFound,
 )
+from ...proto.filters.sql.evaluation import compiled
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc.pages import READING, PageRequest, Shown
 from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
@@ -38,13 +41,16 @@ from ..lag.rows import CALM, LagRow
 from ..output import message_document
 from ..topic import queue_document, topic_document
 from ..why.command import WhyAsked, told_of
-from .local import LocalConnection, LocalConnections
+from .door import Door, Visitor
+from .local import CALLER, LocalConnection, LocalConnections
 from .rates import Rates
 
 Document: TypeAlias = dict[str, Any]
 Handler: TypeAlias = Callable[..., Awaitable[Document]]
 
 LIMIT_MAX: Final = 500
+#: Messages that one SQL filter is held against.
+SQL_ROWS_MAX: Final = 500
 _LIMIT: Final = 50
 #: Groups whose lag one overview looks at.
 _GROUPS_MAX: Final = 200
@@ -57,6 +63,8 @@ _TICK_S: Final = 0.25
 #: How often listeners are told to look again though nothing was stored: offsets move, ages grow.
 _REFRESH_TICKS: Final = 12
 _TIMEOUT_MS: Final = 5_000
+#: What the lags of all groups need.
+_SEE_LAGS: Final = of_group("*", GET), of_topic("*", GET)
 
 
 class ApiRoute(NamedTuple):
@@ -82,9 +90,13 @@ class ApiRoute(NamedTuple):
 
 
 class Api:
-    """The API of the broker with PARTS, and its RATES. TOKEN: what whoever changes something has to show."""
+    """The API of the broker with PARTS, and its RATES. DOOR: who may ask.
 
-    def __init__(self, parts: SiteParts, rates: Rates, token: str) -> None:
+    What is asked of the broker's methods is asked as CALLER, and refused as of anybody; `need` asks the guard for what
+    comes from elsewhere.
+    """
+
+    def __init__(self, parts: SiteParts, rates: Rates, door: Door) -> None:
         self.connection = LocalConnection(parts.methods)
         self.admin = AsyncAdmin(
             self.connection.address,
@@ -95,17 +107,22 @@ class Api:
         self._rates = rates
         self._figures = parts.figures
         self._counters = parts.counters
-        self.token = token
+        self.parts = parts
+        self._door = door
         self._listeners = 0
         self._looking = asyncio.Semaphore(2)
         self._lag_lock = asyncio.Lock()
         self._lags: tuple[list[LagRow], int, int] = [], 0, 0
         self._lags_until_s = 0.0
 
-    async def answer(self, asked: PageRequest, routes: Iterable[ApiRoute]) -> Document | Shown:
-        """Return what ASKED, under /api/, is answered by one of ROUTES."""
+    async def answer(
+        self, asked: PageRequest, visitor: Visitor, routes: Iterable[ApiRoute]
+    ) -> Document | Shown:
+        """Return what ASKED of VISITOR, under /api/, is answered by one of ROUTES."""
+        if asked.path == "/api/session" and asked.method in READING:
+            return {"token": visitor.token, "user": visitor.user or None}
         if asked.path == "/api/events":
-            return await self._events(asked)
+            return await self._events(asked, visitor)
         for route in routes:
             names = route.names(asked)
             if names is not None:
@@ -114,11 +131,35 @@ class Api:
             f"{asked.method} {asked.path[:200]} is not there: see /api/openapi.yaml"
         )
 
-    # --- the broker
+    # --- who may see it
 
-    async def session(self, asked: PageRequest) -> Document:
-        """Return what a client needs to change something."""
-        return {"token": self.token}
+    def may(self, *needs: Need) -> bool:
+        """May whoever asks do all of NEEDS?"""
+        guard = self._door.guard
+        if guard is None:
+            return True
+        try:
+            guard.check(CALLER.get(), lambda wanted: wanted, needs)
+        except NotAuthorized:
+            return False
+        return True
+
+    def need(self, asked: PageRequest, *needs: Need) -> None:
+        """Raise NotAuthorized, and note it, unless whoever sends ASKED may do all of NEEDS."""
+        guard = self._door.guard
+        if guard is None:
+            return
+        try:
+            guard.check(CALLER.get(), lambda wanted: wanted, needs)
+        except NotAuthorized as error:
+            guard.audit.denied(asked.path, asked.peer, error)
+            raise
+
+    @property
+    def _see_broker(self) -> Need:
+        return of_cluster(self.parts.cluster, GET)
+
+    # --- the broker
 
     async def status(self) -> pb.BrokerStatusReply:
         """Return the broker's own account of itself."""
@@ -131,23 +172,25 @@ class Api:
         return await self.connection.call(BROKER + name, request, reply_type, _TIMEOUT_MS)
 
     async def overview(self, asked: PageRequest) -> Document:
-        """Return how the broker is, its rates, and the worst lags."""
-        rows, looked, count = await self.lags()
-        figures = {one.name: one.value for one in self._figures() if not one.labels}
-        clients = await self.ask("ListClients", pb.ClientListRequest(), pb.ClientListReply)
-        languages = Counter(one.language or "unknown" for one in clients.clients)
-        return {
-            "broker": await self._broker(),
-            "rates": self._rates.document(),
-            "figures": figures,
-            "lags": [row.to_json() for row in rows[:_WORST]],
-            "groups": count,
-            "groups_looked_at": looked,
-            "official_clients": dict(sorted(languages.items())),
-        }
+        """Return how the broker is, its rates, and the worst lags; null for what whoever asks may not see."""
+        found: Document = {"broker": await self._broker()}
+        names = ("rates", "figures", "official_clients", "lags", "groups", "groups_looked_at")
+        found |= dict.fromkeys(names)
+        if self.may(self._see_broker):
+            clients = await self.ask("ListClients", pb.ClientListRequest(), pb.ClientListReply)
+            languages = Counter(one.language or "unknown" for one in clients.clients)
+            found["rates"] = self._rates.document()
+            found["figures"] = {one.name: one.value for one in self._figures() if not one.labels}
+            found["official_clients"] = dict(sorted(languages.items()))
+        if self.may(*_SEE_LAGS):
+            rows, looked, count = await self.lags()
+            found["lags"] = [row.to_json() for row in rows[:_WORST]]
+            found |= {"groups": count, "groups_looked_at": looked}
+        return found
 
     async def store(self, asked: PageRequest) -> Document:
         """Return where the store is, how far it is, and what the last recovery found."""
+        self.need(asked, self._see_broker)
         status = await self.status()
         figures = {
             one.name: one.value
@@ -174,7 +217,10 @@ class Api:
         return document
 
     async def lags(self) -> tuple[list[LagRow], int, int]:
-        """Return the rows that are not calm, the worst first; how many groups were looked at, of how many."""
+        """Return the rows that are not calm, the worst first; how many groups were looked at, of how many.
+
+        What one who may see all of it has asked for is kept for others who may.
+        """
         now_s = asyncio.get_running_loop().time
         async with self._lag_lock:
             if now_s() < self._lags_until_s:
@@ -210,7 +256,7 @@ class Api:
     async def topics(self, asked: PageRequest) -> Document:
         """Return a page of the topics, by name."""
         query = asked.query
-        skip, limit = number(query, "skip", 0), _limit(query)
+        skip, limit = number(query, "skip", 0), limit_of(query)
         request = pb.BrokerTopicsRequest(
             include_system=query.get("system") == "true",
             containing=query.get("search", ""),
@@ -241,7 +287,8 @@ class Api:
         """Return one topic, its queues, and the groups that have read it."""
         found = await self.admin.describe_topic(name)
         groups = []
-        every = await self.admin.groups()
+        may_see = self.may(of_group("*", GET))
+        every = await self.admin.groups() if may_see else []
         for group in every[:_GROUPS_MAX]:
             reply = await self.ask(
                 "GroupOffsets", pb.GroupOffsetsRequest(group=group.name), pb.GroupOffsetsReply
@@ -257,13 +304,13 @@ class Api:
         return topic_document(found) | {
             "queues": [queue_document(one) for one in found.queues],
             "sent": None if found.sent is None else asdict(found.sent),
-            "groups": groups,
+            "groups": groups if may_see else None,
         }
 
     async def messages(self, asked: PageRequest, topic: str) -> Document:
-        """Return messages of a topic: by key, tag, id, queue and offset, a time, or the newest."""
+        """Return messages of a topic: by key, tag, id, queue and offset, SQL, a time, or the newest."""
         query = asked.query
-        limit = _limit(query)
+        limit = limit_of(query)
         if "id" in query:
             found = [await self.admin.lookup_id(query["id"], topic)]
         elif "key" in query or "tag" in query:
@@ -280,6 +327,13 @@ class Api:
             found = await self.admin.lookup_offset(
                 topic, number(query, "queue", 0), number(query, "offset", 0), max_messages=limit
             )
+        elif "sql" in query:
+            wanted = compiled(query["sql"])
+            every = await self._recent(topic, query)
+            values = [{**one.properties, "TAGS": one.tag} for one in every]
+            rows = [tuple(one.get(name) for name in wanted.names) for one in values]
+            fits = wanted.matches(rows)
+            found = [one for one, is_true in zip(every, fits, strict=True) if is_true][:limit]
         elif "from_ms" in query:
             end_ms = number(query, "to_ms", 1 << 62)
             begin_ms = number(query, "from_ms", 0)
@@ -287,6 +341,13 @@ class Api:
         else:
             found = await self._newest(topic, limit)
         return {"messages": [message_document(one) for one in found]}
+
+    async def _recent(self, topic: str, query: Mapping[str, str]) -> list[Any]:
+        """Return what a filter looks through: SQL_ROWS_MAX messages, the newest, or from a time on."""
+        if "from_ms" not in query:
+            return await self._newest(topic, SQL_ROWS_MAX)
+        begin_ms, end_ms = number(query, "from_ms", 0), number(query, "to_ms", 1 << 62)
+        return await self.admin.lookup_time(topic, begin_ms, end_ms, max_messages=SQL_ROWS_MAX)
 
     async def _newest(self, topic: str, limit: int) -> list[Any]:
         found = []
@@ -304,6 +365,9 @@ class Api:
 
     async def life(self, asked: PageRequest, message: str) -> Document:
         """Return the life of the messages with an id, with a topic's key, or at TOPIC/QUEUE/OFFSET."""
+        named = [message.split("/")[0]] if message.count("/") == 2 else []
+        named += [asked.query["topic"]] if "topic" in asked.query else []
+        self.need(asked, *(of_topic(name, SUB | GET) for name in named or ["*"]))
         status = await self.status()
         wanted = WhyAsked(message, asked.query.get("topic"))
         await self._looking.acquire()
@@ -316,14 +380,16 @@ class Api:
                 f"the store has nothing of {message[:200]!r}: check the id, or give topic and key",
                 asked_for=message[:200],
             )
-        return {"stories": [story.document(status.broker_name) for story in stories]}
+        documents = [story.document(status.broker_name) for story in stories]
+        self.need(asked, *(need for one in documents for need in _needs_of_life(one)))
+        return {"stories": documents}
 
     # --- groups
 
     async def groups(self, asked: PageRequest) -> Document:
         """Return a page of the groups, by name, with their lag."""
         query = asked.query
-        skip, limit = number(query, "skip", 0), _limit(query)
+        skip, limit = number(query, "skip", 0), limit_of(query)
         wanted = query.get("search", "").lower()
         found = [one for one in await self.admin.groups() if wanted in one.name.lower()]
         rows = []
@@ -345,7 +411,8 @@ class Api:
 
     async def group(self, asked: PageRequest, name: str) -> Document:
         """Return one group at work: members, queues, lags."""
-        settings = [one for one in await self.admin.groups() if one.name == name]
+        every = await self.admin.groups() if self.may(of_group("*", LIST | GET)) else []
+        settings = [one for one in every if one.name == name]
         rows = await self._rows(name)
         return group_document(await self.admin.describe_group(name)) | {
             "settings": asdict(settings[0]) if settings else None,
@@ -354,7 +421,7 @@ class Api:
 
     async def dead_letters(self, asked: PageRequest, group: str) -> Document:
         """Return a page of a group's dead letters, the oldest first."""
-        limit = _limit(asked.query)
+        limit = limit_of(asked.query)
         begin = number(asked.query, "from", 0)
         found = await self.admin.dead_letters(group, from_offset=begin, max_letters=limit)
         rows = [letter_document(one) for one in found]
@@ -388,7 +455,7 @@ class Api:
         """Return a page of the open connections, by id, and what became of all."""
         query = asked.query
         request = pb.ConnectionListRequest(
-            first_id=number(query, "first_id", 0), max_connections=_limit(query)
+            first_id=number(query, "first_id", 0), max_connections=limit_of(query)
         )
         reply = await self.connection.call(
             "/pocketmq.v1.Connections/List", request, pb.ConnectionListReply, _TIMEOUT_MS
@@ -414,7 +481,7 @@ class Api:
 
     # --- what changes
 
-    async def _events(self, asked: PageRequest) -> Shown:
+    async def _events(self, asked: PageRequest, visitor: Visitor) -> Shown:
         if asked.method not in READING:
             raise NotServed("events are asked for with GET")
         if self._listeners >= LISTENERS_MAX:
@@ -423,15 +490,15 @@ class Api:
                 field="listeners",
                 limit=LISTENERS_MAX,
             )
-        return Shown(200, "text/event-stream", b"", events=self._changes())
+        return Shown(200, "text/event-stream", b"", events=self._changes(visitor))
 
-    async def _changes(self) -> AsyncGenerator[bytes, None]:
-        """Yield an event when messages were stored, and now and then."""
+    async def _changes(self, visitor: Visitor) -> AsyncGenerator[bytes, None]:
+        """Yield an event when messages were stored, and now and then, while VISITOR may be there."""
         self._listeners += 1
         try:
             yield b"retry: 2000\n\n"
             before, ticks = -1, 0
-            while True:
+            while self._door.is_in(visitor):
                 now = self._counters().dispatched_offset
                 ticks += 1
                 if now != before or ticks >= _REFRESH_TICKS:
@@ -448,6 +515,15 @@ def _stories(path: str, wanted: WhyAsked) -> list[Any]:
     return [story for place in locate([path]) for story in told_of(place, {}, wanted)[1]]
 
 
+def _needs_of_life(story: Document) -> Iterator[Need]:
+    """Yield what whoever reads STORY needs: its topic, and each group that it tells of."""
+    if story["topic"]:
+        yield of_topic(story["topic"], SUB | GET)
+    for one in (*story["events"], *story["groups"]):
+        if one["group"]:
+            yield of_group(one["group"], SUB | GET)
+
+
 def number(values: Mapping[str, Any], name: str, default: int) -> int:
     """Return the number NAME of VALUES; raise InvalidArgument if it is none from 0 on."""
     value = values.get(name, default)
@@ -460,7 +536,8 @@ def number(values: Mapping[str, Any], name: str, default: int) -> int:
     return value
 
 
-def _limit(query: Mapping[str, str]) -> int:
+def limit_of(query: Mapping[str, str]) -> int:
+    """Return how many rows QUERY asks for; raise InvalidArgument for more than there may be."""
     limit = number(query, "limit", _LIMIT)
     if not 0 < limit <= LIMIT_MAX:
         raise InvalidArgument(
@@ -470,7 +547,6 @@ def _limit(query: Mapping[str, str]) -> int:
 
 
 READS: Final = (
-    ApiRoute("GET", "/api/session", Api.session),
     ApiRoute("GET", "/api/overview", Api.overview),
     ApiRoute("GET", "/api/store", Api.store),
     ApiRoute("GET", "/api/topics", Api.topics),

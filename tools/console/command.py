@@ -6,6 +6,7 @@ import json
 import urllib.error
 import urllib.request
 import webbrowser
+from http import HTTPStatus
 from typing import Final
 
 import click
@@ -33,8 +34,9 @@ def console(broker: str, *, no_browser: bool) -> None:
         with _DIRECT.open(f"{address}api/session", timeout=_TIMEOUT_S) as answer:
             json.load(answer)
     except urllib.error.HTTPError as error:
-        told = json.loads(error.read() or b"{}").get("message", error.reason)
-        raise Disconnected(f"the console at {address} is not to be had: {told}") from error
+        if error.code != HTTPStatus.UNAUTHORIZED:  # Where there are users, the page asks who it is.
+            told = json.loads(error.read() or b"{}").get("message", error.reason)
+            raise Disconnected(f"the console at {address} is not to be had: {told}") from error
     except (OSError, ValueError) as error:
         raise Disconnected(
             f"no console answers at {address}: {error}; start a broker with `pocketmq serve`"

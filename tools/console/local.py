@@ -1,16 +1,18 @@
 """Connections of an admin to the broker that it runs in: calls of the broker's methods, without a wire.
 
-What handlers check, answer and refuse is what they do for callers from elsewhere. The questions that go to a name
+What handlers check, answer and refuse is what they do for callers from elsewhere: each call is that of whoever has
+asked for the page (CALLER), with that one's address and signature. The questions that go to a name
 server (who is there, where a topic is) are answered from the broker's own state and tables.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from inspect import isawaitable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from google.protobuf.message import Message
 
@@ -24,8 +26,18 @@ from ...proto.rpc import LATER, Call, MethodTable, RpcError, Stream
 Request = TypeVar("Request", bound=Message)
 Reply = TypeVar("Reply", bound=Message)
 
-#: Who asks, as handlers are told.
-_PEER: Final = "127.0.0.1:0"
+
+class HttpCaller(NamedTuple):
+    """Who asks in HTTP, as the guard of the methods is told: METADATA is a signature, where there are users."""
+
+    peer: str
+    is_secure: bool = False
+    metadata: Mapping[str, str] = {}
+    certificate_names: Sequence[str] = ()
+
+
+#: Who asks for what is answered now.
+CALLER: Final[ContextVar[HttpCaller]] = ContextVar("CALLER")
 
 
 class _Asker:
@@ -48,17 +60,23 @@ class _Asker:
 
 
 class _LocalCall(Call):
-    """A unary call of METADATA, whose answer ASKER gets."""
+    """A unary call with further METADATA, whose answer ASKER gets."""
 
-    __slots__ = ("_asker", "_metadata")
+    __slots__ = ("_asker", "_caller", "_metadata")
 
     def __init__(self, asker: _Asker, metadata: Mapping[str, str]) -> None:
         super().__init__()
-        self._asker, self._metadata = asker, metadata
+        self._asker = asker
+        self._caller = CALLER.get()
+        self._metadata = {**metadata, **self._caller.metadata}
 
     @property
     def peer(self) -> str:
-        return _PEER
+        return self._caller.peer
+
+    @property
+    def is_secure(self) -> bool:
+        return self._caller.is_secure
 
     @property
     def metadata(self) -> Mapping[str, str]:
@@ -81,19 +99,24 @@ class _LocalCall(Call):
 class _LocalStream(Stream):
     """A stream of one request, whose first answer ASKER gets."""
 
-    __slots__ = ("_asker",)
+    __slots__ = ("_asker", "_caller")
 
     def __init__(self, asker: _Asker) -> None:
         super().__init__()
         self._asker = asker
+        self._caller = CALLER.get()
 
     @property
     def peer(self) -> str:
-        return _PEER
+        return self._caller.peer
+
+    @property
+    def is_secure(self) -> bool:
+        return self._caller.is_secure
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        return {}
+        return self._caller.metadata
 
     @property
     def deadline_ms(self) -> int | None:

@@ -75,6 +75,27 @@ def chart(values: Sequence[float], label: str) -> Html:
     )
 
 
+def bars(values: Sequence[float], label: str) -> Html:
+    """Return VALUES, of spans one after the other, as bars of a chart that says LABEL to who does not see it."""
+    top = max(values, default=0) or 1
+    width = _WIDTH / max(1, len(values))
+    shapes: list[Content] = [e("line", x1=0, x2=_WIDTH, y1=_HEIGHT, y2=_HEIGHT, class_="grid")]
+    for at, value in enumerate(values):
+        height = value / top * (_HEIGHT - 8)
+        place = {"x": f"{at * width + 1:.1f}", "y": f"{_HEIGHT - height:.1f}"}
+        size = {"width": f"{max(1, width - 2):.1f}", "height": f"{height:.1f}"}
+        shapes.append(e("rect", class_="bar", **place, **size))
+    return e(
+        "svg",
+        *shapes,
+        viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
+        preserveAspectRatio="none",
+        role="img",
+        aria_label=label,
+        class_="chart",
+    )
+
+
 # --- parts of pages
 
 #: Verdicts by how much they want to be looked at.

@@ -1,6 +1,7 @@
 """The console's pages: what the API tells (api.py), as HTML that is readable without a script.
 
-    /   /topics   /topics/{topic}   /messages   /groups   /groups/{group}   /dead-letters   /connections   /store
+    /   /topics   /topics/{topic}   /messages   /groups   /groups/{group}   /dead-letters   /delayed   /transactions
+    /connections   /store   /users
 
 Rows are those of the API's answers; names lead to the page of what they name. `console.mjs` shows a page anew when
 something has changed, and sends forms that have `data-post`, as JSON, to the API.
@@ -9,6 +10,7 @@ something has changed, and sends forms that have `data-post`, as JSON, to the AP
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
@@ -18,11 +20,14 @@ from ...proto.duration import format_duration
 from ...proto.errors import PocketMQError, ServiceNotFound
 from ...proto.rpc.pages import READING, PageRequest
 from ..connections import bytes_text
+from ..instants import past_instant_of
 from .api import Api, Document
+from .door import Visitor
 from .group_pages import connections_page, dead_letters_page, group_page, groups_page, store_page
 from .markup import Content, Html, card, chart, e, facts, field, form, table, when
 from .rates import SAMPLE_MS
 from .rows import group_link, lag_table, paging, search_box, short_body, topic_link
+from .waiting_pages import delayed_page, transactions_page, users_page
 
 _PLACES: Final = (
     ("/", "Overview"),
@@ -30,14 +35,18 @@ _PLACES: Final = (
     ("/messages", "Messages"),
     ("/groups", "Groups"),
     ("/dead-letters", "Dead letters"),
+    ("/delayed", "Delayed"),
+    ("/transactions", "Transactions"),
     ("/connections", "Connections"),
     ("/store", "Store"),
+    ("/users", "Users"),
 )
 _BODY_SHOWN: Final = 4_000
+_HEX_BYTES: Final = 1_024
 
 
-async def page(api: Api, asked: PageRequest) -> str:
-    """Return the page that ASKED is for."""
+async def page(api: Api, asked: PageRequest, visitor: Visitor) -> str:
+    """Return the page that ASKED of VISITOR is for."""
     if asked.method not in READING:
         raise ServiceNotFound(f"{asked.path[:200]} is a page: ask with GET")
     place, *names = asked.parts
@@ -52,7 +61,7 @@ async def page(api: Api, asked: PageRequest) -> str:
         if status.virtual_clock
         else None
     )
-    return _whole(title, asked, main, status.broker_name, clock, token=api.token)
+    return _whole(title, asked, main, status.broker_name, clock, visitor)
 
 
 def failure(asked: PageRequest, title: str, words: str) -> str:
@@ -66,14 +75,56 @@ def failure(asked: PageRequest, title: str, words: str) -> str:
     )
 
 
+def sign_in_page(asked: PageRequest, to: str, wrong: str = "") -> str:
+    """Return the page of a form to sign in, which leads on TO a place; what was WRONG with the last try."""
+    secret = e(
+        "input",
+        type="password",
+        name="secret",
+        required=True,
+        autocomplete="current-password",
+    )
+    user = field("User", "user", required=True, autofocus=True, autocomplete="username")
+    main = e(
+        "form",
+        e("h1", "Sign in"),
+        e("p", wrong, class_="error", role="alert") if wrong else None,
+        user,
+        e("label", "Secret", secret),
+        e("input", type="hidden", name="to", value=to),
+        e("button", "Sign in"),
+        action="/sign-in",
+        method="post",
+        class_="card sign-in",
+    )
+    return _whole("Sign in", asked, main, "", None)
+
+
 def _whole(
-    title: str, asked: PageRequest, main: Content, broker: str, clock: Content, token: str = ""
+    title: str,
+    asked: PageRequest,
+    main: Content,
+    broker: str,
+    clock: Content,
+    visitor: Visitor | None = None,
 ) -> str:
     here = "/" + asked.parts[0]
     links = [
         e("a", name, href=path, aria_current="page" if path == here else None)
-        for path, name in _PLACES
+        for path, name in (_PLACES if visitor or here != "/sign-in" else ())
     ]
+    token = visitor.token if visitor else ""
+    leave = None
+    if visitor and visitor.session:
+        leave = e(
+            "form",
+            e("input", type="hidden", name="token", value=token),
+            e("span", visitor.user),
+            e("button", "Sign out"),
+            action="/sign-out",
+            method="post",
+            class_="leave",
+        )
     head = e(
         "head",
         e("meta", charset="utf-8"),
@@ -91,12 +142,13 @@ def _whole(
         e(
             "header",
             e("a", e("b", "Pocket"), "MQ", href="/", class_="brand"),
-            e("nav", *links, aria_label="Pages"),
+            e("nav", *links, aria_label="Pages") if links else None,
             e(
                 "div",
                 clock,
                 e("span", broker, class_="broker"),
-                e("span", id="live", role="status"),
+                e("span", id="live", role="status") if visitor else None,
+                leave,
                 class_="state",
             ),
         ),
@@ -110,7 +162,7 @@ def _whole(
 
 async def _overview(api: Api, asked: PageRequest) -> Content:
     found = await api.overview(asked)
-    broker, rates, figures = found["broker"], found["rates"], found["figures"]
+    broker, rates, figures = found["broker"], found["rates"], found["figures"] or {}
     good = e("span", "writable", class_="badge good")
     writable = (
         good
@@ -123,8 +175,8 @@ async def _overview(api: Api, asked: PageRequest) -> Content:
         ("State", writable),
         ("Waiting for their time", f"{broker['delayed_waiting']:,}"),
         ("Open transactions", f"{broker['transactions_open']:,}"),
-        ("Popped, not finished", f"{int(figures.get('pocketmq_broker_pop_in_flight', 0)):,}"),
-        ("Connections", f"{int(figures.get('pocketmq_broker_connections', 0)):,}"),
+        ("Popped, not finished", _figure(figures, "pocketmq_broker_pop_in_flight")),
+        ("Connections", _figure(figures, "pocketmq_broker_connections")),
         ("Disk used", f"{broker['disk_used_ratio']:.0%}"),
         ("Behind: device, queues", f"{bytes_text(flush)}, {bytes_text(dispatch)}"),
         ("Memory", bytes_text(broker["rss_bytes"])),
@@ -143,13 +195,15 @@ async def _overview(api: Api, asked: PageRequest) -> Content:
             field("By", "by", placeholder="2h30m", required=True),
             button="Advance",
         )
-    looked = found["groups_looked_at"]
-    part = (
-        f" (of the first {looked:,} of {found['groups']:,} groups)"
-        if looked < found["groups"]
-        else ""
+    looked, count = found["groups_looked_at"] or 0, found["groups"] or 0
+    part = f" (of the first {looked:,} of {count:,} groups)" if looked < count else ""
+    languages = found["official_clients"] or {}
+    clients = [(language, f"{count:,}") for language, count in languages.items()]
+    lags = (
+        lag_table(found["lags"], "lags")
+        if found["lags"] is not None
+        else e("p", "To see them takes Get on all groups and topics.", class_="none")
     )
-    clients = [(language, f"{count:,}") for language, count in found["official_clients"].items()]
     return [
         e(
             "div",
@@ -171,10 +225,16 @@ async def _overview(api: Api, asked: PageRequest) -> Content:
             "div",
             *(_chart_card(title, rates[name], text) for title, name, text in charts),
             class_="charts",
-        ),
-        card(f"Worst lags{part}", lag_table(found["lags"], "lags")),
+        )
+        if rates
+        else e("p", "Rates and figures take Get on the cluster.", class_="none"),
+        card(f"Worst lags{part}", lags),
         card("Official clients", facts(clients)) if clients else None,
     ]
+
+
+def _figure(figures: Document, name: str) -> str:
+    return f"{int(figures[name]):,}" if name in figures else "–"
 
 
 def _chart_card(title: str, values: list[float], text: Callable[[float], str]) -> Html:
@@ -304,7 +364,9 @@ async def _topic(api: Api, asked: PageRequest, name: str) -> Content:
                 [(group_link(one["group"]), one["lag"]) for one in found["groups"]],
                 "No group has read it.",
                 "groups",
-            ),
+            )
+            if found["groups"] is not None
+            else e("p", "To see them takes Get on all groups.", class_="none"),
         ),
         card(
             "Queues",
@@ -362,16 +424,19 @@ def _message_table(rows: list[Document], key: str) -> Html:
 async def _messages(api: Api, asked: PageRequest) -> Content:
     query = asked.query
     topic = query.get("topic", "")
-    given = {
-        name: query[name] for name in ("id", "key", "queue", "offset", "from_ms") if query.get(name)
-    }
+    asked_by = ("id", "key", "tag", "queue", "offset", "sql", "from_ms", "to_ms")
+    given = {name: query[name] for name in asked_by if query.get(name)}
     find = e(
         "form",
         field("Topic", "topic", value=topic, required=True),
         field("Key", "key", value=query.get("key", "")),
+        field("Tag", "tag", value=query.get("tag", "")),
         field("Id", "id", value=query.get("id", "")),
         field("Queue", "queue", value=query.get("queue", "")),
         field("Offset", "offset", value=query.get("offset", "")),
+        field("SQL", "sql", value=query.get("sql", ""), placeholder="price > 10"),
+        field("From", "from", value=query.get("from", ""), placeholder="2026-12-24T18:00Z"),
+        field("To", "to", value=query.get("to", "")),
         e("button", "Find"),
         action="/messages",
         class_="find card",
@@ -390,6 +455,11 @@ async def _messages(api: Api, asked: PageRequest) -> Content:
     one = "offset" in given or "id" in given
     wanted = {**given, "limit": "1" if one else query.get("limit", "50")}
     try:
+        for name in ("from", "to"):
+            if text := query.get(name):
+                wanted[f"{name}_ms"] = str(past_instant_of(text))
+        if "to_ms" in wanted:
+            wanted.setdefault("from_ms", "0")
         rows = (await api.messages(PageRequest("GET", f"/?{urlencode(wanted)}", {}), topic))[
             "messages"
         ]
@@ -404,11 +474,13 @@ async def _messages(api: Api, asked: PageRequest) -> Content:
         find,
     ]
     if one and rows:
-        return [*parts, *await _one_message(api, rows[0], asked.headers.get("host", ""))]
+        return [*parts, *await _one_message(api, rows[0], asked)]
     return [*parts, e("section", _message_table(rows, "messages"), class_="card")]
 
 
-async def _one_message(api: Api, row: Document, host: str) -> list[Content]:
+async def _one_message(api: Api, row: Document, asked: PageRequest) -> list[Content]:
+    host, secure = asked.headers.get("host", ""), asked.secure
+    asked_by_user = api.parts.guard is not None
     place = f"{row['topic']}/{row['queue']}/{row['queue_offset']}"
     try:
         stories = (await api.life(PageRequest("GET", "/", {}), place))["stories"]
@@ -428,7 +500,10 @@ async def _one_message(api: Api, row: Document, host: str) -> list[Content]:
     text = row["body"] if row["body"] is not None else None
     at_place = f"queue={row['queue']}&offset={row['queue_offset']}&limit=1"
     path = f"/api/topics/{quote(row['topic'], safe='')}/messages?{at_place}"
-    curl = f"curl 'http://{host}{path}'"
+    user = " -u USER" if asked_by_user else ""
+    scheme = "https" if secure else "http"
+    curl = f"curl{user} '{scheme}://{host}{path}'"
+    body = text.encode() if text is not None else b64decode(row["body_base64"])
     return [
         card("Life", life, id_="life"),
         card(
@@ -467,7 +542,9 @@ async def _one_message(api: Api, row: Document, host: str) -> list[Content]:
                 ("name", "value"), sorted(row["properties"].items()), "It has none.", "properties"
             ),
         ),
-        card("As a command", e("pre", curl)),
+        card("As hex", e("pre", hex_dump(body), class_="hex"), id_="hex"),
+        card("With curl", e("pre", curl), id_="curl"),
+        card("In Python", e("pre", _python(row)), id_="python"),
         e(
             "nav",
             at(before, "← Offset before") if before >= 0 else None,
@@ -476,6 +553,28 @@ async def _one_message(api: Api, row: Document, host: str) -> list[Content]:
             aria_label="Messages of the queue",
         ),
     ]
+
+
+def hex_dump(body: bytes) -> str:
+    """Return the beginning of BODY in hexadecimal, sixteen bytes a line, with its signs of ASCII beside."""
+    lines = []
+    for at in range(0, min(len(body), _HEX_BYTES), 16):
+        piece = body[at : at + 16]
+        signs = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in piece)
+        lines.append(f"{at:06x}  {piece.hex(' '):47}  {signs}")
+    if len(body) > _HEX_BYTES:
+        lines.append(f"… {len(body):,} bytes")
+    return "\n".join(lines) or "It is empty."
+
+
+def _python(row: Document) -> str:
+    place = f"{row['topic']!r}, {row['queue']}, {row['queue_offset']}"
+    return (
+        "from pocketmq.client import Admin\n\n"
+        "with Admin() as admin:  # the name server of $POCKETMQ_NAMESERVER, or 127.0.0.1:9876\n"
+        f"    (message,) = admin.lookup_offset({place})\n"
+        "    print(message.message_id, message.body)"
+    )
 
 
 def _pretty(text: str) -> str:
@@ -510,6 +609,9 @@ _PAGES: Final[dict[str, Callable[..., Awaitable[Content]]]] = {
     "messages": _messages,
     "groups": groups_page,
     "dead-letters": dead_letters_page,
+    "delayed": delayed_page,
+    "transactions": transactions_page,
+    "users": users_page,
     "connections": connections_page,
     "store": store_page,
 }

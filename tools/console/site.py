@@ -1,31 +1,26 @@
 """What answers plain HTTP requests at the broker's port: metrics, the console's pages, and the API under /api/.
 
 The rates of the last minutes are noted from the start on; all else is imported and made when it is first asked for.
-Those on this machine may ask, under its own names, and who acts by their own page:
-
-    the peer          a loopback address; and nobody passes on what somebody else asks (Forwarded, X-Forwarded-For)
-    Host              a name of loopback: another site's name that leads here (DNS rebinding) is refused
-    POST              Origin, where a browser says one, is the same; X-PocketMQ-Token is what GET /api/session tells
-
-A page of another site can read no answer from here, so it does not get the token, and without it can change nothing.
-Where its browser says whose it is (Sec-Fetch-Site), it is not even answered; a link that somebody follows is.
+Who may ask is decided at the door (door.py); what they may do, by the guard of the methods that are called for them.
 """
 
 from __future__ import annotations
 
-import hmac
+import asyncio
 import json
 import logging
-import secrets
+import re
 from http import HTTPStatus
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from ...broker.broker import SiteParts
 from ...broker.metrics_page import PATH as METRICS
-from ...proto.access.policies import is_loopback
 from ...proto.errors import InvalidArgument, PocketMQError
 from ...proto.rpc.pages import QUERY_FIELDS_MAX, READING, Page, PageRequest, Shown
+from .door import Door, NotSignedIn, Visitor
+from .local import CALLER
 from .rates import SAMPLE_MS, Rates
 
 if TYPE_CHECKING:
@@ -45,7 +40,7 @@ _POLICY: Final = (
     ("content-security-policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self';"
      " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"),
     ("x-content-type-options", "nosniff"),
-    ("referrer-policy", "no-referrer"),
+    ("referrer-policy", "same-origin"),
     ("cross-origin-opener-policy", "same-origin"),
     ("cross-origin-resource-policy", "same-origin"),
     ("cache-control", "no-store"),
@@ -64,10 +59,8 @@ _STATUSES: Final = {
     "DEADLINE_EXCEEDED": 504,
 }
 
-TOKEN: Final = "x-pocketmq-token"
-_FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
-#: What browsers say of requests that another site's page makes, but for a link that is followed.
-_FOREIGN: Final = ("cross-site", "same-site")
+#: Where somebody who has signed in goes on: a page of ours.
+_PLACE: Final = re.compile(r"/(?![/\\])[!-\[\]-~]{0,2000}")
 
 
 def site(parts: SiteParts) -> Page:
@@ -80,7 +73,7 @@ class Site:
 
     def __init__(self, parts: SiteParts) -> None:
         self._parts = parts
-        self._guard = ConsoleGuard(asks_users=parts.asks_users)
+        self._door = Door(parts.guard, lambda: asyncio.get_running_loop().time())
         self._rates = Rates(parts.counters, parts.traffic)
         parts.every(SAMPLE_MS, self._rates.sample)
         self._api: Api | None = None
@@ -90,37 +83,106 @@ class Site:
         if asked.path == METRICS:
             return await self._parts.metrics(asked)
         try:
-            self._guard.check(asked)
-            _check_query(asked)
-            shown = await self._shown(asked)
+            shown = await self._answer(asked)
+        except NotSignedIn as error:
+            shown = _ask_who(asked, error)
         except PocketMQError as error:
-            status = _STATUSES.get(error.status, 500)
-            shown = _failed(asked, status, type(error).__name__, error.message)
+            shown = _refused(asked, error)
         except Exception:  # The edge: a bug of a page costs its own request.
             logger.exception("console failed path=%s", asked.path[:200])
             words = "a fault in PocketMQ: the broker's log tells more"
             shown = _failed(asked, 500, "Internal", words)
         return shown._replace(headers=(*_POLICY, *shown.headers))
 
-    async def _shown(self, asked: PageRequest) -> Shown:
-        file = _FILES.get(asked.path)
-        if file is not None and asked.method in READING:
-            name, kind = file
-            return Shown(
-                200, kind, files(__name__.rpartition(".")[0]).joinpath("static", name).read_bytes()
-            )
+    async def _answer(self, asked: PageRequest) -> Shown:
+        if self._parts.guard is not None:
+            if asked.path == "/sign-in":
+                return self._sign_in(asked)
+            shown = _file(asked)
+            if shown is not None:
+                return shown  # The page to sign in has a style.
+        visitor = self._door.admit(asked)
+        _check_query(asked)
+        if asked.path == "/sign-out" and asked.method not in READING:
+            return _go_to("/sign-in", self._door.sign_out(asked, visitor))
+        CALLER.set(
+            visitor.caller
+        )  # Each request is answered by a task, and so in a context, of its own.
+        if asked.method in READING:
+            return await self._shown(asked, visitor)
+        status = 500
+        try:
+            shown = await self._shown(asked, visitor)
+            status = shown.status
+        except PocketMQError as error:
+            status = _STATUSES.get(error.status, 500)
+            raise
+        finally:
+            self._door.changed(asked, visitor, status)
+        return shown
+
+    async def _shown(self, asked: PageRequest, visitor: Visitor) -> Shown:
+        file = _file(asked)
+        if file is not None:
+            return file
         if self._api is None:
             from .api import Api
 
-            self._api = Api(self._parts, self._rates, self._guard.token)
+            self._api = Api(self._parts, self._rates, self._door)
         if asked.parts[0] != "api":
             from .pages import page
 
-            return _page(200, await page(self._api, asked))
+            return _page(200, await page(self._api, asked, visitor))
         from .actions import ROUTES
 
-        answer = await self._api.answer(asked, ROUTES)
+        answer = await self._api.answer(asked, visitor, ROUTES)
         return answer if isinstance(answer, Shown) else _json(200, answer)
+
+    def _sign_in(self, asked: PageRequest) -> Shown:
+        from .pages import sign_in_page
+
+        if asked.method in READING:
+            self._door.check_site(asked)  # Nobody is asked for a secret that may not come this way.
+            to = asked.query.get("to", "/")
+            return _page(200, sign_in_page(asked, to))
+        try:
+            cookie, to = self._door.sign_in(asked)
+        except PocketMQError as error:
+            status = _STATUSES.get(error.status, 500)
+            return _page(status, sign_in_page(asked, "/", error.message))
+        return _go_to(to, cookie)
+
+
+def _file(asked: PageRequest) -> Shown | None:
+    file = _FILES.get(asked.path)
+    if file is None or asked.method not in READING:
+        return None
+    name, kind = file
+    folder = files(__name__.rpartition(".")[0])
+    return Shown(200, kind, folder.joinpath("static", name).read_bytes())
+
+
+def _go_to(place: str, cookie: str) -> Shown:
+    to = place if _PLACE.fullmatch(place) else "/"
+    return Shown(303, "text/plain", b"", (("location", to), ("set-cookie", cookie)))
+
+
+def _ask_who(asked: PageRequest, error: NotSignedIn) -> Shown:
+    """Return where a person signs in, and for a program that it has to."""
+    if asked.parts[0] != "api" and asked.method in READING:
+        to = f"/sign-in?to={quote(asked.target, safe='')}"
+        return Shown(303, "text/plain", b"", (("location", to),))
+    return _refused(asked, error)
+
+
+def _refused(asked: PageRequest, error: PocketMQError) -> Shown:
+    status = _STATUSES.get(error.status, 500)
+    shown = _failed(asked, status, type(error).__name__, error.message)
+    # A browser would ask by itself; and only where a secret may come this way is it asked for.
+    if isinstance(error, NotSignedIn) and "sec-fetch-mode" not in asked.headers:
+        challenge = ("www-authenticate", 'Basic realm="PocketMQ", charset="UTF-8"')
+        shown = shown._replace(headers=(*shown.headers, challenge))
+    return shown
 
 
 def _failed(asked: PageRequest, status: int, name: str, words: str) -> Shown:
@@ -149,60 +211,3 @@ def _page(status: int, text: str) -> Shown:
 def _json(status: int, document: Any) -> Shown:
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     return Shown(status, "application/json", text.encode(errors="replace") + b"\n")
-
-
-class NotAllowed(PocketMQError):
-    """The console does not answer this request; the sentence says why."""
-
-    status = "PERMISSION_DENIED"
-
-
-class ConsoleGuard:
-    """Decides by the bytes of a request."""
-
-    def __init__(self, *, asks_users: bool = False) -> None:
-        """ASKS_USERS: the broker wants to know who asks, and nobody can say so here."""
-        self._asks_users = asks_users
-        #: What whoever changes something has to show; new at each start.
-        self.token = secrets.token_urlsafe(24)
-
-    def check(self, asked: PageRequest) -> None:
-        """Raise NotAllowed unless ASKED is answered."""
-        if self._asks_users:
-            raise NotAllowed(
-                "this broker asks callers who they are, and its API over HTTP does not know users yet: use the command"
-            )
-        headers = asked.headers
-        host = headers.get("host", "")
-        passed_on = any(name in headers for name in _FORWARDED)
-        if passed_on or not is_loopback(_without_port(asked.peer)):
-            raise NotAllowed(
-                "the console and its API answer on this machine alone: from elsewhere they need users, which this"
-                " version does not have; open it there, or through `ssh -L 8081:127.0.0.1:8081`"
-            )
-        if not is_loopback(_without_port(host)):
-            raise NotAllowed(
-                f"the host {host[:100]!r} is not a name of this machine's loopback: ask for http://127.0.0.1 and the"
-                " broker's port"
-            )
-        is_foreign = headers.get("sec-fetch-site") in _FOREIGN
-        if asked.method in READING:
-            if is_foreign and headers.get("sec-fetch-mode") != "navigate":
-                raise NotAllowed(
-                    "a page of another site may ask nothing here: open this one itself"
-                )
-            return
-        scheme = "https" if asked.secure else "http"
-        origin = headers.get("origin", f"{scheme}://{host}")
-        if origin != f"{scheme}://{host}" or is_foreign:
-            raise NotAllowed(f"a page of {origin[:100]!r} may change nothing here")
-        if not hmac.compare_digest(headers.get(TOKEN, "").encode(), self.token.encode()):
-            raise NotAllowed(
-                f"the header {TOKEN} is missing or old: GET /api/session tells the one of this start"
-            )
-
-
-def _without_port(address: str) -> str:
-    if address.startswith("["):
-        return address[1:].partition("]")[0]
-    return address.rpartition(":")[0] if ":" in address else address

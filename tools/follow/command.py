@@ -22,7 +22,7 @@ from ...proto.errors import StoreRefused
 from ...store.config import StoreConfig, apply_apache_settings
 from ...store.open_files import allow_many_files
 from ...store.os_disk import OsDisk
-from ..log_lines import configure_logging
+from ..log_lines import LogConfig, configure_logging
 from ..stores.locations import check_new_store, is_store
 from .follower import JavaFollower, OtherHistory, set_aside
 from .note import FollowNote, read_note
@@ -81,7 +81,7 @@ def follow(
     STORE is a new folder, or one that followed this master before. Nothing is changed at the master. Stop it when the
     ends agree, then `pocketmq promote STORE`.
     """
-    configure_logging(log_level.upper())
+    configure_logging(LogConfig(level=log_level))
     asyncio.run(
         _follow(_absolute(store), address, rpc, anew=set_aside, until_stopped=until_stopped)
     )

@@ -247,7 +247,7 @@ class JavaFollower:
         store = MessageStore.open(self._config, disk=self._disk, now_ms=self._now_ms, replica=True)
         store.start(loop.call_soon_threadsafe)
         store.follow()
-        store.on_flushed(lambda offset: self._report())
+        store.events.flushed.append(lambda offset: self._report())
         self._store = store
         self._batch_topics = batch_topics(self._disk, self._config.state_folder)
         epochs = self._epochs_file().load(parse_epochs).value or ()

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from ...broker.pop.journal_files import folder_in, read
+from ...broker.pop.journal import folder_in, read
 from ...proto.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from ...proto.topics import SCHEDULE_TOPIC
 from ...store.damage import SetAside, set_aside

@@ -42,6 +42,7 @@ _TABLES: Final = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset"
 _CHECKPOINT_SIZE: Final = 4096
 _NOT_FOREIGN: Final = ("lost+found", "lock", "abort", "pocketmq")
 _USUAL_FOLDER: Final = "store"
+_BROKER_FOLDER: Final = re.compile(r"broker-([1-9][0-9]{0,3})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,13 +263,49 @@ def check_new_store(disk: Disk, folder: str) -> None:
     """
     found = [entry.name for entry in disk.list(folder)]
     others = [name for name in found if not name.startswith(".") and name not in _NOT_FOREIGN]
-    if others and not is_store(disk, folder):
-        more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
+    if not others or is_store(disk, folder):
+        return
+    if numbers := broker_numbers(disk, folder):
         raise StoreRefused(
-            f"{folder} holds no store, but other things ({', '.join(others[:3])}{more}): name an empty or new folder,"
-            " or --force to make a store among them",
+            f"{folder} holds stores of several brokers (broker-{numbers[0]} …): say --brokers {max(numbers[-1], 2)},"
+            f" or --store {posixpath.join(folder, f'broker-{numbers[0]}')} to serve that one alone",
             path=folder,
         )
+    more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
+    raise StoreRefused(
+        f"{folder} holds no store, but other things ({', '.join(others[:3])}{more}): name an empty or new folder,"
+        " or --force to make a store among them",
+        path=folder,
+    )
+
+
+def check_stores_of_brokers(disk: Disk, folder: str, count: int, *, force: bool) -> None:
+    """Raise StoreRefused unless FOLDER may hold the stores of COUNT brokers, broker-1 …; FORCE: among other things."""
+    if is_store(disk, folder):
+        raise StoreRefused(
+            f"{folder} holds the store of one broker: leave out --brokers, or name another --store; it becomes that of"
+            f" the first of several where all that is in it is moved to {posixpath.join(folder, 'broker-1')}",
+            path=folder,
+        )
+    numbers = broker_numbers(disk, folder)
+    if numbers and numbers[-1] > count:
+        raise StoreRefused(
+            f"{folder} holds a store of broker-{numbers[-1]}, whose messages nobody could reach with --brokers {count}:"
+            f" say --brokers {numbers[-1]}, or move that folder away when it has been read",
+            path=folder,
+        )
+    if not force and not numbers:
+        check_new_store(disk, folder)
+
+
+def broker_numbers(disk: Disk, folder: str) -> list[int]:
+    """Return which of the folders broker-1, broker-2, … of `serve --brokers` FOLDER holds, with a store in them."""
+    return sorted(
+        int(found[1])
+        for entry in disk.list(folder)
+        if (found := _BROKER_FOLDER.fullmatch(entry.name))
+        and is_store(disk, posixpath.join(folder, entry.name))
+    )
 
 
 def _holds_store(children: Callable[[str], list[Entry]], folder: str) -> bool:

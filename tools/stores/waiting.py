@@ -6,7 +6,7 @@
 - Popped messages: for each pop Apache's broker files a check point (tag "ck"), and for each message that is
   acknowledged an "ack" (or "bAck", many at once), as timed messages for `rmq_sys_REVIVE_LOG_…`; what has neither come
   to its time nor been acknowledged is held. Ordered groups keep theirs in consumerOrderInfo.json as well. Our broker
-  has a journal of its deliveries (`pocketmq/pop/`, broker/pop/journal_files.py), and commits only what is finished.
+  has a journal of its deliveries (`pocketmq/pop/`, broker/pop/journal.py), and commits only what is finished.
 
 Each record that waits is read, at most RECORDS_MAX of the schedule and as many timed ones; with more, counts that would
 need them are unknown (None).
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from ...broker.pop.journal_files import folder_in, read
+from ...broker.pop.journal import folder_in, read
 from ...proto.properties import REAL_QUEUE_ID, REAL_TOPIC, TAGS, TIMER_DELETE_KEY, UNIQ_KEY
 from ...proto.record import Record
 from ...proto.topics import SCHEDULE_TOPIC, SYSTEM_PREFIX, TIMER_TOPIC

@@ -18,9 +18,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
-from ...client.administration.async_admin import AsyncAdmin
+from ...client.administration.admin import AsyncAdmin
 from ...client.administration.dead_letters import DeadLetter
-from ...client.administration.group_report import GroupQueue
+from ...client.administration.descriptions import GroupQueue
 from ...client.async_producer import AsyncProducer
 from ...client.async_pull_consumer import AsyncPullConsumer
 from ...client.clock import AsyncClocks

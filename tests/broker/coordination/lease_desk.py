@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.coordination.leases import Fence, KeptLeases, LeaseFile
-from pocketmq.broker.coordination.queue_leases import QueueLeases
+from pocketmq.broker.coordination.leases import Fence, KeptLeases, LeaseFile, QueueLeases
 from pocketmq.broker.groups import Groups
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.timers import Timers
@@ -58,10 +57,12 @@ class Desk:
             topic = TopicConfig(name=TOPIC, read_queues=QUEUES, write_queues=QUEUES)
             self.topics.create(topic, update=False)
         kept = KeptLeases(
-            LeaseFile(self.disk, str(path / "pocketmq")), self.timers, limit=settings_.leases_max
+            LeaseFile(self.disk, str(path / "pocketmq")),
+            self.timers,
+            limit=lambda: settings_.leases_max,
         )
         kept.start()
-        self.fence = Fence(kept, settings_.lease_ms)
+        self.fence = Fence(kept, lambda: settings_.lease_ms)
         self.leases = QueueLeases(
             settings_,
             self.topics,

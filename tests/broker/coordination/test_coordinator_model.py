@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -148,6 +149,7 @@ async def play(path: Path, plan: list[Step]) -> None:
     await room.close()
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(plan=st.lists(steps, max_size=30))
 @example(plan=[("join", "s"), ("wait", "100"), ("plan", "good"), ("join", "t"), ("join", "s")])

@@ -19,7 +19,7 @@ Q0, Q1, Q2 = (QueueKey("T", number) for number in range(3))
 
 
 def table(limit: int = 100, begin_ms: int = NOW_MS) -> LeaseTable:
-    return LeaseTable(begin_ms, limit=limit)
+    return LeaseTable(begin_ms, limit=lambda: limit)
 
 
 def ask(

@@ -147,6 +147,7 @@ async def test_apaches_handle_of_the_slots_first_millisecond_holds_until_it_is_d
     assert bodies_of(rig.store, "T", 0) == []
 
 
+@pytest.mark.slow
 async def test_any_number_of_others_of_the_same_hash_hide_no_message(rig: Rig) -> None:
     ids = ["".join(parts) for parts in product(("Aa", "BB"), repeat=9)]
     due_ms = rig.send(ids[0], TIMER_DELAY_MS="60000")

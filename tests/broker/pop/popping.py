@@ -104,7 +104,7 @@ class Popping:
         self.groups = Groups(StateFile(disk, root, "subscriptionGroup.json"), self.config, unix_ms)
         self.offsets = Offsets(StateFile(disk, root, "consumerOffset.json"), unix_ms)
         self.timers = Timers(self.clock)
-        self.purgatory = Purgatory(self.timers, limit=self.config.fetches_waiting_max)
+        self.purgatory = Purgatory(self.timers, limit=lambda: self.config.fetches_waiting_max)
         self.filters = Filters(self.timers, self.clock)
         self.appends = Appends(self.store, self.purgatory.notify)
         retries = Retries(
@@ -118,8 +118,7 @@ class Popping:
             journal=self.journal,
             serials=serials_from(self.random.randbytes),
             bury=retries.bury,
-            in_flight_max=self.config.pop_in_flight_max,
-            bytes_max=self.config.fetch_bytes_max,
+            config=self.config,
         )
         self.pops = Pops(
             self.config,

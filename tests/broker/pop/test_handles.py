@@ -26,6 +26,7 @@ def test_a_handle_says_what_it_was_made_of(handle: Handle) -> None:
     assert decode_handle(encode_handle(*handle)) == handle
 
 
+@pytest.mark.slow
 @given(st.text(max_size=200))
 def test_any_other_text_is_refused_or_is_a_handle(text: str) -> None:
     try:

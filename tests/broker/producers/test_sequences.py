@@ -246,6 +246,7 @@ def test_an_idle_producer_is_forgotten() -> None:
     assert len(sent.table) == 0
 
 
+@pytest.mark.slow
 def test_so_many_gaps_that_they_are_not_kept_make_the_past_unknown() -> None:
     table = ProducerSequences(10, DAY_MS)
     offsets = np.arange(2 * GAPS_MAX + 10, dtype=np.int64)

@@ -99,7 +99,9 @@ async def test_a_fetch_for_much_counts_what_is_confirmed(tmp_path: Path) -> None
         assert [len(bodies) for bodies in fetcher.bodies] == [2]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    "seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(5, 20))]
+)
 async def test_readers_see_the_confirmed_prefix_and_all_of_it(tmp_path: Path, seed: int) -> None:
     """Sends, confirms and fetches at random: each answer is what is confirmed by then, from its offset on."""
     random = Random(seed)

@@ -18,6 +18,7 @@ from pocketmq.broker.replication.frames import (
     check_hello,
     check_state,
     check_state_ack,
+    encoded_reply,
 )
 from pocketmq.proto.errors import InvalidArgument
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
@@ -52,6 +53,16 @@ def test_good_frames_pass() -> None:
     check_ack(pb.FollowAck(epoch=1, written=4, synced=4))
     check_state(STATE)
     check_state_ack(pb.FollowStateAck(file="timers", version=0))
+
+
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 16_384, DATA_SIZE_MAX])
+def test_a_frame_that_is_encoded_in_pieces_says_what_it_would_in_one(size: int) -> None:
+    said = (3, 2**40 + 1, memoryview(bytes(range(256)) * 4_096)[:size], 2**41, 8)
+
+    got = pb.FollowReply.FromString(b"".join(encoded_reply(*said)))
+
+    epoch, offset, data, confirm, min_offset = said
+    assert got == pb.FollowReply(bytes=bytes_frame(epoch, offset, bytes(data), confirm, min_offset))
 
 
 BAD: list[tuple[Callable[[Any], object], Any, str]] = [

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
-from pocketmq.broker.replication.frames import DATA_SIZE_MAX
+from pocketmq.broker.replication.frames import DATA_SIZE_MAX, FAR_BYTES, bytes_frame
 from pocketmq.broker.replication.links import (
     CATCH_UP_BYTES,
+    GATHER_S,
+    GATHERED_MAX,
     GROWS_MS,
     SLICE_SIZE,
     FollowerLink,
+    MasterLink,
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
@@ -59,8 +62,8 @@ class Follower:
         #: How much had been sent when it was to leave at once.
         self.written_now: list[int] = []
 
-    def send(self, message: pb.FollowReply) -> None:
-        size = len(message.bytes.data)
+    def send_encoded(self, pieces: Sequence[bytes]) -> None:
+        size = len(pb.FollowReply.FromString(b"".join(pieces)).bytes.data)
         if size:
             self.has += size
             self.frames.append((self._log.now_ms(), size))
@@ -176,3 +179,83 @@ def test_what_follows_an_acknowledged_log_leaves_at_once_and_the_rest_with_its_t
         assert follower.written_now == [100, 400]
 
     story(tell, 0)
+
+
+class Master:
+    """Is connected at once, and says what it is told to; a `Channel`, its `StreamCall` and a `LinkUser`."""
+
+    def __init__(self) -> None:
+        self.hear: Any = None
+        #: Offsets of the frames that were handed over together, and when.
+        self.came: list[tuple[int, list[int]]] = []
+        self.link = MasterLink(1, 2, cast("Any", self), cast("Any", self))
+
+    def stream_stream(self, *_: Any) -> Callable[[], Any]:
+        return lambda: SimpleNamespace(
+            wait_for_connection=lambda: asyncio.sleep(0),
+            read=asyncio.get_running_loop().create_future,
+            hear=lambda take: setattr(self, "hear", take),
+            cancel=lambda: None,
+        )
+
+    async def close(self) -> None:
+        pass
+
+    def connected(self, master: int, link: int) -> None:
+        pass
+
+    def link_closed(self, link: int, reason: str) -> None:
+        pass
+
+    def reply_came(self, link: int, frame: pb.FollowReply, more: Sequence[pb.FollowReply]) -> None:
+        now_ms = round(asyncio.get_running_loop().time() * 1000)
+        self.came.append((now_ms, [one.bytes.offset for one in (frame, *more)]))
+
+    def say(self, offset: int, behind: int) -> None:
+        """Send a frame at OFFSET; what is confirmed is BEHIND it."""
+        self.hear(pb.FollowReply(bytes=bytes_frame(1, offset, b"abcd", offset + behind)))
+
+
+def following(tell: Callable[[Master], Any]) -> None:
+    async def told() -> None:
+        master = Master()
+        await asyncio.sleep(0.001)
+        await tell(master)
+        master.link.close("")
+        await asyncio.wait((master.link.task,))
+
+    run(told())
+
+
+def test_frames_of_a_log_that_is_far_behind_are_handed_over_together() -> None:
+    async def tell(master: Master) -> None:
+        for at in range(GATHERED_MAX + 1):
+            master.say(at, FAR_BYTES + 1)
+        assert [came for _, came in master.came] == [list(range(GATHERED_MAX))]
+        master.say(GATHERED_MAX + 1, FAR_BYTES)
+        assert [came for _, came in master.came[1:]] == [[GATHERED_MAX, GATHERED_MAX + 1]]
+
+    following(tell)
+
+
+def test_a_frame_of_a_log_that_is_far_behind_does_not_wait_long_and_a_near_one_not_at_all() -> None:
+    async def tell(master: Master) -> None:
+        begin_ms = round(asyncio.get_running_loop().time() * 1000)
+        master.say(0, FAR_BYTES + 1)
+        await asyncio.sleep(2 * GATHER_S)
+        master.say(4, FAR_BYTES)
+        assert master.came == [
+            (begin_ms + round(GATHER_S * 1000), [0]),
+            (begin_ms + round(2 * GATHER_S * 1000), [4]),
+        ]
+
+    following(tell)
+
+
+def test_what_is_no_bytes_is_handed_over_behind_what_was_gathered() -> None:
+    async def tell(master: Master) -> None:
+        master.say(7, FAR_BYTES + 1)
+        master.hear(pb.FollowReply(save=pb.FollowSave()))
+        assert [came for _, came in master.came] == [[7], [0]]
+
+    following(tell)

@@ -288,7 +288,7 @@ async def test_what_the_device_has_is_not_acknowledged_by_who_is_master_no_more(
 async def test_stop_is_quick_and_leaves_the_store_open(tmp_path: Path) -> None:
     async with Mastered(tmp_path) as mastered:
         await mastered.topic()
-        listeners = len(mastered.store.flush_listeners)
+        listeners = len(mastered.store.events.flushed)
         sender = Sender(mastered)
         for number in range(3):
             await sender.send(b"%d" % number, acks=pb.REPLICAS)
@@ -301,7 +301,7 @@ async def test_stop_is_quick_and_leaves_the_store_open(tmp_path: Path) -> None:
         assert time.process_time() - began_s < 0.5
         assert mastered.store.health.state == "open"
         assert mastered.store.flushed_offset == mastered.store.max_log_offset
-        assert listeners > len(mastered.store.flush_listeners)
+        assert listeners > len(mastered.store.events.flushed)
         # It is master again, with what it has.
         mastered._epoch = 9
         await mastered.start()
@@ -313,13 +313,13 @@ async def test_stop_is_quick_and_leaves_the_store_open(tmp_path: Path) -> None:
 async def test_listeners_of_the_store_are_as_before(tmp_path: Path) -> None:
     mastered = Mastered(tmp_path)
     flushed: list[int] = []
-    mastered.store.on_flushed(flushed.append)
-    before = list(mastered.store.flush_listeners)
+    mastered.store.events.flushed.append(flushed.append)
+    before = list(mastered.store.events.flushed)
     async with mastered:
-        assert len(mastered.store.flush_listeners) > len(before)
+        assert len(mastered.store.events.flushed) > len(before)
         mastered.mastership.end()
         await mastered.broker.stop()
-        assert mastered.store.flush_listeners == before
+        assert mastered.store.events.flushed == before
 
 
 # --- what earlier masters granted

@@ -10,7 +10,7 @@ import pytest
 
 from pocketmq.broker.replication import effects
 from pocketmq.broker.replication.epochs import Epochs, EpochStart
-from pocketmq.broker.replication.frames import bytes_frame
+from pocketmq.broker.replication.frames import FAR_BYTES, bytes_frame
 from pocketmq.broker.replication.in_sync import ReplicaSettings
 from pocketmq.broker.replication.registry import Cell, LiveNode, VersionedCell
 from pocketmq.broker.replication.replica import SILENT_MS, ReplicaCore, ReplicaRole, ReplicaState
@@ -541,6 +541,70 @@ def test_a_follower_cuts_its_log_then_takes_the_masters_epochs_then_bytes() -> N
         effects.SendFrame(7, ack(12, 8, epoch=3)),
     ]
     assert replica.log_synced(12, 0) == [effects.SendFrame(7, ack(12, 12, epoch=3))]
+
+
+def following(end: int = 8) -> ReplicaCore:
+    """Return a replica whose log ends at END, and which bytes of epoch 3 may come to over link 7."""
+    replica = begun(ReplicaState(end=end, synced=end, epochs=Epochs([EpochStart(3, 0)])))
+    epochs = [pb.EpochStart(epoch=3, start=0)]
+    follow(replica, pb.FollowBegin(epoch=3, epochs=epochs, end=1 << 40, truncate_to=end))
+    return replica
+
+
+def come(replica: ReplicaCore, *sent: pb.FollowBytes) -> list[effects.Effect]:
+    first, *more = (pb.FollowReply(bytes=one) for one in sent)
+    return replica.reply(7, first, 0, more)
+
+
+def test_bytes_that_come_together_are_appended_and_acknowledged_together() -> None:
+    replica = following()
+    some = [bytes_frame(3, at, b"abcd", confirm) for at, confirm in ((8, 8), (12, 12), (16, 12))]
+
+    assert come(replica, *some) == [
+        effects.AppendRaw(8, b"abcd" * 3),
+        effects.Confirm(12),
+        effects.SendFrame(7, ack(20, 8, epoch=3)),
+    ]
+
+
+def test_bytes_that_come_together_are_appended_file_by_file() -> None:
+    replica = following(end=1020)
+
+    out = come(replica, bytes_frame(3, 1020, b"abcd", 0), bytes_frame(3, 1024, b"efgh", 0))
+
+    assert out == [
+        effects.AppendRaw(1020, b"abcd"),
+        effects.AppendRaw(1024, b"efgh"),
+        effects.SendFrame(7, ack(1028, 1020, epoch=3)),
+    ]
+
+
+def test_of_bytes_that_come_together_those_before_damaged_ones_are_appended_and_the_link_ends() -> (
+    None
+):
+    replica = following()
+    damaged = bytes_frame(3, 12, b"abcd", 0)
+    damaged.data = b"abce"
+
+    out = come(replica, bytes_frame(3, 8, b"abcd", 0), damaged, bytes_frame(3, 16, b"abcd", 0))
+
+    assert out[0] == effects.AppendRaw(8, b"abcd")
+    assert only(effects.CloseLink, out).reason.startswith("data of offset 12 has the CRC-32")
+    assert replica.end == 12
+    replica.link_closed(7)
+    replica.tick(1_000)
+    asked = only(effects.SendFrame, replica.connected(2, 8, 1_000)).frame
+    assert isinstance(asked, pb.FollowRequest)
+    assert asked.hello.end == 12
+
+
+@pytest.mark.parametrize(("lacks", "is_far"), [(FAR_BYTES, False), (FAR_BYTES + 1, True)])
+def test_no_sync_is_due_while_far_more_is_confirmed_than_is_here(lacks: int, is_far: bool) -> None:
+    replica = following()
+
+    out = come(replica, bytes_frame(3, 8, b"abcd", 12 + lacks))
+
+    assert only(effects.AppendRaw, out) == effects.AppendRaw(8, b"abcd", is_far)
 
 
 @pytest.mark.parametrize(

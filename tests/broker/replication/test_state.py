@@ -484,7 +484,9 @@ class Walk:
         assert self.answered <= found["topics"].keys(), "what was answered is there"
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize(
+    "seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(5, 25))]
+)
 def test_whatever_happens_a_follower_ends_with_what_its_master_has(
     seed: int, tmp_path: Path
 ) -> None:

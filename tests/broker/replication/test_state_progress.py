@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from pocketmq.broker.delay.timed_pages import enter_page
-from pocketmq.broker.pop.journal import Journal
-from pocketmq.broker.pop.journal_files import folder_in, read
+from pocketmq.broker.pop.journal import Journal, folder_in, read
 from pocketmq.broker.pop.journal_format import FoundDeliveries, PopKey
 from pocketmq.broker.replication import state_deliveries
 from pocketmq.broker.replication.state_deliveries import POPS_FILE, PopsPart, PopsSink

@@ -16,7 +16,7 @@ from pocketmq.broker.service_v2.service import SERVICE, ServiceV2
 from pocketmq.broker.service_v2.telemetry import Clients
 from pocketmq.broker.timers import Timers
 from pocketmq.broker.topics import Topics
-from pocketmq.broker.transactions.listeners import Listeners
+from pocketmq.broker.transactions.checks import Listeners
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from pocketmq.proto.rpc.channel import Http2Channel

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pocketmq.broker.fetch import Fetches
-from pocketmq.broker.service_v2.acknowledging import Acknowledging
 from pocketmq.broker.service_v2.pulling import PullConsumers
-from pocketmq.broker.service_v2.receiving import Receiving
+from pocketmq.broker.service_v2.receiving import Acknowledging, Receiving
 from pocketmq.broker.service_v2.service import SERVICE, ServedMethods, ServiceV2
 from pocketmq.broker.service_v2.sessions import Sessions
 from pocketmq.broker.service_v2.subscriptions import LiteSubscriptions, Subscriptions
@@ -38,7 +37,7 @@ class Consuming(Popping):
     def __init__(self, path: Path, *, queues: int = 1, **settings: Any) -> None:
         super().__init__(path, queues=queues, **settings)
         self.streams: list[FakeStream] = []
-        self.sessions = Sessions(self.timers, limit=100)
+        self.sessions = Sessions(self.timers, limit=lambda: 100)
         self.subscriptions = Subscriptions(self.groups, self.sessions, self.timers)
 
     def check_commit(self, group: str, offsets: object) -> None:
@@ -55,9 +54,7 @@ class Consuming(Popping):
             self.filters,
         )
         faces: list[ServedMethods] = [
-            Receiving(
-                self.pops, self.subscriptions, self.clock.now_ms, self.config.invisible_ms_min
-            ),
+            Receiving(self.pops, self.subscriptions, self.clock.now_ms, self.config),
             Acknowledging(self.pops, self.topics, self.groups, RETRY_DELAYS_MS),
             LiteSubscriptions(self.topics),
             PullConsumers(

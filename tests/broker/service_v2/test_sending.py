@@ -317,7 +317,7 @@ async def test_a_disk_that_is_full_is_told_and_nothing_is_stored(tmp_path: Path)
 async def test_a_broker_that_stops_takes_nothing(tmp_path: Path) -> None:
     async with Served(tmp_path) as broker:
         broker.topic("T")
-        broker.parts.sends.refusal = ShuttingDown("soon")
+        broker.parts.sends.refuse(ShuttingDown("soon"))
 
         reply = await broker.send("T", b"x")
 

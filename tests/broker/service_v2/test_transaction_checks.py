@@ -10,7 +10,7 @@ import pytest
 from google.protobuf import json_format
 
 from pocketmq.broker.service_v2.telemetry import CheckCommands
-from pocketmq.broker.transactions.listeners import Answering
+from pocketmq.broker.transactions.checks import Answering
 from pocketmq.proto import properties as names
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
@@ -175,7 +175,7 @@ def test_a_client_that_does_not_read_is_passed_over(connected: Connected) -> Non
 
 
 def test_senders_are_remembered_up_to_a_bound(connected: Connected) -> None:
-    checks = CheckCommands(connected.sessions, connected.listeners, limit=2)
+    checks = CheckCommands(connected.sessions, connected.listeners, limit=lambda: 2)
     for number in range(3):
         checks.remember("c", TOPIC, str(number))
 

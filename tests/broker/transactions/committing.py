@@ -69,7 +69,7 @@ class Desk:
         if by_hand:
             self.offsets.start(self.saver, lambda function: function())
         self.timers = Timers(self.clock)
-        self.leases = KeptLeases(LeaseFile(disk, config.own_folder), self.timers, limit=100)
+        self.leases = KeptLeases(LeaseFile(disk, config.own_folder), self.timers, limit=lambda: 100)
         self.woken: list[tuple[str, int]] = []
         self.appends = Appends(self.store, self.woken.append)
         self.commits = AtomicCommits(
@@ -80,7 +80,7 @@ class Desk:
                 groups=self.groups,
                 offsets=self.offsets,
                 appends=self.appends,
-                fence=Fence(self.leases, 30_000),
+                fence=Fence(self.leases, lambda: 30_000),
                 check_not_popped=lambda group: None,
                 timers=self.timers,
                 unix_ms=self.clock.unix_ms,

@@ -275,7 +275,7 @@ def test_a_message_that_its_topic_does_not_take_is_refused(desk: Desk) -> None:
 
 def test_a_broker_that_stops_decides_nothing_more_and_still_answers(desk: Desk) -> None:
     desk.commit("c1", {0: (-1, 3)}, {OUT: ["a"]})
-    desk.commits.refusal = ShuttingDown("the broker is about to stop")
+    desk.commits.refuse(ShuttingDown("the broker is about to stop"))
 
     assert desk.commit("c1", {0: (-1, 3)}, {OUT: ["a"]}).answer.repeated
     with pytest.raises(ShuttingDown):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.broker.transactions import decisions
+from pocketmq.broker.transactions import transactions
 from pocketmq.proto.errors import (
     DiskFailure,
     InvalidArgument,
@@ -28,6 +28,7 @@ from ...runs import make_run
 from .transacting import hall
 
 
+@pytest.mark.slow
 async def test_any_number_of_others_of_the_same_hash_hide_no_outcome(tmp_path: Path) -> None:
     ids = ["".join(parts) for parts in product(("Aa", "BB"), repeat=9)]
     async with hall(tmp_path) as broker:
@@ -123,7 +124,7 @@ async def test_outcomes_of_one_turn_share_op_messages(tmp_path: Path) -> None:
 async def test_large_messages_are_committed_in_several_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decisions, "_CHUNK_BYTES", 1_000)
+    monkeypatch.setattr(transactions, "_CHUNK_BYTES", 1_000)
     ids = [f"t{number}" for number in range(20)]
     async with hall(tmp_path) as broker:
         broker.begin(*ids)

@@ -13,8 +13,8 @@ from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.timers import Timers
 from pocketmq.broker.topics import Topics
+from pocketmq.broker.transactions.checks import Listener
 from pocketmq.broker.transactions.half_messages import prepare
-from pocketmq.broker.transactions.listeners import Listener
 from pocketmq.broker.transactions.transactions import Transactions
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb

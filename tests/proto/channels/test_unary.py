@@ -129,6 +129,7 @@ async def test_a_closed_channel_says_so(dialling: Dialling) -> None:
             await unary(channel)(RUN())
 
 
+@pytest.mark.slow
 async def test_who_cancels_all_day_keeps_its_connection(dialling: Dialling) -> None:
     async with dialling() as (echo, channel):
         before = (await unary(channel)(RUN(topic="context"))).store_host.split()[0]

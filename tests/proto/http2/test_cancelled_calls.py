@@ -192,6 +192,7 @@ def test_what_callers_gave_up_while_this_side_was_held_up_is_no_flood(behind: by
     assert [event.stream_id for event in client.say(call, at_ms=2_000)] == [kept, kept]  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_calls_that_are_reset_at_once_are_bounded_however_they_are_cut_into_reads() -> None:
     for reads in (1, 100):
         client = Client()

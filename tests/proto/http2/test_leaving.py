@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+
+import pytest
 
 from pocketmq.proto.carrier_http2 import Http2Carrier
 
@@ -35,3 +38,20 @@ async def test_a_stream_that_a_stop_ends_is_not_reset_behind_its_last_word() -> 
     assert last.code == Code.NO_ERROR
     assert statuses == ["14", "14"]
     assert resets == []
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_connection_that_arrives_while_its_server_stops_is_closed(turns: int) -> None:
+    carrier = Http2Carrier([EchoService().methods()])
+    port = await carrier.start("127.0.0.1", 0)
+    with socket.create_connection(("127.0.0.1", port)) as peer:
+        peer.setblocking(False)
+        for _ in range(turns):  # Of the steps from the listening socket to the protocol.
+            await asyncio.sleep(0)
+        await carrier.stop(0)
+        try:
+            heard = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(peer, 1), 30)
+        except ConnectionResetError:
+            heard = b""
+    assert heard == b""
+    assert carrier.connections == 0

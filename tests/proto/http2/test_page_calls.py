@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
 from pocketmq.proto.carrier_http2 import Http2Carrier
-from pocketmq.proto.rpc.pages import PAGES_MAX, QUEUED_BYTES_MAX, Page, PageRequest, Shown
+from pocketmq.proto.rpc.pages import (
+    BODY_BYTES_MAX,
+    PAGES_MAX,
+    QUEUED_BYTES_MAX,
+    Page,
+    PageRequest,
+    Shown,
+)
 
 from ..carriers.echo import REPLY, RUN, EchoService
 from .calls import request_fields
-from .frames import Code, Setting
+from .frames import Code, Setting, reset
 from .peer import Peer
 
 SIZE = 1024 * 1024
@@ -106,3 +113,90 @@ async def test_who_takes_nothing_of_its_pages_gets_no_further_ones() -> None:
             await peer.until_true(lambda: stream in peer.answers)  # noqa: B023 (awaited here)
             statuses.append(peer.answers[stream].http_status)
     assert statuses == ["200"] * (size_max + 1) + ["503"]
+
+
+def posts(peer: Peer, *more: tuple[str, str], content_type: str = "application/json") -> int:
+    return peer.begin(request_fields("/api/x", *more, te=None, content_type=content_type))
+
+
+async def says(asked: PageRequest) -> Shown:
+    told = f"{asked.method} {asked.headers['host']} {asked.headers.get('cookie')} "
+    return Shown(200, "text/plain", told.encode() + asked.body)
+
+
+async def test_a_body_comes_in_pieces_and_the_cookies_of_a_browser_too() -> None:
+    async with served(says) as port, Peer.open(port) as peer:
+        stream = posts(peer, ("cookie", "a=1"), ("cookie", "b=2"), content_type="application/json")
+        await peer.send_body(stream, b"one, ", end=False)
+        await peer.round_trip()
+        assert stream not in peer.answers
+        await peer.send_body(stream, b"two")
+        shown = await peer.answer(stream)
+    assert shown.body == b"POST localhost a=1; b=2 one, two"
+
+
+async def test_bodies_of_other_types_are_for_calls() -> None:
+    async with served(says) as port, Peer.open(port) as peer:
+        shown = await peer.answer(posts(peer, content_type="text/plain"))
+    assert shown.http_status == "415"
+
+
+async def test_a_body_above_the_bound_is_refused_before_it_is_whole() -> None:
+    async with served(says) as port, Peer.open(port) as peer:
+        stream = posts(peer)
+        await peer.send_body(stream, bytes(BODY_BYTES_MAX), end=False)
+        await peer.round_trip()
+        assert stream not in peer.answers
+        await peer.send_body(stream, b"x", end=False)
+        assert (await peer.answer(stream)).http_status == "413"
+
+
+async def test_bodies_that_come_at_once_are_bounded_and_who_leaves_makes_room() -> None:
+    async with served(says) as port, Peer.open(port) as peer:
+        half = [posts(peer) for _ in range(PAGES_MAX)]
+        assert (await peer.answer(posts(peer))).http_status == "503"
+        await peer.send(reset(half[0], Code.CANCEL))
+        stream = posts(peer)
+        await peer.send_body(stream, b"x")
+        assert (await peer.answer(stream)).http_status == "200"
+
+
+async def test_events_are_told_one_by_one_and_end_when_nobody_hears_them() -> None:
+    go, ended = asyncio.Event(), asyncio.Event()
+
+    async def tell() -> AsyncGenerator[bytes, None]:
+        try:
+            yield b"one"
+            await go.wait()
+            yield b"two"
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def events(_: PageRequest) -> Shown:
+        return Shown(200, "text/event-stream", b"", events=tell())
+
+    async with served(events) as port, Peer.open(port) as peer:
+        stream = asks(peer, "/api/events")
+        await peer.until_true(
+            lambda: stream in peer.answers and peer.answers[stream].body == b"one"
+        )
+        go.set()
+        await peer.until_true(lambda: peer.answers[stream].body == b"onetwo")
+        assert "content-length" not in peer.answers[stream].headers
+        await peer.send(reset(stream, Code.CANCEL))
+        await asyncio.wait_for(ended.wait(), 60)
+
+
+async def test_who_hears_no_events_is_given_up() -> None:
+    async def tell() -> AsyncGenerator[bytes, None]:
+        while True:
+            yield bytes(SIZE // 8)
+            await asyncio.sleep(0)
+
+    async def events(_: PageRequest) -> Shown:
+        return Shown(200, "text/event-stream", b"", events=tell())
+
+    closed: dict[int, int] = {Setting.INITIAL_WINDOW_SIZE: 0}
+    async with served(events) as port, Peer.open(port, settings=closed) as peer:
+        assert await peer.until_reset(asks(peer, "/api/events")) == Code.CANCEL

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pocketmq.tools.cli import run as command
 from pocketmq.tools.diff.command import diff
 
-from ...recorded import recorded_names, recorded_store, settings
+from ...recorded import by_size, recorded_names, recorded_store, settings
 from ...runs import Hand, make_run, open_store
 from ...stores import fingerprint
 
@@ -63,7 +63,7 @@ def some(count: int) -> list[Message]:
     ]
 
 
-@pytest.mark.parametrize("name", recorded_names())
+@pytest.mark.parametrize("name", by_size(recorded_names()))
 def test_a_store_is_the_same_as_its_copy(name: str, tmp_path: Path) -> None:
     first = recorded_store(name, tmp_path / "a")
     second = recorded_store(name, tmp_path / "b")

@@ -21,7 +21,7 @@ from pocketmq.tools.doctor.evidence import MessageState
 from pocketmq.tools.doctor.losses import Reason
 
 from ...damage import damage
-from ...recorded import expected, recorded_names, recorded_store, settings
+from ...recorded import by_size, expected, recorded_names, recorded_store, settings
 from ...stores import fingerprint
 
 NAMES = recorded_names()
@@ -84,7 +84,7 @@ def lost(found: Diagnosis, whose: str) -> dict[str, int]:
     return {str(reason): len(rows) for reason, rows in losses.by_reason.items() if len(rows)}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", by_size(NAMES))
 def test_apaches_losses_are_those_that_its_broker_had(name: str) -> None:
     wanted, found = expected(name), diagnosed(name).apache
 
@@ -106,14 +106,14 @@ def test_apaches_losses_are_those_that_its_broker_had(name: str) -> None:
     assert found.keys.checked - found.keys.found == unfound
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", by_size(NAMES))
 def test_ours_loses_only_what_is_damaged_or_gone(name: str) -> None:
     assert lost(diagnosed(name), "ours") == LOST_BY_US.get(name, {})
     keys = diagnosed(name).ours.keys
     assert keys is None or keys.found == keys.checked
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", by_size(NAMES))
 def test_a_store_is_healthy_if_nothing_is_lost_or_rebuilt(name: str) -> None:
     assert diagnosed(name).is_healthy == (name in HEALTHY)
 

@@ -16,10 +16,10 @@ from pocketmq.tools.stores.locations import StoreLocation
 
 from ...broker.pop.journals import make
 from ...broker.pop.popping import GROUP, TOPIC, Popping
-from ...recorded import expected, recorded_names, recorded_store, settings
+from ...recorded import by_size, expected, is_accepted, recorded_names, recorded_store, settings
 from .oracle import recount
 
-ACCEPTED = [name for name in recorded_names() if expected(name)["accepted"]]
+ACCEPTED = [name for name in recorded_names() if is_accepted(name)]
 #: Later than every recording.
 NOW_MS = 1_795_300_000_000
 COUNTED = COLUMNS[4:10]
@@ -57,7 +57,7 @@ def invented(document: dict[str, Any]) -> dict[str, dict[str, int]]:
     return offsets
 
 
-@pytest.mark.parametrize("name", ACCEPTED)
+@pytest.mark.parametrize("name", by_size(ACCEPTED))
 def test_recorded_offsets_are_judged_exactly(name: str, tmp_path: Path) -> None:
     store = recorded_store(name, tmp_path / "store")
 
@@ -66,7 +66,7 @@ def test_recorded_offsets_are_judged_exactly(name: str, tmp_path: Path) -> None:
     assert counted(rows) == recount(expected(name), NOW_MS)
 
 
-@pytest.mark.parametrize("name", ACCEPTED)
+@pytest.mark.parametrize("name", by_size(ACCEPTED))
 def test_offsets_anywhere_are_judged_exactly(name: str, tmp_path: Path) -> None:
     store = recorded_store(name, tmp_path / "store")
     document = expected(name)

@@ -14,7 +14,7 @@ from pocketmq.tools.bench.measure import BenchConditions
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 
 class Kept:

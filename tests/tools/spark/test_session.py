@@ -47,6 +47,7 @@ def test_the_environment_is_filled_but_not_overruled(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_workers_run_this_python(spark: SparkSession) -> None:
     import pyarrow
@@ -60,6 +61,7 @@ def test_workers_run_this_python(spark: SparkSession) -> None:
     assert [row.python for row in found] == [sys.executable]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_second_call_gives_the_same_session(spark: SparkSession) -> None:
     again = spark_session(master="local[2]")

@@ -14,11 +14,11 @@ from pocketmq.tools.stores import RecoveryName
 from pocketmq.tools.stores.cold_store import open_cold
 from pocketmq.tools.stores.locations import StoreLocation
 
-from ...recorded import expected, recorded_names, recorded_store, settings
+from ...recorded import by_size, expected, is_accepted, recorded_names, recorded_store, settings
 from ...stores import fingerprint
 
-ACCEPTED = [name for name in recorded_names() if expected(name)["accepted"]]
-REFUSED = [name for name in recorded_names() if not expected(name)["accepted"]]
+ACCEPTED = [name for name in recorded_names() if is_accepted(name)]
+REFUSED = [name for name in recorded_names() if not is_accepted(name)]
 
 
 def opened(name: str, tmp_path: Path, recovery: RecoveryName = "apache") -> OpenedStore:
@@ -35,7 +35,7 @@ def bounds_of(document: dict[str, Any]) -> list[tuple[str, int, int, int]]:
     )
 
 
-@pytest.mark.parametrize("name", ACCEPTED)
+@pytest.mark.parametrize("name", by_size(ACCEPTED))
 def test_queue_bounds_are_those_of_apaches_broker(name: str, tmp_path: Path) -> None:
     store = opened(name, tmp_path)
 
@@ -52,7 +52,7 @@ def test_queue_bounds_are_those_of_apaches_broker(name: str, tmp_path: Path) -> 
     )
 
 
-@pytest.mark.parametrize("name", ACCEPTED)
+@pytest.mark.parametrize("name", by_size(ACCEPTED))
 def test_committed_offsets_are_those_of_apaches_broker(name: str, tmp_path: Path) -> None:
     store = opened(name, tmp_path)
 

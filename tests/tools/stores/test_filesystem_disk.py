@@ -149,7 +149,15 @@ def test_an_overlay_reads_ranges_until_the_whole_is_wanted(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("recovery", ["apache", "ours"])
-@pytest.mark.parametrize("name", ["rolled", "unclean", "damaged-flip-recent", "consumption"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rolled",
+        "unclean",
+        "damaged-flip-recent",
+        pytest.param("consumption", marks=pytest.mark.long),
+    ],
+)
 def test_a_far_store_is_recovered_like_a_near_one(
     name: str, recovery: RecoveryName, tmp_path: Path, bucket: CountingFiles
 ) -> None:

@@ -1,5 +1,5 @@
 // The console, live: a page is asked for anew when the broker says that something has changed, and what differs is put in
-// its place. Forms with data-post go to the API as JSON. Keys: / finds, 1 to 7 go to a page, Escape closes a form.
+// its place. Forms with data-post go to the API as JSON. Keys: / finds, 1 to 9 go to a page, Escape closes a form.
 
 const live = document.querySelector("#live");
 const token = document.querySelector('meta[name="token"]')?.content ?? "";
@@ -44,7 +44,7 @@ function replace(here, found) {
   for (const { name, value } of found.attributes ?? []) if (here.getAttribute(name) !== value) here.setAttribute(name, value);
 }
 
-if (window.EventSource && !document.querySelector("main p.error:only-child")) {
+if (live && window.EventSource && !document.querySelector("main p.error:only-child")) {
   const events = new EventSource("/api/events");
   events.addEventListener("open", () => { live.textContent = "live"; live.className = ""; });
   events.addEventListener("changed", () => { if (!document.hidden) refresh(); });

@@ -26,7 +26,7 @@ from ....runs import make_run, open_store
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 NOW_MS = 1_795_300_000_000
 SOUND = ("basic", "consumption", "delays", "transactions")

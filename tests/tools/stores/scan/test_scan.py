@@ -15,14 +15,14 @@ from pocketmq.tools.stores.locations import locate
 from pocketmq.tools.stores.scan.conditions import BadRecords, Conditions, Span
 from pocketmq.tools.stores.scan.scan import Scan, ScanOptions
 
-from ....recorded import expected, recorded_names, recorded_store, settings
+from ....recorded import by_size, expected, recorded_names, recorded_store, settings, was_killed
 from ..dumps import described, of_messages
 
 Row = dict[str, Any]
 SOUND = [name for name in recorded_names() if not name.startswith("damaged-")]
 DAMAGED = [name for name in recorded_names() if name.startswith("damaged-")]
 #: Recovery makes new queues and index files for these.
-CLEAN = [name for name in SOUND if not expected(name)["abortPresent"]]
+CLEAN = [name for name in SOUND if not was_killed(name)]
 
 
 def scanned(store: Path | str, conditions: Conditions | None = None, **options: Any) -> list[Row]:
@@ -38,7 +38,7 @@ def by_place(rows: list[Row]) -> list[Row]:
     return sorted(of_messages(rows), key=lambda row: row["physicalOffset"])
 
 
-@pytest.mark.parametrize("name", SOUND)
+@pytest.mark.parametrize("name", by_size(SOUND))
 @pytest.mark.parametrize("split_bytes", [20_000, 64 << 20])
 def test_messages_are_those_of_apache(name: str, split_bytes: int, tmp_path: Path) -> None:
     store = recorded_store(name, tmp_path / "store")
@@ -49,7 +49,7 @@ def test_messages_are_those_of_apache(name: str, split_bytes: int, tmp_path: Pat
     assert {row["brokerName"] for row in rows} == {"broker-a"}
 
 
-@pytest.mark.parametrize("name", SOUND)
+@pytest.mark.parametrize("name", by_size(SOUND))
 def test_messages_of_a_topic_are_the_same_through_its_queues(name: str, tmp_path: Path) -> None:
     store = recorded_store(name, tmp_path / "store")
     topics = frozenset(record["topic"] for record in expected(name)["records"])
@@ -61,7 +61,7 @@ def test_messages_of_a_topic_are_the_same_through_its_queues(name: str, tmp_path
     assert by_place(through_queues) == by_place(through_log)
 
 
-@pytest.mark.parametrize("name", CLEAN)
+@pytest.mark.parametrize("name", by_size(CLEAN))
 def test_queue_entries_are_those_of_apache(name: str, tmp_path: Path) -> None:
     store = recorded_store(name, tmp_path / "store")
 
@@ -79,7 +79,7 @@ def test_queue_entries_are_those_of_apache(name: str, tmp_path: Path) -> None:
     assert found == wanted
 
 
-@pytest.mark.parametrize("name", CLEAN)
+@pytest.mark.parametrize("name", by_size(CLEAN))
 def test_index_entries_are_as_many_as_apache_counts(name: str, tmp_path: Path) -> None:
     store = recorded_store(name, tmp_path / "store")
 
@@ -100,7 +100,7 @@ def test_files_are_those_that_are_there(name: str, tmp_path: Path) -> None:
     assert all((row["usedBytes"] or 0) <= row["sizeBytes"] for row in rows)
 
 
-@pytest.mark.parametrize("name", DAMAGED)
+@pytest.mark.parametrize("name", by_size(DAMAGED))
 def test_a_damaged_store_is_read_to_its_end(name: str, tmp_path: Path) -> None:
     store = recorded_store(name, tmp_path / "store")
     options: dict[str, Any] = {

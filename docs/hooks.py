@@ -1,0 +1,63 @@
+"""What the site has besides docs/: the README as its first page, and the files of the repository that pages link to.
+
+Files in the repository's root that are Markdown lie beside the documents, others below `repository/`.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from mkdocs.structure.files import File, Files
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+#: Pages from the repository's root, by where they are in the site.
+PAGES: Final = {
+    "index.md": "README.md",
+    **{name: name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")},
+}
+_LINK: Final = re.compile(r"\]\((?!\w+:|#)(?P<path>[^)#\s]+)")
+
+
+def place_of(path: str) -> str:
+    """Return where the file at PATH, from the repository's root, is in the site."""
+    if path.startswith("docs/"):
+        return path.removeprefix("docs/")
+    in_site = {file: place for place, file in PAGES.items()}
+    return in_site.get(path, f"repository/{path}")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages from the repository's root, and what is linked to beside docs/."""
+    sources = [*(ROOT / "docs").rglob("*.md"), *(ROOT / name for name in PAGES.values())]
+    linked = {path for page in sources for path in _linked(page) if (ROOT / path).is_file()}
+    for path in sorted(linked | set(PAGES.values())):
+        if not path.startswith("docs/"):
+            files.append(File.generated(config, place_of(path), abs_src_path=str(ROOT / path)))
+    return files
+
+
+def _linked(page: Path) -> set[str]:
+    """Return what PAGE links to, from the repository's root."""
+    folder = page.parent.relative_to(ROOT).as_posix()
+    found = _LINK.finditer(page.read_text("utf-8"))
+    return {posixpath.normpath(posixpath.join(folder, one["path"])) for one in found}
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Have links lead to where their files are in the site."""
+    uri = page.file.src_uri
+    source = PAGES.get(uri) or (
+        uri.removeprefix("repository/") if uri.startswith("repository/") else f"docs/{uri}"
+    )
+    folder, here = posixpath.dirname(source), posixpath.dirname(uri)
+
+    def moved(link: re.Match[str]) -> str:
+        path = posixpath.normpath(posixpath.join(folder, link["path"]))
+        if not (ROOT / path).exists():
+            return link[0]
+        return f"]({posixpath.relpath(place_of(path), here or '.')}"
+
+    return _LINK.sub(moved, markdown)

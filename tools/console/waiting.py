@@ -1,0 +1,224 @@
+"""What waits in a broker, and its users, as the API tells them: delayed messages, half messages, users and rules.
+
+What stands in the broker's memory costs little to tell: the wheel of delays is counted by its slots, and lists are told
+in pages. The newest delayed messages are looked up in the topic where they wait, by the broker's own methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import numpy as np
+
+from ...proto import properties as names
+from ...proto.access.policies import (
+    GET,
+    UPDATE,
+    Need,
+    Pattern,
+    Resource,
+    of_cluster,
+    of_group,
+    of_topic,
+    parse_actions,
+    parse_source,
+)
+from ...proto.access.users import User, policy_document
+from ...proto.errors import ConfigError, InvalidArgument, MessageNotFound, NotServed, TopicNotFound
+from ...proto.recall_handle import encode_handle
+from ...proto.rpc.pages import PageRequest
+from ...proto.topics import TIMER_TOPIC
+from ..output import message_document
+from ..users import decision_document
+from .api import LIMIT_MAX, Api, ApiRoute, Document, limit_of, number
+
+_BARS: Final = 48
+#: Newest records of the timer topic that are looked through for messages that still wait.
+_LOOKED_AT: Final = 500
+
+
+async def delayed(api: Api, asked: PageRequest) -> Document:
+    """Return how many messages wait, until when, of which topics, and the newest of them with what recalls them."""
+    api.need(asked, of_topic("*", GET))
+    limit = limit_of(asked.query)
+    status = await api.status()
+    timers = api.parts.store.timers
+    times = timers.ring.pending_times()
+    counts = timers.ring.get_many(times)[2] if len(times) else times
+    times, counts = times[counts > 0], counts[counts > 0]
+    topics = sorted(timers.metrics.counts.items(), key=lambda one: (-one[1], one[0]))
+    return {
+        "now_ms": status.now_ms,
+        "waiting": status.delayed_waiting,
+        "to_an_instant": int(counts.sum()),
+        "next_due_ms": int(times[0]) * timers.precision_ms if len(times) else None,
+        "last_due_ms": int(times[-1]) * timers.precision_ms if len(times) else None,
+        "due": histogram(times * timers.precision_ms, counts, status.now_ms),
+        "topics": [{"topic": topic, "messages": count} for topic, count in topics if count > 0][
+            :LIMIT_MAX
+        ],
+        "messages": (await _newest_waiting(api, status.broker_name, status.now_ms))[:limit],
+        "limit": limit,
+    }
+
+
+def histogram(times_ms: np.ndarray, counts: np.ndarray, now_ms: int) -> list[Document]:
+    """Return how many of COUNTS are due in each of equal spans from NOW_MS until the last of TIMES_MS."""
+    if not len(times_ms):
+        return []
+    span_ms = max(1_000, -(-(int(times_ms[-1]) + 1 - now_ms) // _BARS))
+    bars = np.clip((times_ms - now_ms) // span_ms, 0, _BARS - 1)
+    sums = np.bincount(bars, weights=counts, minlength=int(bars[-1]) + 1).astype(int)
+    return [
+        {
+            "from_ms": now_ms + at * span_ms,
+            "to_ms": now_ms + (at + 1) * span_ms,
+            "messages": int(count),
+        }
+        for at, count in enumerate(sums)
+    ]
+
+
+async def _newest_waiting(api: Api, broker: str, now_ms: int) -> list[Document]:
+    """Return the messages among the newest records of the timer topic that still wait, the one due first first."""
+    try:
+        (queue,) = (await api.admin.describe_topic(TIMER_TOPIC)).queues
+        begin = max(queue.min_offset, queue.max_offset - _LOOKED_AT)
+        if begin >= queue.max_offset:
+            return []
+        found = await api.admin.lookup_offset(TIMER_TOPIC, 0, begin, max_messages=_LOOKED_AT)
+    except (TopicNotFound, MessageNotFound):
+        return []  # Nothing was delayed yet.
+    recalled = {
+        one.properties[names.TIMER_DELETE_KEY]
+        for one in found
+        if names.TIMER_DELETE_KEY in one.properties
+    }
+    rows: dict[str, Document] = {}
+    for one in found:
+        topic = one.properties.get(names.REAL_TOPIC, "")
+        due_ms = _due_ms(one.properties)
+        is_marker = names.TIMER_DELETE_KEY in one.properties
+        if is_marker or not topic or due_ms < now_ms:
+            continue
+        if one.message_id in recalled or f"{topic}+{one.message_id}" in recalled:
+            continue
+        row = message_document(one)
+        rows[one.message_id] = {  # One that goes round the wheel is there more than once.
+            **row,
+            "topic": topic,
+            "due_ms": due_ms,
+            "waits_at": {"topic": TIMER_TOPIC, "queue": one.queue, "offset": one.queue_offset},
+            "recall_handle": encode_handle(topic, broker, due_ms, one.message_id),
+        }
+    return sorted(rows.values(), key=lambda row: (row["due_ms"], row["message_id"]))
+
+
+def _due_ms(properties: Mapping[str, str]) -> int:
+    """Return the instant that PROPERTIES of a record of the timer topic say, or one of its slot; 0: none."""
+    due, out = properties.get(names.TIMER_DELIVER_MS, ""), properties.get(names.TIMER_OUT_MS, "")
+    if due.isdigit():
+        return int(due)
+    return int(out) + 1 if out.isdigit() else 0
+
+
+async def transactions(api: Api, asked: PageRequest) -> Document:
+    """Return a page of the half messages without an outcome, the oldest first."""
+    api.need(asked, of_topic("*", GET), of_group("*", GET))
+    query = asked.query
+    skip, limit = number(query, "skip", 0), limit_of(query)
+    now_ms = (await api.status()).now_ms
+    wanted = query.get("search", "").lower()
+    found = [one for one in api.parts.transactions.open_halves() if wanted in one.topic.lower()]
+    found.sort(key=lambda one: (one.stored_ms, one.queue_offset))
+    rows = [
+        {
+            "topic": one.topic,
+            "group": one.group,
+            "transaction_id": one.transaction_id,
+            "stored_ms": one.stored_ms,
+            "age_ms": max(0, now_ms - one.stored_ms),
+            "checked": one.times,
+            "next_check_ms": one.due_ms or None,
+            "half_queue_offset": one.queue_offset,
+        }
+        for one in found[skip : skip + limit]
+    ]
+    return {
+        "transactions": rows,
+        "listeners": api.parts.transactions.listening,
+        "total": len(found),
+        "skip": skip,
+        "limit": limit,
+    }
+
+
+# --- users
+
+
+def _need_administrator(api: Api, asked: PageRequest) -> Iterable[User]:
+    guard = api.parts.guard
+    if guard is None:
+        raise NotServed(
+            "this broker has no users: name a file of them in broker.users (docs/security.md)"
+        )
+    api.need(asked, of_cluster(api.parts.cluster, UPDATE))
+    return guard.users
+
+
+async def users(api: Api, asked: PageRequest) -> Document:
+    """Return a page of the users and their rules, by name; no secrets."""
+    query = asked.query
+    every = _need_administrator(api, asked)
+    skip, limit = number(query, "skip", 0), limit_of(query)
+    wanted = query.get("search", "").lower()
+    found = sorted((one for one in every if wanted in one.name.lower()), key=lambda one: one.name)
+    return {
+        "users": [_user_document(one) for one in found[skip : skip + limit]],
+        "total": len(found),
+        "skip": skip,
+        "limit": limit,
+    }
+
+
+async def check(api: Api, asked: PageRequest, name: str) -> Document:
+    """Say whether a user may do an action on a resource, as `pocketmq acl check` does."""
+    every = _need_administrator(api, asked)
+    query = asked.query
+    user = next((one for one in every if one.name == name), None)
+    if user is None:
+        raise InvalidArgument(f"there is no user {name[:80]!r}", field="user")
+    try:
+        resource = Resource.parse(query.get("resource", ""), "resource")
+        actions = parse_actions(query.get("action", "").split(","), "action")
+        host = str(parse_source(query.get("from", "127.0.0.1"), "from").network_address)
+    except ConfigError as error:
+        raise InvalidArgument(error.message, **error.details) from None
+    if resource.pattern is Pattern.PREFIXED or resource.type == "*":
+        raise InvalidArgument(
+            "resource: name a single one, as Topic:orders, or all of a type, as Topic:*",
+            field="resource",
+        )
+    need = Need(resource.type, resource.name or "*", actions)
+    return decision_document(user.decide(need, host), enabled=user.enabled)
+
+
+def _user_document(user: User) -> Document:
+    document: Document = {
+        "user": user.name,
+        "type": "Super" if user.is_super else "Normal",
+        "status": "enable" if user.enabled else "disable",
+        "policies": [policy_document(one) for one in user.policies.custom],
+    }
+    if user.policies.default:
+        document["default_policies"] = [policy_document(one) for one in user.policies.default]
+    return document
+
+
+WAITING: Final = (
+    ApiRoute("GET", "/api/delayed", delayed),
+    ApiRoute("GET", "/api/transactions", transactions),
+    ApiRoute("GET", "/api/users", users),
+    ApiRoute("GET", "/api/users/{user}/check", check),
+)
