@@ -293,7 +293,9 @@ class Server:
     def connection_figures(self, first_id: int, limit: int) -> list[ConnectionFigures]:
         """Return LIMIT open connections at most, by id, from FIRST_ID on."""
         now_ms = self.now_ms()
-        found = (open_ for number, open_ in self._open.items() if number >= first_id)
+        found = (
+            open_ for number, open_ in self._open.items() if number >= first_id and open_.is_made
+        )
         return [connection.figures(now_ms) for connection in islice(found, limit)]
 
     def connection_totals(self) -> ConnectionTotals:

@@ -602,14 +602,19 @@ class ServerLink(asyncio.BufferedProtocol):
     def abort(self, reason: str) -> None:
         """Close now, for REASON."""
         self.end_reason = reason
-        if self._transport is None:  # It was accepted and not made yet: then it is refused.
+        if not self.is_made:  # It is refused then.
             self._server.closed(self._number, reason)
             self._number = 0
         else:
             self._transport.abort()
 
+    @property
+    def is_made(self) -> bool:
+        """Is it more than accepted? A turn of the loop later asyncio says who the peer is."""
+        return self._transport is not None
+
     def figures(self, now_ms: int) -> ConnectionFigures:
-        """Return what is known of it at NOW_MS."""
+        """Return what is known at NOW_MS of it, which is made."""
         http2, conversation = self._http2, self.conversation
         calls = conversation.figures(now_ms) if conversation is not None else NO_CALLS
         return ConnectionFigures(

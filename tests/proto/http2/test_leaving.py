@@ -55,3 +55,20 @@ async def test_a_connection_that_arrives_while_its_server_stops_is_closed(turns:
             heard = b""
     assert heard == b""
     assert carrier.connections == 0
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_connection_that_arrives_while_all_are_counted_is_shown_once_it_is_made(
+    turns: int,
+) -> None:
+    carrier = Http2Carrier([EchoService().methods()])
+    port = await carrier.start("127.0.0.1", 0)
+    with socket.create_connection(("127.0.0.1", port)) as peer:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        assert {one.peer for one in carrier.connection_figures(0, 9)} <= {
+            "%s:%d" % peer.getsockname()
+        }
+        while not carrier.connection_figures(0, 9):
+            await asyncio.sleep(0)
+    await carrier.stop(0)
