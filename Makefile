@@ -25,7 +25,7 @@ BIN := $(VENV)/bin
 # Tests compile each module once, for all processes that they start, also where the environment would have none keep it.
 test unit test-long test-all campaign interop grpcio: export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo install test unit test-long test-all dev check bench campaign interop house grpcio proto proto-check site clean
+.PHONY: demo install test unit test-long test-all dev check check-style check-mypy check-pyright bench campaign interop house grpcio proto proto-check site clean
 
 demo: $(VENV)/.demo
 	$(BIN)/pocketmq demo
@@ -50,12 +50,19 @@ test-all: test test-long
 
 dev: $(VENV)/.dev
 
-check: $(VENV)/.dev .dev/pocketmq
+# The two that take long are targets of their own: `make -j2 check` has them run side by side.
+check: check-style check-mypy check-pyright
+
+check-style: $(VENV)/.dev .dev/pocketmq
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
+
+check-mypy: $(VENV)/.dev .dev/pocketmq
+	$(BIN)/mypy
+
+check-pyright: $(VENV)/.dev .dev/pocketmq
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 bench: $(VENV)/.dev
 	$(BIN)/pocketmq bench all

@@ -64,11 +64,13 @@ async def test_a_connection_that_arrives_while_all_are_counted_is_shown_once_it_
     carrier = Http2Carrier([EchoService().methods()])
     port = await carrier.start("127.0.0.1", 0)
     with socket.create_connection(("127.0.0.1", port)) as peer:
+        host, at = peer.getsockname()
         for _ in range(turns):
             await asyncio.sleep(0)
-        assert {one.peer for one in carrier.connection_figures(0, 9)} <= {
-            "%s:%d" % peer.getsockname()
-        }
-        while not carrier.connection_figures(0, 9):
+        early = carrier.connection_figures(0, 9)
+        for _ in range(6):
             await asyncio.sleep(0)
+        late = carrier.connection_figures(0, 9)
     await carrier.stop(0)
+    assert [one.peer for one in late] == [f"{host}:{at}"]
+    assert {one.peer for one in early} <= {one.peer for one in late}
