@@ -2,8 +2,9 @@
 
 `as_master` wraps the handlers of a table, so that no handler has to know of it. A call is checked when it comes
 (nothing new is taken while the office is handed over) and when it is answered, a stream whenever something is sent.
-What is refused fails with MasterFenced. A reply that has an error of its own says of nothing that it is done, and
-leaves; StoreClosed is only how a call finds that this broker is master no more, and is told as that.
+What is refused fails with MasterFenced. So does what would fail anyhow: what this broker lacks (an offset, a topic) the
+next master may have, and who is told that it is nowhere would start over. A reply that has an error of its own gets this
+one instead, and its stream goes on.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from ...proto.errors import PocketMQError, StoreClosed
+from ...proto.errors import PocketMQError
 from ...proto.errors_wire import to_wire
 from ...proto.rpc import MethodTable, RpcError
 from ...proto.rpc.methods import Method, MethodKind
@@ -50,7 +51,7 @@ def _checked(method: Method, check_open: Check, check: Check) -> Callable[..., A
             check_open()
             try:
                 reply = await handler(request, _Checked(asked, check))
-            except StoreClosed:
+            except PocketMQError:
                 check()
                 raise
             if reply is not None:  # Of a unary method.
@@ -61,7 +62,11 @@ def _checked(method: Method, check_open: Check, check: Check) -> Callable[..., A
 
     def answer(request: Message, asked: Any) -> Any:
         check_open()
-        return handler(request, _Checked(asked, check))
+        try:
+            return handler(request, _Checked(asked, check))
+        except PocketMQError:
+            check()
+            raise
 
     return answer
 
@@ -95,11 +100,10 @@ class _Checked:
     def fail(self, error: RpcError) -> None:
         if self._is_refused:
             return
-        if isinstance(error, StoreClosed):
-            try:
-                self._check()
-            except PocketMQError as fenced:
-                error = fenced
+        try:
+            self._check()
+        except PocketMQError as fenced:
+            error = fenced
         self._asked.fail(error)
 
     def _leave(self, message: Message, leave: Callable[[Message], None]) -> None:
@@ -113,6 +117,5 @@ class _Checked:
                 self._is_refused = True
                 self._asked.fail(error)
                 return
-            if own.name == StoreClosed.__name__:
-                own.CopyFrom(to_wire(error))
+            own.CopyFrom(to_wire(error))
         leave(message)

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from pocketmq.broker.replication.answering import as_master
-from pocketmq.proto.errors import MasterFenced, OffsetOutOfRange, PocketMQError, StoreClosed
+from pocketmq.proto.errors import (
+    MasterFenced,
+    OffsetOutOfRange,
+    PocketMQError,
+    StoreClosed,
+    TopicNotFound,
+)
 from pocketmq.proto.errors_wire import to_wire
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.rpc import Method, MethodTable
@@ -45,28 +51,50 @@ def streams(*fenced: MasterFenced) -> tuple[Asked, Any]:
     return asked, handed[0]
 
 
+#: What a call may find at a broker that is master no more: its store is closed, or lacks what the next master has.
+FOUND = [StoreClosed("closed"), OffsetOutOfRange("too far"), TopicNotFound("nowhere")]
+
+
 @pytest.mark.parametrize("is_master", [True, False])
-def test_a_closed_store_is_told_as_the_end_of_the_office(is_master: bool) -> None:
+@pytest.mark.parametrize("found", FOUND)
+def test_whatever_a_call_found_is_told_as_the_end_of_the_office(
+    found: PocketMQError, is_master: bool
+) -> None:
     asked, stream = streams(*([] if is_master else [MasterFenced("another is master")]))
     reply = pb.FetchReply(fetch_id=7)
-    reply.error.CopyFrom(to_wire(StoreClosed("the store is closed")))
+    reply.error.CopyFrom(to_wire(found))
 
     stream.send(reply)
-    stream.fail(StoreClosed("the store is closed"))
+    stream.fail(found)
 
-    told = StoreClosed if is_master else MasterFenced
+    told = type(found) if is_master else MasterFenced
     assert [(sent.fetch_id, sent.error.name) for sent in asked.sent] == [(7, told.__name__)]
     assert [type(error) for error in asked.failed] == [told]
 
 
-def test_other_errors_leave_as_they_are() -> None:
-    asked, stream = streams(MasterFenced("another is master"))
-    reply = pb.FetchReply(fetch_id=7)
-    reply.error.CopyFrom(to_wire(OffsetOutOfRange("too far")))
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("found", FOUND)
+async def test_so_is_what_a_unary_call_failed_with(found: PocketMQError, waits: bool) -> None:
+    fenced: list[MasterFenced] = []
 
-    stream.send(reply)
+    def check() -> None:
+        for error in fenced:
+            raise error
 
-    assert [sent.error.name for sent in asked.sent] == ["OffsetOutOfRange"]
+    def fail_at_once(request: pb.FetchRequest, _: Any) -> pb.FetchReply:
+        fenced.append(MasterFenced("another is master"))
+        raise found
+
+    async def fail_later(request: pb.FetchRequest, _: Any) -> pb.FetchReply:
+        await asyncio.sleep(0)
+        return fail_at_once(request, _)
+
+    handler = fail_later if waits else fail_at_once
+    method = Method(PATH, MethodKind.UNARY, pb.FetchRequest, pb.FetchReply, handler)
+    asked = as_master(MethodTable({PATH: method}), check, check)[PATH].handler
+
+    with pytest.raises(MasterFenced, match="another is master"):
+        await asked(pb.FetchRequest(), Asked())
 
 
 async def test_what_was_taken_before_a_hand_over_is_answered_and_nothing_new_is_taken() -> None:
