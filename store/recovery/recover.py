@@ -372,13 +372,18 @@ def _used_behind(file: MappedFile, end: int) -> int:
 def stale_begin(scanned: ScannedFile, oldest_ms: int, queues: ConsumeQueues) -> int | None:
     """Return the row of the first stale record of the log's last file; None if there is none.
 
-    OLDEST_MS is the store time of the newest record before the file. QUEUES tell what was numbered before it.
+    OLDEST_MS is the store time of the newest record before the file. QUEUES tell what was numbered before it. A record
+    is older if two before it are newer: no CRC covers a store time, so that one alone may be damaged.
     """
     columns = scanned.columns
     if not len(columns):
         return None
-    reached = np.maximum(np.maximum.accumulate(columns.store_ms), oldest_ms)
-    older = columns.store_ms < reached
+    times = columns.store_ms
+    newest = np.maximum(np.maximum.accumulate(times), oldest_ms)
+    before = np.concatenate((np.array([oldest_ms]), newest[:-1]))
+    second = np.maximum.accumulate(np.maximum(np.minimum(before, times), oldest_ms))
+    is_alone = not oldest_ms and len(times) > 1 and int(times[0]) > int(times[1:].max())
+    older = times < (newest if is_alone else second)
     if not older[-1]:
         return None
     first = len(older) - int(older[::-1].argmin()) if not older.all() else 0

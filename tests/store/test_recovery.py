@@ -320,6 +320,34 @@ def test_a_clock_that_stepped_back_costs_nothing(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.parametrize("clean", [False, True])
+def test_one_time_that_is_wrong_cuts_nothing_though_a_queue_is_lost_as_well(
+    tmp_path: Path, clean: bool
+) -> None:
+    """No CRC covers a time: what follows one of the far future is no leftover of an earlier life of the file."""
+    held = filled(tmp_path, 2, clean=clean)
+    records = all_records(held)
+    last_file = [
+        one for one in records if one.log_offset >= records[-1].log_offset // LOG_FILE * LOG_FILE
+    ]
+    wrong = last_file[1]
+    before = {(one.topic, one.queue_id) for one in last_file[:2]}
+    others = [one for one in last_file[2:] if (one.topic, one.queue_id) not in before]
+    assert others, "another queue follows, and has nothing in front of it in the file"
+    overwrite(
+        tmp_path, wrong.log_offset + 56, struct.pack(">q", wrong.store_timestamp_ms | 1 << 50)
+    )
+    for path in (tmp_path / "consumequeue" / others[0].topic / str(others[0].queue_id)).iterdir():
+        path.write_bytes(bytes(path.stat().st_size))
+
+    store = open_store(tmp_path)
+
+    assert store.max_log_offset == records[-1].log_offset + records[-1].total_size
+    for name, wanted in held.items():
+        assert [one.body for one in records_of(store, *name)] == [one.body for one in wanted]
+    store.close()
+
+
 def test_a_missing_log_file_costs_what_it_held(tmp_path: Path) -> None:
     held = filled(tmp_path, 4, clean=True)
     (tmp_path / "commitlog" / f"{LOG_FILE:020d}").unlink()
