@@ -19,6 +19,8 @@ from .stage import LATER, PLAIN, Stage
 
 #: Long polls of one consumer that are open at once.
 POLLS: Final = 8
+#: Calls a second that are cancelled at once, however fast the machine: fewer than a flood has (docs/http2.md).
+CANCELLED_PER_SECOND: Final = 4_000
 
 
 async def cancel_polls(stage: Stage, times: int) -> None:
@@ -40,15 +42,19 @@ async def cancel_polls(stage: Stage, times: int) -> None:
 
 
 async def cancel_at_once(stage: Stage, times: int) -> None:
-    """Ask and cancel one poll after the other, waiting for nothing, with the client that people use."""
+    """Ask and cancel one poll after the other, without an answer, with the client that people use."""
+    now_s = asyncio.get_running_loop().time
     async with grpc.aio.insecure_channel(f"127.0.0.1:{stage.port}") as channel:
         poll = Caller(channel).channel.unary_unary("/test.Echo/Plain", encode, REPLY.FromString)
         await poll(PLAIN)
-        for _ in range(times):
+        began_s = now_s()
+        for number in range(times):
             call = poll(LATER)
             await asyncio.sleep(0)  # Have it begin.
             call.cancel()
             stage.echo.calls.clear()
+            if number % 100 == 0:
+                await asyncio.sleep(began_s + number / CANCELLED_PER_SECOND - now_s())
         await poll(PLAIN)
     assert stage.carrier.connection_totals().accepted == 1
 
