@@ -1,3 +1,3 @@
 """PocketMQ: a RocketMQ-style message broker in one Python process."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

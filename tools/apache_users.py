@@ -4,6 +4,9 @@
             {"username": "alice", "password": "…", "userType": "Normal", "userStatus": "enable"}
             {"subject": "User:alice", "policies": [{"policyType": "Custom", "entries": [{"resource": "Topic:orders",
               "actions": ["Pub"], "sourceIps": ["10.0.0.0/8"], "decision": "Allow"}]}]}
+          or the tables that its `mqadmin getUser` and `getAcl` print, columns at least two spaces apart:
+            #Subject          #PolicyType             #Resource      #Actions     #SourceIp    #Decision
+            User:alice        Custom                  Topic:orders   [Pub, Sub]   null         Allow
     4.x   plain_acl.yml: `accounts` with accessKey, secretKey, admin, defaultTopicPerm, defaultGroupPerm, topicPerms and
           groupPerms. An admin is a Super user, a default is a default policy of all topics or groups
 
@@ -12,6 +15,7 @@ What has no likeness here is said in notes: addresses that need no signature (wh
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
@@ -29,6 +33,70 @@ _PERMISSIONS: Final = {
     "SUB|PUB": ("Allow", "Pub,Sub"),
     "ANY": ("Allow", "All"),
 }
+
+#: The columns of mqadmin's tables, by what they are called in JSON.
+_USER_COLUMNS: Final = {
+    "#UserName": "username",
+    "#Password": "password",
+    "#UserType": "userType",
+    "#UserStatus": "userStatus",
+}
+_ACL_COLUMNS: Final = {
+    "#Subject": "subject",
+    "#PolicyType": "policyType",
+    "#Resource": "resource",
+    "#Actions": "actions",
+    "#SourceIp": "sourceIps",
+    "#Decision": "decision",
+}
+_LISTS: Final = ("actions", "sourceIps")
+#: Between two columns.
+_GAP: Final = re.compile(r" {2,}")
+
+
+def printed(text: str, name: str) -> list[dict[str, Any]] | None:
+    """Return what stands in the tables of mqadmin's output TEXT, of the file NAME, as its JSON would have it.
+
+    None: there is no such table. Raises ConfigError for a row that has not as many columns as its table.
+    """
+    found: list[dict[str, Any]] = []
+    titles: list[str] | None = None
+    is_there = False
+    for number, line in enumerate(text.splitlines(), 1):
+        cells = _GAP.split(line.rstrip())
+        known = _USER_COLUMNS if cells[0] == "#UserName" else _ACL_COLUMNS
+        if cells[0] in ("#UserName", "#Subject"):
+            unknown = [cell for cell in cells if cell not in known]
+            if unknown:
+                raise ConfigError(
+                    f"{name}:{number}: the column {unknown[0][:40]!r} is none of {', '.join(known)}",
+                    file=name,
+                )
+            titles, is_there = [known[cell] for cell in cells], True
+        elif titles is None or not line.strip() or line.endswith(" success."):
+            titles = titles if line.strip() else None
+        elif len(cells) == 1 and titles[0] == "subject":
+            found.append({"subject": cells[0]})
+        elif len(cells) != len(titles):
+            raise ConfigError(
+                f"{name}:{number}: {len(cells)} columns where the table has {len(titles)}: values with two spaces in"
+                " them cannot be told apart, take the JSON instead",
+                file=name,
+            )
+        else:
+            row: dict[str, Any] = dict(zip(titles, cells, strict=True))
+            found.append(_policy_of_row(row) if titles[0] == "subject" else row)
+    return found if is_there else None
+
+
+def _policy_of_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the ACL with the one entry that ROW of a table has."""
+    entry = {key: value for key, value in row.items() if key not in ("subject", "policyType")}
+    for key in _LISTS:
+        text = str(entry.get(key, "")).strip("[]")
+        entry[key] = None if text in ("", "null") else [one.strip() for one in text.split(",")]
+    policy = {"policyType": row.get("policyType"), "entries": [entry]}
+    return {"subject": row["subject"], "policies": [policy]}
 
 
 def take(
@@ -52,10 +120,15 @@ def take(
                 f"{name}[{at}]: neither a user (username), nor an ACL (subject), nor accounts of a plain_acl.yml",
                 file=name,
             )
+    told: dict[str, tuple[str, list[Any]]] = {}
     for at, one in enumerate(document):
         if "subject" in one:
-            entry = _of_acl(one, f"{name}[{at}]", known | found)
-            found[entry.name] = entry
+            # A table has a row for each entry of an ACL.
+            _, policies = told.setdefault(str(one["subject"]), (f"{name}[{at}]", []))
+            policies += one.get("policies") or []
+    for subject, (where, policies) in told.items():
+        entry = _of_acl({"subject": subject, "policies": policies}, where, known | found)
+        found[entry.name] = entry
     return found, []
 
 
@@ -103,7 +176,9 @@ def _of_acl(one: dict[str, Any], where: str, users: dict[str, UserEntry]) -> Use
                 "sources": entry.get("sourceIps"),
                 "decision": entry.get("decision") or "Allow",
             }
-            entries.append(read_policy(keys, place))
+            read = read_policy(keys, place)
+            if read not in entries:  # Each broker of a cluster tells of the same.
+                entries.append(read)
     return replace(
         users[name],
         policies=tuple(by_kind["Custom"]),

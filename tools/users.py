@@ -188,14 +188,22 @@ def _told(entry: UserEntry) -> dict[str, Any]:
 def import_users(
     files: tuple[Path, ...], *, replaces: bool, users_file: Path | None, config: Path | None
 ) -> None:
-    """Take users and ACLs from Apache RocketMQ's FILES: JSON of 5.x (users first), or plain_acl.yml of 4.x."""
-    from .apache_users import take
+    """Take users and ACLs from Apache RocketMQ's FILES.
+
+    JSON of 5.x, or what its mqadmin has printed (users first); or plain_acl.yml of 4.x.
+    """
+    from .apache_users import printed, take
 
     taken: dict[str, None] = {}
     notes: list[str] = []
     with _file(users_file, config).change(make=True) as users:
         for path in files:
-            document = read_yaml(f"document: {_indented(path)}", str(path))["document"]
+            lines = _lines(path)
+            document = printed("\n".join(lines), str(path))
+            if document is None:
+                # A list has no place at the top of a document: it is the value of a key.
+                text = "\n".join(("document:", *(f"  {line}" for line in lines)))
+                document = read_yaml(text, str(path))["document"]
             found, said = take(document, str(path), dict(users))
             for name, entry in found.items():
                 if name in users and name not in taken and not replaces and users[name] != entry:
@@ -213,13 +221,11 @@ def import_users(
     print_pairs({"taken": len(taken)} | {name: users[name].type for name in taken})
 
 
-def _indented(path: Path) -> str:
-    """Return the text of the file at PATH as the value of a key: a list has no place at the top of a document."""
+def _lines(path: Path) -> list[str]:
     try:
-        lines = path.read_text("utf-8").splitlines()
+        return path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: it cannot be read: {error}", file=path) from None
-    return "\n" + "\n".join(f"  {line}" for line in lines)
 
 
 # --- ACLs

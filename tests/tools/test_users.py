@@ -142,6 +142,71 @@ def test_users_of_apaches_5_are_taken(tmp_path: Path, users: UserFile) -> None:
     assert users.read()["alice"].secret == "another"
 
 
+#: As Java's formats have it: %-16s  %-22s …, a line for each entry, and once for each broker.
+USER_ROW = "{:<16}  {:<22}  {:<22}\n"
+ACL_ROW = "{:<16}  {:<22}  {:<22}  {:<22}  {:<22}  {:<22}\n"
+PRINTED_ACLS = "".join(
+    ACL_ROW.format(*row)
+    for row in (
+        ("#Subject", "#PolicyType", "#Resource", "#Actions", "#SourceIp", "#Decision"),
+        ("User:alice", "Custom", "Topic:orders", "[Pub, Sub]", "[127.0.0.1, 10.0.0.0/8]", "Allow"),
+        ("User:alice", "Custom", "Group:*", "[Sub]", "null", "Deny"),
+        ("User:alice", "Default", "*", "[All]", "[]", "Deny"),
+        ("User:bob", "", "", "", "", ""),
+    )
+)
+
+
+def test_the_tables_that_apaches_mqadmin_prints_are_taken(tmp_path: Path, users: UserFile) -> None:
+    people, rules = tmp_path / "users.txt", tmp_path / "acls.txt"
+    people.write_text(
+        "OpenJDK 64-Bit Server VM warning: something\n"
+        + USER_ROW.format("#UserName", "#Password", "#UserType")
+        + USER_ROW.format("alice", "a secret", "Normal")
+        + USER_ROW.format("bob", "file:of bob, longer than its column", "Super")
+        + "get user from 127.0.0.1:10911 success.\n"
+    )
+    rules.write_text(
+        f"{PRINTED_ACLS}get acl from 127.0.0.1:10911 success.\n{PRINTED_ACLS}get acl from 127.0.0.1:10921 success.\n"
+    )
+
+    assert run("user", "import", str(people), str(rules)) == 0
+
+    found = users.read()
+    assert found["alice"].secret == "a secret"
+    assert (found["bob"].secret, found["bob"].type) == (
+        "inline:file:of bob, longer than its column",
+        "Super",
+    )
+    assert [str(one) for one in found["alice"].policies] == [
+        "Allow Pub, Sub on Topic:orders from 127.0.0.1/32, 10.0.0.0/8",
+        "Deny Sub on Group:*",
+    ]
+    assert [str(one) for one in found["alice"].default_policies] == ["Deny All on *"]
+    assert found["bob"].policies == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (USER_ROW.format("#UserName", "#Colour", "#UserType"), "'#Colour'"),
+        (
+            USER_ROW.format("#UserName", "#Password", "#UserType")
+            + USER_ROW.format("alice", "two  spaces", "Normal"),
+            "dump.txt:2: 4 columns",
+        ),
+    ],
+)
+def test_a_table_that_cannot_be_read_is_refused_by_its_line(
+    tmp_path: Path, users: UserFile, capsys: pytest.CaptureFixture[str], text: str, words: str
+) -> None:
+    path = tmp_path / "dump.txt"
+    path.write_text(text)
+    assert run("user", "import", str(path)) == 2
+    assert words in capsys.readouterr().err
+    assert users.read() == {}
+
+
 def test_accounts_of_apaches_4_are_taken(
     tmp_path: Path, users: UserFile, capsys: pytest.CaptureFixture[str]
 ) -> None:
