@@ -100,8 +100,9 @@ class SiteCounters(NamedTuple):
 class SiteParts:
     """What pages at the port may use: the broker's METHODS, its METRICS, its FIGURES, and work EVERY so many ms.
 
-    TRAFFIC: what came in and went out.  COUNTERS: cheap where FIGURES are not.  LAGS: of so many groups and topics at
-    most.  GUARD: what METHODS, in CLUSTER, ask whether callers may; None: everybody may do everything.
+    CLOSE_CONNECTION breaks the one of a number off, if there is such.  TRAFFIC: what came in and went out.  COUNTERS:
+    cheap where FIGURES are not.  LAGS: of so many groups and topics at most.  GUARD: what METHODS, in CLUSTER, ask
+    whether callers may; None: everybody may do everything.
     """
 
     methods: MethodTable
@@ -111,6 +112,7 @@ class SiteParts:
     counters: Callable[[], SiteCounters]
     lags: Callable[[int], Iterator[GroupLag]]
     every: Callable[[int, Callable[[], None]], object]
+    close_connection: Callable[[int], bool]
     guard: Guard | None
     cluster: str
     store: MessageStore
@@ -401,6 +403,7 @@ class Broker:
                 counters=self._counters,
                 lags=partial(_lags, parts),
                 every=parts.wall_timers.every,
+                close_connection=self._close_connection,
                 guard=None if self._asked_users is None else self._asked_users.guard,
                 cluster=self._config.cluster,
                 store=store,
@@ -445,6 +448,11 @@ class Broker:
             store.dispatched_offset,
             0 if totals is None else totals.open,
         )
+
+    def _close_connection(self, number: int) -> bool:
+        assert self._running is not None, "asked while running"
+        carrier = self._running.carrier
+        return isinstance(carrier, CountsConnections) and carrier.close_connection(number)
 
     async def _give_up(self, running: _Running) -> None:
         """End what has begun of a start that failed: something may have been delivered already."""

@@ -310,6 +310,9 @@ class LeadingCarrier:
     def connection_totals(self) -> ConnectionTotals:
         return self._port._carrier.connection_totals()
 
+    def close_connection(self, number: int) -> bool:
+        return self._port._carrier.close_connection(number)
+
 
 def _never() -> bool:
     return False

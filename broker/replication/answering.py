@@ -3,8 +3,8 @@
 `as_master` wraps the handlers of a table, so that no handler has to know of it. A call is checked when it comes
 (nothing new is taken while the office is handed over) and when it is answered, a stream whenever something is sent.
 What is refused fails with MasterFenced. So does what would fail anyhow: what this broker lacks (an offset, a topic) the
-next master may have, and who is told that it is nowhere would start over. A reply that has an error of its own gets this
-one instead, and its stream goes on.
+next master may have, and who is told that it is nowhere would start over. A reply that has an error of its own gets
+this one instead, and its stream goes on.
 """
 
 from __future__ import annotations

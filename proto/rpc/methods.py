@@ -444,3 +444,7 @@ class CountsConnections(Protocol):
     def connection_totals(self) -> ConnectionTotals:
         """Return what became of all connections."""
         ...
+
+    def close_connection(self, number: int) -> bool:
+        """Break off connection NUMBER, with all that is under way on it; return whether it was open."""
+        ...

@@ -298,6 +298,14 @@ class Server:
         )
         return [connection.figures(now_ms) for connection in islice(found, limit)]
 
+    def close_connection(self, number: int) -> bool:
+        """Break off connection NUMBER, with all that is under way on it; return whether it was open."""
+        found = self._open.get(number)
+        if found is None:
+            return False
+        found.abort("closed by an administrator")
+        return True
+
     def connection_totals(self) -> ConnectionTotals:
         """Return what became of all connections."""
         return ConnectionTotals(

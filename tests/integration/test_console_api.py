@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Iterator
 from importlib.resources import files
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import yaml
 
 from pocketmq.broker.broker import SiteParts
+from pocketmq.broker.replication.figures import Behind, CellChanges, ReplicaLook, replica_figures
+from pocketmq.broker.replication.in_sync import ReplicaSettings
 from pocketmq.client import Message, Producer
 from pocketmq.proto.errors import MessageNotFound
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
@@ -23,7 +26,7 @@ from pocketmq.tools.console.actions import ROUTES
 from pocketmq.tools.console.api import LISTENERS_MAX, Api
 from pocketmq.tools.console.door import TOKEN, Door, NotAllowed
 from pocketmq.tools.console.local import CALLER, HttpCaller
-from pocketmq.tools.console.pages import hex_dump
+from pocketmq.tools.console.pages import _replica_card, hex_dump
 from pocketmq.tools.console.rates import Rates
 
 from ..served import ServerProcess
@@ -369,3 +372,62 @@ async def test_who_listens_hears_of_a_message_and_listeners_are_bounded(
             writer.close()
             if b" 200 OK" in head:
                 return
+
+
+def test_a_connection_is_closed_by_its_number_and_its_peer_and_not_the_one_that_asks(
+    api: ApiPeer, server: ServerProcess
+) -> None:
+    host, _, port = server.ready["broker"].rpartition(":")
+    token = api.get("/api/session")["token"]
+    with socket.create_connection((host, int(port)), timeout=60) as stranger:
+        name, at = stranger.getsockname()
+        peer = f"{name}:{at}"
+        while not (rows := _of_peer(api, peer)):
+            pass
+        path = f"/api/connections/{rows[0]['id']}/close"
+        status, refused = api.ask("POST", path, {"peer": "127.0.0.1:1"}, {TOKEN: token})
+        assert (status, peer in refused["message"]) == (400, True)
+        assert api.post(path, peer=peer) == {"closed": True, "peer": peer}
+        assert stranger.recv(1) == b"" or _of_peer(api, peer) == []
+    status, _ = api.ask("POST", path, {"peer": peer}, {TOKEN: token})
+    assert status == 404
+    assert "closed by an administrator" in api.get("/api/connections")["totals"]["closed"]
+    own = max(api.get("/api/connections")["connections"], key=lambda one: one["id"])
+    status, refused = api.ask(
+        "POST", f"/api/connections/{own['id']}/close", {"peer": own["peer"]}, {TOKEN: token}
+    )
+    assert (status, refused["error"]) == (400, "InvalidArgument")
+
+
+def _of_peer(api: ApiPeer, peer: str) -> list[dict[str, Any]]:
+    return [one for one in api.get("/api/connections")["connections"] if one["peer"] == peer]
+
+
+def test_a_replica_is_told_by_its_figures_with_the_distance_of_the_others(api: ApiPeer) -> None:
+    assert api.get("/api/overview")["replica"] == {}
+    look = ReplicaLook(
+        settings=ReplicaSettings(
+            replica_id=2, cluster="c", set_name="orders", address="a:1", file_size=1
+        ),
+        changes=CellChanges(),
+        is_master=True,
+        is_live=True,
+        epoch=7,
+        in_sync=2,
+        end=1000,
+        synced=900,
+        confirm=800,
+        behind={1: Behind(200, 40), 3: Behind(0, 0)},
+    )
+
+    found = console_api._replica(replica_figures(look))
+
+    assert (found["set"], found["replica"], found["epoch"]) == ("orders", 2, 7)
+    assert found["others"] == [
+        {"replica": 1, "behind_bytes": 200, "behind_seconds": 0.04},
+        {"replica": 3, "behind_bytes": 0, "behind_seconds": 0},
+    ]
+    text = str(_replica_card(found))
+    assert all(
+        word in text for word in ("Replica set orders", "master", "800 of 1,000 bytes", "200 B")
+    )

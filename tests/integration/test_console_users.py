@@ -481,6 +481,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/api/groups/{group}/reset": {"topic": "orders", "to_last": True},
     "/api/groups/{group}/dead-letters/resend": {"offsets": [0]},
     "/api/groups/{group}/dead-letters/purge": {},
+    "/api/connections/{connection}/close": {"peer": "127.0.0.1:1"},
     "/api/clock/advance": {"by": "1s"},
 }
 
@@ -491,7 +492,11 @@ async def test_no_read_and_no_action_is_for_one_without_policies(served: Served)
     anybody = {"/api/overview"}
     for route in ROUTES:
         path = route.path.replace("{topic}", "orders").replace("{group}", "billing")
-        path = path.replace("{message}", "orders%2F0%2F0").replace("{user}", "root")
+        path = (
+            path.replace("{message}", "orders%2F0%2F0")
+            .replace("{user}", "root")
+            .replace("{connection}", "1")
+        )
         if route.method == "GET":
             status, _, text = await served.ask("GET", path, user="guest")
         else:

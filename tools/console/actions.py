@@ -9,8 +9,9 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from ...client import OffsetTarget
+from ...proto.access.policies import UPDATE, of_cluster
 from ...proto.duration import parse_duration
-from ...proto.errors import InvalidArgument, NotAuthorized
+from ...proto.errors import InvalidArgument, NotAuthorized, ServiceNotFound
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.rpc.pages import PageRequest
@@ -234,6 +235,27 @@ async def advance(api: Api, asked: PageRequest) -> Document:
     return {"now_ms": reply.now_ms, "virtual": reply.virtual}
 
 
+async def close_connection(api: Api, asked: PageRequest, connection: str) -> Document:
+    """Break off a connection, with all that is under way on it; the body repeats the peer's address."""
+    body = _body(asked, {"peer"})
+    api.need(asked, of_cluster(api.parts.cluster, UPDATE))
+    wanted = number({"id": connection}, "id", 0)
+    found = await api.connection_of(wanted)
+    if found is None:
+        raise ServiceNotFound(
+            f"connection {wanted} is not open: GET /api/connections tells those that are"
+        )
+    if _text(body, "peer") != found.peer:
+        raise InvalidArgument(
+            f'connection {wanted} is of {found.peer}: repeat that as "peer"', field="peer"
+        )
+    if found.peer == asked.peer:
+        raise InvalidArgument(
+            "this is the connection that asks: close it by leaving", field="connection"
+        )
+    return {"closed": api.parts.close_connection(wanted), "peer": found.peer}
+
+
 ACTIONS: Final = (
     ApiRoute("POST", "/api/topics", create_topic),
     ApiRoute("POST", "/api/topics/{topic}", alter_topic),
@@ -244,6 +266,7 @@ ACTIONS: Final = (
     ApiRoute("POST", "/api/groups/{group}/reset", reset),
     ApiRoute("POST", "/api/groups/{group}/dead-letters/resend", resend),
     ApiRoute("POST", "/api/groups/{group}/dead-letters/purge", purge),
+    ApiRoute("POST", "/api/connections/{connection}/close", close_connection),
     ApiRoute("POST", "/api/clock/advance", advance),
 )
 #: All that the API answers, but for events.

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from ...broker.broker import SiteParts
+from ...broker.metrics_page import PageFigure
 from ...client.administration.admin import AsyncAdmin
 from ...client.administration.descriptions import topic_description
 from ...client.connections import BROKER
@@ -63,6 +64,7 @@ _TICK_S: Final = 0.25
 #: How often listeners are told to look again though nothing was stored: offsets move, ages grow.
 _REFRESH_TICKS: Final = 12
 _TIMEOUT_MS: Final = 5_000
+_REPLICA: Final = "pocketmq_replica_"
 #: What the lags of all groups need.
 _SEE_LAGS: Final = of_group("*", GET), of_topic("*", GET)
 
@@ -174,13 +176,23 @@ class Api:
     async def overview(self, asked: PageRequest) -> Document:
         """Return how the broker is, its rates, and the worst lags; null for what whoever asks may not see."""
         found: Document = {"broker": await self._broker()}
-        names = ("rates", "figures", "official_clients", "lags", "groups", "groups_looked_at")
+        names = (
+            "rates",
+            "figures",
+            "official_clients",
+            "replica",
+            "lags",
+            "groups",
+            "groups_looked_at",
+        )
         found |= dict.fromkeys(names)
         if self.may(self._see_broker):
             clients = await self.ask("ListClients", pb.ClientListRequest(), pb.ClientListReply)
             languages = Counter(one.language or "unknown" for one in clients.clients)
             found["rates"] = self._rates.document()
-            found["figures"] = {one.name: one.value for one in self._figures() if not one.labels}
+            figures = list(self._figures())
+            found["figures"] = {one.name: one.value for one in figures if not one.labels}
+            found["replica"] = _replica(figures)
             found["official_clients"] = dict(sorted(languages.items()))
         if self.may(*_SEE_LAGS):
             rows, looked, count = await self.lags()
@@ -479,6 +491,15 @@ class Api:
             ],
         }
 
+    async def connection_of(self, number: int) -> pb.ConnectionFigures | None:
+        """Return what is known of connection NUMBER; None: it is not open."""
+        request = pb.ConnectionListRequest(first_id=number, max_connections=1)
+        reply = await self.connection.call(
+            "/pocketmq.v1.Connections/List", request, pb.ConnectionListReply, _TIMEOUT_MS
+        )
+        found = list(reply.connections)
+        return found[0] if found and found[0].id == number else None
+
     # --- what changes
 
     async def _events(self, asked: PageRequest, visitor: Visitor) -> Shown:
@@ -507,6 +528,24 @@ class Api:
                 await asyncio.sleep(_TICK_S)
         finally:
             self._listeners -= 1
+
+
+def _replica(figures: Iterable[PageFigure]) -> Document:
+    """Return from the broker's FIGURES how it stands in its replica set, and the others; nothing: it is in none."""
+    alone: Document = {}
+    others: dict[str, Document] = {}
+    for one in figures:
+        if not one.name.startswith(_REPLICA):
+            continue
+        name, labels = one.name.removeprefix(_REPLICA), dict(one.labels)
+        if name == "info":
+            alone |= {"set": labels["set"], "replica": int(labels["replica"])}
+        elif "replica" in labels:
+            other = others.setdefault(labels["replica"], {"replica": int(labels["replica"])})
+            other[name] = one.value
+        elif not one.labels:
+            alone[name] = one.value
+    return alone | {"others": list(others.values())} if alone else {}
 
 
 def _stories(path: str, wanted: WhyAsked) -> list[Any]:

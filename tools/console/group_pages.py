@@ -8,8 +8,8 @@ from urllib.parse import quote, urlencode
 from ...proto.duration import format_duration
 from ...proto.rpc.pages import PageRequest
 from ..connections import age_text, bytes_text
-from .api import Api
-from .markup import Content, badge, card, e, facts, field, form, table, when
+from .api import Api, Document
+from .markup import Content, Html, badge, card, e, facts, field, form, table, when
 from .rows import group_link, lag_table, paging, search_box, short_body, topic_link
 
 
@@ -273,6 +273,18 @@ async def dead_letters_page(api: Api, asked: PageRequest) -> Content:
     ]
 
 
+def _close(one: Document) -> Html:
+    return e(
+        "form",
+        e("input", type="hidden", name="peer", value=one["peer"]),
+        e("button", "Close"),
+        e("output", role="status"),
+        data_post=f"/api/connections/{one['id']}/close",
+        data_confirm=f"Break off the connection of {one['peer']}, with all that is under way on it?",
+        class_="in-row",
+    )
+
+
 async def connections_page(api: Api, asked: PageRequest) -> Content:
     """Return the page of who is connected."""
     found = await api.connections(asked)
@@ -311,6 +323,7 @@ async def connections_page(api: Api, asked: PageRequest) -> Content:
                     "#waiting",
                     "last call",
                     "client",
+                    "close",
                 ),
                 [
                     (
@@ -324,6 +337,7 @@ async def connections_page(api: Api, asked: PageRequest) -> Content:
                         bytes_text(one["bytes_queued"]),
                         one["last_path"].rpartition("/")[2] or "–",
                         one["user_agent"] or "–",
+                        _close(one) if one["peer"] != asked.peer else "this page",
                     )
                     for one in found["connections"]
                 ],

@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode
 from ...proto.duration import format_duration
 from ...proto.errors import PocketMQError, ServiceNotFound
 from ...proto.rpc.pages import READING, PageRequest
-from ..connections import bytes_text
+from ..connections import age_text, bytes_text
 from ..instants import past_instant_of
 from .api import Api, Document
 from .door import Visitor
@@ -228,9 +228,39 @@ async def _overview(api: Api, asked: PageRequest) -> Content:
         )
         if rates
         else e("p", "Rates and figures take Get on the cluster.", class_="none"),
+        _replica_card(found["replica"]),
         card(f"Worst lags{part}", lags),
         card("Official clients", facts(clients)) if clients else None,
     ]
+
+
+def _replica_card(found: Document | None) -> Html | None:
+    """Return how the replica set stands, with the distance of each other replica."""
+    if not found:
+        return None
+    pairs = (
+        ("This one", f"replica {found['replica']}, {'master' if found['master'] else 'follower'}"),
+        ("Epoch", _figure(found, "epoch")),
+        ("In sync", _figure(found, "in_sync_replicas")),
+        (
+            "Confirmed",
+            f"{_figure(found, 'confirmed_bytes')} of {_figure(found, 'end_bytes')} bytes",
+        ),
+    )
+    rows = [
+        (
+            one["replica"],
+            bytes_text(int(one["behind_bytes"])),
+            age_text(int(one["behind_seconds"] * 1000)),
+        )
+        for one in found["others"]
+    ]
+    titles = ("replica", "#behind", "#for")
+    return card(
+        f"Replica set {found['set']}",
+        facts(pairs),
+        table(titles, rows, "It is the only one.", "replicas"),
+    )
 
 
 def _figure(figures: Document, name: str) -> str:

@@ -45,3 +45,6 @@ class Counting:
 
     def connection_totals(self) -> ConnectionTotals:
         return TOTALS
+
+    def close_connection(self, number: int) -> bool:
+        return any(one.id == number for one in self.found)
