@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
+import json
 import os
 import re
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from pocketmq.client import AsyncAdmin
 
 from ..served import ServerProcess
 from .command import Shell
@@ -261,6 +266,40 @@ def test_over_tls_somebody_signs_in_by_keys_sends_and_sees_it(
             page.wait_for_selector('#newest td:has-text("in HTTP/2")')
             page.get_by_role("button", name="Sign out").click()
             page.wait_for_selector("input[name=secret]")
+
+
+@pytest.mark.browser
+@pytest.mark.long
+def test_as_many_topics_as_a_broker_may_have_are_pages_that_are_searched(
+    chromium: Any, tmp_path: Path
+) -> None:
+    with ServerProcess(tmp_path / "store", "--grpc", "own") as server:
+        with ThreadPoolExecutor(1) as pool:  # The browser's driver has a loop on this thread.
+            pool.submit(asyncio.run, _make_topics(server.nameserver, 9_900)).result()
+        shown: dict[str, int] = {}
+        with watched(chromium, f"http://{server.ready['broker']}") as page:
+            for path in ("/", "/topics", "/groups"):
+                page.goto(path)
+                page.wait_for_selector("#live:has-text('live')")
+                shown_ms = page.evaluate(
+                    "performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd"
+                )
+                shown[path] = round(shown_ms)
+            page.goto("/topics")
+            assert "9,900" in page.inner_text("main .title")
+            page.fill('[role="search"] input', "t-0777")
+            page.keyboard.press("Enter")
+            page.wait_for_url("**search=t-0777*")
+            assert column(page, "topics", "topic") == [f"t-0777{last}" for last in range(10)]
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    (SCREENSHOTS / "ms-with-9900-topics.json").write_text(json.dumps(shown))
+
+
+async def _make_topics(nameserver: str, count: int) -> None:
+    async with AsyncAdmin(nameserver) as admin:
+        for begin in range(0, count, 100):
+            names = [f"t-{number:05}" for number in range(begin, begin + 100)]
+            await asyncio.gather(*(admin.create_topic(name, queues=1) for name in names))
 
 
 def test_the_command_tells_the_address_of_a_console_that_answers(server: ServerProcess) -> None:
