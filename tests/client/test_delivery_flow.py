@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import pytest
 
 from pocketmq.client import Message, Queue, Receipt
+from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
     ClientClosed,
     Overloaded,
     PocketMQError,
+    Unreachable,
 )
 
+from .fake_cluster import FakeCluster
+from .producing import producer
 from .stormy_sea import (
     Sea,
     sail,
@@ -131,3 +136,36 @@ async def test_counters_tell_what_was_done() -> None:
     assert counters.queue_time_ms.count == 1
     assert counters.request_latency_ms.count == 3
     assert counters.batch_bytes.total == counters.bytes_sent
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_what_pauses_is_sent_when_its_pause_ends_however_long_its_route_was_asked_for(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, clock, cluster = Random(seed), VirtualClock(), FakeCluster.of_one("orders", queues=4)
+    made = producer(cluster, clock, queue_choice="sticky", retry_backoff_ms=100)
+    routes = made._sender._session.routes
+    find = routes.find
+
+    async def slowly(topic: str, **more: Any) -> Any:
+        await clock.sleep_until(clock.now_ms() + rng.randrange(120))
+        return await find(topic, **more)
+
+    answer = cluster.broker.produce
+    refusals = {number: rng.randrange(1, 4) for number in range(4)}
+
+    def refuse_at_first(run: Any) -> Any:
+        if refusals[run.queue]:
+            refusals[run.queue] -= 1
+            raise Unreachable("away")
+        return answer(run)
+
+    monkeypatch.setattr(cluster.broker, "produce", refuse_at_first)
+    async with made:
+        sent = []
+        for number in range(4):
+            sent.append(made.send_nowait("orders", b"%d" % number, queue=number))
+            monkeypatch.setattr(routes, "find", slowly)
+            await clock.advance(rng.randrange(40))
+        await clock.advance(5_000)
+        assert [one.done() for one in sent] == [True] * 4
