@@ -154,7 +154,7 @@ async def test_requests_that_are_half_sent_are_bounded_in_memory_and_do_not_keep
 async def shown(server: ServerProcess, name: str) -> float:
     """Return what the page of metrics says of NAME."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port_of(server))
-    writer.write(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
     page = (await reader.read()).decode()
     writer.close()
     return float(next(line for line in page.splitlines() if line.startswith(f"{name} ")).split()[1])
