@@ -150,9 +150,7 @@ def test_each_mount_has_a_volume_and_each_port_of_a_service_one_of_a_container(
             and wanted <= one["spec"]["template"]["metadata"]["labels"].items()
         ]
         (pod,) = pods
-        names = {
-            port["name"] for one in pod["spec"]["containers"] for port in one.get("ports", [])
-        }
+        names = {port["name"] for one in pod["spec"]["containers"] for port in one.get("ports", [])}
         assert {one["targetPort"] for one in document["spec"]["ports"]} <= names
 
 
@@ -208,7 +206,8 @@ def test_the_command_of_the_pod_serves_with_the_secrets_users_and_its_probe_says
     text = yaml.safe_dump(settings)
     (tmp_path / "settings" / "pocketmq.yaml").write_text(in_folders(text, folders))
     secret = documents["Secret", "mq-pocketmq-users"]["stringData"]["users.yaml"]
-    (tmp_path / "users" / "users.yaml").write_text(secret)  # As others may read it, in a Secret's volume.
+    # As others may read it, in a Secret's volume.
+    (tmp_path / "users" / "users.yaml").write_text(secret)
     programs = tmp_path / "bin"
     programs.mkdir()
     (programs / "pocketmq").write_text(f'#!/bin/sh\nexec {sys.executable} -m pocketmq "$@"\n')

@@ -141,6 +141,4 @@ def finished(nameserver: str) -> int:
             found = admin.describe_group("shop-shipping")
         except GroupNotFound:
             return 0
-    return sum(
-        max(one.offset, 0) for one in found.queues if one.queue.topic == "shop-orders"
-    )
+    return sum(max(one.offset, 0) for one in found.queues if one.queue.topic == "shop-orders")
