@@ -185,8 +185,8 @@ class Delivery:
             if self._numbering is not None and run.numbers is None:
                 run.numbers = self._numbering.give(run.queue, len(run.messages))
             self._session.tasks.spawn(self._try(run))
-        # An alarm that is set already is early enough for what was added since, but for a linger; and for what could not
-        # be counted when it was set: a run that pauses, whose route was asked for or whose broker had enough to do.
+        # An alarm that is set already is early enough for what was added since, but for a linger, and for a run that
+        # pauses: it did not count if its route was being asked for then, or its broker had enough to do.
         if self._alarm is None or self._config.linger_ms or now_ms < self._paused_until_ms:
             next_ms = self._accumulator.next_ms()
             if next_ms is not None:
