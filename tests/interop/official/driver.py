@@ -22,6 +22,7 @@ A program gets the endpoints (`host:port`) as its one argument. Each line on its
     press     client, threads, seconds, …as send                 → sent, failures (texts, with how often each)
 
 Without being asked it says `{"event": "message" | "check", "client", "message"}` when a listener or checker is called.
+With OFFICIAL_USER and OFFICIAL_SECRET in its environment its clients sign.
 """
 
 from __future__ import annotations

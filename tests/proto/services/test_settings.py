@@ -150,7 +150,7 @@ def test_a_number_that_nothing_could_count_is_refused() -> None:
     process = Process()
     with pytest.raises(ConfigError, match=f"at most {2**53} can be, not a number of 401 digits"):
         process.live.set("ears.most", "1" + "0" * 400, ["ears"])
-    assert process.live.set("ears.most", str(2**53), ["ears"])
+    process.live.set("ears.most", str(2**53), ["ears"])
     assert process.ears.most == 2**53
 
 

@@ -79,7 +79,9 @@ func described(message *rmq.MessageView) object {
 }
 
 func config(group string) *rmq.Config {
-	return &rmq.Config{Endpoint: os.Args[1], ConsumerGroup: group, Credentials: &credentials.SessionCredentials{}}
+	return &rmq.Config{Endpoint: os.Args[1], ConsumerGroup: group, Credentials: &credentials.SessionCredentials{
+		AccessKey: os.Getenv("OFFICIAL_USER"), AccessSecret: os.Getenv("OFFICIAL_SECRET"),
+	}}
 }
 
 func subscriptions(c command) map[string]*rmq.FilterExpression {

@@ -22,6 +22,7 @@ import java.util.regex.Pattern;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
 import org.apache.rocketmq.client.apis.ClientConfigurationBuilder;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
+import org.apache.rocketmq.client.apis.StaticSessionCredentialsProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.FilterExpressionType;
@@ -112,7 +113,12 @@ public final class Program {
 
     private static ClientConfigurationBuilder onEndpoints(String endpoints) {
         var tls = !"false".equals(System.getenv("rocketmq.client.enableSsl"));
-        return ClientConfiguration.newBuilder().setEndpoints(endpoints).enableSsl(tls);
+        ClientConfigurationBuilder builder = ClientConfiguration.newBuilder().setEndpoints(endpoints).enableSsl(tls);
+        String user = System.getenv("OFFICIAL_USER");
+        if (user != null) {
+            builder.setCredentialProvider(new StaticSessionCredentialsProvider(user, System.getenv("OFFICIAL_SECRET")));
+        }
+        return builder;
     }
 
     private static Map<String, Object> producer(Command c) throws Exception {

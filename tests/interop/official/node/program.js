@@ -7,6 +7,8 @@ const { ConsumeResult, FilterExpression, Producer, PushConsumer, SimpleConsumer 
 const { FilterType, TransactionResolution } = require('rocketmq-client-nodejs/proto/apache/rocketmq/v2/definition_pb');
 
 const endpoints = process.argv[2];
+const { OFFICIAL_USER: accessKey, OFFICIAL_SECRET: accessSecret } = process.env;
+const sessionCredentials = accessKey ? { accessKey, accessSecret } : undefined;
 const clients = new Map();
 const received = new Map(); // by number: messages that can be acknowledged
 const logger = { debug() {}, info() {}, warn: console.error, error: console.error };
@@ -64,12 +66,12 @@ const commands = {
       return commit ? TransactionResolution.COMMIT : TransactionResolution.ROLLBACK;
     };
     const checker = transactions ? { check } : undefined;
-    return started(name, new Producer({ endpoints, namespace: '', topics, logger, checker }));
+    return started(name, new Producer({ endpoints, namespace: '', sessionCredentials, topics, logger, checker }));
   },
 
   simple(command) {
     return started(command.name, new SimpleConsumer({
-      endpoints, namespace: '', logger, consumerGroup: command.group,
+      endpoints, namespace: '', sessionCredentials, logger, consumerGroup: command.group,
       subscriptions: subscriptions(command), awaitDuration: command.await_s * 1000,
     }));
   },
@@ -81,7 +83,7 @@ const commands = {
       return message.deliveryAttempt <= (command.failures ?? 0) ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
     };
     return started(command.name, new PushConsumer({
-      endpoints, namespace: '', logger, consumerGroup: command.group,
+      endpoints, namespace: '', sessionCredentials, logger, consumerGroup: command.group,
       subscriptions: subscriptions(command), messageListener: { consume },
     }));
   },

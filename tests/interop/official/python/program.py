@@ -4,6 +4,7 @@ on standard output. driver.py, one folder up, says what they are."""
 import hashlib
 import itertools
 import json
+import os
 import sys
 import threading
 import time
@@ -60,7 +61,10 @@ def subscription(command):
 
 
 def configuration():
-    return ClientConfiguration(ENDPOINTS, Credentials())
+    return ClientConfiguration(
+        ENDPOINTS,
+        Credentials(os.environ.get("OFFICIAL_USER", ""), os.environ.get("OFFICIAL_SECRET", "")),
+    )
 
 
 class Checker(TransactionChecker):

@@ -60,6 +60,10 @@ fn client_option(command: &Value) -> ClientOption {
     let mut option = ClientOption::default();
     option.set_access_url(std::env::args().nth(1).unwrap());
     option.set_enable_tls(false);
+    if let (Ok(user), Ok(secret)) = (std::env::var("OFFICIAL_USER"), std::env::var("OFFICIAL_SECRET")) {
+        option.set_access_key(user);
+        option.set_secret_key(secret);
+    }
     if let Some(seconds) = command["await_s"].as_f64() {
         option.set_long_polling_timeout(Duration::from_secs_f64(seconds));
     }
