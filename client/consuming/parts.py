@@ -178,6 +178,9 @@ def _refuse(asked: _Asked, error: PocketMQError) -> None:
 T = TypeVar("T")
 
 _PAUSE_MS: Final = 500
+#: Between two lines about name servers that are not reached.
+_WARN_EVERY_MS: Final = 10_000
+_ADVICE: Final = "give their addresses as nameservers=… or in $POCKETMQ_NAMESERVER"
 
 
 @dataclass(slots=True)
@@ -223,7 +226,7 @@ async def reach_name_server(parts: ConsumerParts, fail: Callable[[PocketMQError]
     """
     session, timeout_ms = parts.session, parts.config.nameserver_timeout_ms
     clock = session.clock
-    began_ms, warned = clock.now_ms(), False
+    began_ms = warn_ms = clock.now_ms()
     while True:
         try:
             await session.routes.brokers()
@@ -232,10 +235,12 @@ async def reach_name_server(parts: ConsumerParts, fail: Callable[[PocketMQError]
             fail(error)
         except (Disconnected, NotServed) as error:
             silent_ms = clock.now_ms() - began_ms
-            if not warned:
-                warned = True
+            if clock.now_ms() >= warn_ms:
+                warn_ms = clock.now_ms() + _WARN_EVERY_MS
                 facts = Facts(
-                    group=parts.group, fails_after_ms=timeout_ms or None, reason=error.message
+                    group=parts.group,
+                    fails_after_ms=timeout_ms or None,
+                    reason=f"{error.message}; {_ADVICE}",
                 )
                 logger.warning("name servers not reached, trying again %s", facts)
             if timeout_ms and silent_ms >= timeout_ms:
@@ -246,7 +251,6 @@ async def reach_name_server(parts: ConsumerParts, fail: Callable[[PocketMQError]
 
 def _unreached(error: PocketMQError, silent_ms: int) -> PocketMQError:
     return type(error)(
-        f"for {silent_ms / 1_000:g} s {error.message}; give their addresses as nameservers=… or in"
-        " $POCKETMQ_NAMESERVER (nameserver_timeout_ms=0 waits on)",
+        f"for {silent_ms / 1_000:g} s {error.message}; {_ADVICE} (nameserver_timeout_ms=0 waits on)",
         **error.details,
     )

@@ -64,3 +64,21 @@ async def test_a_name_server_that_was_there_once_may_go(caplog: pytest.LogCaptur
         cluster.lost.add("127.0.0.1:9876")
         await clock.advance(60_000)
         assert await reading.poll(timeout_ms=0) == []
+
+
+async def test_a_consumer_that_waits_on_says_so_every_ten_seconds(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    wrong, cluster, clock = "127.0.0.1:1", FakeCluster.of_one("orders"), VirtualClock()
+    cluster.lost.add(wrong)
+    connections: Any = FakeConnections(cluster)
+
+    async with AsyncPullConsumer(
+        "g", "orders", wrong, clock=clock, connections=connections, nameserver_timeout_ms=0
+    ) as reading:
+        await clock.advance(35_000)
+        assert await reading.poll(timeout_ms=0) == []
+
+    lines = [r.message for r in caplog.records if "name servers not reached" in r.message]
+    assert len(lines) == 4  # At 0, 10, 20 and 30 s.
+    assert all(wrong in line and "$POCKETMQ_NAMESERVER" in line for line in lines)
