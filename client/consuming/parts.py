@@ -220,7 +220,7 @@ class ConsumerParts:
 
 
 async def reach_name_server(parts: ConsumerParts, fail: Callable[[PocketMQError], object]) -> None:
-    """Ask until a name server has answered once; FAIL hears of it each time that none did for too long.
+    """Ask until a name server has told of a broker; FAIL hears of it each time that none did for too long.
 
     Where TLS is not agreed on, it hears at once: to wait is of no use.
     """
@@ -229,8 +229,19 @@ async def reach_name_server(parts: ConsumerParts, fail: Callable[[PocketMQError]
     began_ms = warn_ms = clock.now_ms()
     while True:
         try:
-            await session.routes.brokers()
-            return
+            if await session.routes.brokers():
+                return
+            began_ms = clock.now_ms()
+            if clock.now_ms() >= warn_ms:
+                warn_ms = clock.now_ms() + _WARN_EVERY_MS
+                logger.warning(
+                    "no broker is registered, trying again %s",
+                    Facts(
+                        group=parts.group,
+                        nameservers=", ".join(session.name_servers.addresses),
+                        reason="start one with `pocketmq broker`, and have it know these name servers",
+                    ),
+                )
         except TlsFailed as error:
             fail(error)
         except (Disconnected, NotServed) as error:

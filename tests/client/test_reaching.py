@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pocketmq.client import AsyncPullConsumer, AsyncPushConsumer
+from pocketmq.client.routes import Routes
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import Disconnected, PocketMQError
 
@@ -82,3 +83,23 @@ async def test_a_consumer_that_waits_on_says_so_every_ten_seconds(
     lines = [r.message for r in caplog.records if "name servers not reached" in r.message]
     assert len(lines) == 4  # At 0, 10, 20 and 30 s.
     assert all(wrong in line and "$POCKETMQ_NAMESERVER" in line for line in lines)
+
+
+async def test_a_consumer_whose_name_server_knows_no_broker_says_so(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, clock = FakeCluster.of_one("orders"), VirtualClock()
+    connections: Any = FakeConnections(cluster)
+    reading = AsyncPullConsumer("g", "orders", clock=clock, connections=connections)
+
+    async def none(self: Routes) -> dict[str, str]:
+        return {}
+
+    monkeypatch.setattr(Routes, "brokers", none)
+    async with reading:
+        await clock.advance(15_000)
+        assert await reading.poll(timeout_ms=0) == []
+
+    lines = [r.message for r in caplog.records if "no broker is registered" in r.message]
+    assert len(lines) == 2  # At 0 and 10 s.
+    assert all("127.0.0.1:9876" in line for line in lines)
