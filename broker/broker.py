@@ -59,11 +59,11 @@ from .replication.mastership import Mastership
 from .rocketmq_metrics import RocketMQFigures
 from .service_v1 import BrokerService, topic_message
 from .service_v2.permissions import guarded
-from .timers import TimerClock
+from .timing.timers import TimerClock
+from .timing.virtual_time import Mark, advance, begin, is_virtual, keep_mark
+from .timing.virtual_time import methods as clock_methods
 from .traffic import TrafficCounts
 from .transactions.transactions import Transactions
-from .virtual_time import Mark, advance, begin, is_virtual, keep_mark
-from .virtual_time import methods as clock_methods
 
 logger = logging.getLogger(__name__)
 

@@ -29,8 +29,8 @@ from .accounts.account import QueueLook
 from .config import BrokerConfig
 from .filters import FilterChoice, Filters, Mask, choice_of, share_of_turn
 from .offsets import Offsets
+from .timing.waiting import Purgatory, WatchedOperation, end_of_wait
 from .topics import Topics
-from .waiting import Purgatory, WatchedOperation, end_of_wait
 
 #: A fetch that has found so much answers, however much it asked to wait for: it keeps that in memory.
 HELD_BYTES_MAX: Final = 64 * 1024

@@ -36,7 +36,7 @@ from ..proto.record_run import Longs, PropertyRanges, as_bytes, parse_run, start
 from ..store.slices import Slices
 from .accounts.account import Filtering, filtering_of
 from .accounts.accounts import Accounts
-from .timers import Timers, Turns
+from .timing.timers import Timers, Turns
 from .traffic import TrafficCounts
 
 Mask = NDArray[np.bool_]

@@ -39,7 +39,7 @@ from .lookup import Lookups
 from .relays import Relays
 from .replication.follower_view import FollowerView
 from .service_v2.measurements import trace_methods
-from .timers import Timers
+from .timing.timers import Timers
 
 _RELAYED: Final = (
     v2.DESCRIPTOR.services_by_name["MessagingService"],

@@ -22,7 +22,6 @@ from ..store.message_store import MessageStore
 from ..store.state_files import StateFile
 from .accounts.accounts import AccountFile, Accounts
 from .appends import Appends, synced
-from .awaited import Awaited
 from .client_metrics import ClientMetrics
 from .config import BrokerConfig
 from .coordination.coordinator import Coordination, Coordinator
@@ -57,14 +56,15 @@ from .service_v2.sending import EndTransactions, RecallMessages, SendMessages
 from .service_v2.service import ServiceV2, timed
 from .service_v2.subscriptions import LiteSubscriptions
 from .service_v2.telemetry import Clients, Diagnostics
-from .timers import Timers
+from .timing.awaited import Awaited
+from .timing.timers import Timers
+from .timing.waiting import Purgatory
 from .topics import Topics
 from .traffic import TrafficCounts
 from .transactions.atomic_commits import AtomicCommits, CommitParts
 from .transactions.checks import Listeners
 from .transactions.half_messages import prepare
 from .transactions.transactions import Transactions
-from .waiting import Purgatory
 
 
 @dataclass(kw_only=True, slots=True)

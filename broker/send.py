@@ -57,7 +57,7 @@ from .delay.roads import DelayRules, Part, timer_out_ms
 from .producers.producers import Places, Producers
 from .producers.sequences import Numbered, RunNumbers, rest_of
 from .replication.mastership import Mastership
-from .timers import Timer, Timers
+from .timing.timers import Timer, Timers
 from .topics import TYPE_ATTRIBUTE, Topics
 
 logger = logging.getLogger(__name__)

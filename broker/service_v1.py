@@ -29,8 +29,8 @@ from .offsets import Offsets, Safe
 from .pop.pops import Pops
 from .replication.state_source import GROUPS_FILE, OFFSETS_FILE, TOPICS_FILE, StateSource
 from .send import SendCounts, Sends, TopicSends
+from .timing.waiting import WatchedOperation
 from .topics import TYPE_ATTRIBUTE, Topics
-from .waiting import WatchedOperation
 
 #: Letters of who moves a group.
 _WHO_MAX: Final = 200

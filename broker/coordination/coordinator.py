@@ -36,9 +36,9 @@ from ...proto.topics import check_group, retry_topic
 from ..accounts.accounts import Accounts
 from ..config import BrokerConfig
 from ..groups import Groups, is_only_warned
-from ..timers import Timers
+from ..timing.timers import Timers
+from ..timing.waiting import Purgatory
 from ..topics import Topics
-from ..waiting import Purgatory
 from .group import Group, replaced
 from .leases import EPOCH_SHIFT, Fence, KeptLeases, Lease, QueueKey, QueueLeases
 from .membership import GroupMembership, JoinedMember, check_held, differences, member_of, mismatch

@@ -17,8 +17,8 @@ from ...proto.errors import InvalidArgument, MemberFenced, Overloaded, PocketMQE
 from ...proto.errors_wire import to_wire
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ..config import BrokerConfig
-from ..timers import Timer, Timers
-from ..waiting import Purgatory, WatchedOperation
+from ..timing.timers import Timer, Timers
+from ..timing.waiting import Purgatory, WatchedOperation
 from .membership import GroupMembership, JoinedMember, check_plan
 
 logger = logging.getLogger(__name__)

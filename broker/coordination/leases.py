@@ -58,9 +58,9 @@ from ...store.disk import Disk
 from ..config import BrokerConfig
 from ..groups import Groups, check_own_choice
 from ..offsets import Offsets
-from ..timers import Timer, Timers
+from ..timing.timers import Timer, Timers
+from ..timing.waiting import Purgatory, WatchedOperation
 from ..topics import Topics
-from ..waiting import Purgatory, WatchedOperation
 from .membership import check_least, check_member, check_range
 
 logger = logging.getLogger(__name__)

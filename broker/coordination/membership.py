@@ -27,7 +27,7 @@ from ...proto.filters.wire import normalised
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import check_topic
 from ..groups import check_own_choice
-from ..timers import Timers
+from ..timing.timers import Timers
 
 #: Characters of a member's or an instance's id, of a strategy's or a room's name.
 NAME_LENGTH_MAX: Final = 255

@@ -9,8 +9,8 @@ from ...store.message_store import MessageStore
 from ...store.state_files import StateFile
 from ..appends import Appends
 from ..config import BrokerConfig
-from ..timers import Timers
-from ..virtual_time import is_virtual
+from ..timing.timers import Timers
+from ..timing.virtual_time import is_virtual
 from .deliveries import DelayedDeliveries
 from .levels import LevelDeliveries
 from .progress import DeliveredNote, LevelProgress

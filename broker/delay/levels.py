@@ -43,7 +43,7 @@ from ...store.log_writer import store_time_ms
 from ...store.message_store import MessageStore
 from ...store.slices import Entries, QueueName
 from ..appends import Appends
-from ..timers import Timers, Turns
+from ..timing.timers import Timers, Turns
 from .deliveries import TRY_AGAIN, DelayedDeliveries
 from .progress import LevelProgress
 

@@ -35,7 +35,7 @@ from ...proto.topics import TIMER_TOPIC
 from ...store.message_store import MessageStore
 from ...store.timers.store import TimerStore
 from ..appends import Appends
-from ..timers import Timers, Turns
+from ..timing.timers import Timers, Turns
 from .deliveries import TRY_AGAIN, DelayedDeliveries, TimedStamps
 from .progress import DeliveredNote, SlotNote
 from .timed_pages import LoadedSlot, Rows, SlotLoader, enter_page, fitting

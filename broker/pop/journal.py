@@ -53,7 +53,7 @@ from ...store.files import FolderSync, Syncable
 from ...store.flush import CallOwner, Flusher, FlushJob, GroupCommit, sync_all
 from ...store.message_store import MessageStore
 from ..producers.snapshot import log_tail
-from ..timers import Timer, Timers
+from ..timing.timers import Timer, Timers
 from .journal_format import (
     FRAME_SIZE,
     HEAD_SIZE,

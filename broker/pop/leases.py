@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from ...proto.clock import past_instant
-from ..timers import Timer, Timers
+from ..timing.timers import Timer, Timers
 from .journal_format import ClockMark, PopKey
 
 #: How long a lease that renews outlasts the last word of its owner.

@@ -27,8 +27,8 @@ from ...store.format.state_tables import GroupConfig, TopicConfig
 from ..config import BrokerConfig
 from ..filters import Filters
 from ..groups import Groups
+from ..timing.waiting import Purgatory
 from ..topics import QUEUE_TYPE_ATTRIBUTE, TYPE_ATTRIBUTE, Topics
-from ..waiting import Purgatory
 from .classic_retries import RetryTable
 from .journal_format import Change, Forgotten, Safe
 from .leases import PopEntry, PopQueue

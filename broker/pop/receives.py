@@ -24,7 +24,7 @@ from ...proto.errors import InvalidReceiptHandle, Overloaded, PocketMQError
 from ...proto.topics import RETRY_PREFIX, retry_topic
 from ..config import BrokerConfig
 from ..filters import FilterChoice
-from ..waiting import Purgatory, WatchedOperation, end_of_wait
+from ..timing.waiting import Purgatory, WatchedOperation, end_of_wait
 
 logger = logging.getLogger(__name__)
 _KINDS: Final = {"p": False, "r": True}

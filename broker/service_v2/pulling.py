@@ -29,8 +29,8 @@ from ..fetch import Fetches
 from ..groups import Groups
 from ..offsets import Offsets
 from ..pop.pops import Pops
+from ..timing.waiting import WatchedOperation
 from ..topics import Topics
-from ..waiting import WatchedOperation
 from .checks import checked_group, checked_topic, filter_of, milliseconds
 from .messages import delivered
 from .receiving import DEADLINE_SPARE_MS, NOTHING_NEW, POLLING_MOST_MS

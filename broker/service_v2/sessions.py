@@ -29,7 +29,7 @@ from typing import Final, Protocol
 from ...proto.errors import Overloaded
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.rpc import Call, MethodTable
-from ..timers import Timers
+from ..timing.timers import Timers
 from .checks import group_name
 from .service import CLIENT_ID, OK, client_id, service, unary
 

@@ -35,7 +35,7 @@ from ...proto.properties import LITE_TOPIC
 from ...proto.rpc import Call, MethodTable
 from ..coordination.membership import want_in_words
 from ..groups import Groups, is_only_warned
-from ..timers import Timers
+from ..timing.timers import Timers
 from ..topics import TYPE_ATTRIBUTE, Topics
 from .checks import check_lite_topic, checked_group, checked_topic, filter_of
 from .service import Refused, service, unary

@@ -67,7 +67,7 @@ from ...store.message_store import MessageStore
 from ..config import BrokerConfig
 from ..groups import Groups, announced_intervals_of, exponential_of
 from ..pop.pops import BATCH_MAX
-from ..timers import Timer, Timers
+from ..timing.timers import Timer, Timers
 from ..topics import Topics
 from ..transactions.checks import Listeners
 from .checks import LITE_TOPIC_LENGTH_MAX, group_name, topic_name

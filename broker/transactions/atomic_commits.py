@@ -63,7 +63,7 @@ from ..config import BrokerConfig
 from ..coordination.leases import Fence
 from ..groups import Groups, check_own_choice
 from ..offsets import Offsets
-from ..timers import Timer, Timers
+from ..timing.timers import Timer, Timers
 from ..topics import TYPE_ATTRIBUTE, Topics
 from .commit_record import (
     CommitRecord,

@@ -34,7 +34,7 @@ from ...proto.run import Run
 from ...proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, check_group
 from ..config import BrokerConfig
 from ..lookup import at_once
-from ..timers import Timer, Timers
+from ..timing.timers import Timer, Timers
 from ..topics import Topics
 from .half_messages import HalfCopies
 from .half_queue import HalfQueue, OpenHalf, Outcome, Outcomes

@@ -49,7 +49,7 @@ from ..appends import Appends
 from ..config import BrokerConfig
 from ..lookup import at_once, in_turns
 from ..offsets import Offsets
-from ..timers import Timers
+from ..timing.timers import Timers
 from ..topics import Topics
 from .checks import Checks, Listeners
 from .half_messages import HalfCopies

@@ -9,9 +9,9 @@ from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.fetch import Fetches
 from pocketmq.broker.filters import Filters
 from pocketmq.broker.offsets import Offsets
-from pocketmq.broker.timers import Timers
+from pocketmq.broker.timing.timers import Timers
+from pocketmq.broker.timing.waiting import Purgatory, WatchedOperation
 from pocketmq.broker.topics import Topics
-from pocketmq.broker.waiting import Purgatory, WatchedOperation
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import decode_record

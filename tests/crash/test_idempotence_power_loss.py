@@ -22,7 +22,7 @@ from pocketmq.broker.appends import Appends
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.producers.producers import Producers
 from pocketmq.broker.send import Sends, Waits
-from pocketmq.broker.timers import Timers
+from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.topics import Topics
 from pocketmq.broker.transactions.half_messages import prepare
 from pocketmq.proto.clock import VirtualClock

@@ -17,7 +17,7 @@ import pytest
 
 from pocketmq.broker.pop.journal import Journal
 from pocketmq.broker.pop.receives import PoppedMessage
-from pocketmq.broker.timers import Timers
+from pocketmq.broker.timing.timers import Timers
 from pocketmq.proto.errors import InvalidReceiptHandle, PocketMQError
 from pocketmq.store.disk import Disk
 from pocketmq.store.message_store import MessageStore

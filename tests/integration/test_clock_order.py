@@ -17,7 +17,7 @@ from random import Random
 
 import pytest
 
-from pocketmq.broker.timers import Timer, Timers
+from pocketmq.broker.timing.timers import Timer, Timers
 from pocketmq.proto.clock import Clock, VirtualClock
 
 SCHEDULES = 10_000

@@ -9,7 +9,7 @@ from typing import Any
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.coordination.coordinator import Coordinator
 from pocketmq.broker.groups import Groups
-from pocketmq.broker.timers import Timers
+from pocketmq.broker.timing.timers import Timers
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import PocketMQError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb

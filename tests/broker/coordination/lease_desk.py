@@ -9,7 +9,7 @@ from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.coordination.leases import Fence, KeptLeases, LeaseFile, QueueLeases
 from pocketmq.broker.groups import Groups
 from pocketmq.broker.offsets import Offsets
-from pocketmq.broker.timers import Timers
+from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.topics import Topics
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb

@@ -10,7 +10,7 @@ from pocketmq.broker.delay.deliveries import DelayedDeliveries
 from pocketmq.broker.delay.levels import LevelDeliveries
 from pocketmq.broker.delay.progress import LevelProgress
 from pocketmq.broker.delay.roads import DelayRules, divide
-from pocketmq.broker.timers import Timers
+from pocketmq.broker.timing.timers import Timers
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import PocketMQError
 from pocketmq.proto.record import decode_record

@@ -16,7 +16,7 @@ from pocketmq.broker.delay.deliveries import DelayedDeliveries
 from pocketmq.broker.delay.recalls import RECALL_TAG, Recalls
 from pocketmq.broker.delay.roads import DelayRules, divide, timer_out_ms
 from pocketmq.broker.delay.timed import TimedDeliveries
-from pocketmq.broker.timers import Timers
+from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.topics import Topics
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (

@@ -14,7 +14,7 @@ from pocketmq.broker.appends import Appends
 from pocketmq.broker.delay.deliveries import DelayedDeliveries
 from pocketmq.broker.delay.progress import DeliveredNote
 from pocketmq.broker.delay.timed import TimedDeliveries
-from pocketmq.broker.timers import Timers
+from pocketmq.broker.timing.timers import Timers
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import StoreFull
 from pocketmq.proto.record_run import parse_run, starts_of

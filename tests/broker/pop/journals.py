@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pocketmq.broker.pop.journal import Journal
-from pocketmq.broker.timers import Timers
+from pocketmq.broker.timing.timers import Timers
 from pocketmq.store.message_store import MessageStore
 
 from .popping import Popping

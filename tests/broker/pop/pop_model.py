@@ -22,7 +22,7 @@ import pytest
 
 from pocketmq.broker.pop.journal import Journal
 from pocketmq.broker.pop.receives import PoppedMessage
-from pocketmq.broker.timers import Timers
+from pocketmq.broker.timing.timers import Timers
 from pocketmq.proto.errors import InvalidReceiptHandle
 from pocketmq.store.format.state_tables import parse_consumer_offsets
 from pocketmq.store.message_store import MessageStore

@@ -19,9 +19,9 @@ from pocketmq.broker.pop.pops import Pops
 from pocketmq.broker.pop.receives import Asked, Popped, PoppedMessage, Receive, serials_from
 from pocketmq.broker.pop.table import PopParts
 from pocketmq.broker.retries import Retries
-from pocketmq.broker.timers import Timers
+from pocketmq.broker.timing.timers import Timers
+from pocketmq.broker.timing.waiting import Purgatory
 from pocketmq.broker.topics import Topics
-from pocketmq.broker.waiting import Purgatory
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.record import decode_record
 from pocketmq.store.disk import Disk

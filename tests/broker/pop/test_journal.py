@@ -10,7 +10,7 @@ import pytest
 
 from pocketmq.broker.pop.journal import RETRY_MS, Journal
 from pocketmq.broker.pop.journal_format import Forgotten
-from pocketmq.broker.timers import Timers
+from pocketmq.broker.timing.timers import Timers
 from pocketmq.proto.errors import InvalidReceiptHandle, StoreFull
 from pocketmq.store.flush import FlushJob, sync_all
 from pocketmq.store.message_store import MessageStore

@@ -16,7 +16,7 @@ from pocketmq.broker.pop.leases import (
     PopLeases,
     PopQueue,
 )
-from pocketmq.broker.timers import Timers
+from pocketmq.broker.timing.timers import Timers
 from pocketmq.proto.clock import VirtualClock
 
 

@@ -14,7 +14,7 @@ from pocketmq.broker.replication import state_deliveries
 from pocketmq.broker.replication.state_deliveries import POPS_FILE, PopsPart, PopsSink
 from pocketmq.broker.replication.state_source import StateSource, TablePart
 from pocketmq.broker.replication.state_timers import TIMERS_FILE, TimersSink, TimersState
-from pocketmq.broker.timers import Timers
+from pocketmq.broker.timing.timers import Timers
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.topics import TIMER_TOPIC
 from pocketmq.store.message_store import MessageStore

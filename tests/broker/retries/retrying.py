@@ -16,7 +16,7 @@ from pocketmq.broker.delay.roads import DelayRules
 from pocketmq.broker.groups import Groups
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.retries import Retries
-from pocketmq.broker.timers import Timers
+from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.topics import Topics
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb

@@ -14,7 +14,7 @@ from pocketmq.broker.neighbours import Neighbours
 from pocketmq.broker.service_v2.routes import RouteQueries
 from pocketmq.broker.service_v2.service import SERVICE, ServiceV2
 from pocketmq.broker.service_v2.telemetry import Clients
-from pocketmq.broker.timers import Timers
+from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.topics import Topics
 from pocketmq.broker.transactions.checks import Listeners
 from pocketmq.proto.clock import VirtualClock

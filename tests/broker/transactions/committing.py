@@ -18,7 +18,7 @@ from pocketmq.broker.coordination.leases import (
 )
 from pocketmq.broker.groups import Groups
 from pocketmq.broker.offsets import Offsets
-from pocketmq.broker.timers import Timers
+from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.topics import Topics
 from pocketmq.broker.transactions.atomic_commits import AtomicCommits, CommitParts
 from pocketmq.proto.clock import VirtualClock

@@ -11,7 +11,7 @@ from typing import Any
 from pocketmq.broker.appends import Appends
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.offsets import Offsets
-from pocketmq.broker.timers import Timers
+from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.topics import Topics
 from pocketmq.broker.transactions.checks import Listener
 from pocketmq.broker.transactions.half_messages import prepare

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from pocketmq.broker import timers as timers_module
-from pocketmq.broker.timers import Timer, TimerClock, Timers
+from pocketmq.broker.timing import timers as timers_module
+from pocketmq.broker.timing.timers import Timer, TimerClock, Timers
 from pocketmq.proto.clock import VirtualClock
 
 START_MS = 1000

@@ -24,17 +24,17 @@ import logging
 from collections.abc import Callable, Hashable
 from typing import Final
 
-from ..proto.clock import VirtualClock
-from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.topics import retry_topic
-from ..store.message_store import MessageStore
-from .coordination.coordinator import Coordination
-from .coordination.leases import QueueKey
-from .fetch import Done
-from .offsets import Offsets
-from .pop.pops import Pops
-from .pop.receives import Asked, Popped
-from .topics import Topics
+from ...proto.clock import VirtualClock
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.topics import retry_topic
+from ...store.message_store import MessageStore
+from ..coordination.coordinator import Coordination
+from ..coordination.leases import QueueKey
+from ..fetch import Done
+from ..offsets import Offsets
+from ..pop.pops import Pops
+from ..pop.receives import Asked, Popped
+from ..topics import Topics
 
 logger = logging.getLogger(__name__)
 

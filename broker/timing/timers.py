@@ -30,7 +30,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, Final
 
-from ..proto.clock import Clock
+from ...proto.clock import Clock
 
 TICK_MS: Final = 1
 WHEEL_SIZE: Final = 512

@@ -20,14 +20,14 @@ import logging
 from datetime import UTC, datetime
 from typing import Final
 
-from ..proto.clock import Clock, VirtualClock
-from ..proto.duration import parse_duration
-from ..proto.errors import NotServed, PocketMQError, StoreRefused
-from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.rpc import Call, MethodTable, service, unary
-from ..store.checkpoints import read_checkpoint
-from ..store.config import StoreConfig
-from ..store.disk import Disk
+from ...proto.clock import Clock, VirtualClock
+from ...proto.duration import parse_duration
+from ...proto.errors import NotServed, PocketMQError, StoreRefused
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.rpc import Call, MethodTable, service, unary
+from ...store.checkpoints import read_checkpoint
+from ...store.config import StoreConfig
+from ...store.disk import Disk
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from pocketmq.broker.timers import Timers
-from pocketmq.broker.waiting import Purgatory, WatchedOperation
+from pocketmq.broker.timing.timers import Timers
+from pocketmq.broker.timing.waiting import Purgatory, WatchedOperation
 from pocketmq.proto.clock import VirtualClock
 
 
