@@ -47,9 +47,9 @@ from ..proto.topics import (
     retry_topic,
 )
 from ..store.message_store import MessageStore
-from .appends import Appends, ended, synced
 from .groups import Groups
 from .lag import check_natural
+from .messages.appends import Appends, ended, synced
 from .offsets import Offsets
 from .retries import told_failures
 from .topics import Topics

@@ -32,10 +32,10 @@ from ..proto.gen import rocketmq_v2_pb2 as v2
 from ..proto.rpc import Call, Method, MethodKind, MethodTable, Stream
 from ..store.message_store import MessageStore
 from .config import BrokerConfig
-from .fetch import FilteredFetch, limits_of, read_once
-from .filters import Filters, choice_of
 from .lag import QUEUES_MAX, add_unread
-from .lookup import Lookups
+from .messages.fetch import FilteredFetch, limits_of, read_once
+from .messages.filters import Filters, choice_of
+from .messages.lookup import Lookups
 from .relays import Relays
 from .replication.follower_view import FollowerView
 from .service_v2.measurements import trace_methods

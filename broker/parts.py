@@ -21,7 +21,6 @@ from ..store.flush import Flusher
 from ..store.message_store import MessageStore
 from ..store.state_files import StateFile
 from .accounts.accounts import AccountFile, Accounts
-from .appends import Appends, synced
 from .client_metrics import ClientMetrics
 from .config import BrokerConfig
 from .coordination.coordinator import Coordination, Coordinator
@@ -30,10 +29,12 @@ from .dead_letters import DeadLetters
 from .delay.delays import Delays
 from .delay.recalls import Recalls
 from .delay.roads import DelayRules
-from .fetch import Fetches
-from .filters import Filters
 from .groups import Groups
-from .lookup import Lookups
+from .messages.appends import Appends, synced
+from .messages.fetch import Fetches
+from .messages.filters import Filters
+from .messages.lookup import Lookups
+from .messages.send import Sends, Waits
 from .neighbours import Neighbours
 from .offsets import Offsets
 from .pop.journal import Journal
@@ -47,7 +48,6 @@ from .replication.state_deliveries import PopsPart
 from .replication.state_source import StateSource, TablePart, table_parts
 from .replication.state_timers import TimersState
 from .retries import Retries
-from .send import Sends, Waits
 from .service_v2.measurements import CensusMeasurements, Measurements
 from .service_v2.pulling import PullConsumers
 from .service_v2.receiving import Acknowledging, Receiving

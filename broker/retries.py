@@ -58,9 +58,9 @@ from ..proto.topics import (
 from ..store.format.state_tables import GroupConfig
 from ..store.log_writer import Appended
 from ..store.message_store import MessageStore
-from .appends import Appends
 from .delay.roads import DelayRules, divide
 from .groups import Groups, intervals_of
+from .messages.appends import Appends
 from .topics import Topics
 
 logger = logging.getLogger(__name__)

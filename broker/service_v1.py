@@ -18,17 +18,17 @@ from ..proto.rpc import LATER, Call, Later, MethodTable, Stream, bidi, service, 
 from ..proto.topics import check_group
 from ..store.format.state_tables import GroupConfig, TopicConfig
 from ..store.message_store import MessageStore
-from .appends import ended
 from .config import BrokerConfig
 from .coordination.coordinator import Coordination
-from .fetch import Fetches
 from .groups import SUBSCRIPTION_CHECK, Groups, check_own_choice, intervals_of, subscription_check
 from .lag import add_unread, check_count, check_natural, stored_ms
-from .lookup import Lookups
+from .messages.appends import ended
+from .messages.fetch import Fetches
+from .messages.lookup import Lookups
+from .messages.send import SendCounts, Sends, TopicSends
 from .offsets import Offsets, Safe
 from .pop.pops import Pops
 from .replication.state_source import GROUPS_FILE, OFFSETS_FILE, TOPICS_FILE, StateSource
-from .send import SendCounts, Sends, TopicSends
 from .timing.waiting import WatchedOperation
 from .topics import TYPE_ATTRIBUTE, Topics
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from ...proto.clock import Clock
 from ...store.message_store import MessageStore
 from ...store.state_files import StateFile
-from ..appends import Appends
 from ..config import BrokerConfig
+from ..messages.appends import Appends
 from ..timing.timers import Timers
 from ..timing.virtual_time import is_virtual
 from .deliveries import DelayedDeliveries

@@ -42,7 +42,7 @@ from ...store.format.queue_entries import ADDRESS_MAX
 from ...store.log_writer import store_time_ms
 from ...store.message_store import MessageStore
 from ...store.slices import Entries, QueueName
-from ..appends import Appends
+from ..messages.appends import Appends
 from ..timing.timers import Timers, Turns
 from .deliveries import TRY_AGAIN, DelayedDeliveries
 from .progress import LevelProgress

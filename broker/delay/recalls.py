@@ -31,9 +31,9 @@ from ...proto.rpc import LATER, Call, Later, MethodTable, service, unary
 from ...proto.run import Run
 from ...proto.topics import TIMER_TOPIC
 from ...store.message_store import MessageStore
-from ..appends import Appends
 from ..config import BrokerConfig
-from ..lookup import in_turns
+from ..messages.appends import Appends
+from ..messages.lookup import in_turns
 from ..topics import Topics
 from .roads import timer_out_ms
 

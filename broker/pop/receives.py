@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, Protocol
 from ...proto.errors import InvalidReceiptHandle, Overloaded, PocketMQError
 from ...proto.topics import RETRY_PREFIX, retry_topic
 from ..config import BrokerConfig
-from ..filters import FilterChoice
+from ..messages.filters import FilterChoice
 from ..timing.waiting import Purgatory, WatchedOperation, end_of_wait
 
 logger = logging.getLogger(__name__)

@@ -25,8 +25,8 @@ from ...proto.record import log_offset_and_times
 from ...proto.record_run import walk
 from ...proto.rpc import Call, Later, MethodTable, Stream, server_stream
 from ...store.message_store import MessageStore
-from ..fetch import Fetches
 from ..groups import Groups
+from ..messages.fetch import Fetches
 from ..offsets import Offsets
 from ..pop.pops import Pops
 from ..timing.waiting import WatchedOperation

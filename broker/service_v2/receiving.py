@@ -35,8 +35,8 @@ from ...proto.rpc import Call, Later, MethodTable, Stream, server_stream
 from ...proto.rpc import unary as plain_unary
 from ...store.format.state_tables import GroupConfig
 from ..config import BrokerConfig
-from ..filters import choice_of
 from ..groups import Groups, announced_intervals_of
+from ..messages.filters import choice_of
 from ..pop.pops import BATCH_MAX, Pops
 from ..pop.receives import Asked, Popped, PoppedMessage
 from ..topics import Topics

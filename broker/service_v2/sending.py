@@ -62,11 +62,11 @@ from ...proto.record import Host
 from ...proto.rpc import LATER, Call, Later, MethodTable, RpcError
 from ...proto.run import Run
 from ...store.format.state_tables import TopicConfig
-from ..admission import Admitted, admit_own
 from ..config import BrokerConfig
 from ..delay.recalls import Recalls
+from ..messages.admission import Admitted, admit_own
+from ..messages.send import Outcome, Sends
 from ..neighbours import Neighbours
-from ..send import Outcome, Sends
 from ..topics import Topics
 from ..transactions.transactions import Transactions
 from . import checks

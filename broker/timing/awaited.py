@@ -30,7 +30,7 @@ from ...proto.topics import retry_topic
 from ...store.message_store import MessageStore
 from ..coordination.coordinator import Coordination
 from ..coordination.leases import QueueKey
-from ..fetch import Done
+from ..messages.fetch import Done
 from ..offsets import Offsets
 from ..pop.pops import Pops
 from ..pop.receives import Asked, Popped

@@ -57,11 +57,11 @@ from ...proto.rpc import LATER, Call, Later, MethodTable, service, unary
 from ...proto.run import Run
 from ...proto.topics import COMMIT_TOPIC
 from ...store.message_store import MessageStore
-from ..admission import admit, check_type
-from ..appends import Appends
 from ..config import BrokerConfig
 from ..coordination.leases import Fence
 from ..groups import Groups, check_own_choice
+from ..messages.admission import admit, check_type
+from ..messages.appends import Appends
 from ..offsets import Offsets
 from ..timing.timers import Timer, Timers
 from ..topics import TYPE_ATTRIBUTE, Topics

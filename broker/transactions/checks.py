@@ -33,7 +33,7 @@ from ...proto.rpc import Stream
 from ...proto.run import Run
 from ...proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, check_group
 from ..config import BrokerConfig
-from ..lookup import at_once
+from ..messages.lookup import at_once
 from ..timing.timers import Timer, Timers
 from ..topics import Topics
 from .half_messages import HalfCopies

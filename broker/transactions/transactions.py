@@ -45,9 +45,9 @@ from ...proto.rpc import LATER, Call, Later, MethodTable, bidi, service, unary
 from ...proto.run import Run
 from ...store.log_writer import Appended
 from ...store.message_store import MessageStore
-from ..appends import Appends
 from ..config import BrokerConfig
-from ..lookup import at_once, in_turns
+from ..messages.appends import Appends
+from ..messages.lookup import at_once, in_turns
 from ..offsets import Offsets
 from ..timing.timers import Timers
 from ..topics import Topics

@@ -8,7 +8,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from pocketmq.broker.client_metrics import GAUGES, HISTOGRAMS, ClientHistogram
-from pocketmq.broker.filters import choice_of
+from pocketmq.broker.messages.filters import choice_of
 from pocketmq.broker.metrics import client_figures, figures
 from pocketmq.broker.metrics_page import MetricsPage
 from pocketmq.broker.pop.receives import Asked, Popped

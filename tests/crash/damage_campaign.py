@@ -31,7 +31,7 @@ from typing import Any, Final
 
 import click
 
-from pocketmq.broker.filters import TagChoice
+from pocketmq.broker.messages.filters import TagChoice
 from pocketmq.proto.record import Record, decode_record
 from pocketmq.store.message_store import MessageStore
 

@@ -18,10 +18,10 @@ from typing import Final
 
 import pytest
 
-from pocketmq.broker.appends import Appends
 from pocketmq.broker.config import BrokerConfig
+from pocketmq.broker.messages.appends import Appends
+from pocketmq.broker.messages.send import Sends, Waits
 from pocketmq.broker.producers.producers import Producers
-from pocketmq.broker.send import Sends, Waits
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.topics import Topics
 from pocketmq.broker.transactions.half_messages import prepare

@@ -22,7 +22,7 @@ from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
 
-from ..broker.sending import Rig
+from ..broker.messages.sending import Rig
 from ..fake_calls import FakeCall
 from ..fakes import RecordingDisk
 from ..runs import Device, Hand, make_run

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pocketmq.broker.delay.levels import Level
-from pocketmq.broker.filters import TagChoice
+from pocketmq.broker.messages.filters import TagChoice
 from pocketmq.proto.record import Record
 from pocketmq.proto.topics import SCHEDULE_TOPIC
 from pocketmq.store.apache.settings import ApacheSettings

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.filters import TagChoice
+from pocketmq.broker.messages.filters import TagChoice
 from pocketmq.proto.record_run import LEAST_SIZE
 from pocketmq.proto.topics import SCHEDULE_TOPIC
 from pocketmq.store.format.state_tables import TopicConfig, TopicTable, render_topics

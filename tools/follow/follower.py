@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from ...broker.appends import synced
+from ...broker.messages.appends import synced
 from ...proto.errors import (
     ClientError,
     InvalidArgument,

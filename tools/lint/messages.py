@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from ...broker.accounts.account import EVERY, OTHERS, Account, Filtering
-from ...broker.filters import Mask, choice_of
+from ...broker.messages.filters import Mask, choice_of
 from ...proto.errors import InvalidFilter
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.properties import SHARDING_KEY, TAGS

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pocketmq.broker.appends import Appends
 from pocketmq.broker.delay.deliveries import (
     DELIVERED,
     NEVER_ENQUEUED,
@@ -17,6 +16,7 @@ from pocketmq.broker.delay.deliveries import (
     DelayedDeliveries,
     TimedStamps,
 )
+from pocketmq.broker.messages.appends import Appends
 from pocketmq.proto.properties import encode_properties
 from pocketmq.proto.record import SYS_BORN_V6, Host, Record, decode_record, encode_record
 from pocketmq.proto.record_run import RunColumns, parse_run, starts_of

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.appends import Appends
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.delay.deliveries import DelayedDeliveries
 from pocketmq.broker.delay.recalls import RECALL_TAG, Recalls
 from pocketmq.broker.delay.roads import DelayRules, divide, timer_out_ms
 from pocketmq.broker.delay.timed import TimedDeliveries
+from pocketmq.broker.messages.appends import Appends
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.topics import Topics
 from pocketmq.proto.clock import VirtualClock

@@ -7,10 +7,10 @@ from pathlib import Path
 from random import Random
 from typing import Literal
 
-from pocketmq.broker.appends import Appends
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.filters import Filters
 from pocketmq.broker.groups import Groups
+from pocketmq.broker.messages.appends import Appends
+from pocketmq.broker.messages.filters import Filters
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.pop.journal import Journal
 from pocketmq.broker.pop.journal_format import Change, FoundDeliveries, FoundQueue, PopJournal, Safe

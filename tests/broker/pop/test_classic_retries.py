@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.filters import choice_of
+from pocketmq.broker.messages.filters import choice_of
 from pocketmq.broker.pop import classic_retries
 from pocketmq.proto.errors import DiskFailure
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.broker.filters import choice_of
+from pocketmq.broker.messages.filters import choice_of
 from pocketmq.broker.pop.receives import Popped, Receive
 from pocketmq.proto.errors import Overloaded, PocketMQError, TopicNotFound
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb

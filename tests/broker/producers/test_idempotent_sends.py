@@ -26,7 +26,7 @@ from pocketmq.store.files import MappedFile
 
 from ...numbered import PRODUCER, bodies, numbered_run
 from ...runs import bodies_of, records_of
-from ..sending import TOPIC, Rig
+from ..messages.sending import TOPIC, Rig
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from pocketmq.proto.topics import SCHEDULE_TOPIC
 
 from ...numbered import bodies, numbered_run
 from ...runs import Device, bodies_of, make_run, open_store
-from ..sending import TOPIC, Rig
+from ..messages.sending import TOPIC, Rig
 
 
 @asynccontextmanager

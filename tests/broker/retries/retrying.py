@@ -8,12 +8,12 @@ from random import Random
 
 import numpy as np
 
-from pocketmq.broker.appends import Appends
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.dead_letters import DeadLetters
 from pocketmq.broker.delay.deliveries import DelayedDeliveries, TimedStamps
 from pocketmq.broker.delay.roads import DelayRules
 from pocketmq.broker.groups import Groups
+from pocketmq.broker.messages.appends import Appends
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.retries import Retries
 from pocketmq.broker.timing.timers import Timers

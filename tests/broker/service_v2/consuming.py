@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from pocketmq.broker.fetch import Fetches
+from pocketmq.broker.messages.fetch import Fetches
 from pocketmq.broker.service_v2.pulling import PullConsumers
 from pocketmq.broker.service_v2.receiving import Acknowledging, Receiving
 from pocketmq.broker.service_v2.service import SERVICE, ServedMethods, ServiceV2

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pocketmq.broker.appends import Appends
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.coordination.leases import (
     Asker,
@@ -17,6 +16,7 @@ from pocketmq.broker.coordination.leases import (
     WantedQueue,
 )
 from pocketmq.broker.groups import Groups
+from pocketmq.broker.messages.appends import Appends
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.topics import Topics

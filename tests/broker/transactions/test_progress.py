@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.broker.appends import Appends
+from pocketmq.broker.messages.appends import Appends
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.transactions import half_queue
 from pocketmq.broker.transactions.half_queue import GROUP, Progress

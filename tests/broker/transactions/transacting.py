@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from pocketmq.broker.appends import Appends
 from pocketmq.broker.config import BrokerConfig
+from pocketmq.broker.messages.appends import Appends
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.topics import Topics

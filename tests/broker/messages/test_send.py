@@ -41,8 +41,8 @@ from pocketmq.proto.record import (
 from pocketmq.proto.topics import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from pocketmq.store.format.state_tables import TopicConfig
 
-from ..numbered import numbered_run
-from ..runs import BORN, bodies_of, records_of
+from ...numbered import numbered_run
+from ...runs import BORN, bodies_of, records_of
 from .sending import TOPIC, Rig
 
 

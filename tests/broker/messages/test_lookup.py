@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker import lookup
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.lookup import Lookups
+from pocketmq.broker.messages import lookup
+from pocketmq.broker.messages.lookup import Lookups
 from pocketmq.broker.topics import Topics
 from pocketmq.proto.errors import InvalidArgument, Overloaded, TopicNotFound
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
@@ -24,7 +24,7 @@ from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
 
-from ..runs import Hand, make_run, open_store
+from ...runs import Hand, make_run, open_store
 
 TOPIC = "T"
 

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pocketmq.broker import fetch
-from pocketmq.broker.filters import Mask, SqlChoice, TagChoice, choice_of
+from pocketmq.broker.messages import fetch
+from pocketmq.broker.messages.filters import Mask, SqlChoice, TagChoice, choice_of
 from pocketmq.proto.errors import InvalidFilter, OffsetOutOfRange, PocketMQError
 from pocketmq.proto.errors_wire import from_wire
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.slices import Slices
 
-from ..fetching import TOPIC, WAIT_MS, Rig
+from .fetching import TOPIC, WAIT_MS, Rig
 
 pytestmark = pytest.mark.slow
 

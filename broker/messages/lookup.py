@@ -14,11 +14,11 @@ import asyncio
 from collections.abc import Callable, Generator
 from typing import Final, Literal, TypeVar, cast
 
-from ..proto.errors import InvalidArgument, InvalidRecord, Overloaded, PocketMQError
-from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY
-from ..proto.record import Record, decode_record
-from ..store.message_store import MessageStore
+from ...proto.errors import InvalidArgument, InvalidRecord, Overloaded, PocketMQError
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY
+from ...proto.record import Record, decode_record
+from ...store.message_store import MessageStore
 
 T = TypeVar("T")
 

@@ -31,7 +31,7 @@ from typing import Final
 
 import numpy as np
 
-from ..proto.errors import (
+from ...proto.errors import (
     FlushTimeout,
     InvalidArgument,
     MessageTooLarge,
@@ -41,24 +41,24 @@ from ..proto.errors import (
     PocketMQError,
     StoreError,
 )
-from ..proto.errors_wire import to_wire
-from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.properties import PRODUCER_SEQUENCE
-from ..proto.record_run import Longs
-from ..proto.run import Run
-from ..proto.topics import TIMER_TOPIC
-from ..store.flush import tell
-from ..store.log_writer import Appended
-from ..store.message_store import MessageStore
+from ...proto.errors_wire import to_wire
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.properties import PRODUCER_SEQUENCE
+from ...proto.record_run import Longs
+from ...proto.run import Run
+from ...proto.topics import TIMER_TOPIC
+from ...store.flush import tell
+from ...store.log_writer import Appended
+from ...store.message_store import MessageStore
+from ..config import BrokerConfig
+from ..delay.roads import DelayRules, Part, timer_out_ms
+from ..producers.producers import Places, Producers
+from ..producers.sequences import Numbered, RunNumbers, rest_of
+from ..replication.mastership import Mastership
+from ..timing.timers import Timer, Timers
+from ..topics import TYPE_ATTRIBUTE, Topics
 from .admission import Admitted, Prepare, admit, check_type, ways
 from .appends import Appends
-from .config import BrokerConfig
-from .delay.roads import DelayRules, Part, timer_out_ms
-from .producers.producers import Places, Producers
-from .producers.sequences import Numbered, RunNumbers, rest_of
-from .replication.mastership import Mastership
-from .timing.timers import Timer, Timers
-from .topics import TYPE_ATTRIBUTE, Topics
 
 logger = logging.getLogger(__name__)
 

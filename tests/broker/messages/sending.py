@@ -8,10 +8,10 @@ import queue
 from collections.abc import Callable
 from pathlib import Path
 
-from pocketmq.broker.appends import Appends, synced
 from pocketmq.broker.config import BrokerConfig
+from pocketmq.broker.messages.appends import Appends, synced
+from pocketmq.broker.messages.send import Sends, Waits
 from pocketmq.broker.producers.producers import Producers
-from pocketmq.broker.send import Sends, Waits
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.topics import Topics
 from pocketmq.broker.transactions.half_messages import prepare
@@ -24,8 +24,8 @@ from pocketmq.store.format.state_tables import TopicConfig
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.state_files import StateFile
 
-from ..fakes import FaultyDisk
-from ..runs import small_config
+from ...fakes import FaultyDisk
+from ...runs import small_config
 
 TOPIC = "T"
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.broker.appends import Appends
+from pocketmq.broker.messages.appends import Appends
 from pocketmq.proto.errors import PocketMQError, StoreFull
 
-from ..runs import bodies_of, make_run, open_store
+from ...runs import bodies_of, make_run, open_store
 
 
 def test_listeners_and_waiting_fetches_hear_once_of_each_queue(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.fetch import Fetches
-from pocketmq.broker.filters import Filters
+from pocketmq.broker.messages.fetch import Fetches
+from pocketmq.broker.messages.filters import Filters
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.timing.waiting import Purgatory, WatchedOperation
@@ -21,7 +21,7 @@ from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
 
-from ..runs import make_run, small_config
+from ...runs import make_run, small_config
 
 TOPIC = "T"
 WAIT_MS = 3_000

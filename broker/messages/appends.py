@@ -19,14 +19,14 @@ from itertools import count
 
 from google.protobuf.message import Message
 
-from ..proto.errors import PocketMQError
-from ..proto.rpc import Call
-from ..proto.run import Run
-from ..store.flush import tell
-from ..store.log_writer import Appended
-from ..store.message_store import MessageStore
-from .replication.mastership import Mastership
-from .traffic import TrafficCounts
+from ...proto.errors import PocketMQError
+from ...proto.rpc import Call
+from ...proto.run import Run
+from ...store.flush import tell
+from ...store.log_writer import Appended
+from ...store.message_store import MessageStore
+from ..replication.mastership import Mastership
+from ..traffic import TrafficCounts
 
 #: Told the (topic, queue) of messages that were stored.
 Listener = Callable[[], None]

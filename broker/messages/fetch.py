@@ -19,18 +19,18 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from ..proto.errors import InvalidArgument, OffsetOutOfRange, PocketMQError, QueueNotFound
-from ..proto.errors_wire import to_wire
-from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.record import FIXED_SIZE_V4
-from ..store.message_store import MessageStore
-from ..store.slices import Slices
-from .accounts.account import QueueLook
-from .config import BrokerConfig
+from ...proto.errors import InvalidArgument, OffsetOutOfRange, PocketMQError, QueueNotFound
+from ...proto.errors_wire import to_wire
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.record import FIXED_SIZE_V4
+from ...store.message_store import MessageStore
+from ...store.slices import Slices
+from ..accounts.account import QueueLook
+from ..config import BrokerConfig
+from ..offsets import Offsets
+from ..timing.waiting import Purgatory, WatchedOperation, end_of_wait
+from ..topics import Topics
 from .filters import FilterChoice, Filters, Mask, choice_of, share_of_turn
-from .offsets import Offsets
-from .timing.waiting import Purgatory, WatchedOperation, end_of_wait
-from .topics import Topics
 
 #: A fetch that has found so much answers, however much it asked to wait for: it keeps that in memory.
 HELD_BYTES_MAX: Final = 64 * 1024

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketmq.broker.filters import choice_of
+from pocketmq.broker.messages.filters import choice_of
 from pocketmq.proto.errors import InvalidFilter
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.java_hash import java_hash

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pocketmq.broker.admission import Admitted, admit
+from pocketmq.broker.messages.admission import Admitted, admit
 from pocketmq.proto.errors import InvalidArgument
 from pocketmq.proto.run import Run
 
-from ..runs import make_run
+from ...runs import make_run
 
 
 def admitted(run: Run) -> Admitted:

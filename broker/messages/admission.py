@@ -16,9 +16,9 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..proto import properties as names
-from ..proto.errors import InvalidArgument, InvalidRecord, PocketMQError
-from ..proto.record import (
+from ...proto import properties as names
+from ...proto.errors import InvalidArgument, InvalidRecord, PocketMQError
+from ...proto.record import (
     MAGIC_V1,
     MAGIC_V2,
     NO_HOST,
@@ -30,10 +30,10 @@ from ..proto.record import (
     decode_record,
     encode_record,
 )
-from ..proto.record_run import Longs, PropertyRanges, RunColumns
-from ..proto.run import Run, check_run
-from ..proto.topics import TOPIC_LENGTH_MAX
-from .delay.roads import DelayRules, Part, Past, divide, taken
+from ...proto.record_run import Longs, PropertyRanges, RunColumns
+from ...proto.run import Run, check_run
+from ...proto.topics import TOPIC_LENGTH_MAX
+from ..delay.roads import DelayRules, Part, Past, divide, taken
 
 T = TypeVar("T")
 Flags = NDArray[np.bool_]

@@ -19,10 +19,10 @@ from pocketmq.proto.record import decode_record
 from pocketmq.proto.record_run import walk
 from pocketmq.proto.topics import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 
-from ..damage import flip
-from ..fake_calls import FakeCall, FakeStream
-from ..runs import make_run, records_of
-from .service_v2.serving import ME, Served
+from ...damage import flip
+from ...fake_calls import FakeCall, FakeStream
+from ...runs import make_run, records_of
+from ..service_v2.serving import ME, Served
 
 BODIES = [b"zero", b"one", b"two"]
 MINUTE = timedelta(minutes=1)
