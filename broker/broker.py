@@ -47,7 +47,7 @@ from ..store.system import cpu_seconds, peak_memory_bytes
 from .certificates import Certificates
 from .client_port import ClientPort, port_limits
 from .config import BROKER_SECTIONS, BrokerConfig
-from .lag import GroupLag, lags, note_lag
+from .groups.lag import GroupLag, lags, note_lag
 from .metrics import client_figures, figures
 from .metrics_page import MetricsPage, PageFigure
 from .parts import BrokerParts, assemble

@@ -32,7 +32,7 @@ from ..proto.gen import rocketmq_v2_pb2 as v2
 from ..proto.rpc import Call, Method, MethodKind, MethodTable, Stream
 from ..store.message_store import MessageStore
 from .config import BrokerConfig
-from .lag import QUEUES_MAX, add_unread
+from .groups.lag import QUEUES_MAX, add_unread
 from .messages.fetch import FilteredFetch, limits_of, read_once
 from .messages.filters import Filters, choice_of
 from .messages.lookup import Lookups

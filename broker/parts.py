@@ -23,20 +23,21 @@ from ..store.state_files import StateFile
 from .accounts.accounts import AccountFile, Accounts
 from .client_metrics import ClientMetrics
 from .config import BrokerConfig
-from .coordination.coordinator import Coordination, Coordinator
-from .coordination.leases import Fence, KeptLeases, LeaseFile, QueueLeases
-from .dead_letters import DeadLetters
 from .delay.delays import Delays
 from .delay.recalls import Recalls
 from .delay.roads import DelayRules
-from .groups import Groups
+from .groups.coordinator import Coordination, Coordinator
+from .groups.dead_letters import DeadLetters
+from .groups.groups import Groups
+from .groups.leases import Fence, KeptLeases, LeaseFile, QueueLeases
+from .groups.offsets import Offsets
+from .groups.retries import Retries
 from .messages.appends import Appends, synced
 from .messages.fetch import Fetches
 from .messages.filters import Filters
 from .messages.lookup import Lookups
 from .messages.send import Sends, Waits
 from .neighbours import Neighbours
-from .offsets import Offsets
 from .pop.journal import Journal
 from .pop.leases import PopLeases
 from .pop.pops import Pops
@@ -47,7 +48,6 @@ from .replication.mastership import Mastership
 from .replication.state_deliveries import PopsPart
 from .replication.state_source import StateSource, TablePart, table_parts
 from .replication.state_timers import TimersState
-from .retries import Retries
 from .service_v2.measurements import CensusMeasurements, Measurements
 from .service_v2.pulling import PullConsumers
 from .service_v2.receiving import Acknowledging, Receiving

@@ -19,14 +19,20 @@ from ..proto.topics import check_group
 from ..store.format.state_tables import GroupConfig, TopicConfig
 from ..store.message_store import MessageStore
 from .config import BrokerConfig
-from .coordination.coordinator import Coordination
-from .groups import SUBSCRIPTION_CHECK, Groups, check_own_choice, intervals_of, subscription_check
-from .lag import add_unread, check_count, check_natural, stored_ms
+from .groups.coordinator import Coordination
+from .groups.groups import (
+    SUBSCRIPTION_CHECK,
+    Groups,
+    check_own_choice,
+    intervals_of,
+    subscription_check,
+)
+from .groups.lag import add_unread, check_count, check_natural, stored_ms
+from .groups.offsets import Offsets, Safe
 from .messages.appends import ended
 from .messages.fetch import Fetches
 from .messages.lookup import Lookups
 from .messages.send import SendCounts, Sends, TopicSends
-from .offsets import Offsets, Safe
 from .pop.pops import Pops
 from .replication.state_source import GROUPS_FILE, OFFSETS_FILE, TOPICS_FILE, StateSource
 from .timing.waiting import WatchedOperation

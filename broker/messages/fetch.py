@@ -27,7 +27,7 @@ from ...store.message_store import MessageStore
 from ...store.slices import Slices
 from ..accounts.account import QueueLook
 from ..config import BrokerConfig
-from ..offsets import Offsets
+from ..groups.offsets import Offsets
 from ..timing.waiting import Purgatory, WatchedOperation, end_of_wait
 from ..topics import Topics
 from .filters import FilterChoice, Filters, Mask, choice_of, share_of_turn

@@ -25,7 +25,7 @@ from ...proto.errors import GroupInUse, NotReadable, NotServed, PocketMQError
 from ...proto.topics import retry_topic
 from ...store.format.state_tables import GroupConfig, TopicConfig
 from ..config import BrokerConfig
-from ..groups import Groups
+from ..groups.groups import Groups
 from ..messages.filters import Filters
 from ..timing.waiting import Purgatory
 from ..topics import QUEUE_TYPE_ATTRIBUTE, TYPE_ATTRIBUTE, Topics

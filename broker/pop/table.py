@@ -37,8 +37,8 @@ from ...store.slices import Slices
 from ..accounts.account import EVERY, QueueLook
 from ..accounts.accounts import Accounts
 from ..config import BrokerConfig
+from ..groups.offsets import Offsets
 from ..messages.filters import FilterChoice, share_of_turn
-from ..offsets import Offsets
 from ..traffic import TrafficCounts
 from .journal_format import (
     Change,

@@ -9,7 +9,7 @@ from ...proto.topics import PERMISSION_READ
 from ...store.format.state_tables import TopicConfig
 from ...store.message_store import MessageStore
 from ..accounts.accounts import Accounts
-from ..offsets import Offsets
+from ..groups.offsets import Offsets
 
 
 @dataclass(frozen=True, slots=True)

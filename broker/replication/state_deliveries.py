@@ -21,7 +21,7 @@ from ...store.disk import Mapping
 from ...store.files import FolderSync, Syncable
 from ...store.flush import FlushJob, sync_all
 from ...store.message_store import MessageStore
-from ..offsets import Safe
+from ..groups.offsets import Safe
 from ..pop.journal import JOURNAL_PREFIX, SNAPSHOT_PREFIX, Journal, Listing, folder_in
 from ..pop.journal_format import (
     FRAME_SIZE,

@@ -38,7 +38,7 @@ from ...store.message_store import MessageStore
 from ...store.state_files import StateFile
 from ..accounts.account import Account
 from ..accounts.accounts import AccountFile, Accounts
-from ..offsets import Offsets, Safe
+from ..groups.offsets import Offsets, Safe
 from .follower_view import FollowerTables
 from .frames import STATE_SIZE_MAX, check_state
 from .state_deliveries import POPS_FILE, PopsSink

@@ -37,7 +37,7 @@ from ...store.flush import tell
 from ...store.format.state_tables import GROUPS, TOPICS
 from ...store.kept_table import KeptTable
 from ..accounts.accounts import AccountKey, Accounts
-from ..offsets import Offsets
+from ..groups.offsets import Offsets
 from .frames import STATE_SIZE_MAX
 
 logger = logging.getLogger(__name__)

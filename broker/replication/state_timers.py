@@ -23,7 +23,7 @@ from ...proto.topics import TIMER_TOPIC
 from ...store.message_store import MessageStore
 from ...store.timers.store import TimerStore
 from ..delay.timed_pages import enter_page
-from ..offsets import Safe
+from ..groups.offsets import Safe
 from .state_source import EntryKey
 
 logger = logging.getLogger(__name__)

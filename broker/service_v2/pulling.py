@@ -25,9 +25,9 @@ from ...proto.record import log_offset_and_times
 from ...proto.record_run import walk
 from ...proto.rpc import Call, Later, MethodTable, Stream, server_stream
 from ...store.message_store import MessageStore
-from ..groups import Groups
+from ..groups.groups import Groups
+from ..groups.offsets import Offsets
 from ..messages.fetch import Fetches
-from ..offsets import Offsets
 from ..pop.pops import Pops
 from ..timing.waiting import WatchedOperation
 from ..topics import Topics

@@ -35,7 +35,7 @@ from ...proto.rpc import Call, Later, MethodTable, Stream, server_stream
 from ...proto.rpc import unary as plain_unary
 from ...store.format.state_tables import GroupConfig
 from ..config import BrokerConfig
-from ..groups import Groups, announced_intervals_of
+from ..groups.groups import Groups, announced_intervals_of
 from ..messages.filters import choice_of
 from ..pop.pops import BATCH_MAX, Pops
 from ..pop.receives import Asked, Popped, PoppedMessage

@@ -33,8 +33,8 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.properties import LITE_TOPIC
 from ...proto.rpc import Call, MethodTable
-from ..coordination.membership import want_in_words
-from ..groups import Groups, is_only_warned
+from ..groups.groups import Groups, is_only_warned
+from ..groups.membership import want_in_words
 from ..timing.timers import Timers
 from ..topics import TYPE_ATTRIBUTE, Topics
 from .checks import check_lite_topic, checked_group, checked_topic, filter_of

@@ -65,7 +65,7 @@ from ...store.config import StoreConfig
 from ...store.format.state_tables import GroupConfig
 from ...store.message_store import MessageStore
 from ..config import BrokerConfig
-from ..groups import Groups, announced_intervals_of, exponential_of
+from ..groups.groups import Groups, announced_intervals_of, exponential_of
 from ..pop.pops import BATCH_MAX
 from ..timing.timers import Timer, Timers
 from ..topics import Topics

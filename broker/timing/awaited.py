@@ -28,10 +28,10 @@ from ...proto.clock import VirtualClock
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import retry_topic
 from ...store.message_store import MessageStore
-from ..coordination.coordinator import Coordination
-from ..coordination.leases import QueueKey
+from ..groups.coordinator import Coordination
+from ..groups.leases import QueueKey
+from ..groups.offsets import Offsets
 from ..messages.fetch import Done
-from ..offsets import Offsets
 from ..pop.pops import Pops
 from ..pop.receives import Asked, Popped
 from ..topics import Topics

@@ -58,11 +58,11 @@ from ...proto.run import Run
 from ...proto.topics import COMMIT_TOPIC
 from ...store.message_store import MessageStore
 from ..config import BrokerConfig
-from ..coordination.leases import Fence
-from ..groups import Groups, check_own_choice
+from ..groups.groups import Groups, check_own_choice
+from ..groups.leases import Fence
+from ..groups.offsets import Offsets
 from ..messages.admission import admit, check_type
 from ..messages.appends import Appends
-from ..offsets import Offsets
 from ..timing.timers import Timer, Timers
 from ..topics import TYPE_ATTRIBUTE, Topics
 from .commit_record import (

@@ -13,7 +13,7 @@ import pytest
 from pocketmq.broker.accounts.accounts import Accounts
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.follower_port import FollowerReads, follower_methods
-from pocketmq.broker.offsets import Offsets
+from pocketmq.broker.groups.offsets import Offsets
 from pocketmq.broker.relays import KnownMaster, Relays
 from pocketmq.broker.replication.follower_view import FollowerTables, FollowerView
 from pocketmq.client.connections import BROKER, GrpcConnections

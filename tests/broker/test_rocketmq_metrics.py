@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.lag import note_lag
+from pocketmq.broker.groups.lag import note_lag
 from pocketmq.broker.service_v2.service import SERVICE
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2

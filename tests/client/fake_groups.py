@@ -1,6 +1,6 @@
 """What a fake broker knows of groups that share queues: members, plans, leases. Few rules: each change is told at once.
 
-The real ones stand in broker/coordination; tests/simulation runs them. Here a test sees every step, and can do wrong.
+The real ones stand in broker/groups; tests/simulation runs them. Here a test sees every step, and can do wrong.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ import pytest
 
 from pocketmq.broker.accounts.accounts import Accounts
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.groups import Groups
-from pocketmq.broker.offsets import Offsets
+from pocketmq.broker.groups.groups import Groups
+from pocketmq.broker.groups.offsets import Offsets
 from pocketmq.broker.service_v1 import BrokerService
 from pocketmq.broker.topics import Topics
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.coordination.leases import QueueLeases
+from pocketmq.broker.groups.leases import QueueLeases
 from pocketmq.client import AsyncProducer, AsyncPullConsumer, Message
 from pocketmq.proto.errors import PocketMQError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb

@@ -17,7 +17,7 @@ from typing import Any, cast
 import pytest
 
 from pocketmq.broker.broker import SiteCounters, SiteParts
-from pocketmq.broker.lag import GroupLag
+from pocketmq.broker.groups.lag import GroupLag
 from pocketmq.broker.traffic import TrafficCounts
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.tools.status_line import StatusLine

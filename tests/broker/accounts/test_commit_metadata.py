@@ -10,7 +10,7 @@ import pytest
 
 from pocketmq.broker.accounts.account import Account
 from pocketmq.broker.accounts.accounts import FILE, AccountFile, Accounts
-from pocketmq.broker.offsets import Offsets
+from pocketmq.broker.groups.offsets import Offsets
 from pocketmq.proto.commit_metadata import COMMIT_METADATA_MAX, check_metadata
 from pocketmq.proto.errors import InvalidArgument
 from pocketmq.store.os_disk import OsDisk

@@ -8,17 +8,17 @@ from random import Random
 from typing import Literal
 
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.groups import Groups
+from pocketmq.broker.groups.groups import Groups
+from pocketmq.broker.groups.offsets import Offsets
+from pocketmq.broker.groups.retries import Retries
 from pocketmq.broker.messages.appends import Appends
 from pocketmq.broker.messages.filters import Filters
-from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.pop.journal import Journal
 from pocketmq.broker.pop.journal_format import Change, FoundDeliveries, FoundQueue, PopJournal, Safe
 from pocketmq.broker.pop.leases import PopLeases
 from pocketmq.broker.pop.pops import Pops
 from pocketmq.broker.pop.receives import Asked, Popped, PoppedMessage, Receive, serials_from
 from pocketmq.broker.pop.table import PopParts
-from pocketmq.broker.retries import Retries
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.timing.waiting import Purgatory
 from pocketmq.broker.topics import Topics
@@ -31,7 +31,7 @@ from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
 
 from ...runs import make_run, records_of, small_config
-from ..retries.retrying import RULES
+from ..groups.retries.retrying import RULES
 
 TOPIC, GROUP = "T", "g"
 INVISIBLE_MS = 30_000

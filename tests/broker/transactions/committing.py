@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.coordination.leases import (
+from pocketmq.broker.groups.groups import Groups
+from pocketmq.broker.groups.leases import (
     Asker,
     Fence,
     KeptLeases,
@@ -15,9 +16,8 @@ from pocketmq.broker.coordination.leases import (
     QueueKey,
     WantedQueue,
 )
-from pocketmq.broker.groups import Groups
+from pocketmq.broker.groups.offsets import Offsets
 from pocketmq.broker.messages.appends import Appends
-from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.topics import Topics
 from pocketmq.broker.transactions.atomic_commits import AtomicCommits, CommitParts

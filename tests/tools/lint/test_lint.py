@@ -12,8 +12,8 @@ import pytest
 
 from pocketmq.broker.accounts.account import EVERY, Filtering, QueueLook
 from pocketmq.broker.accounts.accounts import AccountFile, Accounts
-from pocketmq.broker.groups import Groups
-from pocketmq.broker.offsets import Offsets
+from pocketmq.broker.groups.groups import Groups
+from pocketmq.broker.groups.offsets import Offsets
 from pocketmq.broker.topics import Topics
 from pocketmq.client import Admin, Message, OffsetTarget, Producer, PullConsumer
 from pocketmq.store.format.state_tables import GroupConfig, TopicConfig

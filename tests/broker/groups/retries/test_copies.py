@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.broker.retries import Fate, copied_properties
+from pocketmq.broker.groups.retries import Fate, copied_properties
 from pocketmq.proto.errors import TopicNotFound
 from pocketmq.proto.record import Host, Record
 from pocketmq.store.apache.settings import ApacheSettings
 from pocketmq.store.format.state_tables import GroupConfig
 
-from ...recorded import recorded_store, settings
-from ...runs import records_of
+from ....recorded import recorded_store, settings
+from ....runs import records_of
 from .retrying import SCHEDULE, SECOND, TIMER, Retrying, origin_of
 
 

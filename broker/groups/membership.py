@@ -26,8 +26,8 @@ from ...proto.errors import InvalidArgument, SubscriptionMismatch
 from ...proto.filters.wire import normalised
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import check_topic
-from ..groups import check_own_choice
 from ..timing.timers import Timers
+from .groups import check_own_choice
 
 #: Characters of a member's or an instance's id, of a strategy's or a room's name.
 NAME_LENGTH_MAX: Final = 255

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.dead_letters import LETTERS_MAX, MARK_GROUP, PAGE_BYTES
-from pocketmq.broker.offsets import Offsets
+from pocketmq.broker.groups.dead_letters import LETTERS_MAX, MARK_GROUP, PAGE_BYTES
+from pocketmq.broker.groups.offsets import Offsets
 from pocketmq.proto.errors import (
     DiskFailure,
     GroupNotFound,
@@ -26,8 +26,8 @@ from pocketmq.store.format.state_tables import TopicConfig, parse_consumer_offse
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
 
-from ...recorded import recorded_store, settings
-from ...runs import bodies_of, records_of
+from ....recorded import recorded_store, settings
+from ....runs import bodies_of, records_of
 from .retrying import Retrying, origin_of
 
 CALL: Any = None

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.groups import (
+from pocketmq.broker.groups.groups import (
     SUBSCRIPTION_CHECK,
     Groups,
     intervals_of,
@@ -22,8 +22,8 @@ from pocketmq.store.format.state_tables import GroupConfig, Object
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
 
-from ..fakes import FaultyDisk
-from ..runs import Hand
+from ...fakes import FaultyDisk
+from ...runs import Hand
 
 
 def groups_at(path: Path, **settings: object) -> Groups:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.coordination.leases import Fence, KeptLeases, LeaseFile, QueueLeases
-from pocketmq.broker.groups import Groups
-from pocketmq.broker.offsets import Offsets
+from pocketmq.broker.groups.groups import Groups
+from pocketmq.broker.groups.leases import Fence, KeptLeases, LeaseFile, QueueLeases
+from pocketmq.broker.groups.offsets import Offsets
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.topics import Topics
 from pocketmq.proto.clock import VirtualClock

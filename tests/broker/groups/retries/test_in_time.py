@@ -13,7 +13,7 @@ from pocketmq.proto.errors import (
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
-from ...fake_calls import FakeCall
+from ....fake_calls import FakeCall
 from .retrying import CLASSIC, HOUR, MINUTE, SECOND, Retrying, request_for
 
 

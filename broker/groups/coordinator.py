@@ -9,7 +9,7 @@ for the queue's own broker to say (leases.py). So two coordinators at once, or o
 restart, cost a rebalance and never a wrong hand.
 
 A stream that ends leaves its member in the group until its session is over. Sessions wait in a purgatory: whatever a
-member says completes the last wait and begins another. So do the generations that are about to begin (group.py).
+member says completes the last wait and begins another. So do the generations that are about to begin (generations.py).
 
 Time is the machine's. Nothing of this is kept over a restart: members come back, and the generations go on above the
 latest one that they know.
@@ -35,11 +35,11 @@ from ...proto.rpc import Call, MethodTable, Stream, bidi, service, unary
 from ...proto.topics import check_group, retry_topic
 from ..accounts.accounts import Accounts
 from ..config import BrokerConfig
-from ..groups import Groups, is_only_warned
 from ..timing.timers import Timers
 from ..timing.waiting import Purgatory
 from ..topics import Topics
-from .group import Group, replaced
+from .generations import Group, replaced
+from .groups import Groups, is_only_warned
 from .leases import EPOCH_SHIFT, Fence, KeptLeases, Lease, QueueKey, QueueLeases
 from .membership import GroupMembership, JoinedMember, check_held, differences, member_of, mismatch
 

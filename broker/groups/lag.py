@@ -24,15 +24,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-from ..proto.errors import InvalidArgument, InvalidRecord
-from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.record import decode_record
-from ..proto.topics import RETRY_PREFIX
-from ..store.message_store import MessageStore
+from ...proto.errors import InvalidArgument, InvalidRecord
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.record import decode_record
+from ...proto.topics import RETRY_PREFIX
+from ...store.message_store import MessageStore
+from ..pop.leases import PopQueue
+from ..pop.pops import Pops
+from ..topics import Topics
 from .offsets import Offsets
-from .pop.leases import PopQueue
-from .pop.pops import Pops
-from .topics import Topics
 
 #: So many times are read before the loop serves others: a millisecond or two.
 _SLICE: Final = 256

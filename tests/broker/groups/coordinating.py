@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.coordination.coordinator import Coordinator
-from pocketmq.broker.groups import Groups
+from pocketmq.broker.groups.coordinator import Coordinator
+from pocketmq.broker.groups.groups import Groups
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import PocketMQError

@@ -24,35 +24,35 @@ import asyncio
 import logging
 from typing import Final
 
-from ..proto import properties as names
-from ..proto.errors import (
+from ...proto import properties as names
+from ...proto.errors import (
     InvalidArgument,
     InvalidName,
     InvalidRecord,
     MessageNotFound,
     PocketMQError,
 )
-from ..proto.errors_wire import to_wire
-from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.record import SYS_TRANSACTION, Record, decode_record
-from ..proto.record_copy import RecordCopier
-from ..proto.record_run import parse_run, starts_of
-from ..proto.rpc import Call, MethodTable, service, unary
-from ..proto.run import Run
-from ..proto.topics import (
+from ...proto.errors_wire import to_wire
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.record import SYS_TRANSACTION, Record, decode_record
+from ...proto.record_copy import RecordCopier
+from ...proto.record_run import parse_run, starts_of
+from ...proto.rpc import Call, MethodTable, service, unary
+from ...proto.run import Run
+from ...proto.topics import (
     DEAD_LETTER_PREFIX,
     RETRY_PREFIX,
     check_group,
     dead_letter_topic,
     retry_topic,
 )
-from ..store.message_store import MessageStore
+from ...store.message_store import MessageStore
+from ..messages.appends import Appends, ended, synced
+from ..topics import Topics
 from .groups import Groups
 from .lag import check_natural
-from .messages.appends import Appends, ended, synced
 from .offsets import Offsets
 from .retries import told_failures
-from .topics import Topics
 
 logger = logging.getLogger(__name__)
 

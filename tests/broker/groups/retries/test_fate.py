@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketmq.broker.delay.roads import DelayRules
-from pocketmq.broker.retries import REASON_BYTES_MAX, Fate, fate_of
+from pocketmq.broker.groups.retries import REASON_BYTES_MAX, Fate, fate_of
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.format.state_tables import GroupConfig
 

@@ -9,13 +9,13 @@ from random import Random
 import numpy as np
 
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.dead_letters import DeadLetters
 from pocketmq.broker.delay.deliveries import DelayedDeliveries, TimedStamps
 from pocketmq.broker.delay.roads import DelayRules
-from pocketmq.broker.groups import Groups
+from pocketmq.broker.groups.dead_letters import DeadLetters
+from pocketmq.broker.groups.groups import Groups
+from pocketmq.broker.groups.offsets import Offsets
+from pocketmq.broker.groups.retries import Retries
 from pocketmq.broker.messages.appends import Appends
-from pocketmq.broker.offsets import Offsets
-from pocketmq.broker.retries import Retries
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.topics import Topics
 from pocketmq.proto.clock import VirtualClock
@@ -28,7 +28,7 @@ from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
 
-from ...runs import make_run, small_config
+from ....runs import make_run, small_config
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 TIMER = "rmq_sys_wheel_timer"

@@ -25,14 +25,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from ..proto.duration import format_duration
-from ..proto.errors import GroupNotFound, InvalidArgument, InvalidName, Overloaded, StoreError
-from ..proto.topics import check_group
-from ..store.format.java_json import Json
-from ..store.format.state_tables import GROUPS, GroupConfig, Object
-from ..store.kept_table import KeptTable
-from ..store.state_files import StateFile
-from .config import BrokerConfig
+from ...proto.duration import format_duration
+from ...proto.errors import GroupNotFound, InvalidArgument, InvalidName, Overloaded, StoreError
+from ...proto.topics import check_group
+from ...store.format.java_json import Json
+from ...store.format.state_tables import GROUPS, GroupConfig, Object
+from ...store.kept_table import KeptTable
+from ...store.state_files import StateFile
+from ..config import BrokerConfig
 
 logger = logging.getLogger(__name__)
 

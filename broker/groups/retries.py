@@ -31,8 +31,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from ..proto import properties as names
-from ..proto.errors import (
+from ...proto import properties as names
+from ...proto.errors import (
     CorruptRecord,
     InvalidArgument,
     InvalidRecord,
@@ -41,13 +41,13 @@ from ..proto.errors import (
     OffsetOutOfRange,
     QueueNotFound,
 )
-from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.record import SYS_INNER_BATCH, Record, decode_record
-from ..proto.record_copy import RecordCopier
-from ..proto.record_run import parse_run, starts_of
-from ..proto.rpc import LATER, Call, Later, MethodTable, service, unary
-from ..proto.run import Run
-from ..proto.topics import (
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.record import SYS_INNER_BATCH, Record, decode_record
+from ...proto.record_copy import RecordCopier
+from ...proto.record_run import parse_run, starts_of
+from ...proto.rpc import LATER, Call, Later, MethodTable, service, unary
+from ...proto.run import Run
+from ...proto.topics import (
     PROPERTIES_SIZE_MAX,
     RETRY_PREFIX,
     check_group,
@@ -55,13 +55,13 @@ from ..proto.topics import (
     is_system_topic,
     retry_topic,
 )
-from ..store.format.state_tables import GroupConfig
-from ..store.log_writer import Appended
-from ..store.message_store import MessageStore
-from .delay.roads import DelayRules, divide
+from ...store.format.state_tables import GroupConfig
+from ...store.log_writer import Appended
+from ...store.message_store import MessageStore
+from ..delay.roads import DelayRules, divide
+from ..messages.appends import Appends
+from ..topics import Topics
 from .groups import Groups, intervals_of
-from .messages.appends import Appends
-from .topics import Topics
 
 logger = logging.getLogger(__name__)
 

@@ -56,12 +56,12 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import LATER, Call, Later, MethodTable, service, unary
 from ...store.disk import Disk
 from ..config import BrokerConfig
-from ..groups import Groups, check_own_choice
-from ..offsets import Offsets
 from ..timing.timers import Timer, Timers
 from ..timing.waiting import Purgatory, WatchedOperation
 from ..topics import Topics
+from .groups import Groups, check_own_choice
 from .membership import check_least, check_member, check_range
+from .offsets import Offsets
 
 logger = logging.getLogger(__name__)
 
