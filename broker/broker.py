@@ -44,15 +44,15 @@ from ..store.parts import StoreEvents
 from ..store.recovery import RecoveryReport
 from ..store.state_files import StateFile
 from ..store.system import cpu_seconds, peak_memory_bytes
-from .certificates import Certificates
-from .client_port import ClientPort, port_limits
 from .config import BROKER_SECTIONS, BrokerConfig
 from .groups.lag import GroupLag, lags, note_lag
 from .metrics import client_figures, figures
 from .metrics_page import MetricsPage, PageFigure
 from .parts import BrokerParts, assemble
+from .ports.certificates import Certificates
+from .ports.client_port import ClientPort, port_limits
+from .ports.registration import Registration, RegistrationState
 from .producers.producers import PRODUCERS_TICK_MS
-from .registration import Registration, RegistrationState
 from .replication.answering import as_master
 from .replication.apache_followers import ApacheFollowers
 from .replication.mastership import Mastership

@@ -37,12 +37,12 @@ from .messages.fetch import Fetches
 from .messages.filters import Filters
 from .messages.lookup import Lookups
 from .messages.send import Sends, Waits
-from .neighbours import Neighbours
 from .pop.journal import Journal
 from .pop.leases import PopLeases
 from .pop.pops import Pops
 from .pop.receives import serials_from
 from .pop.table import PopParts
+from .ports.neighbours import Neighbours
 from .producers.producers import Producers
 from .replication.mastership import Mastership
 from .replication.state_deliveries import PopsPart

@@ -14,9 +14,9 @@ from random import SystemRandom
 from typing import Any, Final
 
 from ..broker.broker import Broker, Network
-from ..broker.certificates import Certificates, replica_certificate
-from ..broker.client_port import ClientPort
 from ..broker.parts import producers_of
+from ..broker.ports.certificates import Certificates, replica_certificate
+from ..broker.ports.client_port import ClientPort
 from ..broker.replication.device import ReplicaDevice, boot_id
 from ..broker.replication.mastership import Mastership
 from ..broker.replication.node import ReplicaNode

@@ -40,8 +40,8 @@ from weakref import WeakSet
 from google.protobuf.message import Message
 
 from ..broker.broker import Network
-from ..broker.certificates import Certificates
 from ..broker.config import BrokerConfig
+from ..broker.ports.certificates import Certificates
 from ..broker.service_v2.service import OK, SERVICE
 from ..proto.configuration import nearest
 from ..proto.errors import Disconnected, InvalidArgument, LeaseLost, Overloaded, PocketMQError

@@ -35,7 +35,7 @@ from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.rpc import LATER, Call, MethodTable
 from ...proto.topics import PERMISSION_ALL, PERMISSION_READ, PERMISSION_WRITE
 from ..groups.groups import Groups
-from ..neighbours import Neighbours, OtherQueues
+from ..ports.neighbours import Neighbours, OtherQueues
 from ..topics import Topics
 from .checks import group_name, topic_name
 from .messages import accepted_by, accepted_types

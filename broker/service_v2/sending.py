@@ -66,7 +66,7 @@ from ..config import BrokerConfig
 from ..delay.recalls import Recalls
 from ..messages.admission import Admitted, admit_own
 from ..messages.send import Outcome, Sends
-from ..neighbours import Neighbours
+from ..ports.neighbours import Neighbours
 from ..topics import Topics
 from ..transactions.transactions import Transactions
 from . import checks

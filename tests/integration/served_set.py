@@ -10,8 +10,8 @@ from random import Random
 from typing import Any
 
 from pocketmq.broker.broker import Broker, Network
-from pocketmq.broker.certificates import Certificates
-from pocketmq.broker.client_port import ClientPort
+from pocketmq.broker.ports.certificates import Certificates
+from pocketmq.broker.ports.client_port import ClientPort
 from pocketmq.nameserver.nameserver import NameServer
 from pocketmq.proto.carrier_http2 import Http2Carrier
 from pocketmq.proto.clock import SystemClock

@@ -17,8 +17,8 @@ import grpc.aio
 import pytest
 
 from pocketmq.broker.broker import Broker
-from pocketmq.broker.certificates import development_certificate
 from pocketmq.broker.config import BrokerConfig
+from pocketmq.broker.ports.certificates import development_certificate
 from pocketmq.client import AsyncAdmin, AsyncProducer, AsyncPullConsumer, Message
 from pocketmq.nameserver.nameserver import NameServer
 from pocketmq.proto.carriers import GRPC_CHOICES

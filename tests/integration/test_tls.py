@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from pocketmq.broker.broker import Broker
-from pocketmq.broker.certificates import Certificates
+from pocketmq.broker.ports.certificates import Certificates
 from pocketmq.client import (
     Admin,
     AsyncAdmin,

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from ... import __version__
-from ...broker.certificates import replica_certificate
+from ...broker.ports.certificates import replica_certificate
 from ...broker.replication.registry import Cell, LiveNode
 from ...broker.replication.zookeeper import ZooKeeperRegistry, ZooKeeperSession, set_names
 from ...client.connections import GrpcConnections

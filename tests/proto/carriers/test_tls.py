@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from pocketmq.broker.certificates import development_certificate
+from pocketmq.broker.ports.certificates import development_certificate
 from pocketmq.proto.rpc import Certificate, Limits
 from pocketmq.proto.rpc.channel import Http2Channel
 from pocketmq.proto.rpc.channels import CallFailed

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pocketmq.broker.certificates import development_certificate
+from pocketmq.broker.ports.certificates import development_certificate
 from pocketmq.proto.rpc import Certificate
 
 from .floods import FLOODS

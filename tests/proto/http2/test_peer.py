@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pocketmq.broker.certificates import development_certificate
+from pocketmq.broker.ports.certificates import development_certificate
 from pocketmq.proto.carrier_grpcio import GrpcioCarrier
 from pocketmq.proto.rpc import Limits
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from pocketmq.broker.certificates import development_certificate
+from pocketmq.broker.ports.certificates import development_certificate
 
 from ....interop.go_tools import go_tool
 from .plain_server import plain_server

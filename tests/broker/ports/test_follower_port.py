@@ -12,9 +12,9 @@ import pytest
 
 from pocketmq.broker.accounts.accounts import Accounts
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.follower_port import FollowerReads, follower_methods
 from pocketmq.broker.groups.offsets import Offsets
-from pocketmq.broker.relays import KnownMaster, Relays
+from pocketmq.broker.ports.follower_port import FollowerReads, follower_methods
+from pocketmq.broker.ports.relays import KnownMaster, Relays
 from pocketmq.broker.replication.follower_view import FollowerTables, FollowerView
 from pocketmq.client.connections import BROKER, GrpcConnections
 from pocketmq.proto.clock import VirtualClock
@@ -26,7 +26,7 @@ from pocketmq.proto.rpc.channel import Http2Channel
 from pocketmq.store.format.state_tables import TopicConfig
 from pocketmq.store.state_files import StateFile
 
-from ..runs import make_run, open_store
+from ...runs import make_run, open_store
 from .following import Follower, followed
 
 MASTER = KnownMaster("10.0.0.2:8081", 7)

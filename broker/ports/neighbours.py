@@ -22,18 +22,18 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from google.protobuf.message import Message
 
-from ..proto.errors import (
+from ...proto.errors import (
     Disconnected,
     InvalidArgument,
     PocketMQError,
     TopicNotFound,
     TransactionNotFound,
 )
-from ..proto.errors_wire import from_rpc_error
-from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.recall_handle import decode_handle
-from ..proto.rpc import Call, RpcError
-from ..proto.rpc.channels import CallFailed, Channel, Dial
+from ...proto.errors_wire import from_rpc_error
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.recall_handle import decode_handle
+from ...proto.rpc import Call, RpcError
+from ...proto.rpc.channels import CallFailed, Channel, Dial
 
 logger = logging.getLogger(__name__)
 

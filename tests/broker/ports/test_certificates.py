@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from pocketmq.broker.certificates import Certificates, development_certificate
 from pocketmq.broker.config import BrokerConfig
+from pocketmq.broker.ports.certificates import Certificates, development_certificate
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import ConfigError, StoreFull
 from pocketmq.proto.rpc import Certificate
 from pocketmq.store.os_disk import OsDisk
 
-from ..fakes import FaultyDisk
+from ...fakes import FaultyDisk
 
 NOW_MS = 1_790_000_000_000
 NOW = datetime.fromtimestamp(NOW_MS / 1000, UTC)

@@ -25,13 +25,13 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from ..proto.clock import Clock
-from ..proto.errors import ConfigError, PocketMQError
-from ..proto.rpc import Certificate
-from ..proto.tls import parsed_certificate, read_authorities, read_certificate
-from ..store.disk import Disk
-from .config import BrokerConfig
-from .replication.config import ReplicationConfig
+from ...proto.clock import Clock
+from ...proto.errors import ConfigError, PocketMQError
+from ...proto.rpc import Certificate
+from ...proto.tls import parsed_certificate, read_authorities, read_certificate
+from ...store.disk import Disk
+from ..config import BrokerConfig
+from ..replication.config import ReplicationConfig
 
 logger = logging.getLogger(__name__)
 

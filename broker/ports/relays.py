@@ -33,10 +33,10 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from ..proto.errors import Disconnected, MasterFenced, Overloaded, PocketMQError, ShuttingDown
-from ..proto.errors_wire import from_rpc_error
-from ..proto.rpc import Call, CallContext, Method, MethodKind, MethodTable, Stream
-from ..proto.rpc.channels import (
+from ...proto.errors import Disconnected, MasterFenced, Overloaded, PocketMQError, ShuttingDown
+from ...proto.errors_wire import from_rpc_error
+from ...proto.rpc import Call, CallContext, Method, MethodKind, MethodTable, Stream
+from ...proto.rpc.channels import (
     EOF,
     CallFailed,
     Channel,

@@ -18,29 +18,29 @@ from collections.abc import Coroutine, Iterable, Sequence
 from random import Random
 from typing import Any, Final, Protocol
 
-from .. import __version__
-from ..proto.access.files import signing, watched_users
-from ..proto.access.guard import Audit, noticing
-from ..proto.carrier_http2 import Http2Carrier
-from ..proto.clock import Clock
-from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.rpc import Call, Certificate, Limits, MethodTable, service, unary
-from ..proto.rpc.channels import Dial
-from ..proto.rpc.listening import connections_fitting
-from ..proto.rpc.methods import ConnectionFigures, ConnectionTotals
-from ..proto.rpc.pages import Page
-from ..proto.services.port_services import PortServices
-from ..proto.services.settings import LiveSettings, SettingsService
+from ... import __version__
+from ...proto.access.files import signing, watched_users
+from ...proto.access.guard import Audit, noticing
+from ...proto.carrier_http2 import Http2Carrier
+from ...proto.clock import Clock
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.rpc import Call, Certificate, Limits, MethodTable, service, unary
+from ...proto.rpc.channels import Dial
+from ...proto.rpc.listening import connections_fitting
+from ...proto.rpc.methods import ConnectionFigures, ConnectionTotals
+from ...proto.rpc.pages import Page
+from ...proto.services.port_services import PortServices
+from ...proto.services.settings import LiveSettings, SettingsService
+from ..config import BROKER_SECTIONS, BrokerConfig
+from ..metrics_page import MetricsPage, PageFigure
+from ..replication.figures import ReplicaLook, replica_figures
+from ..replication.follower_view import FollowerView
+from ..replication.in_sync import ReplicaSettings
+from ..service_v2.permissions import guarded
 from .certificates import Certificates
-from .config import BROKER_SECTIONS, BrokerConfig
 from .follower_port import FollowerReads, follower_methods
-from .metrics_page import MetricsPage, PageFigure
 from .registration import Registration, follower_state
 from .relays import WAIT_S, KnownMaster, Relays
-from .replication.figures import ReplicaLook, replica_figures
-from .replication.follower_view import FollowerView
-from .replication.in_sync import ReplicaSettings
-from .service_v2.permissions import guarded
 
 logger = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, NoReturn
 
-from ..proto.clock import Clock, held
-from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.rpc.channels import EOF, CallFailed, Dial
+from ...proto.clock import Clock, held
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.rpc.channels import EOF, CallFailed, Dial
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from pocketmq.broker.follower_port import follower_methods
-from pocketmq.broker.relays import KnownMaster, Relays
+from pocketmq.broker.ports.follower_port import follower_methods
+from pocketmq.broker.ports.relays import KnownMaster, Relays
 from pocketmq.proto.carrier_http2 import Http2Carrier
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from pocketmq.proto.rpc import (

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.relays import EARLY_MAX, KnownMaster, _RelayedStream, _Upstream
+from pocketmq.broker.ports.relays import EARLY_MAX, KnownMaster, _RelayedStream, _Upstream
 from pocketmq.proto.errors import InvalidArgument, ShuttingDown
 from pocketmq.proto.errors_wire import from_rpc_error
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from pocketmq.broker.registration import PART_TOPICS, Registration, RegistrationState
+from pocketmq.broker.ports.registration import PART_TOPICS, Registration, RegistrationState
 from pocketmq.proto.carrier_grpcio import GrpcioCarrier
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import MasterFenced, Overloaded, PocketMQError

@@ -1,0 +1,1 @@
+"""Ports of a broker, and of a replica that follows: certificates, registration, what is carried on to others."""
