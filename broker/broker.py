@@ -46,8 +46,10 @@ from ..store.state_files import StateFile
 from ..store.system import cpu_seconds, peak_memory_bytes
 from .config import BROKER_SECTIONS, BrokerConfig
 from .groups.lag import GroupLag, lags, note_lag
-from .metrics import client_figures, figures
-from .metrics_page import MetricsPage, PageFigure
+from .metrics.page import MetricsPage, PageFigure
+from .metrics.pocketmq import client_figures, figures
+from .metrics.rocketmq import RocketMQFigures
+from .metrics.traffic import TrafficCounts
 from .parts import BrokerParts, assemble
 from .ports.certificates import Certificates
 from .ports.client_port import ClientPort, port_limits
@@ -56,13 +58,11 @@ from .producers.producers import PRODUCERS_TICK_MS
 from .replication.answering import as_master
 from .replication.apache_followers import ApacheFollowers
 from .replication.mastership import Mastership
-from .rocketmq_metrics import RocketMQFigures
 from .service_v1 import BrokerService, topic_message
 from .service_v2.permissions import guarded
 from .timing.timers import TimerClock
 from .timing.virtual_time import Mark, advance, begin, is_virtual, keep_mark
 from .timing.virtual_time import methods as clock_methods
-from .traffic import TrafficCounts
 from .transactions.transactions import Transactions
 
 logger = logging.getLogger(__name__)

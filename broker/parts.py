@@ -21,7 +21,6 @@ from ..store.flush import Flusher
 from ..store.message_store import MessageStore
 from ..store.state_files import StateFile
 from .accounts.accounts import AccountFile, Accounts
-from .client_metrics import ClientMetrics
 from .config import BrokerConfig
 from .delay.delays import Delays
 from .delay.recalls import Recalls
@@ -37,6 +36,8 @@ from .messages.fetch import Fetches
 from .messages.filters import Filters
 from .messages.lookup import Lookups
 from .messages.send import Sends, Waits
+from .metrics.clients import ClientMetrics
+from .metrics.traffic import TrafficCounts
 from .pop.journal import Journal
 from .pop.leases import PopLeases
 from .pop.pops import Pops
@@ -60,7 +61,6 @@ from .timing.awaited import Awaited
 from .timing.timers import Timers
 from .timing.waiting import Purgatory
 from .topics import Topics
-from .traffic import TrafficCounts
 from .transactions.atomic_commits import AtomicCommits, CommitParts
 from .transactions.checks import Listeners
 from .transactions.half_messages import prepare

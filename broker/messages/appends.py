@@ -25,8 +25,8 @@ from ...proto.run import Run
 from ...store.flush import tell
 from ...store.log_writer import Appended
 from ...store.message_store import MessageStore
+from ..metrics.traffic import TrafficCounts
 from ..replication.mastership import Mastership
-from ..traffic import TrafficCounts
 
 #: Told the (topic, queue) of messages that were stored.
 Listener = Callable[[], None]

@@ -36,8 +36,8 @@ from ...proto.record_run import Longs, PropertyRanges, as_bytes, parse_run, star
 from ...store.slices import Slices
 from ..accounts.account import Filtering, filtering_of
 from ..accounts.accounts import Accounts
+from ..metrics.traffic import TrafficCounts
 from ..timing.timers import Timers, Turns
-from ..traffic import TrafficCounts
 
 Mask = NDArray[np.bool_]
 

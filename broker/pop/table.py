@@ -39,7 +39,7 @@ from ..accounts.accounts import Accounts
 from ..config import BrokerConfig
 from ..groups.offsets import Offsets
 from ..messages.filters import FilterChoice, share_of_turn
-from ..traffic import TrafficCounts
+from ..metrics.traffic import TrafficCounts
 from .journal_format import (
     Change,
     Finished,

@@ -32,7 +32,7 @@ from ...proto.rpc.pages import Page
 from ...proto.services.port_services import PortServices
 from ...proto.services.settings import LiveSettings, SettingsService
 from ..config import BROKER_SECTIONS, BrokerConfig
-from ..metrics_page import MetricsPage, PageFigure
+from ..metrics.page import MetricsPage, PageFigure
 from ..replication.figures import ReplicaLook, replica_figures
 from ..replication.follower_view import FollowerView
 from ..replication.in_sync import ReplicaSettings

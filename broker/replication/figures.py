@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..metrics_page import PageFigure, gauges
+from ..metrics.page import PageFigure, gauges
 from .in_sync import ReplicaSettings
 
 

@@ -25,7 +25,7 @@ from typing import Final, TypeAlias
 from ...proto.gen import opencensus_pb2 as census
 from ...proto.gen import otlp_metrics_pb2 as otlp
 from ...proto.rpc import Call, MethodTable, Stream, bidi, service, unary
-from ..client_metrics import ClientHistogram, ClientMetrics
+from ..metrics.clients import ClientHistogram, ClientMetrics
 from .service import CLIENT_ID
 from .sessions import LANGUAGE, Sessions
 

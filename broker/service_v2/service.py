@@ -30,7 +30,7 @@ from ...proto.errors import InvalidArgument, PocketMQError
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.rpc import LATER, Call, Later, MethodEntry, MethodTable, RpcError
 from ...proto.rpc.methods import Method, MethodKind
-from ..traffic import TrafficCounts
+from ..metrics.traffic import TrafficCounts
 
 logger = logging.getLogger(__name__)
 

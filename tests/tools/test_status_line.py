@@ -18,7 +18,7 @@ import pytest
 
 from pocketmq.broker.broker import SiteCounters, SiteParts
 from pocketmq.broker.groups.lag import GroupLag
-from pocketmq.broker.traffic import TrafficCounts
+from pocketmq.broker.metrics.traffic import TrafficCounts
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.tools.status_line import StatusLine
 

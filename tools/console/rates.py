@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ...broker.broker import SiteCounters
-from ...broker.traffic import TrafficCounts
+from ...broker.metrics.traffic import TrafficCounts
 
 SAMPLE_MS: Final = 5_000
 SAMPLES: Final = 15 * 60 * 1000 // SAMPLE_MS

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from ...broker.broker import SiteParts
-from ...broker.metrics_page import PATH as METRICS
+from ...broker.metrics.page import PATH as METRICS
 from ...proto.errors import InvalidArgument, PocketMQError
 from ...proto.rpc.pages import QUERY_FIELDS_MAX, READING, Page, PageRequest, Shown
 from .door import Door, NotSignedIn, Visitor

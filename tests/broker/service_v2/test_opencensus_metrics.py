@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.broker.client_metrics import ClientHistogram, ClientMetrics
+from pocketmq.broker.metrics.clients import ClientHistogram, ClientMetrics
 from pocketmq.broker.service_v2.measurements import METRICS, TRACES, CensusMeasurements
 from pocketmq.proto.gen import opencensus_pb2 as census
 

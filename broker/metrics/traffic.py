@@ -16,9 +16,9 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from ..proto.record_run import Longs
-from ..proto.run import Run
-from .messages.admission import MESSAGE_TYPES, Admitted, types_of
+from ...proto.record_run import Longs
+from ...proto.run import Run
+from ..messages.admission import MESSAGE_TYPES, Admitted, types_of
 
 #: Bounds of the sizes of records that are told apart, in bytes.
 SIZE_BOUNDS: Final = (1024, 4096, 524_288, 1_048_576, 2_097_152, 4_194_304)

@@ -7,17 +7,17 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from pocketmq.broker.client_metrics import GAUGES, HISTOGRAMS, ClientHistogram
 from pocketmq.broker.messages.filters import choice_of
-from pocketmq.broker.metrics import client_figures, figures
-from pocketmq.broker.metrics_page import MetricsPage
+from pocketmq.broker.metrics.clients import GAUGES, HISTOGRAMS, ClientHistogram
+from pocketmq.broker.metrics.page import MetricsPage
+from pocketmq.broker.metrics.pocketmq import client_figures, figures
+from pocketmq.broker.metrics.rocketmq import RocketMQFigures
 from pocketmq.broker.pop.receives import Asked, Popped
-from pocketmq.broker.rocketmq_metrics import RocketMQFigures
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from pocketmq.proto.rpc.pages import PageRequest
 
-from .service_v2.serving import Served
+from ..service_v2.serving import Served
 
 GROUP = "billing"
 SERIES_MAX = 10_000

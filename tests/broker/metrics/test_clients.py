@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pocketmq.broker.client_metrics import (
+from pocketmq.broker.metrics.clients import (
     BUCKETS_MAX,
     LABEL_LENGTH_MAX,
     SERIES_AGE_MS,

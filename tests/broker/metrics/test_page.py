@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pocketmq.broker.client_metrics import ClientHistogram, ClientMetrics
-from pocketmq.broker.metrics import client_figures
-from pocketmq.broker.metrics_page import MetricsPage, PageFigure
+from pocketmq.broker.metrics.clients import ClientHistogram, ClientMetrics
+from pocketmq.broker.metrics.page import MetricsPage, PageFigure
+from pocketmq.broker.metrics.pocketmq import client_figures
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.rpc.http1 import RequestReader, head_of
 

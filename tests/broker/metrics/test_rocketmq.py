@@ -13,13 +13,13 @@ from pocketmq.broker.service_v2.service import SERVICE
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 
-from ..fake_calls import FakeStream
-from ..numbered import numbered_run
-from ..runs import make_run
+from ...fake_calls import FakeStream
+from ...numbered import numbered_run
+from ...runs import make_run
+from ..service_v2.serving import ME, Served
 from .busy import GROUP, busy_page, families, make_busy, page_of, receive, values
-from .service_v2.serving import ME, Served
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 APACHE = ROOT / "tests/fixtures/metrics-apache-5.5.0.txt"
 DOCS = (ROOT / "docs/metrics.md").read_text()
 COMMON = {"cluster", "node_id", "node_type", "otel_scope_name"}

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pocketmq.broker.metrics_page import text_of
+from pocketmq.broker.metrics.page import text_of
 from pocketmq.broker.replication.figures import (
     Behind,
     CellChanges,
@@ -23,11 +23,11 @@ from pocketmq.broker.replication.figures import (
 )
 from pocketmq.broker.replication.in_sync import ReplicaSettings
 
+from ..service_v2.serving import Served
 from .alarms import Evaluation, Page, Vector, read
 from .busy import GROUP, busy_page, families, make_busy, page_of, receive
-from .service_v2.serving import Served
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DOCKER = ROOT / "docker"
 RULES = {
     rule["alert"]: rule

@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.gen import rocketmq_v2_pb2 as v2
-from ..proto.topics import RETRY_PREFIX, TIMER_TOPIC, is_system_topic
-from .client_metrics import LABEL_LENGTH_MAX
-from .groups.lag import GroupLag, Place, StoredTimes, age_ms, note_lag
-from .metrics_page import Labels, PageFigure
-from .parts import BrokerParts
-from .service_v2.sessions import ClientSession
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.gen import rocketmq_v2_pb2 as v2
+from ...proto.topics import RETRY_PREFIX, TIMER_TOPIC, is_system_topic
+from ..groups.lag import GroupLag, Place, StoredTimes, age_ms, note_lag
+from ..parts import BrokerParts
+from ..service_v2.sessions import ClientSession
+from .clients import LABEL_LENGTH_MAX
+from .page import Labels, PageFigure
 from .traffic import SIZE_BOUNDS, Distribution
 
 #: Apache's bits: it may be read, and written.

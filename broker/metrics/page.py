@@ -18,7 +18,7 @@ from inspect import isawaitable
 from itertools import accumulate, chain, groupby
 from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 
-from ..proto.rpc.pages import READING, PageRequest, Shown
+from ...proto.rpc.pages import READING, PageRequest, Shown
 
 PATH: Final = "/metrics"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

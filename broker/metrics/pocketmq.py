@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.rpc.methods import ConnectionTotals
-from .client_metrics import GAUGES, HISTOGRAMS, LABELS, ClientMetrics, LabelValues
-from .metrics_page import Labels, PageFigure, gauges
-from .parts import BrokerParts
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.rpc.methods import ConnectionTotals
+from ..parts import BrokerParts
+from .clients import GAUGES, HISTOGRAMS, LABELS, ClientMetrics, LabelValues
+from .page import Labels, PageFigure, gauges
 
 #: Topics of which is told what was sent to them; groups, with a topic each, of which is told what they skipped.
 _TOPICS_MAX: Final = 100
