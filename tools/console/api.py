@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from ...broker.broker import SiteParts
-from ...broker.metrics_page import PageFigure
+from ...broker.metrics.page import PageFigure
 from ...client.administration.admin import AsyncAdmin
 from ...client.administration.descriptions import topic_description
 from ...client.connections import BROKER
