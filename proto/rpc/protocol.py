@@ -99,8 +99,9 @@ GOOD: Final = literal("grpc-status", "0")
 _literal: Final = lru_cache(512)(literal)
 
 
-def good(trailing: Iterable[tuple[str, str]]) -> bytes:
-    """Return the trailers of a good answer that say TRAILING as well."""
+@lru_cache(512)
+def good(trailing: tuple[tuple[str, str], ...]) -> bytes:
+    """Return the trailers of a good answer that say TRAILING as well: mostly the same few."""
     return GOOD + b"".join(_literal(name, value) for name, value in trailing)
 
 

@@ -370,7 +370,7 @@ class ServerLink(asyncio.BufferedProtocol):
             self.flush()
         elif not self._is_dirty:
             self._is_dirty = True
-            self._server.loop.call_soon(self.flush)
+            self._server.loop.call_soon(self._flush_touched)
 
     def write_now(self) -> None:
         """Write what may leave in this turn; whom that concerns hears in the next one, by the flush that is to come."""
@@ -378,6 +378,11 @@ class ServerLink(asyncio.BufferedProtocol):
             assert self._http2 is not None
             if data := self._http2.take():
                 self._wire.write(data)
+
+    def _flush_touched(self) -> None:
+        """Write what was answered since the last `flush`: the turn's last answer may have had all of them leave."""
+        if self._is_dirty:
+            self.flush()
 
     def flush(self) -> None:
         """Write what there is to write."""
