@@ -46,10 +46,6 @@ class RequestMetadata(Mapping[str, str]):
             raise KeyError(name)
         return self._headers[name]
 
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return the value of NAME, or DEFAULT: the mixin's goes by way of an exception, and each call asks."""
-        return default if _is_hidden(name) else self._headers.get(name, default)
-
     def __iter__(self) -> Iterator[str]:
         return (name for name in self._headers if not _is_hidden(name))
 

@@ -1,7 +1,7 @@
 """The streams of a connection: their halves and windows, what is known of those that are over, and what waits to leave.
 
 Frames gather until they are taken, so that all of one turn leave in one write. A body that fits goes straight
-behind its headers. What does not fit waits with its stream; streams that may write do so in turn, one frame each,
+behind its headers; pieces of it that follow each other share a frame, as far as the peer takes so large a one. What does not fit waits with its stream; streams that may write do so in turn, one frame each,
 so that a large answer does not hold up small ones. No more than `OUTPUT_BYTES` of bodies gather: the rest waits
 where it can still be dropped (RFC 9113 §5).
 """
@@ -189,6 +189,10 @@ class Outgoing:
         self.paused = False
         self._frames: list[bytes | memoryview] = []
         self._bodies = 0
+        #: Of the newest DATA frame its stream, where its head stands, and its size; `_data_end`: how many pieces there
+        #: were behind it. Nothing was written since if there are as many.
+        self._data_stream = self._data_head = self._data_size = 0
+        self._data_end = -1
         self._waiting: deque[Http2Stream] = deque()
 
     # --- frames
@@ -203,6 +207,7 @@ class Outgoing:
             self.pump()
         frames, self._frames = self._frames, []
         self._bodies = 0
+        self._data_end = -1
         return b"".join(frames)
 
     # --- answers
@@ -336,8 +341,19 @@ class Outgoing:
         stream.stalled_ms = None
         self.window -= size
         self._bodies += size
-        self._frames.append(HEAD.pack(size >> 16, size & 0xFFFF, DATA, flags, stream.id))
-        self._frames.append(data)
+        frames = self._frames
+        if (
+            len(frames) == self._data_end
+            and self._data_stream == stream.id
+            and self._data_size + size <= self.frame_size
+        ):  # It goes on with the frame before.
+            self._data_size = whole = self._data_size + size
+            frames[self._data_head] = HEAD.pack(whole >> 16, whole & 0xFFFF, DATA, flags, stream.id)
+            frames.append(data)
+        else:
+            self._data_stream, self._data_head, self._data_size = stream.id, len(frames), size
+            frames += (HEAD.pack(size >> 16, size & 0xFFFF, DATA, flags, stream.id), data)
+        self._data_end = len(frames)
         self._budget.earn(size >> DATA_SENT_SHIFT)
 
     def _write_end(self, stream: Http2Stream) -> None:

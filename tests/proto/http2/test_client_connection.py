@@ -25,7 +25,7 @@ from pocketmq.proto.rpc.limits import ConnectionLimits
 
 from . import frames
 from .calls import request_fields
-from .frames import ACK, PADDED, PREFACE, Code, Frame, Setting, Type
+from .frames import ACK, END_STREAM, PADDED, PREFACE, Code, Frame, Setting, Type
 
 HEAD = [(":status", "200"), ("content-type", "application/grpc")]
 GOOD = [("grpc-status", "0")]
@@ -179,6 +179,48 @@ def test_what_a_window_does_not_take_waits_for_it_and_the_end_follows() -> None:
     server.say(frames.window_update(stream, 4))
     (last,) = server.heard()
     assert (last.payload, last.ends_stream) == (b"ef", True)
+
+
+def test_pieces_of_a_body_that_follow_each_other_share_a_frame() -> None:
+    server = Server(settings={Setting.INITIAL_WINDOW_SIZE: 60_000})
+    stream = server.connection.open(FIELDS)
+    for piece in (b"a", b"b" * 10_000, b"c" * 6_383, b"d", b"e"):
+        server.connection.send_data(stream, piece)
+    server.connection.send_end(stream)
+    _, full, rest, end = server.heard()
+    assert full.payload == b"a" + b"b" * 10_000 + b"c" * 6_383, (
+        "as much as the server takes: 16,384 B"
+    )
+    assert (rest.type, rest.payload) == (Type.DATA, b"de")
+    assert (end.type, end.payload, end.flags & END_STREAM) == (Type.DATA, b"", END_STREAM)
+    assert not (full.flags | rest.flags) & END_STREAM
+
+
+def test_a_frame_is_not_gone_on_with_behind_another_one_or_once_it_was_taken() -> None:
+    server = Server()
+    one, other = server.connection.open(FIELDS), server.connection.open(FIELDS)
+    server.heard()
+    for stream, piece in ((one, b"a"), (other, b"b"), (one, b"c")):
+        server.connection.send_data(stream, piece)
+    server.connection.ping(b"between ")
+    server.connection.send_data(one, b"d")
+    told = [(found.stream, found.payload) for found in server.heard()]
+    assert told == [(one, b"a"), (other, b"b"), (one, b"c"), (0, b"between "), (one, b"d")]
+    server.connection.send_data(one, b"e")
+    assert [(found.stream, found.payload) for found in server.heard()] == [(one, b"e")]
+
+
+def test_a_shared_frame_takes_no_more_than_the_windows_allow() -> None:
+    server = Server(settings={Setting.INITIAL_WINDOW_SIZE: 5})
+    stream = server.connection.open(FIELDS)
+    for piece in (b"abc", b"def", b"ghi"):
+        server.connection.send_data(stream, piece)
+    assert b"".join(found.payload for found in server.heard()[1:]) == b"abcde"
+    assert server.connection.queued == 4
+    server.say(frames.window_update(stream, 3))
+    assert b"".join(found.payload for found in server.heard()) == b"fgh"
+    server.connection.reset(stream, ErrorCode.CANCEL)
+    assert [found.type for found in server.heard()] == [Type.RST_STREAM], "what waited is dropped"
 
 
 def test_who_writes_hears_when_what_waited_has_left() -> None:
