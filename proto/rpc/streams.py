@@ -1,9 +1,9 @@
 """The streams of a connection: their halves and windows, what is known of those that are over, and what waits to leave.
 
 Frames gather until they are taken, so that all of one turn leave in one write. A body that fits goes straight
-behind its headers; pieces of it that follow each other share a frame, as far as the peer takes so large a one. What does not fit waits with its stream; streams that may write do so in turn, one frame each,
-so that a large answer does not hold up small ones. No more than `OUTPUT_BYTES` of bodies gather: the rest waits
-where it can still be dropped (RFC 9113 §5).
+behind its headers; pieces of it that follow each other share a frame, up to the size that the peer takes. What does not
+fit waits with its stream; streams that may write do so in turn, one piece each, so that a large answer does not hold up
+small ones. No more than `OUTPUT_BYTES` of bodies gather: the rest waits where it can still be dropped (RFC 9113 §5).
 """
 
 from __future__ import annotations
