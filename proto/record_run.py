@@ -387,12 +387,19 @@ def crc_mismatches(data: Buffer | Bytes, columns: RunColumns) -> NDArray[np.bool
 
 
 def torn(data: Buffer | Bytes, columns: RunColumns) -> NDArray[np.bool_]:
-    """Tell for each record whether its end was never written: its properties end in a zero, as no broker's do.
+    """Tell for each record whether a part behind its body was never written: zeros stand there, as no broker's do.
 
-    No CRC covers the properties. One that is rolled back is not, for nobody is given it. Records must be well formed.
+    No CRC covers topic and properties. What was not written are whole pages, so it reaches one end of either. A record
+    that is rolled back is not torn, for nobody is given it. Records must be well formed.
     """
-    ends = as_bytes(data)[columns.properties_start + columns.properties_size - 1]
-    unwritten: NDArray[np.bool_] = (ends == 0) & (columns.properties_size > 0)
+    array = as_bytes(data)
+    unwritten = np.zeros(len(columns), np.bool_)
+    for starts, sizes in (
+        (columns.topic_start, columns.topic_size),
+        (columns.properties_start, columns.properties_size),
+    ):
+        for ends in (starts - (sizes == 0), starts + sizes - 1):
+            unwritten |= (array[ends] == 0) & (sizes > 0)
     unwritten &= (columns.sys_flag & SYS_TRANSACTION) != SYS_ROLLBACK
     return unwritten
 

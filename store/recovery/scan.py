@@ -1,10 +1,10 @@
 """Reading a log file as it is: sound records, and the damage between them.
 
 A record is *sound* if its lengths agree, it says that it stands where it stands, its body fits its CRC, and its end was
-written: a kill or a power cut amid a write leaves zeros there, and no CRC covers the properties. Behind a record that
-is not, reading goes on at the next sound one: the next position at which magic, own log offset, lengths and CRC agree
-and whose store time is not older than what came before (bytes of an earlier life of the file are). So one flipped bit
-costs one record. No CRC covers the store time, so the second newest one is what counts.
+written: a kill or a power cut amid a write leaves zeros there, and no CRC covers topic and properties. Behind a record
+that is not, reading goes on at the next sound one: the next position at which magic, own log offset, lengths and CRC
+agree and whose store time is not older than what came before (bytes of an earlier life of the file are). So one flipped
+bit costs one record. No CRC covers the store time, so the second newest one is what counts.
 
 Pure but for reading the map. Cost for 1 KiB records: some 0.7 ms a MiB, most of it the CRC.
 """
@@ -169,7 +169,7 @@ class FileScan:
             why = (
                 "the body does not fit its CRC"
                 if misfits[row]
-                else "its properties were not written to their end"
+                else "its topic or properties were not written to their end"
             )
             self._damages.append(FileDamage(start, end, why, is_framed=True))
         return columns.take(~wrong)

@@ -273,9 +273,31 @@ def test_a_record_whose_properties_were_not_written_to_their_end_is_none(
     assert store.by_message_id(record.message_id) is None
     assert (store.max_log_offset == record.log_offset) == (place == -1)
     text = store.recovery.text()
-    assert ("its properties were not written to their end" in text) == (place == 4), text
+    assert ("its topic or properties were not written to their end" in text) == (place == 4), text
     store.close()
     require_second_recovery_changes_nothing(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("properties", "unwritten"), [({}, 3), ({}, 17), ({}, 18), ({"a": "b"}, 5), ({"a": "b"}, 21)]
+)
+def test_a_record_whose_topic_was_not_written_is_none(
+    tmp_path: Path, properties: dict[str, str], unwritten: int
+) -> None:
+    """Behind a body stand a byte, 15 of the topic, two and the properties, of which there may be none."""
+    store = open_store(tmp_path)
+    store.append(make_run("A", 0, [b"whole"], properties))
+    end = store.max_log_offset
+    store.append(make_run("orders-of-today", 0, [b"torn"], properties))
+    store._close_files()
+    overwrite(tmp_path, store.max_log_offset - unwritten, bytes(unwritten))
+
+    store = open_store(tmp_path)
+
+    assert store.max_log_offset == end
+    assert store.queue_names() == [("A", 0), ("orders-of-today", 0)]
+    assert store.queue_bounds("orders-of-today", 0) == (0, 0)
+    store.close()
 
 
 def test_stale_records_behind_the_end_stay_dead(tmp_path: Path) -> None:
