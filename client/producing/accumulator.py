@@ -288,8 +288,7 @@ class Accumulator:
             lane = ring.popleft()
             lane.listed = False
             if lane.runs:
-                ready_ms = self._ready_ms(lane)
-                if ready_ms is not None and ready_ms <= now_ms:
+                if self._ready_ms(lane) <= now_ms and not lane.runs[0].finding:
                     return self._take(lane)
                 lane.listed = True
                 ring.append(lane)
@@ -303,11 +302,9 @@ class Accumulator:
         self._list(lane)
         return run
 
-    def _ready_ms(self, lane: _Lane) -> int | None:
-        """Return from when on the first run of LANE may leave; None: time alone does not tell."""
+    def _ready_ms(self, lane: _Lane) -> int:
+        """Return from when on the first run of LANE may leave, as far as time tells."""
         run = lane.runs[0]
-        if run.finding:
-            return None
         if run.not_before_ms:
             return run.not_before_ms
         if self._linger_ms and run.open and not run.hurried and not self._budget.is_short:
@@ -319,17 +316,17 @@ class Accumulator:
         """Does any run wait for anything but another one of its queue?"""
         return any(broker.ring for broker in self._visits)
 
-    def next_ms(self) -> int | None:
-        """Return the earliest instant at which `drain` or `expired` may have something that it has not now.
+    def next_ms(self, now_ms: int) -> int | None:
+        """Return the earliest instant after NOW_MS at which `drain` or `expired` may have something; None: not by time.
 
-        None: not by time alone. Brokers with max_in_flight runs under way count only with what may expire.
+        A run counts from when on it may leave, though its route is still asked for or its broker has enough to do: that
+        may be over by then. What time does not hold back any more is looked at when such a thing ends.
         """
         instants = [
             ready_ms
             for broker in self._visits
-            if broker.under_way < self._in_flight_max
             for lane in broker.ring
-            if lane.runs and (ready_ms := self._ready_ms(lane)) is not None
+            if lane.runs and (ready_ms := self._ready_ms(lane)) > now_ms
         ]
         instants += [
             min(run.born_ms for run in lane.runs) + self._delivery_timeout_ms

@@ -159,8 +159,6 @@ class Delivery:
         self._woken = False
         self._alarm: asyncio.Task[object] | None = None
         self._alarm_ms = 0
-        #: When the last of the runs that wait to be sent again may be.
-        self._paused_until_ms = 0
         #: Why nothing more can be sent at all.
         self.fatal: PocketMQError | None = None
         self._on_fatal = on_fatal
@@ -185,10 +183,9 @@ class Delivery:
             if self._numbering is not None and run.numbers is None:
                 run.numbers = self._numbering.give(run.queue, len(run.messages))
             self._session.tasks.spawn(self._try(run))
-        # An alarm that is set already is early enough for what was added since, but for a linger, and for a run that
-        # pauses: it did not count if its route was being asked for then, or its broker had enough to do.
-        if self._alarm is None or self._config.linger_ms or now_ms < self._paused_until_ms:
-            next_ms = self._accumulator.next_ms()
+        # An alarm that is set already is early enough for what was added since, but for a linger.
+        if self._alarm is None or self._config.linger_ms:
+            next_ms = self._accumulator.next_ms(now_ms)
             if next_ms is not None:
                 self._set_alarm(next_ms)
 
@@ -359,7 +356,6 @@ class Delivery:
             self._session.routes.forget(run.queue.topic)
             self._session.tasks.spawn(self._find(run, error))
         if run.not_before_ms:
-            self._paused_until_ms = max(self._paused_until_ms, run.not_before_ms)
             self._set_alarm(run.not_before_ms)
 
     async def _find(self, run: Run, error: PocketMQError) -> None:

@@ -222,7 +222,7 @@ class AccumulatorModel(RuleBasedStateMachine):
         """Nothing is ready before the instant that was told, if everything is drained and expired now."""
         self.expire()
         self.drain()
-        next_ms = self.accumulator.next_ms()
+        next_ms = self.accumulator.next_ms(self.now_ms)
         if next_ms is not None:
             assert next_ms > self.now_ms
             self.now_ms = next_ms - 1
@@ -307,7 +307,7 @@ def test_an_idle_accumulator_keeps_nothing() -> None:
     one.finished(run)
     run.fail(FAILED)
 
-    assert one.next_ms() is None
+    assert one.next_ms(0) is None
     assert not one._lanes
     assert not one._unfinished
 
