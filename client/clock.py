@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from random import Random
 from typing import Final
 
-from ..proto.clock import SystemClock
 from ..proto.errors import NotServed
 from ..proto.gen import pocketmq_v1_pb2 as pb
-from .administration.brokers import Brokers
-from .config import ClientConfig, settled
+from .administration.brokers import AsyncAsker, Brokers
 from .connections import Connections
-from .faces import AsyncFace
-from .session import Session
 
 #: A move may set off hours of work.
 ADVANCE_TIMEOUT_MS: Final = 600_000
@@ -30,7 +25,7 @@ class BrokerClock:
     virtual: bool
 
 
-class AsyncClocks(AsyncFace):
+class AsyncClocks(AsyncAsker):
     """The clocks of the brokers behind NAMESERVERS; with BROKER (a name, or an address) of one of them."""
 
     def __init__(
@@ -42,8 +37,7 @@ class AsyncClocks(AsyncFace):
         connections: Connections | None = None,
     ) -> None:
         """CONNECTIONS are for tests."""
-        config = settled(ClientConfig, nameservers, {"request_timeout_ms": request_timeout_ms})
-        self._session = Session(config, connections, SystemClock(), Random())
+        super().__init__(nameservers, request_timeout_ms, connections)
         self._broker = broker
         self._quick = Brokers(self._session, request_timeout_ms)
         self._patient = Brokers(self._session, ADVANCE_TIMEOUT_MS)
@@ -77,7 +71,3 @@ class AsyncClocks(AsyncFace):
 
         addresses = await self._quick.addresses(self._broker)
         return await asyncio.gather(*(one(name, address) for name, address in addresses.items()))
-
-    async def close(self) -> None:
-        """Disconnect."""
-        await self._session.close()

@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, fields
-from random import Random
 from typing import Final
 
-from ..proto.clock import SystemClock
 from ..proto.errors import PocketMQError
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.rpc.methods import ConnectionFigures, ConnectionTotals
-from .config import ClientConfig, settled
+from .administration.brokers import AsyncAsker
 from .connections import Connections
-from .faces import AsyncFace
 from .name_server_addresses import parse_addresses
-from .session import Session
 
 #: Pages that one server is asked for, of a thousand connections each.
 PAGES_MAX: Final = 100
@@ -42,7 +38,7 @@ class ServerConnections:
     error: PocketMQError | None = None
 
 
-class AsyncServerConnections(AsyncFace):
+class AsyncServerConnections(AsyncAsker):
     """Asks NAMESERVERS and the brokers that they know; with ADDRESS that server alone, and nobody else."""
 
     def __init__(
@@ -54,10 +50,8 @@ class AsyncServerConnections(AsyncFace):
         connections: Connections | None = None,
     ) -> None:
         """CONNECTIONS are for tests."""
-        config = settled(ClientConfig, nameservers, {"request_timeout_ms": request_timeout_ms})
+        super().__init__(nameservers, request_timeout_ms, connections)
         self._addresses = parse_addresses(address, "address") if address is not None else ()
-        self._session = Session(config, connections, SystemClock(), Random())
-        self._timeout_ms = request_timeout_ms
 
     async def all(self) -> list[ServerConnections]:
         """Return what each server tells: name servers, then brokers by name.
@@ -102,10 +96,6 @@ class AsyncServerConnections(AsyncFace):
             connections=tuple(found),
             totals=totals_of(reply.totals),
         )
-
-    async def close(self) -> None:
-        """Disconnect."""
-        await self._session.close()
 
 
 def totals_of(message: pb.ConnectionTotals) -> ConnectionTotals:

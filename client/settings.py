@@ -9,17 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from random import Random
 from typing import Final
 
-from ..proto.clock import SystemClock
 from ..proto.gen import pocketmq_v1_pb2 as pb
-from .administration.brokers import Brokers
-from .config import ClientConfig, settled
+from .administration.brokers import AsyncAsker, Brokers
 from .connections import Connections
-from .faces import AsyncFace
 from .name_server_addresses import parse_addresses
-from .session import Session
 
 _PATH: Final = "/pocketmq.v1.Settings/"
 
@@ -47,7 +42,7 @@ class ServerSettings:
     settings: tuple[ServerSetting, ...]
 
 
-class AsyncSettings(AsyncFace):
+class AsyncSettings(AsyncAsker):
     """Asks the brokers behind NAMESERVERS; with BROKER that one: its name, or the address of any server."""
 
     def __init__(
@@ -59,10 +54,8 @@ class AsyncSettings(AsyncFace):
         connections: Connections | None = None,
     ) -> None:
         """CONNECTIONS are for tests."""
-        config = settled(ClientConfig, nameservers, {"request_timeout_ms": request_timeout_ms})
-        self._session = Session(config, connections, SystemClock(), Random())
+        super().__init__(nameservers, request_timeout_ms, connections)
         self._broker = broker
-        self._timeout_ms = request_timeout_ms
 
     async def all(self) -> list[ServerSettings]:
         """Return the settings of each server, brokers by name."""
@@ -99,10 +92,6 @@ class AsyncSettings(AsyncFace):
             return [("server", address) for address in parse_addresses(self._broker, "broker")]
         known = await Brokers(self._session, self._timeout_ms).addresses(self._broker)
         return [(f"broker {name}", address) for name, address in known.items()]
-
-    async def close(self) -> None:
-        """Disconnect."""
-        await self._session.close()
 
 
 def _setting(message: pb.Setting) -> ServerSetting:

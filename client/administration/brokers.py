@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from random import Random
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
+from ...proto.clock import SystemClock
 from ...proto.errors import InvalidArgument, PocketMQError, RequestTimeout, RouteNotFound
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from ..connections import BROKER, Connection
+from ..config import ClientConfig, settled
+from ..connections import BROKER, Connection, Connections
+from ..faces import AsyncFace
 from ..follower_choice import FollowerChoices
 from ..session import Session
 
@@ -52,6 +56,25 @@ def _refused(kind: type[Message], name: str, argument: str, value: object) -> In
     return InvalidArgument(
         f"{argument} is {value!r:.80}, but must be {wanted}", field=argument, value=repr(value)[:80]
     )
+
+
+class AsyncAsker(AsyncFace):
+    """A client that asks the servers behind NAMESERVERS, and keeps nothing but its session."""
+
+    def __init__(
+        self,
+        nameservers: str | None,
+        request_timeout_ms: int,
+        connections: Connections | None,
+    ) -> None:
+        """CONNECTIONS are for tests."""
+        config = settled(ClientConfig, nameservers, {"request_timeout_ms": request_timeout_ms})
+        self._session = Session(config, connections, SystemClock(), Random())
+        self._timeout_ms = request_timeout_ms
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._session.close()
 
 
 class Brokers:
