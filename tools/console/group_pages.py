@@ -9,7 +9,20 @@ from ...proto.duration import format_duration
 from ...proto.rpc.pages import PageRequest
 from ..connections import age_text, bytes_text
 from .api import Api, Document
-from .markup import Content, Html, badge, card, e, facts, field, form, table, when
+from .markup import (
+    Content,
+    Html,
+    badge,
+    card,
+    e,
+    facts,
+    field,
+    form,
+    heading,
+    row_form,
+    table,
+    when,
+)
 from .rows import group_link, lag_table, paging, search_box, short_body, topic_link
 
 
@@ -18,13 +31,7 @@ async def groups_page(api: Api, asked: PageRequest) -> Content:
     query = asked.query
     found = await api.groups(asked)
     return [
-        e(
-            "div",
-            e("h1", "Groups"),
-            e("p", f"{found['total']:,}"),
-            search_box("/groups", query, "a group"),
-            class_="title",
-        ),
+        heading("Groups", e("p", f"{found['total']:,}"), search_box("/groups", query, "a group")),
         e(
             "section",
             table(
@@ -117,16 +124,14 @@ async def group_page(api: Api, asked: PageRequest, name: str) -> Content:
         else {"dead_letters": []}
     )
     return [
-        e(
-            "div",
-            e("h1", name),
+        heading(
+            name,
             e(
                 "p",
                 f"lag {found['lag']:,} · at most {settings.get('retry_max_times', '–')} tries, {intervals}",
             ),
             reset,
             retry,
-            class_="title",
         ),
         e(
             "p",
@@ -193,7 +198,7 @@ async def dead_letters_page(api: Api, asked: PageRequest) -> Content:
             for one in found["groups"]
         ]
         return [
-            e("div", e("h1", "Dead letters"), class_="title"),
+            heading("Dead letters"),
             e(
                 "section",
                 table(("group", "#dead letters"), rows, "No group has any.", "groups"),
@@ -240,14 +245,7 @@ async def dead_letters_page(api: Api, asked: PageRequest) -> Content:
         else None
     )
     return [
-        e(
-            "div",
-            e("h1", "Dead letters"),
-            e("p", "of ", group_link(group)),
-            resend,
-            purge,
-            class_="title",
-        ),
+        heading("Dead letters", e("p", "of ", group_link(group)), resend, purge),
         e(
             "section",
             table(
@@ -274,15 +272,8 @@ async def dead_letters_page(api: Api, asked: PageRequest) -> Content:
 
 
 def _close(one: Document) -> Html:
-    return e(
-        "form",
-        e("input", type="hidden", name="peer", value=one["peer"]),
-        e("button", "Close"),
-        e("output", role="status"),
-        data_post=f"/api/connections/{one['id']}/close",
-        data_confirm=f"Break off the connection of {one['peer']}, with all that is under way on it?",
-        class_="in-row",
-    )
+    question = f"Break off the connection of {one['peer']}, with all that is under way on it?"
+    return row_form(f"/api/connections/{one['id']}/close", "Close", question, peer=one["peer"])
 
 
 async def connections_page(api: Api, asked: PageRequest) -> Content:
@@ -300,14 +291,12 @@ async def connections_page(api: Api, asked: PageRequest) -> Content:
         else None
     )
     return [
-        e(
-            "div",
-            e("h1", "Connections"),
+        heading(
+            "Connections",
             e(
                 "p",
                 f"{totals['open']:,} open, {totals['accepted']:,} accepted, {totals['refused']:,} refused",
             ),
-            class_="title",
         ),
         e(
             "section",
@@ -377,7 +366,7 @@ async def store_page(api: Api, asked: PageRequest) -> Content:
         else e("span", found["not_writable_because"], class_="badge bad")
     )
     return [
-        e("div", e("h1", "Store"), e("p", e("code", found["path"])), class_="title"),
+        heading("Store", e("p", e("code", found["path"]))),
         card(
             "State",
             facts(

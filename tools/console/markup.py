@@ -64,15 +64,7 @@ def chart(values: Sequence[float], label: str) -> Html:
     if len(points) > 1:
         shapes.append(e("polygon", points=f"0,{_HEIGHT} {line} {_WIDTH},{_HEIGHT}", class_="area"))
         shapes.append(e("polyline", points=line, class_="line"))
-    return e(
-        "svg",
-        *shapes,
-        viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
-        preserveAspectRatio="none",
-        role="img",
-        aria_label=label,
-        class_="chart",
-    )
+    return _svg(shapes, label)
 
 
 def bars(values: Sequence[float], label: str) -> Html:
@@ -85,6 +77,10 @@ def bars(values: Sequence[float], label: str) -> Html:
         place = {"x": f"{at * width + 1:.1f}", "y": f"{_HEIGHT - height:.1f}"}
         size = {"width": f"{max(1, width - 2):.1f}", "height": f"{height:.1f}"}
         shapes.append(e("rect", class_="bar", **place, **size))
+    return _svg(shapes, label)
+
+
+def _svg(shapes: Sequence[Content], label: str) -> Html:
     return e(
         "svg",
         *shapes,
@@ -138,6 +134,11 @@ def _cell(title: str, value: Content) -> Html:
     )
 
 
+def heading(title: str, *content: Content) -> Html:
+    """Return what a page begins with: its TITLE, and what stands beside that."""
+    return e("div", e("h1", title), *content, class_="title")
+
+
 def card(title: str, *content: Content, id_: str | None = None) -> Html:
     """Return a part of a page with a TITLE."""
     return e("section", e("h2", title), *content, class_="card", id=id_)
@@ -167,6 +168,19 @@ def form(path: str, title: str, *content: Content, button: str = "", confirm: st
         data_confirm=confirm or None,
     )
     return e("details", e("summary", title), fields, class_="action")
+
+
+def row_form(path: str, button: str, confirm: str, **hidden: str) -> Html:
+    """Return a BUTTON in a row of a table, which sends what is HIDDEN to the API at PATH once CONFIRM is agreed to."""
+    return e(
+        "form",
+        *(e("input", type="hidden", name=name, value=value) for name, value in hidden.items()),
+        e("button", button),
+        e("output", role="status"),
+        data_post=path,
+        data_confirm=confirm,
+        class_="in-row",
+    )
 
 
 def field(label: str, name: str, kind: str = "text", **more: Any) -> Html:

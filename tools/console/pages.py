@@ -24,7 +24,7 @@ from ..instants import past_instant_of
 from .api import Api, Document
 from .door import Visitor
 from .group_pages import connections_page, dead_letters_page, group_page, groups_page, store_page
-from .markup import Content, Html, card, chart, e, facts, field, form, table, when
+from .markup import Content, Html, card, chart, e, facts, field, form, heading, table, when
 from .rates import SAMPLE_MS
 from .rows import group_link, lag_table, paging, search_box, short_body, topic_link
 from .waiting_pages import delayed_page, transactions_page, users_page
@@ -205,16 +205,14 @@ async def _overview(api: Api, asked: PageRequest) -> Content:
         else e("p", "To see them takes Get on all groups and topics.", class_="none")
     )
     return [
-        e(
-            "div",
-            e("h1", broker["broker_name"]),
+        heading(
+            broker["broker_name"],
             e(
                 "p",
                 f"PocketMQ {broker['version']} · cluster {broker['cluster']} · since ",
                 when(broker["started_ms"]),
             ),
             advance,
-            class_="title",
         ),
         e(
             "div",
@@ -302,13 +300,8 @@ async def _topics(api: Api, asked: PageRequest) -> Content:
         button="Create",
     )
     return [
-        e(
-            "div",
-            e("h1", "Topics"),
-            e("p", f"{found['total']:,}"),
-            search_box("/topics", query, "a topic"),
-            create,
-            class_="title",
+        heading(
+            "Topics", e("p", f"{found['total']:,}"), search_box("/topics", query, "a topic"), create
         ),
         e(
             "section",
@@ -374,9 +367,8 @@ async def _topic(api: Api, asked: PageRequest, name: str) -> Content:
         button="Delete it and its messages",
     )
     return [
-        e(
-            "div",
-            e("h1", name),
+        heading(
+            name,
             e(
                 "p",
                 f"{found['type'] or 'no type'} · {held:,} messages",
@@ -384,7 +376,6 @@ async def _topic(api: Api, asked: PageRequest, name: str) -> Content:
             send,
             alter,
             delete,
-            class_="title",
         ),
         card("Newest messages", _message_table(newest, "newest")),
         card(
@@ -474,7 +465,7 @@ async def _messages(api: Api, asked: PageRequest) -> Content:
     )
     if not topic:
         return [
-            e("div", e("h1", "Messages"), class_="title"),
+            heading("Messages"),
             find,
             e(
                 "p",
@@ -495,12 +486,12 @@ async def _messages(api: Api, asked: PageRequest) -> Content:
         ]
     except PocketMQError as error:
         return [
-            e("div", e("h1", "Messages"), class_="title"),
+            heading("Messages"),
             find,
             e("p", error.message, class_="error"),
         ]
     parts: list[Content] = [
-        e("div", e("h1", "Messages"), e("p", "of ", topic_link(topic)), class_="title"),
+        heading("Messages", e("p", "of ", topic_link(topic))),
         find,
     ]
     if one and rows:

@@ -8,7 +8,7 @@ from ...proto.errors import PocketMQError
 from ...proto.rpc.pages import PageRequest
 from ..connections import age_text
 from .api import Api, Document
-from .markup import Content, Html, bars, card, e, facts, field, table, when
+from .markup import Content, Html, bars, card, e, facts, field, heading, row_form, table, when
 from .rows import group_link, paging, search_box, short_body, topic_link
 from .waiting import check, delayed, transactions, users
 
@@ -25,11 +25,9 @@ async def delayed_page(api: Api, asked: PageRequest) -> Content:
         label = f"From now until {last} from now, {span} a bar of {most:,} at most"
         chart = [bars([one["messages"] for one in due], label), e("small", label)]
     return [
-        e(
-            "div",
-            e("h1", "Delayed"),
+        heading(
+            "Delayed",
             e("p", f"{found['waiting']:,} wait, {found['to_an_instant']:,} of them to an instant"),
-            class_="title",
         ),
         card("Due", chart, facts((("Next", when(found["next_due_ms"])),))),
         card(
@@ -70,15 +68,8 @@ def _place(row: Document) -> str:
 
 def _recall(row: Document) -> Html:
     path = f"/api/topics/{quote(row['topic'], safe='')}/recall"
-    return e(
-        "form",
-        e("input", type="hidden", name="handle", value=row["recall_handle"]),
-        e("button", "Recall"),
-        e("output", role="status"),
-        data_post=path,
-        data_confirm=f"Take message {row['message_id']} of {row['topic']} back?",
-        class_="in-row",
-    )
+    question = f"Take message {row['message_id']} of {row['topic']} back?"
+    return row_form(path, "Recall", question, handle=row["recall_handle"])
 
 
 async def transactions_page(api: Api, asked: PageRequest) -> Content:
@@ -86,12 +77,10 @@ async def transactions_page(api: Api, asked: PageRequest) -> Content:
     query = asked.query
     found = await transactions(api, asked)
     return [
-        e(
-            "div",
-            e("h1", "Transactions"),
+        heading(
+            "Transactions",
             e("p", f"{found['total']:,} without an outcome, {found['listeners']:,} answer checks"),
             search_box("/transactions", query, "a topic"),
-            class_="title",
         ),
         e(
             "section",
@@ -124,14 +113,12 @@ async def users_page(api: Api, asked: PageRequest) -> Content:
     try:
         found = await users(api, asked)
     except PocketMQError as error:
-        return [e("div", e("h1", "Users"), class_="title"), e("p", error.message, class_="error")]
+        return [heading("Users"), e("p", error.message, class_="error")]
     return [
-        e(
-            "div",
-            e("h1", "Users"),
+        heading(
+            "Users",
             e("p", f"{found['total']:,}; `pocketmq user` and `pocketmq acl` change them"),
             search_box("/users", query, "a user"),
-            class_="title",
         ),
         e(
             "form",
