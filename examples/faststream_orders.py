@@ -1,9 +1,7 @@
 """A FastStream application that takes orders from its own broker and has PocketMQ keep what is to happen later.
 
 python examples/faststream_orders.py --nameserver 127.0.0.1:9876     (pip install 'faststream[nats]')
-
-FastStream brings brokers of its own (here NATS, in memory for the example) and none for others. Its lifespan, context
-and handlers go with PocketMQ's asyncio clients all the same.
+FastStream has brokers of its own (NATS, here in memory) and takes no other; its lifespan, context and handlers do.
 """
 
 import argparse
@@ -39,12 +37,10 @@ app = FastStream(broker, lifespan=lifespan)
 
 @broker.subscriber("orders")
 async def remind(order: Order, producer: Annotated[AsyncProducer, Context()]) -> None:
-    """Have whoever ordered be reminded in a second: PocketMQ keeps the message until then."""
     await producer.send(TOPIC, order.model_dump(), key=f"order-{order.number}", delay="1s")
 
 
-async def main(nameserver: str) -> None:
-    os.environ["POCKETMQ_NAMESERVER"] = nameserver
+async def main() -> None:
     async with TestNatsBroker(broker) as nats, TestApp(app):
         for number in range(COUNT):
             await nats.publish(Order(number=number), "orders")
@@ -58,4 +54,5 @@ async def main(nameserver: str) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--nameserver", default="127.0.0.1:9876")
-    asyncio.run(main(parser.parse_args().nameserver))
+    os.environ["POCKETMQ_NAMESERVER"] = parser.parse_args().nameserver
+    asyncio.run(main())

@@ -97,7 +97,7 @@ class _Set:
 
 class ReplicaCore:
     """The replica SETTINGS.replica_id, which begins with STATE. HAS_STATE: does a follower have what lies beside the
-    log, as far as it is a master's to tell?"""
+    log, as far as it is a master's to tell? Not thread-safe: the event loop owns it."""
 
     def __init__(
         self,

@@ -101,9 +101,8 @@ def read_request(fields: list[Field]) -> Request:
     if len(pseudo) != count:
         raise Malformed("a pseudo-field comes twice")
     headers = dict(fields[count:])
-    if (
-        "cookie" in headers
-    ):  # Browsers split it, so that its parts find a place in the table (§8.2.3).
+    if "cookie" in headers:
+        # Browsers split it, so that its parts find a place in the table (§8.2.3).
         headers["cookie"] = "; ".join(value for name, value in fields if name == "cookie")
     check_headers(headers)
     if not pseudo.keys() <= _PSEUDO:

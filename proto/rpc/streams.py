@@ -346,7 +346,8 @@ class Outgoing:
             len(frames) == self._data_end
             and self._data_stream == stream.id
             and self._data_size + size <= self.frame_size
-        ):  # It goes on with the frame before.
+        ):
+            # It goes on with the frame before.
             self._data_size = whole = self._data_size + size
             frames[self._data_head] = HEAD.pack(whole >> 16, whole & 0xFFFF, DATA, flags, stream.id)
             frames.append(data)

@@ -390,7 +390,7 @@ def test_a_connection_is_closed_by_its_number_and_its_peer_and_not_the_one_that_
         assert api.post(path, peer=peer) == {"closed": True, "peer": peer}
         assert stranger.recv(1) == b"" or _of_peer(api, peer) == []
     status, _ = api.ask("POST", path, {"peer": peer}, {TOKEN: token})
-    assert status == 404
+    assert status == 400
     assert "closed by an administrator" in api.get("/api/connections")["totals"]["closed"]
     own = max(api.get("/api/connections")["connections"], key=lambda one: one["id"])
     status, refused = api.ask(

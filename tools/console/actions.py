@@ -11,7 +11,7 @@ from typing import Any, Final
 from ...client import OffsetTarget
 from ...proto.access.policies import UPDATE, of_cluster
 from ...proto.duration import parse_duration
-from ...proto.errors import InvalidArgument, NotAuthorized, ServiceNotFound
+from ...proto.errors import InvalidArgument, NotAuthorized
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.rpc.pages import PageRequest
@@ -242,8 +242,9 @@ async def close_connection(api: Api, asked: PageRequest, connection: str) -> Doc
     wanted = number({"id": connection}, "id", 0)
     found = await api.connection_of(wanted)
     if found is None:
-        raise ServiceNotFound(
-            f"connection {wanted} is not open: GET /api/connections tells those that are"
+        raise InvalidArgument(
+            f"connection {wanted} is not open: GET /api/connections tells those that are",
+            field="connection",
         )
     if _text(body, "peer") != found.peer:
         raise InvalidArgument(

@@ -105,9 +105,8 @@ class Site:
         _check_query(asked)
         if asked.path == "/sign-out" and asked.method not in READING:
             return _go_to("/sign-in", self._door.sign_out(asked, visitor))
-        CALLER.set(
-            visitor.caller
-        )  # Each request is answered by a task, and so in a context, of its own.
+        # Each request is answered by a task, and so in a context, of its own.
+        CALLER.set(visitor.caller)
         if asked.method in READING:
             return await self._shown(asked, visitor)
         status = 500
