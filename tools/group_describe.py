@@ -48,6 +48,10 @@ def describe(
         click.echo()
         titles = ["official client", "type", "language", "heard", "reads"]
         print_table(titles, [_client_row(one) for one in found.clients])
+    if differing := conflicts(found):
+        click.echo()
+        rows = [[", ".join(one["members"]), ", ".join(one["subscriptions"])] for one in differing]
+        print_table(["these members", "read other things than the others"], rows)
     if found.queues:
         click.echo()
         print_table(_QUEUE_TITLES, [_queue_row(one) for one in found.queues])
@@ -82,6 +86,7 @@ def document(found: GroupReport) -> dict[str, Any]:
         "each_for_itself": found.each_for_itself,
         "rebalances": found.rebalance_count,
         "subscription_check": found.subscription_check,
+        "conflicts": conflicts(found),
         "lag": found.lag,
         "oldest_unread_ms": found.oldest_unread_ms,
         "finished_per_s": found.finished_per_s,
@@ -120,6 +125,8 @@ def document(found: GroupReport) -> dict[str, Any]:
                 "min_offset": one.min_offset,
                 "max_offset": one.max_offset,
                 "lag": one.lag,
+                "ready": one.ready,
+                "in_flight": one.lent_count,
                 "oldest_unread_ms": one.oldest_unread_ms,
                 "finished_per_s": one.finished_per_s,
                 "arrived_per_s": one.arrived_per_s,
@@ -134,6 +141,18 @@ def document(found: GroupReport) -> dict[str, Any]:
             for one in found.queues
         ],
     }
+
+
+def conflicts(found: GroupReport) -> list[dict[str, Any]]:
+    """Return who wants what, most members first, if those in FOUND want different things; else nothing."""
+    wanted: dict[tuple[str, ...], list[str]] = {}
+    for one in (*found.members, *found.clients):
+        if one.subscriptions:
+            wanted.setdefault(tuple(sorted(one.subscriptions)), []).append(one.member_id)
+    if len(wanted) < 2:
+        return []
+    rows = sorted(wanted.items(), key=lambda row: (-len(row[1]), row[0]))
+    return [{"subscriptions": list(what), "members": sorted(who)} for what, who in rows]
 
 
 def _plain(value: Skipped | GroupMove) -> dict[str, Any]:

@@ -8,7 +8,7 @@ far others are behind its master alone knows: of every replica of the set, also 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -43,7 +43,8 @@ class ReplicaLook:
     is_master: bool = False
     is_live: bool = False
     epoch: int | None = None
-    in_sync: int = 0
+    #: The ids of those in sync, as far as is known here.
+    in_sync: Collection[int] = ()
     confirm: int = 0
     end: int = 0
     synced: int = 0
@@ -66,7 +67,7 @@ def replica_figures(look: ReplicaLook) -> Iterator[PageFigure]:
             (
                 "in_sync_replicas",
                 "Replicas in the in-sync set, the master among them, as far as is known here.",
-                look.in_sync,
+                len(look.in_sync),
             ),
             (
                 "confirmed_bytes",
@@ -77,6 +78,14 @@ def replica_figures(look: ReplicaLook) -> Iterator[PageFigure]:
             ("synced_bytes", "Log offset up to which its log is on its device.", look.synced),
         ]
     yield from gauges("pocketmq_replica_", rows)
+    for replica in sorted(look.behind):
+        yield PageFigure(
+            "gauge",
+            "pocketmq_replica_in_sync",
+            "Is another replica in the in-sync set?",
+            replica in look.in_sync,
+            (("replica", str(replica)),),
+        )
     for at, name, what in (
         (0, "behind_bytes", "Bytes of the master's log that another replica is not known to have."),
         (1, "behind_seconds", "How long ago another replica had all that its master had then."),

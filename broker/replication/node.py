@@ -246,7 +246,7 @@ class ReplicaNode:
             is_master=self.role is ReplicaRole.MASTER,
             is_live=core.is_live,
             epoch=core.epoch,
-            in_sync=len(known),
+            in_sync=known,
             confirm=core.confirm,
             end=core.end,
             synced=core.synced,

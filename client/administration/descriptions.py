@@ -276,6 +276,11 @@ class GroupQueue:
         return max(0, self.max_offset - max(self.offset, self.min_offset))
 
     @property
+    def ready(self) -> int:
+        """Messages of the lag that nobody has popped: all of it, where the group does not pop."""
+        return max(0, self.max_offset - max(self.offset, self.min_offset, self.read_to))
+
+    @property
     def catches_up_s(self) -> float | None:
         """Seconds until nothing is left, if all goes on as between the two looks; None: never, or not known."""
         return catches_up_s(self.lag, self.finished_per_s, self.arrived_per_s)

@@ -16,7 +16,7 @@ import yaml
 from pocketmq.broker.broker import SiteParts
 from pocketmq.broker.replication.figures import Behind, CellChanges, ReplicaLook, replica_figures
 from pocketmq.broker.replication.in_sync import ReplicaSettings
-from pocketmq.client import Message, Producer
+from pocketmq.client import Message, Producer, PullConsumer
 from pocketmq.proto.errors import MessageNotFound
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.rpc import MethodTable
@@ -146,6 +146,9 @@ def test_a_delayed_message_waits_is_recalled_and_another_comes_with_the_clock(
     waiting = api.get("/api/delayed")
     handles = {one["message_id"]: one["recall_handle"] for one in waiting["messages"]}
     assert handles.keys() == {one["message_id"] for one in (kept, taken)}
+    (due,) = api.get("/api/overview")["next_due"]
+    assert due["messages"] == 2
+    assert abs(due["due_ms"] - before["now_ms"] - 7_200_000) <= 1_000
     assert (waiting["waiting"], sum(one["messages"] for one in waiting["due"])) == (2, 2)
     assert waiting["topics"] == [{"topic": "later", "messages": 2}]
     api.post("/api/topics/later/recall", handle=handles[taken["message_id"]])
@@ -156,6 +159,70 @@ def test_a_delayed_message_waits_is_recalled_and_another_comes_with_the_clock(
     assert moved["now_ms"] == before["now_ms"] + 7_201_000
     found = api.get("/api/topics/later/messages")["messages"]
     assert [(one["body"], one["message_id"]) for one in found] == [("kept", kept["message_id"])]
+
+
+def test_a_message_is_sent_again_as_it_was(api: ApiPeer) -> None:
+    api.post("/api/topics", name="again", queues=1)
+    made = {"body": "größe", "keys": ["a", "b"], "tag": "t", "properties": {"colour": "red"}}
+    first = api.post("/api/topics/again/messages", **made)
+    copy = api.post("/api/topics/again/resend", queue=0, offset=first["offset"])
+    newest, old = api.get("/api/topics/again/messages")["messages"]
+    assert newest["message_id"] == copy["message_id"] != old["message_id"]
+    same = ("body", "keys", "tag")
+    assert {name: newest[name] for name in same} == {name: old[name] for name in same}
+    assert newest["properties"]["colour"] == "red"
+    status, told = api.ask(
+        "POST",
+        "/api/topics/again/resend",
+        {"queue": 0, "offset": 9},
+        {TOKEN: api.get("/api/session")["token"]},
+    )
+    assert (status, told["error"]) == (404, "MessageNotFound")
+
+    for kind in ("FIFO", "DELAY"):
+        api.post("/api/topics", name=f"again-{kind}", queues=1, type=kind)
+    api.post("/api/topics/again-FIFO/messages", body="x", message_group="g")
+    api.post("/api/topics/again-DELAY/messages", body="x", delay="1s")
+    api.post("/api/clock/advance", by="2s")
+    for kind in ("FIFO", "DELAY"):
+        api.post(f"/api/topics/again-{kind}/resend", queue=0, offset=0)
+        api.post("/api/clock/advance", by="1s")
+        found = api.get(f"/api/topics/again-{kind}/messages")["messages"]
+        assert [one["body"] for one in found] == ["x", "x"]
+    groups = [one["properties"].get("__SHARDINGKEY") for one in found]
+    assert groups == [None, None]
+    found = api.get("/api/topics/again-FIFO/messages")["messages"]
+    assert [one["properties"]["__SHARDINGKEY"] for one in found] == ["g", "g"]
+
+
+def test_all_dead_letters_are_sent_again_in_parts_and_none_that_dies_meanwhile(
+    api: ApiPeer, shell: Shell, server: ServerProcess
+) -> None:
+    api.post("/api/topics", name="mourned", queues=1)
+    count = 502
+    with Producer(server.nameserver) as producer:
+        producer.send_many([Message("mourned", b"%d" % number) for number in range(count)])
+    assert shell("group", "create", "mourners", "--retries", "0").code == 0
+    with PullConsumer("mourners", "mourned", nameservers=server.nameserver) as consumer:
+        died = 0
+        while died < count:
+            for message in consumer.poll(10_000):
+                died += consumer.send_back(message, reason="none").dead
+    path = "/api/groups/mourners/dead-letters/resend"
+    parts = [api.post(path, **{"from": 0})]
+    while parts[-1]["next_from"] is not None:
+        where = {"from": parts[-1]["next_from"], "below": parts[-1]["below"]}
+        parts.append(api.post(path, **where))
+    assert [len(one["dead_letters"]) for one in parts] == [500, 2]
+    assert {one["below"] for one in parts} == {count}
+    assert all(one["error"] is None for part in parts for one in part["dead_letters"])
+    (topic,) = api.get("/api/topics", search="mourned")["topics"]
+    assert topic["messages"] == 2 * count
+    assert api.post(path, **{"from": count}) == {
+        "dead_letters": [],
+        "next_from": None,
+        "below": count,
+    }
 
 
 def test_messages_are_found_by_tag_and_by_sql(api: ApiPeer) -> None:
@@ -413,7 +480,7 @@ def test_a_replica_is_told_by_its_figures_with_the_distance_of_the_others(api: A
         is_master=True,
         is_live=True,
         epoch=7,
-        in_sync=2,
+        in_sync=(2, 3),
         end=1000,
         synced=900,
         confirm=800,
@@ -424,8 +491,8 @@ def test_a_replica_is_told_by_its_figures_with_the_distance_of_the_others(api: A
 
     assert (found["set"], found["replica"], found["epoch"]) == ("orders", 2, 7)
     assert found["others"] == [
-        {"replica": 1, "behind_bytes": 200, "behind_seconds": 0.04},
-        {"replica": 3, "behind_bytes": 0, "behind_seconds": 0},
+        {"replica": 1, "in_sync": 0, "behind_bytes": 200, "behind_seconds": 0.04},
+        {"replica": 3, "in_sync": 1, "behind_bytes": 0, "behind_seconds": 0},
     ]
     text = str(_replica_card(found))
     assert all(

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.client import AsyncAdmin
+from pocketmq.client import AsyncAdmin, PullConsumer
 
 from ..served import ServerProcess
 from .command import Shell
@@ -34,6 +34,7 @@ PATHS = (
     "/groups",
     "/groups/billing",
     "/dead-letters",
+    "/dead-letters?group=mourners",
     "/delayed",
     "/transactions",
     "/connections",
@@ -73,6 +74,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         api.close()
         shell = Shell(running.nameserver)
         assert shell("consume", "orders", "--group", "billing", "--count", "3").code == 0
+        assert shell("group", "create", "mourners", "--retries", "0").code == 0
+        with PullConsumer("mourners", "orders", nameservers=running.nameserver) as consumer:
+            died = 0
+            while died < 3:
+                for message in consumer.poll(1_000)[: 3 - died]:
+                    died += consumer.send_back(message, reason="no such customer").dead
         yield running
 
 
@@ -158,8 +165,12 @@ def test_rows_of_pages_are_those_of_the_api(opened: Any, api: ApiPeer) -> None:
     assert column(opened, "topics", "messages") == [str(row["messages"]) for row in rows]
     opened.goto("/groups")
     rows = api.get("/api/groups")["groups"]
-    assert column(opened, "groups", "group") == [row["name"] for row in rows] == ["billing"]
-    assert column(opened, "groups", "lag") == [str(row["lag"]) for row in rows] == ["5"]
+    assert column(opened, "groups", "group") == [row["name"] for row in rows]
+    lags = dict(
+        zip(column(opened, "groups", "group"), column(opened, "groups", "lag"), strict=True)
+    )
+    assert lags == {row["name"]: str(row["lag"]) for row in rows}
+    assert lags["billing"] == "5"
     opened.goto("/groups/billing")
     rows = api.get("/api/groups/billing")["queues"]
     assert column(opened, "offsets", "lag") == [str(row["lag"]) for row in rows]
@@ -186,6 +197,30 @@ def test_what_is_sent_on_a_page_shows_on_it(opened: Any, api: ApiPeer) -> None:
     api.post("/api/topics/payments/messages", body="from elsewhere")
     opened.wait_for_selector('#newest td:has-text("from elsewhere")')
     assert column(opened, "newest", "body") == ["from elsewhere", "paid"]
+
+
+@pytest.mark.browser
+@pytest.mark.long
+def test_a_message_and_all_dead_letters_are_sent_again_on_their_pages(
+    opened: Any, api: ApiPeer
+) -> None:
+    opened.on("dialog", lambda dialog: dialog.accept())
+
+    def held() -> int:
+        found = api.get("/api/topics/orders")["queues"]
+        return sum(one["max_offset"] - one["min_offset"] for one in found)
+
+    before = held()
+    opened.goto("/messages?topic=orders&queue=0&offset=0")
+    opened.get_by_role("button", name="Send again", exact=True).click()
+    opened.wait_for_selector("output:has-text('message id')")
+    assert held() == before + 1
+    opened.goto("/dead-letters?group=mourners")
+    assert column(opened, "letters", "reason") == ["no such customer"] * 3
+    opened.get_by_text("Send all again").first.click()
+    opened.get_by_role("button", name="Send all again", exact=True).click()
+    opened.wait_for_selector("output:has-text('offset 2')")
+    assert held() == before + 4
 
 
 @pytest.mark.browser

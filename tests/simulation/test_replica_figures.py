@@ -61,6 +61,7 @@ async def story(folder: Path) -> None:
         await clock.sleep(200)
         now = told(master)
         assert now[f"behind_bytes {first.id}"] == size
+        assert now[f"in_sync {first.id}"] == now[f"in_sync {second.id}"] == 1
         assert 0.19 < now[f"behind_seconds {first.id}"] < 0.21
         assert now[f"behind_bytes {second.id}"] == 0
         assert (now["end_bytes"], now["confirmed_bytes"]) == (end + size, end)
@@ -68,6 +69,7 @@ async def story(folder: Path) -> None:
         await clock.sleep(2 * LAG_MS)
         now = told(master)
         assert (now["in_sync_replicas"], now["confirmed_bytes"]) == (2, end + size)
+        assert (now[f"in_sync {first.id}"], now[f"in_sync {second.id}"]) == (0, 1)
         assert now["in_sync_changes_total"] == begun["in_sync_changes_total"] + 1
         assert told(second)["in_sync_changes_total"] == follows["in_sync_changes_total"] + 1
         await world.come_to_rest()

@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
+from ...broker.service_v2.checks import INTERNAL
 from ...client import OffsetTarget
+from ...proto import properties as names
 from ...proto.access.policies import UPDATE, of_cluster
 from ...proto.duration import parse_duration
-from ...proto.errors import InvalidArgument, NotAuthorized
+from ...proto.errors import InvalidArgument, MessageNotFound, NotAuthorized
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.rpc.pages import PageRequest
@@ -109,17 +111,9 @@ async def send(api: Api, asked: PageRequest, topic: str) -> Document:
     ):
         raise InvalidArgument("properties must be an object of text", field="properties")
     now_ms = (await api.status()).now_ms
-    message = v2.Message(
-        topic=v2.Resource(name=topic),
-        user_properties=properties,
-        body=_text(body, "body").encode(),
-    )
+    message = _message(topic, _text(body, "body").encode(), properties, now_ms)
     system = message.system_properties
-    system.message_id = f"01{secrets.token_hex(16)}".upper()
     system.keys.extend(keys)
-    system.born_timestamp.FromMilliseconds(now_ms)
-    system.born_host = "console"
-    system.message_type = v2.NORMAL
     if tag := _text(body, "tag"):
         system.tag = tag
     if group := _text(body, "message_group"):
@@ -128,6 +122,20 @@ async def send(api: Api, asked: PageRequest, topic: str) -> Document:
         due_ms = now_ms + parse_duration(delay, field="delay")
         system.delivery_timestamp.FromMilliseconds(due_ms)
         system.message_type = v2.DELAY
+    return await _sent(api, message)
+
+
+def _message(topic: str, body: bytes, properties: Mapping[str, str], now_ms: int) -> v2.Message:
+    message = v2.Message(topic=v2.Resource(name=topic), user_properties=properties, body=body)
+    system = message.system_properties
+    system.message_id = f"01{secrets.token_hex(16)}".upper()
+    system.born_timestamp.FromMilliseconds(now_ms)
+    system.born_host = "console"
+    system.message_type = v2.NORMAL
+    return message
+
+
+async def _sent(api: Api, message: v2.Message) -> Document:
     reply = await api.connection.call(
         _SEND,
         v2.SendMessageRequest(messages=[message]),
@@ -146,6 +154,32 @@ async def send(api: Api, asked: PageRequest, topic: str) -> Document:
         "recall_handle": entry.recall_handle or None,
         "offset": entry.offset,
     }
+
+
+async def send_again(api: Api, asked: PageRequest, topic: str) -> Document:
+    """Send a copy of a message to its topic, as an official client would; a delayed one's is due at once."""
+    body = _body(asked, {"queue", "offset"})
+    place = number(body, "queue", 0), number(body, "offset", 0)
+    kind = (await api.admin.describe_topic(topic)).type
+    found = await api.admin.lookup_offset(topic, *place, max_messages=1)
+    if found[0].queue_offset != place[1]:
+        raise MessageNotFound(
+            f"{topic} has no message at offset {place[1]} of queue {place[0]}: it went, or is damaged"
+        )
+    (one,) = found
+    now_ms = (await api.status()).now_ms
+    user = {name: value for name, value in one.properties.items() if name not in INTERNAL}
+    message = _message(topic, one.body, user, now_ms)
+    system = message.system_properties
+    system.keys.extend(one.keys)
+    if one.tag:
+        system.tag = one.tag
+    if group := one.properties.get(names.SHARDING_KEY):
+        system.message_group, system.message_type = group, v2.FIFO
+    if one.due_ms or kind == "DELAY":
+        system.delivery_timestamp.FromMilliseconds(now_ms)
+        system.message_type = v2.DELAY
+    return await _sent(api, message)
 
 
 async def recall(api: Api, asked: PageRequest, topic: str) -> Document:
@@ -197,14 +231,25 @@ async def alter_group(api: Api, asked: PageRequest, group: str) -> Document:
 
 
 async def resend(api: Api, asked: PageRequest, group: str) -> Document:
-    """Send dead letters again; the answer says of each what became of it."""
-    body = _body(asked, {"offsets", "topic"})
-    offsets = body.get("offsets")
-    if not isinstance(offsets, list) or not 0 < len(offsets) <= _RESENT_MAX:
-        raise InvalidArgument(
-            f"offsets must be a list of 1 to {_RESENT_MAX} numbers of dead letters", field="offsets"
-        )
-    wanted = [number({"offsets": one}, "offsets", 0) for one in offsets]
+    """Send dead letters again, those with OFFSETS, or all from a number on; the answer says of each what became of it.
+
+    Of all, one answer tells of _RESENT_MAX at most, and from where on to ask for the next ones, and up to where: those
+    that die meanwhile are not among them.
+    """
+    body = _body(asked, {"offsets", "from", "below", "topic"})
+    more: Document = {}
+    if "from" in body:
+        wanted, more = await _letters_from(api, group, body)
+    else:
+        offsets = body.get("offsets")
+        if not isinstance(offsets, list) or not 0 < len(offsets) <= _RESENT_MAX:
+            raise InvalidArgument(
+                f"offsets must be a list of 1 to {_RESENT_MAX} numbers of dead letters, or from a number to begin at",
+                field="offsets",
+            )
+        wanted = [number({"offsets": one}, "offsets", 0) for one in offsets]
+    if not wanted:
+        return {"dead_letters": [], **more}
     done = await api.admin.resend_dead_letters(group, wanted, topic=_text(body, "topic") or None)
     return {
         "dead_letters": [
@@ -216,8 +261,24 @@ async def resend(api: Api, asked: PageRequest, group: str) -> Document:
                 "error": None if one.error is None else one.error.message,
             }
             for one in done
-        ]
+        ],
+        **more,
     }
+
+
+async def _letters_from(
+    api: Api, group: str, body: Mapping[str, Any]
+) -> tuple[list[int], Document]:
+    """Return the next numbers of dead letters that BODY asks for, and where those behind them begin and all end."""
+    bounds = await api.dead_letter_bounds(group)
+    below = min(number(body, "below", bounds.max_offset), bounds.max_offset)
+    begin = max(number(body, "from", 0), bounds.min_offset)
+    if begin >= below:
+        return [], {"next_from": None, "below": below}
+    found = await api.admin.dead_letters(group, from_offset=begin, max_letters=_RESENT_MAX)
+    numbers = [one.queue_offset for one in found if one.queue_offset < below]
+    following = numbers[-1] + 1 if numbers else below
+    return numbers, {"next_from": following if following < below else None, "below": below}
 
 
 async def purge(api: Api, asked: PageRequest, group: str) -> Document:
@@ -262,6 +323,7 @@ ACTIONS: Final = (
     ApiRoute("POST", "/api/topics/{topic}", alter_topic),
     ApiRoute("POST", "/api/topics/{topic}/delete", delete_topic),
     ApiRoute("POST", "/api/topics/{topic}/messages", send),
+    ApiRoute("POST", "/api/topics/{topic}/resend", send_again),
     ApiRoute("POST", "/api/topics/{topic}/recall", recall),
     ApiRoute("POST", "/api/groups/{group}", alter_group),
     ApiRoute("POST", "/api/groups/{group}/reset", reset),

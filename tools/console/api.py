@@ -35,6 +35,7 @@ from ...proto.filters.sql.evaluation import compiled
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc.pages import READING, PageRequest, Shown
 from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from ...store.timers.store import TimerStore
 from ..dead_letters import letter_document
 from ..group_describe import document as group_document
 from ..lag.live import rows_of_group
@@ -56,6 +57,8 @@ _LIMIT: Final = 50
 #: Groups whose lag one overview looks at.
 _GROUPS_MAX: Final = 200
 _WORST: Final = 10
+#: Instants that messages wait for, of which the overview tells.
+_NEXT_DUE: Final = 5
 #: What was found of all groups is told so many times as long as it took to find out: a twentieth of a core at most.
 _REST: Final = 20
 #: Browsers that are told at once that something has changed.
@@ -181,6 +184,7 @@ class Api:
             "figures",
             "official_clients",
             "replica",
+            "next_due",
             "lags",
             "groups",
             "groups_looked_at",
@@ -194,6 +198,8 @@ class Api:
             found["figures"] = {one.name: one.value for one in figures if not one.labels}
             found["replica"] = _replica(figures)
             found["official_clients"] = dict(sorted(languages.items()))
+        if self.may(of_topic("*", GET)):
+            found["next_due"] = next_due(self.parts.store.timers, _NEXT_DUE)
         if self.may(*_SEE_LAGS):
             rows, looked, count = await self.lags()
             found["lags"] = [row.to_json() for row in rows[:_WORST]]
@@ -440,6 +446,12 @@ class Api:
         following = rows[-1]["offset"] + 1 if len(rows) == limit else None
         return {"dead_letters": rows, "from": begin, "limit": limit, "next_from": following}
 
+    async def dead_letter_bounds(self, group: str) -> pb.DeadLettersReply:
+        """Return a reply that says between which numbers the dead letters of GROUP are; raise GroupNotFound."""
+        request = pb.DeadLettersRequest(group=group, max_letters=1)
+        found: pb.DeadLettersReply = await self.ask("DeadLetters", request, pb.DeadLettersReply)
+        return found
+
     async def all_dead_letters(self, asked: PageRequest) -> Document:
         """Return the groups that have dead letters."""
         request = pb.BrokerTopicsRequest(include_system=True, containing=DEAD_LETTER_PREFIX)
@@ -448,11 +460,7 @@ class Api:
         for topic in [one.name for one in reply.topics if one.name.startswith(DEAD_LETTER_PREFIX)]:
             group = topic.removeprefix(DEAD_LETTER_PREFIX)
             try:
-                bounds = await self.ask(
-                    "DeadLetters",
-                    pb.DeadLettersRequest(group=group, max_letters=1),
-                    pb.DeadLettersReply,
-                )
+                bounds = await self.dead_letter_bounds(group)
             except GroupNotFound:
                 continue
             if bounds.max_offset > bounds.min_offset:
@@ -528,6 +536,16 @@ class Api:
                 await asyncio.sleep(_TICK_S)
         finally:
             self._listeners -= 1
+
+
+def next_due(timers: TimerStore, limit: int) -> list[Document]:
+    """Return the next instants, LIMIT at most, that messages in TIMERS wait for, and how many wait for each."""
+    times = timers.ring.pending_times()
+    counts = timers.ring.get_many(times)[2] if len(times) else times
+    kept = (counts > 0).nonzero()[0][:limit]
+    return [
+        {"due_ms": int(times[at]) * timers.precision_ms, "messages": int(counts[at])} for at in kept
+    ]
 
 
 def _replica(figures: Iterable[PageFigure]) -> Document:

@@ -84,6 +84,22 @@ def _reset_form(name: str) -> Content:
     )
 
 
+def _conflicts(found: list[Document]) -> Content:
+    if not found:
+        return None
+    rows = [(", ".join(one["subscriptions"]), ", ".join(one["members"])) for one in found]
+    return card(
+        "Members read different things",
+        e(
+            "p",
+            "Members of one group have to want the same topics with the same filters: a queue's messages are skipped by"
+            " the filter of the member that reads it.",
+            class_="error",
+        ),
+        table(("reads", "members"), rows, "", "conflicts"),
+    )
+
+
 async def group_page(api: Api, asked: PageRequest, name: str) -> Content:
     """Return the page of one group."""
     found = await api.group(asked, name)
@@ -141,6 +157,7 @@ async def group_page(api: Api, asked: PageRequest, name: str) -> Content:
         )
         if dead["dead_letters"]
         else None,
+        _conflicts(found["conflicts"]),
         card(
             "Members",
             table(
@@ -161,7 +178,10 @@ async def group_page(api: Api, asked: PageRequest, name: str) -> Content:
                     "#from",
                     "#to",
                     "#lag",
-                    "#stepped over",
+                    "#ready",
+                    "#in flight",
+                    "#oldest unread",
+                    "#skipped by filter",
                     "held by",
                 ),
                 [
@@ -172,6 +192,9 @@ async def group_page(api: Api, asked: PageRequest, name: str) -> Content:
                         one["min_offset"],
                         one["max_offset"],
                         one["lag"],
+                        one["ready"],
+                        one["in_flight"],
+                        age_text(one["oldest_unread_ms"]) if one["oldest_unread_ms"] else "–",
                         one["stepped_over"],
                         one["holder"] or "–",
                     )
@@ -220,6 +243,18 @@ async def dead_letters_page(api: Api, asked: PageRequest) -> Content:
         if offsets
         else None
     )
+    resend_all = (
+        form(
+            f"{path}/resend",
+            "Send all again",
+            e("input", type="hidden", name="from", value=0, data_kind="number"),
+            field("To", "topic", placeholder="where each came from"),
+            button="Send all again",
+            confirm=f"Send all dead letters of {group} again? They stay here until they are purged.",
+        )
+        if offsets
+        else None
+    )
     purge = (
         form(
             f"{path}/purge",
@@ -245,7 +280,7 @@ async def dead_letters_page(api: Api, asked: PageRequest) -> Content:
         else None
     )
     return [
-        heading("Dead letters", e("p", "of ", group_link(group)), resend, purge),
+        heading("Dead letters", e("p", "of ", group_link(group)), resend, resend_all, purge),
         e(
             "section",
             table(

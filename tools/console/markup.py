@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
+from math import cos, pi, sin
 from typing import Any, Final, TypeAlias
 
 from ...proto.instant import format_instant
@@ -80,6 +81,32 @@ def bars(values: Sequence[float], label: str) -> Html:
     return _svg(shapes, label)
 
 
+def clock_face(time_ms: int) -> Html:
+    """Return the face of a clock that shows TIME_MS in UTC, with its hands."""
+    minutes = time_ms // 60_000 % 720
+    marks = [_ray(hour / 12, 40, 45, "grid") for hour in range(12)]
+    hands = (_ray(minutes / 720, 0, 24, "line"), _ray(minutes % 60 / 60, 0, 36, "line"))
+    rim = e("circle", r=48, class_="rim")
+    label = f"The hands of a clock in UTC: {format_instant(time_ms)}"
+    return e(
+        "svg",
+        rim,
+        *marks,
+        *hands,
+        viewBox="-50 -50 100 100",
+        role="img",
+        aria_label=label,
+        class_="face",
+    )
+
+
+def _ray(turn: float, begin: float, end: float, kind: str) -> Html:
+    """Return a line from BEGIN to END off the middle of a clock, a TURN from where 12 is."""
+    across, up = sin(2 * pi * turn), -cos(2 * pi * turn)
+    places = {"x1": across * begin, "y1": up * begin, "x2": across * end, "y2": up * end}
+    return e("line", class_=kind, **{name: f"{value:.1f}" for name, value in places.items()})
+
+
 def _svg(shapes: Sequence[Content], label: str) -> Html:
     return e(
         "svg",
@@ -96,7 +123,7 @@ def _svg(shapes: Sequence[Content], label: str) -> Html:
 
 #: Verdicts by how much they want to be looked at.
 _BAD: Final = ("data lost", "ahead of the log", "no such queue", "stalled", "dead letters")
-_CALM: Final = ("ok", "delayed", "held by leases")
+_CALM: Final = ("ok", "delayed", "held by leases", "in sync")
 
 
 def when(time_ms: int | None) -> Content:
@@ -170,17 +197,23 @@ def form(path: str, title: str, *content: Content, button: str = "", confirm: st
     return e("details", e("summary", title), fields, class_="action")
 
 
-def row_form(path: str, button: str, confirm: str, **hidden: str) -> Html:
+def row_form(path: str, button: str, confirm: str, **hidden: str | int | list[int]) -> Html:
     """Return a BUTTON in a row of a table, which sends what is HIDDEN to the API at PATH once CONFIRM is agreed to."""
     return e(
         "form",
-        *(e("input", type="hidden", name=name, value=value) for name, value in hidden.items()),
+        *(_hidden(name, value) for name, value in hidden.items()),
         e("button", button),
         e("output", role="status"),
         data_post=path,
         data_confirm=confirm,
         class_="in-row",
     )
+
+
+def _hidden(name: str, value: str | int | list[int]) -> Html:
+    kind = "text" if isinstance(value, str) else "number" if isinstance(value, int) else "numbers"
+    text = ",".join(map(str, value)) if isinstance(value, list) else value
+    return e("input", type="hidden", name=name, value=text, data_kind=kind)
 
 
 def field(label: str, name: str, kind: str = "text", **more: Any) -> Html:

@@ -19,15 +19,32 @@ from urllib.parse import quote, urlencode
 from ...proto.duration import format_duration
 from ...proto.errors import PocketMQError, ServiceNotFound
 from ...proto.rpc.pages import READING, PageRequest
+from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_topic
 from ..connections import age_text, bytes_text
 from ..instants import past_instant_of
 from .api import Api, Document
 from .door import Visitor
 from .group_pages import connections_page, dead_letters_page, group_page, groups_page, store_page
-from .markup import Content, Html, card, chart, e, facts, field, form, heading, table, when
+from .markup import (
+    Content,
+    Html,
+    badge,
+    card,
+    chart,
+    clock_face,
+    e,
+    facts,
+    field,
+    form,
+    heading,
+    row_form,
+    table,
+    when,
+)
 from .rates import SAMPLE_MS
 from .rows import group_link, lag_table, paging, search_box, short_body, topic_link
-from .waiting_pages import delayed_page, transactions_page, users_page
+from .waiting import waiting
+from .waiting_pages import delayed_page, recall_form, transactions_page, users_page
 
 _PLACES: Final = (
     ("/", "Overview"),
@@ -226,10 +243,29 @@ async def _overview(api: Api, asked: PageRequest) -> Content:
         )
         if rates
         else e("p", "Rates and figures take Get on the cluster.", class_="none"),
+        _clock_card(broker["now_ms"]) if broker["virtual_clock"] else None,
+        _due_card(found["next_due"], broker["now_ms"]),
         _replica_card(found["replica"]),
         card(f"Worst lags{part}", lags),
         card("Official clients", facts(clients)) if clients else None,
     ]
+
+
+def _clock_card(now_ms: int) -> Html:
+    return card("The messages' clock", clock_face(now_ms), e("b", when(now_ms)), id_="clock")
+
+
+def _due_card(found: list[Document] | None, now_ms: int) -> Html | None:
+    if not found:
+        return None
+    pairs: list[tuple[str, Content]] = [
+        (
+            f"In {age_text(max(0, one['due_ms'] - now_ms))}",
+            [f"{one['messages']:,} at ", when(one["due_ms"])],
+        )
+        for one in found
+    ]
+    return card("Next due", facts(pairs), id_="due")
 
 
 def _replica_card(found: Document | None) -> Html | None:
@@ -248,12 +284,13 @@ def _replica_card(found: Document | None) -> Html | None:
     rows = [
         (
             one["replica"],
+            badge("in sync") if one["in_sync"] else badge("not in sync"),
             bytes_text(int(one["behind_bytes"])),
             age_text(int(one["behind_seconds"] * 1000)),
         )
         for one in found["others"]
     ]
-    titles = ("replica", "#behind", "#for")
+    titles = ("replica", "in sync", "#behind", "#for")
     return card(
         f"Replica set {found['set']}",
         facts(pairs),
@@ -525,7 +562,9 @@ async def _one_message(api: Api, row: Document, asked: PageRequest) -> list[Cont
     scheme = "https" if secure else "http"
     curl = f"curl{user} '{scheme}://{host}{path}'"
     body = text.encode() if text is not None else b64decode(row["body_base64"])
+    status = await api.status()
     return [
+        _deeds(row, waiting(row, status.broker_name, status.now_ms)),
         card("Life", life, id_="life"),
         card(
             "Body",
@@ -586,6 +625,23 @@ def hex_dump(body: bytes) -> str:
     if len(body) > _HEX_BYTES:
         lines.append(f"… {len(body):,} bytes")
     return "\n".join(lines) or "It is empty."
+
+
+def _deeds(row: Document, waits: Document | None) -> Content:
+    """Return what can be done with message ROW, which WAITS for its time if that is something."""
+    topic, place = row["topic"], {"queue": row["queue"], "offset": row["queue_offset"]}
+    if waits is not None:
+        return e("div", recall_form(waits), class_="deeds")
+    if topic.startswith(DEAD_LETTER_PREFIX):
+        path = f"/api/groups/{quote(topic.removeprefix(DEAD_LETTER_PREFIX), safe='')}/dead-letters/resend"
+        question = "Send this dead letter again, to the topic that it came from?"
+        button = row_form(path, "Send again", question, offsets=[row["queue_offset"]])
+        return e("div", button, class_="deeds")
+    if topic.startswith(RETRY_PREFIX) or is_system_topic(topic):
+        return None
+    path = f"/api/topics/{quote(topic, safe='')}/resend"
+    question = f"Send a copy of this message to {topic}? All groups that read it get one more."
+    return e("div", row_form(path, "Send again", question, **place), class_="deeds")
 
 
 def _python(row: Document) -> str:

@@ -98,21 +98,32 @@ async def _newest_waiting(api: Api, broker: str, now_ms: int) -> list[Document]:
     rows: dict[str, Document] = {}
     for one in found:
         topic = one.properties.get(names.REAL_TOPIC, "")
-        due_ms = _due_ms(one.properties)
-        is_marker = names.TIMER_DELETE_KEY in one.properties
-        if is_marker or not topic or due_ms < now_ms:
-            continue
         if one.message_id in recalled or f"{topic}+{one.message_id}" in recalled:
             continue
-        row = message_document(one)
-        rows[one.message_id] = {  # One that goes round the wheel is there more than once.
-            **row,
-            "topic": topic,
-            "due_ms": due_ms,
-            "waits_at": {"topic": TIMER_TOPIC, "queue": one.queue, "offset": one.queue_offset},
-            "recall_handle": encode_handle(topic, broker, due_ms, one.message_id),
-        }
+        waits = waiting(message_document(one), broker, now_ms)
+        if waits is not None:  # One that goes round the wheel is there more than once.
+            rows[one.message_id] = waits
     return sorted(rows.values(), key=lambda row: (row["due_ms"], row["message_id"]))
+
+
+def waiting(row: Document, broker: str, now_ms: int) -> Document | None:
+    """Return ROW of the timer topic as a message that waits for its time, unless it was recalled; None: it does not."""
+    properties = row["properties"]
+    topic, due_ms = properties.get(names.REAL_TOPIC, ""), _due_ms(properties)
+    is_marker = names.TIMER_DELETE_KEY in properties
+    if row["topic"] != TIMER_TOPIC or is_marker or not topic or due_ms < now_ms:
+        return None
+    return {
+        **row,
+        "topic": topic,
+        "due_ms": due_ms,
+        "waits_at": {
+            "topic": TIMER_TOPIC,
+            "queue": row["queue"],
+            "offset": row["queue_offset"],
+        },
+        "recall_handle": encode_handle(topic, broker, due_ms, row["message_id"]),
+    }
 
 
 def _due_ms(properties: Mapping[str, str]) -> int:

@@ -42,7 +42,7 @@ async def delayed_page(api: Api, asked: PageRequest) -> Content:
                         row["tag"] or "–",
                         " ".join(row["keys"]) or "–",
                         e("code", short_body(row), class_="body"),
-                        _recall(row),
+                        recall_form(row),
                     )
                     for row in found["messages"]
                 ],
@@ -66,7 +66,8 @@ def _place(row: Document) -> str:
     return f"/messages?{urlencode(row['waits_at'])}"
 
 
-def _recall(row: Document) -> Html:
+def recall_form(row: Document) -> Html:
+    """Return a button that takes back the message ROW, which waits for its time."""
     path = f"/api/topics/{quote(row['topic'], safe='')}/recall"
     question = f"Take message {row['message_id']} of {row['topic']} back?"
     return row_form(path, "Recall", question, handle=row["recall_handle"])

@@ -32,6 +32,7 @@ async function refresh() {
 /** Make HERE what FOUND is, part by part, so that focus and scrolling stay where they are. */
 function replace(here, found) {
   if (!here || !found || here.isEqualNode(found)) return;
+  if (here.nodeName === "OUTPUT" && found.nodeName === "OUTPUT" && !here.closest("table")) return;  // What an action said stays.
   const old = [...here.childNodes];
   const fresh = [...found.childNodes];
   const alike = here.nodeName === found.nodeName && old.length === fresh.length && old.length > 0 &&
@@ -81,15 +82,30 @@ document.addEventListener("submit", async (event) => {
   told.textContent = "…";
   const headers = { "content-type": "application/json", "x-pocketmq-token": token };
   try {
-    const answer = await fetch(form.dataset.post, { method: "POST", headers, body: JSON.stringify(said(form)) });
-    const found = await answer.json();
-    told.className = answer.ok ? "" : "error";
-    told.textContent = answer.ok ? summary(found) : found.message;
+    const body = said(form);
+    const parts = [];
+    for (;;) {  // What is too much for one answer is asked for in parts.
+      const answer = await fetch(form.dataset.post, { method: "POST", headers, body: JSON.stringify(body) });
+      const found = await answer.json();
+      if (!answer.ok) throw new Error([...parts.map(counted), found.message].join("\n"));
+      parts.push(found);
+      if (typeof found.next_from !== "number") break;
+      Object.assign(body, { from: found.next_from, below: found.below });
+      told.textContent = `${parts.length} parts …`;
+    }
+    told.textContent = parts.length > 1 ? parts.map(counted).join("\n") : summary(parts[0]);
   } catch (error) {
     told.className = "error";
-    told.textContent = `the broker did not answer: ${error.message}`;
+    told.textContent = error instanceof TypeError ? `the broker did not answer: ${error.message}` : error.message;
   }
 });
+
+/** Return how many rows of what was FOUND went well, and how many did not. */
+function counted(found) {
+  const rows = Object.values(found).find(Array.isArray) ?? [];
+  const failed = rows.filter((one) => one.error).length;
+  return `${rows.length - failed} done${failed ? `, ${failed} not: ${rows.find((one) => one.error).error}` : ""}`;
+}
 
 /** Return what came of an action, a line each. */
 function summary(found) {
