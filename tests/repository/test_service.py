@@ -54,6 +54,8 @@ def test_the_workflow_runs_the_gate() -> None:
     workflow = yaml.safe_load(text)
 
     (job,) = workflow["jobs"].values()
-    assert job["steps"][-1] == {"run": ".ci/run"}
+    *_, gate, kept = job["steps"]
+    assert gate == {"run": ".ci/run"}
+    assert (kept["if"], kept["with"]["path"]) == ("always()", ".dev/screenshots")
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
     assert workflow["permissions"] == {"contents": "read"}
