@@ -1,10 +1,12 @@
 """A `pocketmq serve` on free ports for the tests of one module, and the command pointed at it."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from ..served import ServerProcess
+from .browser import chromium_browser
 from .command import Shell
 
 
@@ -17,3 +19,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 @pytest.fixture
 def call(server: ServerProcess) -> Shell:
     return Shell(server.nameserver)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with chromium_browser() as browser:
+        yield browser

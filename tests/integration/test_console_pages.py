@@ -5,13 +5,9 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +16,7 @@ import pytest
 from pocketmq.client import AsyncAdmin, PullConsumer
 
 from ..served import ServerProcess
+from .browser import column, grave_faults, watched
 from .command import Shell
 from .console_peer import ApiPeer
 
@@ -43,19 +40,6 @@ PATHS = (
 )
 #: Where screenshots of the run are kept.
 SCREENSHOTS = Path(__file__).parents[2] / ".dev" / "screenshots"
-#: What axe-core calls a fault that keeps people out.
-GRAVE = ("serious", "critical")
-#: What a headless browser needs to run as root, and to ask nobody but us.
-_ARGUMENTS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
 EVIL = "<script>alert(1)</script>"
 
 
@@ -111,49 +95,10 @@ def test_pages_need_no_script_and_show_text_as_text(server: ServerProcess) -> No
     connection.close()
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    path = shutil.which("chromium")
-    if path is None:
-        if os.environ.get("CI"):
-            pytest.fail("chromium is missing: apt-get install chromium")
-        pytest.skip("chromium is missing")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=_ARGUMENTS)
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
 def opened(chromium: Any, server: ServerProcess) -> Iterator[Any]:
     with watched(chromium, f"http://{server.ready['broker']}") as page:
         yield page
-
-
-@contextmanager
-def watched(chromium: Any, base: str, **settings: Any) -> Iterator[Any]:
-    """A page of the browser at BASE, which must complain of nothing and ask nobody else."""
-    context = chromium.new_context(base_url=base, **settings)
-    page = context.new_page()
-    page.set_default_timeout(120_000)
-    complaints: list[str] = []
-    page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on(
-        "request",
-        lambda asked: None if asked.url.startswith(base) else complaints.append(asked.url),
-    )
-    yield page
-    context.close()
-    assert complaints == []
-
-
-def column(page: Any, table: str, title: str) -> list[str]:
-    return [
-        cell.inner_text() for cell in page.query_selector_all(f'#{table} td[data-label="{title}"]')
-    ]
 
 
 @pytest.mark.browser
@@ -238,12 +183,6 @@ def test_a_phone_needs_no_scrolling_sideways(opened: Any) -> None:
 def test_axe_finds_no_grave_fault_on_any_page(
     chromium: Any, server: ServerProcess, colours: str
 ) -> None:
-    try:
-        source = files("axe_playwright_python").joinpath("axe.min.js").read_text()
-    except ModuleNotFoundError:
-        if os.environ.get("CI"):
-            pytest.fail("axe-core is missing: install the dev group")
-        pytest.skip("axe-core is missing")
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     faults = []
     with watched(chromium, f"http://{server.ready['broker']}", color_scheme=colours) as page:
@@ -251,16 +190,9 @@ def test_axe_finds_no_grave_fault_on_any_page(
             page.goto(path)
             page.wait_for_selector("#live:has-text('live')")
             page.screenshot(path=SCREENSHOTS / f"{colours}-{_file_name(path)}.png", full_page=True)
-            page.evaluate(source)
             # In the dark it is colours alone that differ.
-            chosen = "{}" if colours == "light" else "{runOnly: ['color-contrast']}"
-            found = page.evaluate(f"axe.run({chosen})")
-            assert found["passes"], path
-            faults += [
-                (path, one["id"], [node["html"] for node in one["nodes"]])
-                for one in found["violations"]
-                if one["impact"] in GRAVE
-            ]
+            rules = () if colours == "light" else ("color-contrast",)
+            faults += [(path, *one) for one in grave_faults(page, *rules)]
     assert faults == []
 
 

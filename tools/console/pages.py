@@ -24,6 +24,7 @@ from ..connections import age_text, bytes_text
 from ..instants import past_instant_of
 from .api import Api, Document
 from .door import Visitor
+from .frame import PLACES, whole
 from .group_pages import connections_page, dead_letters_page, group_page, groups_page, store_page
 from .markup import (
     Content,
@@ -42,22 +43,18 @@ from .markup import (
     when,
 )
 from .rates import SAMPLE_MS
-from .rows import group_link, lag_table, paging, search_box, short_body, topic_link
+from .rows import (
+    create_topic_form,
+    group_link,
+    lag_table,
+    paging,
+    search_box,
+    short_body,
+    topic_link,
+)
 from .waiting import waiting
 from .waiting_pages import delayed_page, recall_form, transactions_page, users_page
 
-_PLACES: Final = (
-    ("/", "Overview"),
-    ("/topics", "Topics"),
-    ("/messages", "Messages"),
-    ("/groups", "Groups"),
-    ("/dead-letters", "Dead letters"),
-    ("/delayed", "Delayed"),
-    ("/transactions", "Transactions"),
-    ("/connections", "Connections"),
-    ("/store", "Store"),
-    ("/users", "Users"),
-)
 _BODY_SHOWN: Final = 4_000
 _HEX_BYTES: Final = 1_024
 
@@ -71,107 +68,14 @@ async def page(api: Api, asked: PageRequest, visitor: Visitor) -> str:
     if make is None or len(names) > 1:
         raise ServiceNotFound(f"there is no page {asked.path[:200]}")
     main = await make(api, asked, *names)
-    title = names[0] if names else next((name for path, name in _PLACES if path == f"/{place}"), "")
+    title = names[0] if names else next((name for path, name in PLACES if path == f"/{place}"), "")
     status = await api.status()
     clock = (
         e("span", "virtual clock ", when(status.now_ms), class_="clock")
         if status.virtual_clock
         else None
     )
-    return _whole(title, asked, main, status.broker_name, clock, visitor)
-
-
-def failure(asked: PageRequest, title: str, words: str) -> str:
-    """Return a page that says in WORDS why ASKED is not shown."""
-    return _whole(
-        title,
-        asked,
-        e("section", e("h1", title), e("p", words, class_="error"), class_="card"),
-        "",
-        None,
-    )
-
-
-def sign_in_page(asked: PageRequest, to: str, wrong: str = "") -> str:
-    """Return the page of a form to sign in, which leads on TO a place; what was WRONG with the last try."""
-    secret = e(
-        "input",
-        type="password",
-        name="secret",
-        required=True,
-        autocomplete="current-password",
-    )
-    user = field("User", "user", required=True, autofocus=True, autocomplete="username")
-    main = e(
-        "form",
-        e("h1", "Sign in"),
-        e("p", wrong, class_="error", role="alert") if wrong else None,
-        user,
-        e("label", "Secret", secret),
-        e("input", type="hidden", name="to", value=to),
-        e("button", "Sign in"),
-        action="/sign-in",
-        method="post",
-        class_="card sign-in",
-    )
-    return _whole("Sign in", asked, main, "", None)
-
-
-def _whole(
-    title: str,
-    asked: PageRequest,
-    main: Content,
-    broker: str,
-    clock: Content,
-    visitor: Visitor | None = None,
-) -> str:
-    here = "/" + asked.parts[0]
-    links = [
-        e("a", name, href=path, aria_current="page" if path == here else None)
-        for path, name in (_PLACES if visitor or here != "/sign-in" else ())
-    ]
-    token = visitor.token if visitor else ""
-    leave = None
-    if visitor and visitor.session:
-        leave = e(
-            "form",
-            e("input", type="hidden", name="token", value=token),
-            e("span", visitor.user),
-            e("button", "Sign out"),
-            action="/sign-out",
-            method="post",
-            class_="leave",
-        )
-    head = e(
-        "head",
-        e("meta", charset="utf-8"),
-        e("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        e("meta", name="color-scheme", content="light dark"),
-        e("meta", name="token", content=token) if token else None,
-        e("title", f"{title} · PocketMQ"),
-        e("link", rel="icon", href="/icon.svg", type="image/svg+xml"),
-        e("link", rel="stylesheet", href="/console.css"),
-        e("script", type="module", src="/console.mjs"),
-    )
-    body = e(
-        "body",
-        e("a", "Skip to the content", href="#main", class_="skip"),
-        e(
-            "header",
-            e("a", e("b", "Pocket"), "MQ", href="/", class_="brand"),
-            e("nav", *links, aria_label="Pages") if links else None,
-            e(
-                "div",
-                clock,
-                e("span", broker, class_="broker"),
-                e("span", id="live", role="status") if visitor else None,
-                leave,
-                class_="state",
-            ),
-        ),
-        e("main", main, id="main", tabindex="-1"),
-    )
-    return "<!doctype html>" + e("html", head, body, lang="en")
+    return whole(title, asked, main, status.broker_name, clock, visitor)
 
 
 # --- pages
@@ -319,23 +223,7 @@ def _chart_card(title: str, values: list[float], text: Callable[[float], str]) -
 async def _topics(api: Api, asked: PageRequest) -> Content:
     query = asked.query
     found = await api.topics(asked)
-    kinds = e(
-        "label",
-        "Type",
-        e(
-            "select",
-            *(e("option", kind) for kind in ("NORMAL", "FIFO", "DELAY", "TRANSACTION")),
-            name="type",
-        ),
-    )
-    create = form(
-        "/api/topics",
-        "Create a topic",
-        field("Name", "name", required=True),
-        kinds,
-        field("Queues", "queues", "number", value=8, min=1, max=1024),
-        button="Create",
-    )
+    create = create_topic_form("Create a topic")
     return [
         heading(
             "Topics", e("p", f"{found['total']:,}"), search_box("/topics", query, "a topic"), create

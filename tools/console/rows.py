@@ -6,7 +6,7 @@ from urllib.parse import quote, urlencode
 
 from ..connections import age_text
 from .api import Document
-from .markup import Content, Html, badge, e, table
+from .markup import Content, Html, badge, e, field, form, table
 
 
 def topic_link(name: str) -> Html:
@@ -31,6 +31,23 @@ def search_box(path: str, query: dict[str, str], what: str) -> Html:
         aria_label=f"Find {what}",
     )
     return e("form", box, e("button", "Find"), action=path, class_="search", role="search")
+
+
+def create_topic_form(title: str) -> Html:
+    """Return a form with TITLE that makes a topic."""
+    kinds = e(
+        "select",
+        *(e("option", kind) for kind in ("NORMAL", "FIFO", "DELAY", "TRANSACTION")),
+        name="type",
+    )
+    return form(
+        "/api/topics",
+        title,
+        field("Name", "name", required=True),
+        e("label", "Type", kinds),
+        field("Queues", "queues", "number", value=8, min=1, max=1024),
+        button="Create",
+    )
 
 
 def paging(path: str, found: Document, query: dict[str, str]) -> Content:

@@ -7,12 +7,9 @@ Who may ask is decided at the door (door.py); what they may do, by the guard of 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
-from http import HTTPStatus
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from ...broker.broker import SiteParts
@@ -20,6 +17,15 @@ from ...broker.metrics.page import PATH as METRICS
 from ...proto.errors import InvalidArgument, PocketMQError
 from ...proto.rpc.pages import QUERY_FIELDS_MAX, READING, Page, PageRequest, Shown
 from .door import Door, NotSignedIn, Visitor
+from .frame import (
+    POLICY,
+    failed,
+    file_shown,
+    json_shown,
+    page_shown,
+    sign_in_page,
+    status_of,
+)
 from .local import CALLER
 from .rates import SAMPLE_MS, Rates
 
@@ -27,37 +33,6 @@ if TYPE_CHECKING:
     from .api import Api
 
 logger = logging.getLogger(__name__)
-
-#: Files that are shown as they are: where, and of which type.
-_FILES: Final = {
-    "/console.css": ("console.css", "text/css; charset=utf-8"),
-    "/console.mjs": ("console.mjs", "text/javascript; charset=utf-8"),
-    "/icon.svg": ("icon.svg", "image/svg+xml"),
-    "/api/openapi.yaml": ("openapi.yaml", "application/yaml"),
-}
-#: Nothing is loaded from elsewhere, no script or style stands in a page, and no other site shows one in a frame.
-_POLICY: Final = (
-    ("content-security-policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self';"
-     " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"),
-    ("x-content-type-options", "nosniff"),
-    ("referrer-policy", "same-origin"),
-    ("cross-origin-opener-policy", "same-origin"),
-    ("cross-origin-resource-policy", "same-origin"),
-    ("cache-control", "no-store"),
-)  # fmt: skip
-_STATUSES: Final = {
-    "NOT_FOUND": 404,
-    "INVALID_ARGUMENT": 400,
-    "ALREADY_EXISTS": 409,
-    "FAILED_PRECONDITION": 409,
-    "ABORTED": 409,
-    "PERMISSION_DENIED": 403,
-    "UNAUTHENTICATED": 401,
-    "RESOURCE_EXHAUSTED": 429,
-    "UNAVAILABLE": 503,
-    "UNIMPLEMENTED": 501,
-    "DEADLINE_EXCEEDED": 504,
-}
 
 #: Where somebody who has signed in goes on: a page of ours.
 _PLACE: Final = re.compile(r"/(?![/\\])[!-\[\]-~]{0,2000}")
@@ -91,14 +66,14 @@ class Site:
         except Exception:  # The edge: a bug of a page costs its own request.
             logger.exception("console failed path=%s", asked.path[:200])
             words = "a fault in PocketMQ: the broker's log tells more"
-            shown = _failed(asked, 500, "Internal", words)
-        return shown._replace(headers=(*_POLICY, *shown.headers))
+            shown = failed(asked, 500, "Internal", words)
+        return shown._replace(headers=(*POLICY, *shown.headers))
 
     async def _answer(self, asked: PageRequest) -> Shown:
         if self._parts.guard is not None:
             if asked.path == "/sign-in":
                 return self._sign_in(asked)
-            shown = _file(asked)
+            shown = file_shown(asked)
             if shown is not None:
                 return shown  # The page to sign in has a style.
         visitor = self._door.admit(asked)
@@ -114,14 +89,14 @@ class Site:
             shown = await self._shown(asked, visitor)
             status = shown.status
         except PocketMQError as error:
-            status = _STATUSES.get(error.status, 500)
+            status = status_of(error)
             raise
         finally:
             self._door.changed(asked, visitor, status)
         return shown
 
     async def _shown(self, asked: PageRequest, visitor: Visitor) -> Shown:
-        file = _file(asked)
+        file = file_shown(asked)
         if file is not None:
             return file
         if self._api is None:
@@ -131,34 +106,23 @@ class Site:
         if asked.parts[0] != "api":
             from .pages import page
 
-            return _page(200, await page(self._api, asked, visitor))
+            return page_shown(200, await page(self._api, asked, visitor))
         from .actions import ROUTES
 
         answer = await self._api.answer(asked, visitor, ROUTES)
-        return answer if isinstance(answer, Shown) else _json(200, answer)
+        return answer if isinstance(answer, Shown) else json_shown(200, answer)
 
     def _sign_in(self, asked: PageRequest) -> Shown:
-        from .pages import sign_in_page
-
         if asked.method in READING:
             self._door.check_site(asked)  # Nobody is asked for a secret that may not come this way.
             to = asked.query.get("to", "/")
-            return _page(200, sign_in_page(asked, to))
+            return page_shown(200, sign_in_page(asked, to))
         try:
             cookie, to = self._door.sign_in(asked)
         except PocketMQError as error:
-            status = _STATUSES.get(error.status, 500)
-            return _page(status, sign_in_page(asked, "/", error.message))
+            status = status_of(error)
+            return page_shown(status, sign_in_page(asked, "/", error.message))
         return _go_to(to, cookie)
-
-
-def _file(asked: PageRequest) -> Shown | None:
-    file = _FILES.get(asked.path)
-    if file is None or asked.method not in READING:
-        return None
-    name, kind = file
-    folder = files(__name__.rpartition(".")[0])
-    return Shown(200, kind, folder.joinpath("static", name).read_bytes())
 
 
 def _go_to(place: str, cookie: str) -> Shown:
@@ -175,21 +139,13 @@ def _ask_who(asked: PageRequest, error: NotSignedIn) -> Shown:
 
 
 def _refused(asked: PageRequest, error: PocketMQError) -> Shown:
-    status = _STATUSES.get(error.status, 500)
-    shown = _failed(asked, status, type(error).__name__, error.message)
+    status = status_of(error)
+    shown = failed(asked, status, type(error).__name__, error.message)
     # A browser would ask by itself; and only where a secret may come this way is it asked for.
     if isinstance(error, NotSignedIn) and "sec-fetch-mode" not in asked.headers:
         challenge = ("www-authenticate", 'Basic realm="PocketMQ", charset="UTF-8"')
         shown = shown._replace(headers=(*shown.headers, challenge))
     return shown
-
-
-def _failed(asked: PageRequest, status: int, name: str, words: str) -> Shown:
-    if asked.parts[0] == "api":
-        return _json(status, {"error": name, "message": words})
-    from .pages import failure
-
-    return _page(status, failure(asked, HTTPStatus(status).phrase, words))
 
 
 def _check_query(asked: PageRequest) -> None:
@@ -201,12 +157,3 @@ def _check_query(asked: PageRequest) -> None:
             field="query",
             limit=QUERY_FIELDS_MAX,
         ) from None
-
-
-def _page(status: int, text: str) -> Shown:
-    return Shown(status, "text/html; charset=utf-8", text.encode(errors="replace"))
-
-
-def _json(status: int, document: Any) -> Shown:
-    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-    return Shown(status, "application/json", text.encode(errors="replace") + b"\n")

@@ -46,7 +46,7 @@ function replace(here, found) {
 }
 
 if (live && window.EventSource && !document.querySelector("main p.error:only-child")) {
-  const events = new EventSource("/api/events");
+  const events = new EventSource(new URL("api/events", import.meta.url));
   events.addEventListener("open", () => { live.textContent = "live"; live.className = ""; });
   events.addEventListener("changed", () => { if (!document.hidden) refresh(); });
   events.addEventListener("error", () => { live.textContent = "away"; live.className = "off"; });

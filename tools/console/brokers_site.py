@@ -1,0 +1,503 @@
+"""The console of several brokers: what all of them have, and each one's own console below /brokers/NAME/.
+
+    /   /topics   /groups   /api/brokers   /api/topics   /api/groups   /brokers/{broker}/…
+
+It is for people on the machine that it runs on, and nobody else (door.py). It knows nothing by itself: the name servers
+tell which brokers there are, and each is asked over HTTP, at its port, as the user whom the environment names. A
+broker's pages are passed on with their links led below its name; its answers, refusals among them, are its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import re
+import signal
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from http import HTTPStatus
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, urlencode
+
+from ...client.administration.brokers import AsyncAsker
+from ...proto.errors import (
+    Disconnected,
+    MessageTooLarge,
+    NotAuthenticated,
+    Overloaded,
+    PocketMQError,
+    RequestTimeout,
+    ServiceNotFound,
+)
+from ...proto.rpc import serve
+from ...proto.rpc.pages import READING, PageRequest, Shown
+from ...proto.tls import Trust
+from ..connections import age_text, bytes_text
+from .api import LISTENERS_MAX, Document
+from .door import TOKEN, Door
+from .frame import (
+    POLICY,
+    Places,
+    failed,
+    file_shown,
+    json_shown,
+    page_shown,
+    status_of,
+    whole,
+)
+from .markup import Content, Html, badge, card, e, facts, heading, table
+from .rows import create_topic_form, search_box
+
+logger = logging.getLogger(__name__)
+
+#: Rows of each broker that a merged list is made of.
+_ROWS: Final = 100
+_TIMEOUT_S: Final = 15.0
+_NAME_SERVER_MS: Final = 5_000
+_HEAD_BYTES_MAX: Final = 64 * 1024
+#: Bytes of a broker's answer.
+_BODY_BYTES_MAX: Final = 16 * 1024 * 1024
+_TICK_S: Final = 3.0
+_PLACES: Final[Places] = (("/", "Brokers"), ("/topics", "Topics"), ("/groups", "Groups"))
+#: Where a broker's page leads to, but for its brand, which leads here. Text has no quotation mark: it is escaped.
+_LINK: Final = re.compile(rb' (href|src|action|data-post)="/(?!" class="brand")')
+#: What is passed on of a request, and of an answer.
+_ASKED: Final = ("accept", "content-type", TOKEN)
+_TOLD: Final = (
+    "content-security-policy",
+    "x-content-type-options",
+    "referrer-policy",
+    "cache-control",
+)
+
+
+class BrokerList(AsyncAsker):
+    """Asks name servers which brokers there are."""
+
+    async def addresses(self) -> dict[str, str]:
+        """Return where each is asked, by name, sorted. Raises Disconnected."""
+        return dict(sorted((await self._session.routes.brokers()).items()))
+
+
+async def serve_console(nameservers: str, port: int, begun: Callable[[str], object]) -> None:
+    """Serve the console of the brokers behind NAMESERVERS at PORT of loopback until a signal; BEGUN is told where.
+
+    Nobody else is let in: whoever asks is answered as the user of this process. Raises ConfigError, CannotListen.
+    """
+    stopping = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    async with BrokerList(nameservers, _NAME_SERVER_MS, None) as brokers:
+        site = BrokersSite(brokers, Trust().or_environment())
+        async with serve(port=port, page=site) as bound:
+            begun(f"http://127.0.0.1:{bound}/")
+            await stopping.wait()
+
+
+class _Answer(NamedTuple):
+    """A broker's answer, whose body READER still has; None of SIZE: until the connection ends."""
+
+    status: int
+    headers: Mapping[str, str]
+    size: int | None
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+
+class BrokersSite:
+    """Answers for the brokers of LIST, asked as TRUST says: with its user, over TLS if it wants that."""
+
+    def __init__(self, brokers: BrokerList, trust: Trust) -> None:
+        self._brokers = brokers
+        self._context = trust.context()
+        if self._context is not None:
+            self._context.set_alpn_protocols(["http/1.1"])
+        self._authorization = ""
+        if trust.user:
+            pair = base64.b64encode(f"{trust.user}:{trust.secret}".encode()).decode()
+            self._authorization = f"Basic {pair}"
+        self._door = Door(None, lambda: asyncio.get_running_loop().time())
+        self._listeners = 0
+
+    async def __call__(self, asked: PageRequest) -> Shown:
+        """Return what ASKED shows."""
+        try:
+            shown = await self._shown(asked)
+        except PocketMQError as error:
+            shown = failed(asked, status_of(error), type(error).__name__, error.message, _PLACES)
+        except Exception:  # The edge: a bug of a page costs its own request.
+            logger.exception("console failed path=%s", asked.path[:200])
+            words = "a fault in PocketMQ: what the console writes tells more"
+            shown = failed(asked, 500, "Internal", words, _PLACES)
+        names = {name for name, _ in shown.headers}
+        missing = tuple(pair for pair in POLICY if pair[0] not in names)
+        return shown._replace(headers=(*missing, *shown.headers))
+
+    async def _shown(self, asked: PageRequest) -> Shown:
+        place, *names = asked.parts
+        if place == "brokers" and names:
+            self._door.check_site(asked)  # The broker looks at the token, which is its own.
+            if len(names) == 1:
+                return Shown(303, "text/plain", b"", (("location", f"{asked.path}/"),))
+            return await self._pass_on(asked, names[0])
+        visitor = self._door.admit(asked)
+        if (file := file_shown(asked)) is not None and place != "api":
+            return file
+        if (asked.method, asked.path) == ("POST", "/api/topics"):
+            return json_shown(200, await self._create_topic(asked))
+        if asked.method not in READING:
+            raise ServiceNotFound(f"{asked.method} {asked.path[:200]} is not there")
+        if asked.path == "/api/events":
+            return self._events()
+        if place == "api":
+            return json_shown(200, await self._found("/".join(names), asked))
+        kind = "/".join(asked.parts) or "brokers"
+        found = await self._found(kind, asked)
+        main = _PAGES[kind](found, asked.query)
+        title = kind.capitalize()
+        return page_shown(200, whole(title, asked, main, visitor=visitor, places=_PLACES))
+
+    async def _found(self, kind: str, asked: PageRequest) -> Document:
+        if kind == "session" and asked.parts[0] == "api":
+            return {"token": self._door.token, "user": None}
+        if kind == "brokers":
+            return await self._overviews()
+        if kind not in _PAGES:
+            raise ServiceNotFound(f"{asked.path[:200]} is not there")
+        return await self._merged(kind, {"search": asked.query.get("search", "")})
+
+    # --- of all brokers
+
+    async def _overviews(self) -> Document:
+        """Return how each broker is, or why that cannot be told."""
+        told = await self._ask_all("/api/overview")
+        brokers = [
+            {"broker": name, "address": address}
+            | ({"error": one.message} if isinstance(one, PocketMQError) else {"overview": one})
+            for name, (address, one) in told.items()
+        ]
+        return {"brokers": brokers}
+
+    async def _merged(self, kind: str, query: Mapping[str, str]) -> Document:
+        """Return the rows of KIND that brokers have, those of one name together, with the rows that it is made of."""
+        told = await self._ask_all(f"/api/{kind}?{urlencode({**query, 'limit': _ROWS})}")
+        rows: dict[str, list[Document]] = {}
+        errors, partial = [], False
+        for broker, (_, one) in told.items():
+            if isinstance(one, PocketMQError):
+                errors.append({"broker": broker, "error": one.message})
+                continue
+            partial = partial or one["total"] > len(one[kind])
+            for row in one[kind]:
+                rows.setdefault(row["name"], []).append({"broker": broker, **row})
+        merged = [{"name": name, "at": found} for name, found in sorted(rows.items())]
+        return {kind: merged, "errors": errors, "partial": partial}
+
+    async def _ask_all(self, target: str) -> dict[str, tuple[str, Any]]:
+        """Return address and document, or the error, of each broker's answer to TARGET."""
+        brokers = await self._brokers.addresses()
+        answers = await asyncio.gather(
+            *(self._document(address, "GET", target) for address in brokers.values()),
+            return_exceptions=True,
+        )
+        found = {}
+        for (name, address), answer in zip(brokers.items(), answers, strict=True):
+            if isinstance(answer, BaseException) and not isinstance(answer, PocketMQError):
+                raise answer
+            found[name] = (address, answer)
+        return found
+
+    async def _create_topic(self, asked: PageRequest) -> Document:
+        """Make a topic on each broker, and return what each said."""
+
+        async def make(address: str) -> str | None:
+            try:
+                token = (await self._document(address, "GET", "/api/session"))["token"]
+                headers = {TOKEN: token, "content-type": "application/json"}
+                await self._document(address, "POST", "/api/topics", headers, asked.body)
+            except PocketMQError as error:
+                return error.message
+            return None
+
+        brokers = await self._brokers.addresses()
+        said = await asyncio.gather(*map(make, brokers.values()))
+        rows = zip(brokers, said, strict=True)
+        return {"brokers": [{"broker": name, "error": error} for name, error in rows]}
+
+    def _events(self) -> Shown:
+        if self._listeners >= LISTENERS_MAX:
+            raise Overloaded(
+                f"{LISTENERS_MAX} pages are told of changes, which is the limit: close some",
+                field="listeners",
+                limit=LISTENERS_MAX,
+            )
+        return Shown(200, "text/event-stream", b"", events=self._ticks())
+
+    async def _ticks(self) -> AsyncGenerator[bytes, None]:
+        """Yield an event now and then: brokers have something new all the time."""
+        self._listeners += 1
+        try:
+            yield b"retry: 2000\n\n"
+            while True:
+                yield b"event: changed\ndata: 0\n\n"
+                await asyncio.sleep(_TICK_S)
+        finally:
+            self._listeners -= 1
+
+    # --- one broker
+
+    async def _pass_on(self, asked: PageRequest, name: str) -> Shown:
+        """Return what broker NAME answers to ASKED, which is for a place below its name."""
+        brokers = await self._brokers.addresses()
+        if name not in brokers:
+            known = ", ".join(brokers) or "none"
+            raise ServiceNotFound(f"no broker {name[:80]!r} is registered (known: {known})")
+        below = f"/brokers/{quote(name, safe='')}"
+        target = "/" + asked.target.split("/", 3)[3]
+        headers = {key: asked.headers[key] for key in _ASKED if key in asked.headers}
+        answer = await self._ask(brokers[name], asked.method, target, headers, asked.body)
+        told = tuple((key, answer.headers[key]) for key in _TOLD if key in answer.headers)
+        kind = answer.headers.get("content-type", "application/octet-stream")
+        if kind.startswith("text/event-stream"):
+            return Shown(answer.status, kind, b"", told, events=_events_of(answer))
+        body = await _body(answer)
+        if answer.headers.get("location", "").startswith("/sign-in"):
+            raise _unknown_user(name)
+        if kind.startswith("text/html"):
+            body = _LINK.sub(rb' \1="' + below.encode() + b"/", body)
+        return Shown(answer.status, kind, body, told)
+
+    async def _document(
+        self,
+        address: str,
+        method: str,
+        target: str,
+        headers: Mapping[str, str] = {},
+        body: bytes = b"",
+    ) -> Any:
+        """Return the document that the broker at ADDRESS answers with; raise what it refused it with."""
+        answer = await self._ask(address, method, target, headers, body)
+        text = await _body(answer)
+        try:
+            found = json.loads(text)
+        except ValueError:
+            raise Disconnected(f"{address} answers no JSON to {target}: is it a broker?") from None
+        if answer.status == HTTPStatus.UNAUTHORIZED and not self._authorization:
+            raise _unknown_user(address)
+        if answer.status != HTTPStatus.OK:
+            raise Disconnected(f"{address}: {found.get('message', answer.status)}")
+        return found
+
+    async def _ask(
+        self, address: str, method: str, target: str, headers: Mapping[str, str], body: bytes
+    ) -> _Answer:
+        """Return what the broker at ADDRESS answers, once its head is there. Raises Disconnected, RequestTimeout."""
+        host, _, port = address.rpartition(":")
+        lines = [f"{method} {target} HTTP/1.1", f"host: {address}", "connection: close"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        if self._authorization:
+            lines.append(f"authorization: {self._authorization}")
+        if body or method not in READING:
+            lines.append(f"content-length: {len(body)}")
+        head = "\r\n".join((*lines, "", "")).encode("latin-1")
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                reader, writer = await asyncio.open_connection(
+                    host.strip("[]"), int(port), ssl=self._context, limit=_HEAD_BYTES_MAX
+                )
+                try:
+                    writer.write(head + body)
+                    return _begun(await reader.readuntil(b"\r\n\r\n"), reader, writer)
+                except BaseException:
+                    writer.close()
+                    raise
+        except TimeoutError:
+            raise RequestTimeout(
+                f"{address} has not answered within {_TIMEOUT_S:g} s: ask again"
+            ) from None
+        except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
+            reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+            raise Disconnected(f"no console answers at {address}: {reason}") from error
+
+
+def _begun(head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> _Answer:
+    first, *lines = head.decode("latin-1").split("\r\n")
+    headers = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        headers[name.lower()] = value.strip()
+    size = int(headers["content-length"]) if "content-length" in headers else None
+    return _Answer(int(first.split(" ")[1]), headers, size, reader, writer)
+
+
+async def _body(answer: _Answer) -> bytes:
+    try:
+        if answer.size is None or answer.size > _BODY_BYTES_MAX:
+            raise MessageTooLarge(
+                f"an answer has more than {_BODY_BYTES_MAX} bytes, or does not say its size: ask for less",
+                field="answer",
+                limit=_BODY_BYTES_MAX,
+            )
+        async with asyncio.timeout(_TIMEOUT_S):
+            return await answer.reader.readexactly(answer.size)
+    except (OSError, EOFError, TimeoutError) as error:
+        raise Disconnected(f"an answer broke off: {error}") from error
+    finally:
+        answer.writer.close()
+
+
+async def _events_of(answer: _Answer) -> AsyncGenerator[bytes, None]:
+    try:
+        while data := await answer.reader.read(_HEAD_BYTES_MAX):
+            yield data
+    except OSError:
+        return  # The page asks again.
+    finally:
+        answer.writer.close()
+
+
+def _unknown_user(broker: str) -> NotAuthenticated:
+    return NotAuthenticated(
+        f"{broker} has users: start the console as one, by POCKETMQ_USER and POCKETMQ_SECRET or POCKETMQ_SECRET_FILE"
+    )
+
+
+# --- pages
+
+
+def _broker_link(name: str, text: str = "", place: str = "/") -> Html:
+    return e("a", text or name, href=f"/brokers/{quote(name, safe='')}{place}")
+
+
+def _brokers_page(found: Document, query: dict[str, str]) -> Content:
+    rows, lags = [], []
+    for one in found["brokers"]:
+        if "error" in one:
+            failure = e("span", one["error"], class_="badge bad")
+            rows.append((one["broker"], failure, *("–",) * 6))
+            continue
+        overview = one["overview"]
+        broker, rates = overview["broker"], overview["rates"] or {}
+        state = (
+            e("span", "writable", class_="badge good")
+            if broker["writable"]
+            else e("span", broker["not_writable_because"], class_="badge bad")
+        )
+        rows.append(
+            (
+                _broker_link(one["broker"]),
+                state,
+                broker["version"],
+                _rate(rates, "in_messages_per_s"),
+                _rate(rates, "out_messages_per_s"),
+                f"{broker['delayed_waiting']:,}",
+                f"{broker['disk_used_ratio']:.0%}",
+                bytes_text(broker["rss_bytes"]),
+            )
+        )
+        lags += [(one["broker"], row) for row in overview["lags"] or ()]
+    lags.sort(key=lambda pair: -(pair[1]["lag"] or 0))
+    titles = ("broker", "state", "version", "#in/s", "#out/s", "#waiting", "#disk", "#memory")
+    return [
+        heading("Brokers", e("p", f"{len(found['brokers']):,}")),
+        e(
+            "section",
+            table(titles, rows, "No broker is registered.", "brokers"),
+            class_="card",
+        ),
+        card(
+            "Worst lags",
+            table(
+                ("broker", "group", "topic", "#queue", "#lag", "#oldest", "verdict"),
+                [
+                    (
+                        _broker_link(name),
+                        _broker_link(name, row["group"], f"/groups/{quote(row['group'], safe='')}"),
+                        _broker_link(name, row["topic"], f"/topics/{quote(row['topic'], safe='')}"),
+                        row["queueId"],
+                        row["lag"],
+                        age_text(row["oldestUnreadAgeMs"]) if row["oldestUnreadAgeMs"] else "–",
+                        badge(row["verdict"]),
+                    )
+                    for name, row in lags[:10]
+                ],
+                "No group is behind.",
+                "lags",
+            ),
+        ),
+    ]
+
+
+def _rate(rates: Document, name: str) -> str:
+    return f"{rates[name][-1]:,.1f}" if rates.get(name) else "–"
+
+
+def _topics_page(found: Document, query: dict[str, str]) -> Content:
+    create = create_topic_form("Create a topic on each broker")
+    rows = [
+        (
+            one["name"],
+            one["at"][0]["type"] or "–",
+            sum(row["write_queues"] for row in one["at"]),
+            sum(row["messages"] for row in one["at"]),
+            sum(row["sent_messages"] for row in one["at"]),
+            _at(one, "topics"),
+        )
+        for one in found["topics"]
+    ]
+    titles = ("topic", "type", "#queues", "#messages", "#sent", "at")
+    return _list_page("Topics", "topics", "a topic", titles, rows, found, query, create)
+
+
+def _groups_page(found: Document, query: dict[str, str]) -> Content:
+    rows = [
+        (
+            one["name"],
+            [badge(verdict) for verdict in sorted({row["verdict"] for row in one["at"]})],
+            sum(row["lag"] for row in one["at"]),
+            age_text(max(row["oldest_unread_ms"] for row in one["at"])),
+            sum(row["dead_letters"] for row in one["at"]),
+            _at(one, "groups"),
+        )
+        for one in found["groups"]
+    ]
+    titles = ("group", "verdict", "#lag", "#oldest unread", "#dead letters", "at")
+    return _list_page("Groups", "groups", "a group", titles, rows, found, query)
+
+
+def _at(one: Document, kind: str) -> Content:
+    place = f"/{kind}/{quote(one['name'], safe='')}"
+    links = [_broker_link(row["broker"], row["broker"], place) for row in one["at"]]
+    return [part for link in links for part in (link, " ")]
+
+
+def _list_page(
+    title: str,
+    kind: str,
+    what: str,
+    titles: tuple[str, ...],
+    rows: Iterable[tuple[Content, ...]],
+    found: Document,
+    query: dict[str, str],
+    *actions: Content,
+) -> Content:
+    part = (
+        f"The first {_ROWS} of each broker are here: search for others."
+        if found["partial"]
+        else None
+    )
+    failures = [(one["broker"], one["error"]) for one in found["errors"]]
+    return [
+        heading(title, search_box(f"/{kind}", query, what), *actions),
+        card("Not asked", facts(failures)) if failures else None,
+        e(
+            "section",
+            table(titles, rows, "There is none.", kind),
+            e("p", part, class_="none") if part else None,
+            class_="card",
+        ),
+    ]
+
+
+_PAGES: Final = {"brokers": _brokers_page, "topics": _topics_page, "groups": _groups_page}
