@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass, field
 from typing import Final
 
 from .frames import DEFAULT_FRAME_SIZE
 
 _MIB: Final = 1024 * 1024
+#: A host is an IPv4 address, or so many leading bytes of an IPv6 address: its owner has all that follow.
+_V6_HOST_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,3 +95,14 @@ class ChannelLimits:
             connection_window=16 * _MIB,
         )
     )
+
+
+def owner_of(peer: str) -> str:
+    """Return the host that PEER, an address and a port, belongs to: whose share of a bound it takes."""
+    address = peer.rpartition(":")[0]
+    if not address.startswith("["):
+        return address
+    try:
+        return ipaddress.IPv6Address(address.strip("[]")).packed[:_V6_HOST_BYTES].hex()
+    except ValueError:
+        return address

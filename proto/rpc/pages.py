@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, unquote
@@ -18,6 +19,7 @@ from .connection import ServerConnection
 from .frames import ErrorCode
 from .hpack import literal
 from .incoming import Request
+from .limits import owner_of
 
 logger = logging.getLogger(__name__)
 
@@ -72,9 +74,11 @@ class Shown(NamedTuple):
 Page = Callable[[PageRequest], Awaitable[Shown]]
 
 
-#: Pages of one server that are made at once, and bodies that come at once in HTTP/1.1; further ones are asked to come
-#: again.
+#: Pages of one server that are made at once; further ones are asked to come again.
 PAGES_MAX: Final = 16
+#: Bodies that come at once, of one host and of all; likewise. A host that leaves its own half sent keeps no other out.
+BODIES_OF_HOST: Final = 8
+BODIES_MAX: Final = 64
 #: Bytes of answers that may wait on a connection that wants a page.
 QUEUED_BYTES_MAX: Final = 8 * 1024 * 1024
 _NO_PATH: Final = Shown(400, "text/plain", b"the path of a request begins with a slash\n")
@@ -159,8 +163,23 @@ class PageCalls:
     def __init__(self, page: Page) -> None:
         self._page = page
         self._open = 0
-        #: Connections, and streams of HTTP/2, that send a body.
-        self.bodies = 0
+        #: Connections, and streams of HTTP/2, that send a body, by the host whose they are.
+        self._bodies: Counter[str] = Counter()
+
+    def begin_body(self, peer: str) -> bool:
+        """May PEER send a body now? If so, `end_body` tells that it has come, or never will."""
+        host = owner_of(peer)
+        if self._bodies[host] >= BODIES_OF_HOST or self._bodies.total() >= BODIES_MAX:
+            return False
+        self._bodies[host] += 1
+        return True
+
+    def end_body(self, peer: str) -> None:
+        """Make room for another body: one of PEER is over."""
+        host = owner_of(peer)
+        self._bodies[host] -= 1
+        if not self._bodies[host]:
+            del self._bodies[host]
 
     @staticmethod
     def wants(request: Request) -> bool:
@@ -207,16 +226,16 @@ class PageCalls:
         if not stream.asked.target.startswith("/"):
             return _NO_PATH
         if not stream.is_whole.is_set():
-            if self.bodies >= PAGES_MAX:
+            peer = stream.asked.peer
+            if not self.begin_body(peer):
                 return BUSY
-            self.bodies += 1
             try:
                 async with asyncio.timeout(body_ms / 1000):
                     await stream.is_whole.wait()
             except TimeoutError:
                 return in_words(408, f"the body was not whole after {body_ms} ms: send it at once")
             finally:
-                self.bodies -= 1
+                self.end_body(peer)
         asked = stream.request()
         return asked if isinstance(asked, Shown) else await self.shown(asked)
 

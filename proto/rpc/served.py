@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import heapq
 import inspect
-import ipaddress
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
@@ -29,7 +28,7 @@ from google.protobuf.message import Message
 
 from .connection import ServerConnection
 from .errors import Describe, RpcError, described, not_read
-from .limits import Limits
+from .limits import Limits, owner_of
 from .methods import Method, MethodKind, MethodTable
 from .pages import Page, PageCalls
 from .protocol import Inflater, failed
@@ -38,8 +37,6 @@ logger = logging.getLogger(__name__)
 
 #: The part of the bound that is made free when it is reached.
 _ROOM: Final = 8
-#: A host is an IPv4 address, or so many leading bytes of an IPv6 address: its owner has all that follow.
-_V6_HOST_BYTES: Final = 8
 #: Who held so much, and holds a quarter of it, has freed what is worth giving back to the system.
 _PEAK_BYTES: Final = 64 * 1024 * 1024
 STEP_MS: Final = 50
@@ -133,17 +130,6 @@ class Shares(Generic[HolderT]):
             return sums[host], own
 
         return sorted(burdens, key=rank, reverse=True)
-
-
-def owner_of(peer: str) -> str:
-    """Return who PEER, an address and a port, belongs to."""
-    address = peer.rpartition(":")[0]
-    if not address.startswith("["):
-        return address
-    try:
-        return ipaddress.IPv6Address(address.strip("[]")).packed[:_V6_HOST_BYTES].hex()
-    except ValueError:
-        return address
 
 
 class ServedMethod:

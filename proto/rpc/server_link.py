@@ -31,7 +31,7 @@ from .incoming import PingAnswered
 from .limits import ConnectionLimits, Limits
 from .listening import address_of
 from .methods import ConnectionFigures
-from .pages import BUSY, PAGES_MAX, PageCalls, PageRequest, Shown
+from .pages import BUSY, PageCalls, PageRequest, Shown
 from .served import Deadline, Deadlines, Served
 
 logger = logging.getLogger(__name__)
@@ -442,10 +442,9 @@ class ServerLink(asyncio.BufferedProtocol):
         elif self._http1.is_idle:
             self._limit_to(IDLE_MS, "idle")
         elif self._http1.wants_body and not self._sends_body:
-            if pages.bodies >= PAGES_MAX:
+            if not pages.begin_body(self.peer):
                 self._refuse_http1(BUSY)
                 return
-            pages.bodies += 1
             self._sends_body = True
             self._body_pages = pages
 
@@ -457,7 +456,7 @@ class ServerLink(asyncio.BufferedProtocol):
     def _let_body_go(self) -> None:
         if self._sends_body:
             self._sends_body = False
-            self._body_pages.bodies -= 1
+            self._body_pages.end_body(self.peer)
 
     async def _answer(self, asked: PageRequest) -> None:
         pages = self._server.served.pages

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from pocketmq.proto.carrier_http2 import Http2Carrier
 from pocketmq.proto.rpc.http1 import HEAD_BYTES_MAX, HttpRefused, RequestReader
-from pocketmq.proto.rpc.pages import BODY_BYTES_MAX, PAGES_MAX, Page, PageRequest, Shown
+from pocketmq.proto.rpc.pages import (
+    BODIES_OF_HOST,
+    BODY_BYTES_MAX,
+    PAGES_MAX,
+    Page,
+    PageRequest,
+    Shown,
+)
 
 POST = b"POST /api/x?a=1&b=%20c HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello"
 GET = b"GET /y HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -123,17 +130,19 @@ async def test_what_is_refused_hears_why_and_its_connection_ends() -> None:
 
 async def test_bodies_that_come_at_once_are_bounded_and_their_places_are_given_back() -> None:
     begun = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n12345678"
-    async with connected(says, PAGES_MAX + 2) as pairs:
-        for _, writer in pairs[: PAGES_MAX + 1]:
+    async with connected(says, BODIES_OF_HOST + 2) as pairs:
+        for _, writer in pairs[: BODIES_OF_HOST + 1]:
             writer.write(begun)
         # One of them, the first that the server reads last, has no place.
-        refused = [asyncio.ensure_future(answer(reader)) for reader, _ in pairs[: PAGES_MAX + 1]]
+        refused = [
+            asyncio.ensure_future(answer(reader)) for reader, _ in pairs[: BODIES_OF_HOST + 1]
+        ]
         await asyncio.wait(refused, return_when=asyncio.FIRST_COMPLETED)
         assert [one.result()[0][:12] for one in refused if one.done()] == ["HTTP/1.1 503"]
         for one, (_, writer) in zip(refused, pairs, strict=False):
             if not one.done():
                 writer.write(b"9")
-        assert [(await one)[0][9:12] for one in refused].count("200") == PAGES_MAX
+        assert [(await one)[0][9:12] for one in refused].count("200") == BODIES_OF_HOST
         pairs[-1][1].write(begun + b"9")
         assert (await answer(pairs[-1][0]))[1] == b"POST / 9"
 

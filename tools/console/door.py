@@ -35,8 +35,8 @@ from ...proto.access.policies import is_loopback
 from ...proto.access.signing import Credentials, signature, signed
 from ...proto.access.users import NAME_LENGTH_MAX, SECRET_LENGTH_MAX, User
 from ...proto.errors import InvalidArgument, NotAuthenticated, Overloaded, PocketMQError
+from ...proto.rpc.limits import owner_of
 from ...proto.rpc.pages import READING, PageRequest
-from ...proto.rpc.served import owner_of
 from .local import HttpCaller
 
 TOKEN: Final = "x-pocketmq-token"

@@ -8,10 +8,13 @@ from contextlib import asynccontextmanager
 
 from pocketmq.proto.carrier_http2 import Http2Carrier
 from pocketmq.proto.rpc.pages import (
+    BODIES_MAX,
+    BODIES_OF_HOST,
     BODY_BYTES_MAX,
     PAGES_MAX,
     QUEUED_BYTES_MAX,
     Page,
+    PageCalls,
     PageRequest,
     Shown,
 )
@@ -153,12 +156,31 @@ async def test_a_body_above_the_bound_is_refused_before_it_is_whole() -> None:
 
 async def test_bodies_that_come_at_once_are_bounded_and_who_leaves_makes_room() -> None:
     async with served(says) as port, Peer.open(port) as peer:
-        half = [posts(peer) for _ in range(PAGES_MAX)]
+        half = [posts(peer) for _ in range(BODIES_OF_HOST)]
         assert (await peer.answer(posts(peer))).http_status == "503"
         await peer.send(reset(half[0], Code.CANCEL))
         stream = posts(peer)
         await peer.send_body(stream, b"x")
         assert (await peer.answer(stream)).http_status == "200"
+
+
+def test_a_host_that_leaves_bodies_half_sent_keeps_no_other_out_until_all_have_too_many() -> None:
+    pages = PageCalls(says)
+    begun = [pages.begin_body(f"10.0.0.{number // 10}:{number}") for number in range(80)]
+    taken = BODIES_OF_HOST
+    assert begun == [number % 10 < taken for number in range(80)]
+    assert sum(begun) == BODIES_MAX
+    assert not pages.begin_body("10.0.0.9:1")
+    pages.end_body("10.0.0.1:10")
+    assert not pages.begin_body("10.0.0.2:99")
+    assert pages.begin_body("10.0.0.9:1")
+
+
+def test_addresses_of_one_ipv6_network_are_one_host() -> None:
+    pages = PageCalls(says)
+    assert all(pages.begin_body(f"[2001:db8::{number}]:5") for number in range(BODIES_OF_HOST))
+    assert not pages.begin_body("[2001:db8::ffff]:5")
+    assert pages.begin_body("[2001:db8:1::1]:5")
 
 
 async def test_events_are_told_one_by_one_and_end_when_nobody_hears_them() -> None:
