@@ -183,8 +183,8 @@ class _Running:
     health: HealthService
     #: Whom the store told of its events before.
     listeners: StoreEvents
+    apache: ApacheFollowers | None
     registration: Registration | None = None
-    apache: ApacheFollowers | None = None
 
 
 class Broker:
@@ -411,18 +411,23 @@ class Broker:
             )
         )
         carrier = self._network.carrier(served, self._config, self._certificates, page)
-        mark = keep_mark(self._clock, self._disk, self._store_config)
+        apache = None
+        if self._config.apache_followers:
+            apache = ApacheFollowers(self._config, store, parts.topics.kept, parts.groups.kept)
         self._running = _Running(
-            parts=parts, mark=mark, carrier=carrier, health=services.health, listeners=listeners
+            parts=parts,
+            mark=keep_mark(self._clock, self._disk, self._store_config),
+            carrier=carrier,
+            health=services.health,
+            listeners=listeners,
+            apache=apache,
         )
         if owned:
             store.start(asyncio.get_running_loop().call_soon_threadsafe)
         parts.start()  # Cleaning leaves what waits, once that is known.
         self._schedule(parts)
-        if self._config.apache_followers:
-            topics, groups = parts.topics.kept, parts.groups.kept
-            self._running.apache = ApacheFollowers(self._config, store, topics, groups)
-            await self._running.apache.start()
+        if apache is not None:
+            await apache.start()
         self.port = await carrier.start(self._config.host, self._config.port)
         store.host = store.host._replace(port=self.port)
         if self._users is not None:
