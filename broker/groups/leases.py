@@ -136,6 +136,8 @@ class LeaseTable:
         self._floor = self._last_token if epoch else 0
         self._begin_token = self._last_token
         self._swept_ms = -_SWEEP_PAUSE_MS
+        #: Counts what the records of a restart would differ by: unchanged while they say the same.
+        self.version = 0
 
     def __len__(self) -> int:
         """Return how many records there are."""
@@ -200,9 +202,14 @@ class LeaseTable:
         for key, token in wanted:
             lease = self.get(asker.group, key)
             if token:
-                answers.append(self._renew(asker, key, lease, token, now_ms))
+                renewed = self._renew(asker, key, lease, token, now_ms)
+                # It is restored for its whole time anyway, unless it was over when the records were written.
+                was_over = lease is None or not lease.is_live(now_ms)
+                self.version += renewed is not None and was_over
+                answers.append(renewed)
             elif _may_have(asker, lease, now_ms) and not gives_way(key):
                 self._last_token = fresh_token
+                self.version += 1
                 answers.append(self._put(asker, key, lease, fresh_token, now_ms))
             else:
                 answers.append(None)
@@ -215,19 +222,19 @@ class LeaseTable:
             self._make_room(group, [WantedQueue(key, token)], now_ms)
             self._put(asker, key, self.get(group, key), token, now_ms)
 
-    def extend(self, group: str, key: QueueKey, token: int, lease_ms: int, now_ms: int) -> bool:
+    def extend(self, group: str, key: QueueKey, token: int, lease_ms: int, now_ms: int) -> None:
         """Have TOKEN, which is valid, last for its whole time from NOW_MS on; LEASE_MS if there is no record of it.
 
-        Return whether the records of a restart would differ. Raises Overloaded as `ask` does.
+        Raises Overloaded as `ask` does.
         """
         lease = self.get(group, key)
         if lease is None or lease.token != token:
             self.believe(group, key, token, lease_ms, now_ms)
-            return True
-        was_over = not lease.is_live(now_ms)
+            self.version += 1
+            return
+        self.version += not lease.is_live(now_ms)
         # The clock may have been put back.
         lease.expires_ms = max(lease.expires_ms, now_ms + lease.lease_ms)
-        return was_over
 
     def _renew(
         self, asker: Asker, key: QueueKey, lease: Lease | None, token: int, now_ms: int
@@ -268,11 +275,13 @@ class LeaseTable:
             return False
         if lease.member_id not in ("", member_id) or token not in (0, lease.token):
             return False
+        self.version += 1
         lease.expires_ms = 0
         return True
 
     def end(self, group: str, key: QueueKey) -> bool:
         """End the lease of KEY, whoever holds it; return whether there was one."""
+        self.version += 1
         lease = self.get(group, key)
         was_held = lease is not None and not lease.is_released
         if lease is None:
@@ -306,6 +315,7 @@ class LeaseTable:
         if not records:
             self._groups.pop(group, None)
         self._count -= len(gone)
+        self.version += len(gone)
         return gone
 
     def _make_room(self, group: str, wanted: Sequence[WantedQueue], now_ms: int) -> None:
@@ -401,10 +411,9 @@ class KeptLeases:
         self._timers = timers
         self.now_ms = timers.now_ms
         self.table = LeaseTable(self.now_ms(), limit=limit, epoch=epoch)
-        #: The file says something else than the table.
-        self.changed = False
         if not epoch:  # Another replica may have been master since it was written.
             file.load(self.table, self.now_ms())
+        self._saved_version = self.table.version
 
     def holder(self, group: str, key: QueueKey) -> Lease | None:
         """Return the lease by which somebody holds KEY for GROUP at present."""
@@ -421,14 +430,15 @@ class KeptLeases:
 
     def save(self) -> None:
         """Write the table down if it changed. A disk that takes nothing costs memory of it, never a message."""
-        if not self.changed:
+        version = self.table.version
+        if version == self._saved_version:
             return
         try:
             self._file.save(self.table, self.now_ms())
         except PocketMQError as error:
             logger.error("leases not saved reason=%s", error.message)
         else:
-            self.changed = False
+            self._saved_version = version
 
 
 class LeaseFile:
@@ -467,7 +477,7 @@ class Fence:
         key = QueueKey(topic, queue)
         self._check(group, key, token)
         leases = self._leases
-        leases.changed |= leases.table.extend(group, key, token, self._lease_ms(), leases.now_ms())
+        leases.table.extend(group, key, token, self._lease_ms(), leases.now_ms())
 
     def check_commit(self, group: str, offsets: Iterable[pb.GroupOffset]) -> None:
         """Raise LeaseLost if OFFSETS are not those of who holds the queues; without a token nobody may hold them."""
@@ -610,19 +620,10 @@ class QueueLeases:
         now_ms = self._now_ms()
         asker = wait.asker
         there = [want for want in wait.wanted if self._topics.has_queue(*want.key)]
-        were_over = any(
-            want.token and self._leases.holder(asker.group, want.key, now_ms) is None
-            for want in there
-        )
         leases = self._leases.ask(asker, there, now_ms, lambda key: self._gives_way(wait, key))
-        pairs = list(zip(there, leases, strict=True))
-        granted = {want.key: lease for want, lease in pairs}
+        granted = {want.key: lease for want, lease in zip(there, leases, strict=True)}
         if not partly and not any(leases):
             return None
-        # What is renewed only is restored for its whole time anyway, unless it was over when the table was written.
-        self._kept.changed |= (
-            any(lease.token != want.token for want, lease in pairs if lease) or were_over
-        )
         reply = pb.LeaseReply(lease_ms=asker.lease_ms)
         for key, _ in wait.wanted:
             reply.queues.append(self._answer(asker.group, key, granted.get(key), now_ms))
@@ -682,7 +683,6 @@ class QueueLeases:
         check_member("member_id", request.member_id)
         for key, token in wanted_in(request.queues):
             if self._leases.release(request.group, key, request.member_id, token):
-                self._kept.changed = True
                 self._notify(request.group, key)
         return pb.ReleaseReply()
 
@@ -692,19 +692,16 @@ class QueueLeases:
             key = QueueKey(topic, queue)
             if self._leases.end(group, key):
                 logger.info("lease ended group=%s topic=%s queue=%d", group, topic, queue)
-            self._kept.changed = True
             self._notify(group, key)
 
     def forget_group(self, group: str) -> None:
         """Let go of all that GROUP holds."""
         for key in self._leases.forget_group(group):
-            self._kept.changed = True
             self._notify(group, key)
 
     def forget_topic(self, topic: str) -> None:
         """Let go of the queues of TOPIC."""
         for group, keys in self._leases.forget_topic(topic).items():
-            self._kept.changed = True
             for key in keys:
                 self._notify(group, key)
 

@@ -94,12 +94,15 @@ _QUEUE_MAX: Final = (1 << 31) - 1
 
 @dataclass(slots=True, kw_only=True)
 class JoinedMember:
-    """One member: WIRE is what others are told of it."""
+    """One member. WIRE is what it said; others are told besides since when it is in, and when it was heard of."""
 
     wire: pb.Member
     wishes: Wishes
     session_timeout_ms: int
-    #: When it was heard of, as an instant of the timers; WIRE has the time of day.
+    #: Times of day.
+    joined_unix_ms: int
+    last_heard_unix_ms: int = 0
+    #: When it was heard of, as an instant of the timers.
     last_heard_ms: int = 0
     #: The first generation that counts it in; 0: none yet.
     since: int = 0
@@ -121,7 +124,18 @@ class JoinedMember:
     def heard(self, timers: Timers) -> None:
         """Note a sign of life, now."""
         self.last_heard_ms = timers.now_ms()
-        self.wire.last_heard_ms = timers.unix_ms()
+        self.last_heard_unix_ms = timers.unix_ms()
+
+    def take_place_of(self, before: JoinedMember) -> None:
+        """Be in since when BEFORE was."""
+        self.since = before.since
+        self.joined_unix_ms = before.joined_unix_ms
+
+    def as_told(self) -> pb.Member:
+        """Return what others are told of it."""
+        told = pb.Member(joined_ms=self.joined_unix_ms, last_heard_ms=self.last_heard_unix_ms)
+        told.MergeFrom(self.wire)
+        return told
 
 
 class GroupMembership:
@@ -167,8 +181,7 @@ class GroupMembership:
     def replace(self, before: JoinedMember, member: JoinedMember) -> None:
         """Let MEMBER, of the same or of another member_id, have the place of BEFORE."""
         old, new = before.member_id, member.member_id
-        member.since = before.since
-        member.wire.joined_ms = before.wire.joined_ms
+        member.take_place_of(before)
         # Its rank among the others stays as well.
         self.members = {
             (new if name == old else name): (member if name == old else one)
@@ -269,7 +282,7 @@ class GroupMembership:
     def everyone(self) -> list[pb.Member]:
         """Return the members as a leader is told of them, by instance or else by member_id."""
         found = sorted(self.members.values(), key=lambda one: one.instance_id or one.member_id)
-        return [member.wire for member in found]
+        return [member.as_told() for member in found]
 
 
 # --- what members want
@@ -375,9 +388,13 @@ def member_of(join: pb.Join, peer: str, timers: Timers) -> JoinedMember:
         room=join.room,
         kind=join.kind,
         peer=peer,
-        joined_ms=timers.unix_ms(),
     )
-    member = JoinedMember(wire=wire, wishes=Wishes.of(join), session_timeout_ms=timeout_ms)
+    member = JoinedMember(
+        wire=wire,
+        wishes=Wishes.of(join),
+        session_timeout_ms=timeout_ms,
+        joined_unix_ms=timers.unix_ms(),
+    )
     member.heard(timers)
     return member
 

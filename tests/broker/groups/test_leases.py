@@ -70,9 +70,12 @@ def test_an_extended_lease_lasts_for_its_whole_time_and_never_shorter() -> None:
     leases = table()
     token = ask(leases, "a", Q0)
 
-    assert not leases.extend("g", Q0, token, 1, NOW_MS + 50_000)
-    assert not leases.extend("g", Q0, token, 1, NOW_MS + 10_000)
+    version = leases.version
 
+    leases.extend("g", Q0, token, 1, NOW_MS + 50_000)
+    leases.extend("g", Q0, token, 1, NOW_MS + 10_000)
+
+    assert leases.version == version, "it is not to be written down"
     assert ask(leases, "b", Q0, now_ms=NOW_MS + 109_999) == 0
     assert ask(leases, "b", Q0, now_ms=NOW_MS + 110_000) > token
 
@@ -81,9 +84,14 @@ def test_an_extended_lease_that_was_over_or_not_on_record_is_to_be_written_down(
     leases = table()
     token = ask(leases, "a", Q0)
 
-    assert leases.extend("g", Q0, token, LEASE_MS, NOW_MS + LEASE_MS)
-    assert leases.extend("g", Q1, NOW_MS - 1, LEASE_MS, NOW_MS)
+    versions = [leases.version]
 
+    leases.extend("g", Q0, token, LEASE_MS, NOW_MS + LEASE_MS)
+    versions.append(leases.version)
+    leases.extend("g", Q1, NOW_MS - 1, LEASE_MS, NOW_MS)
+    versions.append(leases.version)
+
+    assert len(set(versions)) == 3
     assert ask(leases, "b", Q0, now_ms=NOW_MS + LEASE_MS) == 0
     assert ask(leases, "b", Q1) == 0
     assert not leases.is_valid("g", Q1, NOW_MS - 2)
@@ -278,7 +286,9 @@ class LeaseMachine(RuleBasedStateMachine):
         token = self.members[name].tokens.get(key)
         if token is None or not self.leases.is_valid("g", key, token):
             return
-        if self.leases.extend("g", key, token, LEASE_MS, self.now_ms):
+        version = self.leases.version
+        self.leases.extend("g", key, token, LEASE_MS, self.now_ms)
+        if self.leases.version != version:
             self.saves()
 
         holder = self.leases.holder("g", key, self.now_ms)
