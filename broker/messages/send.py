@@ -213,69 +213,71 @@ class Sending:
         """Is some of it stored already?"""
         return self.numbered is not None and self.numbered.rows is not None
 
-    def note(self, appended: Sequence[Appended], now_ms: int) -> None:
-        """Say in the answer where the records are, by the parts that were APPENDED; NOW_MS is the messages' time."""
-        self.reply.store_timestamp_ms = max(one.store_timestamp_ms for one in appended)
-        self.end_offset = max(one.end_offset for one in appended)
-        if self.parts[0].run is self._sent:
+    def note(self, appended: Sequence[Appended], now_ms: int, stored: Places | None = None) -> None:
+        """Say in the answer where the records are: some were STORED before, the others APPENDED now, in parts.
+
+        NOW_MS is the messages' time.
+        """
+        if stored is None and self.parts[0].run is self._sent:
             self._note_whole(appended[0])
         else:
-            zeros: Longs = np.zeros(len(self._sent), np.int64)
-            self._note_rows(appended, now_ms, zeros, zeros.copy(), zeros.copy())
-
-    def note_repeated(self, appended: Sequence[Appended], places: Places, now_ms: int) -> None:
-        """Say in the answer where the records are: some were APPENDED now, at NOW_MS, others had their PLACES."""
-        assert self.numbered is not None, "only numbered runs repeat"
-        stored_ms = [one.store_timestamp_ms for one in appended]
-        self.reply.store_timestamp_ms = max([*stored_ms, places.store_ms])
-        self.reply.repeated_count = self.numbered.repeated_count
-        self.end_offset = max([*(one.end_offset for one in appended), places.end_offset])
-        self._note_rows(
-            appended,
-            now_ms,
-            places.queue_offsets,
-            places.log_offsets,
-            places.due_ms,
-            self.numbered.rows,
-        )
+            self._note_rows(appended, now_ms, stored or _nowhere(len(self._sent)))
 
     def _note_whole(self, appended: Appended) -> None:
         """Say where a run is; the sender works out the places of records that lie end to end."""
         offsets = appended.log_offsets
         reply = self.reply
+        reply.store_timestamp_ms = appended.store_timestamp_ms
         reply.first_queue_offset = appended.first_queue_offset
         reply.first_log_offset = int(offsets[0])
+        self.end_offset = appended.end_offset
         end_to_end = appended.end_offset - reply.first_log_offset == self.size
         if not (end_to_end and self.admitted.as_sent):
             reply.log_offsets.extend(offsets.tolist())
 
-    def _note_rows(
-        self,
-        appended: Sequence[Appended],
-        now_ms: int,
-        queue_offsets: Longs,
-        log_offsets: Longs,
-        due_ms: Longs,
-        sent_rows: Longs | None = None,
-    ) -> None:
-        """Say where each record is, and when it is due; SENT_ROWS are those that the parts are of, None: all."""
+    def _note_rows(self, appended: Sequence[Appended], now_ms: int, places: Places) -> None:
+        """Say where each record is, and when it is due: PLACES gets what the parts that were APPENDED are of."""
+        numbered = self.numbered
         for part, one in zip(self.parts, appended, strict=True):
-            rows = part.rows if sent_rows is None else sent_rows[part.rows]
-            queue_offsets[rows] = one.first_queue_offset + np.arange(len(one))
-            log_offsets[rows] = one.log_offsets
+            rows = part.rows
+            if numbered is not None and numbered.rows is not None:
+                rows = numbered.rows[rows]
+            places.queue_offsets[rows] = one.first_queue_offset + np.arange(len(one))
+            places.log_offsets[rows] = one.log_offsets
             if part.due_ms is not None:
                 # A level counts from the time that the store gave, unless the clock was set back behind that.
                 stored_ms = min(one.store_timestamp_ms, now_ms)
                 later_ms = stored_ms - self._now_ms if part.by_level else 0
-                due_ms[rows] = part.due_ms + later_ms
+                places.due_ms[rows] = part.due_ms + later_ms
         reply = self.reply
-        reply.first_queue_offset = int(queue_offsets[0])
-        reply.first_log_offset = int(log_offsets[0])
-        reply.log_offsets.extend(log_offsets.tolist())
-        if (np.diff(queue_offsets) != 1).any():
-            reply.queue_offsets.extend(queue_offsets.tolist())
-        if due_ms.any():
-            reply.due_ms.extend(due_ms.tolist())
+        reply.store_timestamp_ms = max(
+            [places.store_ms, *(it.store_timestamp_ms for it in appended)]
+        )
+        reply.repeated_count = 0 if numbered is None else numbered.repeated_count
+        reply.first_queue_offset = int(places.queue_offsets[0])
+        reply.first_log_offset = int(places.log_offsets[0])
+        reply.log_offsets.extend(places.log_offsets.tolist())
+        if (np.diff(places.queue_offsets) != 1).any():
+            reply.queue_offsets.extend(places.queue_offsets.tolist())
+        if places.due_ms.any():
+            reply.due_ms.extend(places.due_ms.tolist())
+        self.end_offset = max([places.end_offset, *(it.end_offset for it in appended)])
+
+    def answer(self, error: PocketMQError | None, replicas: int) -> None:
+        """Tell who sent it, once: it is stored as safely as was asked for, or ERROR; so many REPLICAS have it."""
+        done, self.done = self.done, None
+        assert done is not None, "it was not answered before"
+        reply = self.reply
+        reply.replicas = replicas
+        if error is None:
+            reply.durability = self.durability
+        tell(done, reply, error)
+
+
+def _nowhere(count: int) -> Places:
+    """Return the places of COUNT records before any of them is stored."""
+    zeros: Longs = np.zeros(count, np.int64)
+    return Places(zeros, zeros.copy(), zeros.copy(), 0, 0)
 
 
 class Sends:
@@ -521,7 +523,7 @@ class Sends:
             return None
         try:
             places = self._producers.places(send.numbered)
-            send.note_repeated(stored, places, self._waits.now_ms())
+            send.note(stored, self._waits.now_ms(), places)
         except PocketMQError as error:
             return error
         except Exception as bug:  # The edge: it is answered.
@@ -612,8 +614,7 @@ class Sends:
         def acknowledged(replicas: int, error: PocketMQError | None) -> None:
             self._timers.cancel(timer)
             for send in sends:
-                send.reply.replicas = replicas
-                self._answer(send, error or self._too_few(send))
+                self._answer(send, error or self._too_few(send, replicas), replicas)
 
         def topics_safe(error: PocketMQError | None) -> None:
             if error is None:
@@ -624,9 +625,9 @@ class Sends:
         timer = self._timer(sends, "stored here, but not on all replicas that are in sync")
         self._topics.kept.when_safe(topics_safe)
 
-    def _too_few(self, send: Sending) -> PocketMQError | None:
-        """Return why SEND is in doubt though all in sync have it: its topic needs more."""
-        needed, there = self._topics.min_in_sync(send.topic), send.reply.replicas
+    def _too_few(self, send: Sending, there: int) -> PocketMQError | None:
+        """Return why SEND is in doubt though all in sync, so many as are THERE, have it: its topic needs more."""
+        needed = self._topics.min_in_sync(send.topic)
         if there >= needed:
             return None
         return NotEnoughReplicasAfterAppend(
@@ -659,21 +660,18 @@ class Sends:
         for send in sends:
             self._answer(send, error)
 
-    def _answer(self, send: Sending, error: PocketMQError | None) -> None:
-        """Answer SEND, unless it was answered before."""
+    def _answer(self, send: Sending, error: PocketMQError | None, replicas: int = 0) -> None:
+        """Answer SEND, which REPLICAS have, unless it was answered before."""
         if send.done is None:
             return
-        done, send.done = send.done, None
         self._waiting -= send.waits
         if self._mastership is not None:
             self._unanswered.pop(send, None)
             error = error or _fenced(self._mastership)
-        if error is None:
-            send.reply.durability = send.durability
-            if send.parts:
-                self._appends.traffic.stored(send.admitted)
+        if error is None and send.parts:
+            self._appends.traffic.stored(send.admitted)
         self.counts.answered(send, stored=error is None)
-        tell(done, send.reply, error)
+        send.answer(error, replicas)
 
 
 def _default_of(store: MessageStore, mastership: Mastership | None) -> pb.Durability:
