@@ -38,8 +38,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Final, TypeAlias
@@ -597,42 +597,45 @@ class Listing:
         return [*self.snapshots.values(), *self.journals.values(), *self.drafts]
 
 
-@dataclass(slots=True)
-class Kept:
-    """What was read. ENDED: the broker stopped cleanly. MARK: where the log stood last, as far as it reaches now."""
-
-    found: FoundDeliveries = field(default_factory=FoundDeliveries)
-    ended: bool = False
-    mark: LogMark | None = None
-    damages: list[tuple[str, JournalDamage]] = field(default_factory=list)
-
-
 class Replay:
-    """What frames, in their order, come to. LOG_END: how far the log reaches; HAS: does it have that dead letter?"""
+    """What frames, in their order, come to. LOG_END: how far the log reaches; HAS: does it have that dead letter?
+
+    ended: the broker stopped cleanly;  mark: where the log stood last, as far as it reaches now.
+    """
 
     def __init__(self, log_end: int, has: HasLetter) -> None:
         self._has = has
-        self.kept = Kept()
+        self.found = FoundDeliveries()
+        self.ended = False
+        self.mark: LogMark | None = None
+        self.damages: list[tuple[str, JournalDamage]] = []
         self._log_end = log_end
         self._looked: dict[PopKey, int] = {}
         #: Of which a look was lost: what is said to have been looked at later is not believed.
         self._stuck: set[PopKey] = set()
 
+    def take_snapshot(self, content: Iterable[Said]) -> bool:
+        """Take in the CONTENT of a snapshot; return whether it is whole. Where it ends the broker did not stop."""
+        for said in content:
+            self.take(said)
+        is_whole, self.ended = self.ended and not self.damages, False
+        return is_whole
+
     def take(self, said: Said) -> None:
         """Take in SAID, which is later than all before it."""
-        self.kept.ended = False
+        self.ended = False
         if isinstance(said, LogMark):
             if said.end <= self._log_end:
-                self.kept.mark = said
+                self.mark = said
         elif isinstance(said, ClockMark):
-            self.kept.found.mark = said
+            self.found.apply(said)
         elif isinstance(said, JournalEnd):
-            self.kept.ended = True
+            self.ended = True
         elif isinstance(said, LookedSpan):
             self._look(said)
         elif not isinstance(said, Finished) or not said.copy_at or self._has(said.copy_at):
             self._begin_anew(said)
-            self.kept.found.apply(said)
+            self.found.apply(said)
 
     def _look(self, span: LookedSpan) -> None:
         key, start, offset = span
@@ -641,7 +644,7 @@ class Replay:
             return
         self._stuck.discard(key)
         self._looked[key] = offset
-        self.kept.found.apply(Looked(key, offset))
+        self.found.apply(Looked(key, offset))
 
     def _begin_anew(self, change: Change) -> None:
         if isinstance(change, Moved):
@@ -653,7 +656,7 @@ class Replay:
             self._stuck -= {key for key in self._stuck if is_meant(change, key)}
 
 
-def read(disk: Disk, folder: str, log_end: int, has: HasLetter = lambda log_offset: True) -> Kept:
+def read(disk: Disk, folder: str, log_end: int, has: HasLetter = lambda log_offset: True) -> Replay:
     """Return what the files in FOLDER say, of a log that reaches to LOG_END; HAS: is a dead letter there in it?
 
     Says in the log what it cannot read.
@@ -663,9 +666,9 @@ def read(disk: Disk, folder: str, log_end: int, has: HasLetter = lambda log_offs
     number, replay = _newest_snapshot(disk, listing, decoder, partial(Replay, log_end, has))
     for at in sorted(listing.journals):
         if at >= number:
-            for said in _said(disk, listing.journals[at], decoder, replay.kept.damages):
+            for said in _said(disk, listing.journals[at], decoder, replay.damages):
                 replay.take(said)
-    return replay.kept
+    return replay
 
 
 def changes_in(disk: Disk, folder: str) -> bytes:
@@ -693,10 +696,7 @@ def _newest_snapshot(
     for number in sorted(listing.snapshots, reverse=True):
         replay = begin()
         path = listing.snapshots[number]
-        for said in _said(disk, path, decoder, replay.kept.damages):
-            replay.take(said)
-        if replay.kept.ended and not replay.kept.damages:
-            replay.kept.ended = False
+        if replay.take_snapshot(_said(disk, path, decoder, replay.damages)):
             return number, replay
         logger.warning("snapshot of deliveries is damaged: more comes again path=%s", path)
     return 0, begin()
@@ -724,7 +724,7 @@ def _said(
     damages += ((path, one) for one in found)
 
 
-def believed(kept: Kept, *, clean: bool, knows_log: KnowsLog) -> FoundDeliveries:
+def believed(kept: Replay, *, clean: bool, knows_log: KnowsLog) -> FoundDeliveries:
     """Return what of KEPT counts for a store whose last stop was CLEAN or not; nothing where it cannot."""
     reason = None
     if clean and not kept.ended and kept.found.queues:

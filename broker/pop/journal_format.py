@@ -164,8 +164,11 @@ class FoundDeliveries:
         for change in changes:
             self.apply(change)
 
-    def apply(self, change: Change) -> None:
+    def apply(self, change: Change | ClockMark) -> None:
         """Take in CHANGE, which is later than all before it."""
+        if isinstance(change, ClockMark):
+            self.mark = change
+            return
         if isinstance(change, Forgotten):
             self._forget(change)
             return
