@@ -258,6 +258,10 @@ class Sequence:
         self.pending = True
         self.reserved_epoch, self.reserved = numbers.epoch, numbers.end
 
+    def fail(self, error: PocketMQError) -> None:
+        """What follows in this turn is refused: a run was not appended, or not all of it, because of ERROR."""
+        self.error = error
+
     def end_turn(self) -> None:
         """Nothing is reserved any more."""
         self.pending, self.error = False, None
@@ -418,7 +422,7 @@ class ProducerSequences:
     def failed(self, run: Numbered, error: PocketMQError) -> None:
         """RUN was not appended, or not all of it, because of ERROR."""
         assert run.sequence is not None, "it was reserved"
-        run.sequence.error = error
+        run.sequence.fail(error)
 
     def end_turn(self) -> None:
         """What was reserved is stored or has failed by now."""

@@ -151,6 +151,10 @@ class InSync:
             self._runs.pop()
         self._runs.append(end)
 
+    def log_synced(self, synced: int) -> None:
+        """Take note that the master's own log is on its device up to SYNCED."""
+        self.synced = synced
+
     def attach(self, follower: int, link: int, written: int, synced: int, now_ms: int) -> None:
         """FOLLOWER follows over LINK from WRITTEN on. What it said over other connections counts no more."""
         known = self._followers.get(follower)

@@ -94,6 +94,10 @@ class _Set:
     doubtful: bool = False
     asked_ms: int = 0
 
+    def lose_answer(self) -> None:
+        """No answer comes: it may have been applied, or may yet be."""
+        self.in_flight, self.doubtful = False, True
+
 
 class ReplicaCore:
     """The replica SETTINGS.replica_id, which begins with STATE. HAS_STATE: does a follower have what lies beside the
@@ -288,8 +292,7 @@ class ReplicaCore:
     def set_unknown(self, now_ms: int) -> list[effects.Effect]:
         """No answer came: it may have been applied, or may yet be."""
         assert self._set is not None, "nothing was asked for"
-        self._set.in_flight = False
-        self._set.doubtful = True
+        self._set.lose_answer()
         self._read(now_ms)
         return self._take()
 
@@ -517,7 +520,7 @@ class ReplicaCore:
         """The log is on the device up to SYNCED."""
         self.synced = max(self.synced, min(synced, self.end))
         if self.in_sync:
-            self.in_sync.synced = self.synced
+            self.in_sync.log_synced(self.synced)
             self._advance(now_ms)
         elif self._upstream and self._upstream.cut:
             self._acknowledge(self._upstream)

@@ -72,13 +72,14 @@ class Measurements:
         points = _points(request)
         kept = [self._keep(metric, point, caller) for metric, point in islice(points, _POINTS_MAX)]
         rejected = kept.count(False) + sum(1 for _ in points)
-        reply = otlp.ExportMetricsServiceResponse()
-        if rejected:
-            reply.partial_success.rejected_data_points = rejected
-            reply.partial_success.error_message = (
-                f"{rejected} points are not what clients measure, or are beyond {_POINTS_MAX}"
+        if not rejected:
+            return otlp.ExportMetricsServiceResponse()
+        reason = f"{rejected} points are not what clients measure, or are beyond {_POINTS_MAX}"
+        return otlp.ExportMetricsServiceResponse(
+            partial_success=otlp.ExportMetricsPartialSuccess(
+                rejected_data_points=rejected, error_message=reason
             )
-        return reply
+        )
 
     def _keep(self, metric: otlp.Metric, point: _Point, caller: dict[str, str]) -> bool:
         labels = caller | _labels(point.attributes)

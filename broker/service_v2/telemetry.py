@@ -391,13 +391,7 @@ class SettingsRules:
         answer = v2.Settings()
         answer.CopyFrom(settings)
         if settings.HasField("publishing"):
-            answer.publishing.max_body_size = MESSAGE_SIZE_MAX
-            answer.publishing.validate_message_type = self._checks_types
-            answer.backoff_policy.CopyFrom(
-                v2.RetryPolicy(
-                    max_attempts=_SEND_ATTEMPTS, exponential_backoff=_backoff(*_SEND_BACKOFF_MS)
-                )
-            )
+            self._answer_producer(answer)
         else:
             self._answer_consumer(answer)
         answer.metric.CopyFrom(
@@ -406,6 +400,16 @@ class SettingsRules:
             else v2.Metric(on=True, endpoints=measurements)
         )
         return answer
+
+    def _answer_producer(self, answer: v2.Settings) -> None:
+        publishing = answer.publishing
+        publishing.max_body_size = MESSAGE_SIZE_MAX
+        publishing.validate_message_type = self._checks_types
+        answer.backoff_policy.CopyFrom(
+            v2.RetryPolicy(
+                max_attempts=_SEND_ATTEMPTS, exponential_backoff=_backoff(*_SEND_BACKOFF_MS)
+            )
+        )
 
     def _answer_consumer(self, answer: v2.Settings) -> None:
         group = self._group(answer.subscription.group.name)
