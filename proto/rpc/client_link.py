@@ -143,10 +143,10 @@ class ClientLink(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def pause_writing(self) -> None:
-        self._http2.pause(True)
+        self._http2.pause()
 
     def resume_writing(self) -> None:
-        self._http2.pause(False)
+        self._http2.resume()
         self.flush()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -130,9 +130,13 @@ class Http2Connection(ABC, Generic[EventT, IncomingT]):
         """May more be taken, without news from the peer?"""
         return self._outgoing.has_more
 
-    def pause(self, paused: bool) -> None:
-        """Hold bodies back while PAUSED: what was taken has not left yet."""
-        self._outgoing.paused = paused
+    def pause(self) -> None:
+        """Hold bodies back: what was taken has not left yet."""
+        self._outgoing.pause()
+
+    def resume(self) -> None:
+        """Undo `pause`."""
+        self._outgoing.resume()
 
     @property
     def is_paused(self) -> bool:
@@ -331,8 +335,8 @@ class ServerConnection(Http2Connection[Event, Incoming]):
     def goaway(self) -> None:
         """Serve no further streams: a second or so after `announce_goaway`, so that none is lost."""
         if self._incoming.last_served is None:
-            self._incoming.last_served = self._table.last_id
-            self._outgoing.write(goaway(self._table.last_id, ErrorCode.NO_ERROR))
+            last = self._incoming.refuse_more()
+            self._outgoing.write(goaway(last, ErrorCode.NO_ERROR))
 
     @property
     def is_done(self) -> bool:
@@ -364,7 +368,6 @@ class ClientConnection(Http2Connection[ClientEvent, ClientIncoming]):
 
     def __init__(self, limits: ConnectionLimits, now_ms: int) -> None:
         super().__init__(limits, now_ms)
-        self._next_id = 1
         self._encoder = FieldEncoder(unindexed=_UNINDEXED)
         self._incoming = ClientIncoming(
             limits, self._table, self._outgoing, self._budget, self._tell, self._encoder
@@ -383,7 +386,9 @@ class ClientConnection(Http2Connection[ClientEvent, ClientIncoming]):
     def is_going_away(self) -> bool:
         """Are there to be no new streams: the server said so, it is over, or all numbers are used?"""
         return (
-            self.ended or self._incoming.answered_up_to is not None or self._next_id > STREAM_MASK
+            self.ended
+            or self._incoming.answered_up_to is not None
+            or self._table.last_id >= STREAM_MASK
         )
 
     @property
@@ -397,10 +402,8 @@ class ClientConnection(Http2Connection[ClientEvent, ClientIncoming]):
 
     def open(self, fields: Sequence[Field], body: bytes | None = None) -> int:
         """Begin a request with FIELDS, and BODY if that is all of it; return its stream. Only where it `can_open`."""
-        stream_id = self._next_id
-        self._next_id += 2
         block = self._encoder.encode(fields)
-        self._table.last_id = stream_id
+        stream_id = self._table.begin_next()
         stream = ClientStream(stream_id, self._outgoing.initial_window, self._limits.stream_window)
         self._streams[stream_id] = stream
         self._outgoing.headers(stream, block, ends=False)

@@ -77,6 +77,10 @@ class FloodBudget:
         #: The time of what is charged now.
         self.now_ms = now_ms
 
+    def advance_to(self, now_ms: int) -> None:
+        """Charge by NOW_MS from now on."""
+        self.now_ms = now_ms
+
     def earn(self, amount: int) -> None:
         """Give AMOUNT back."""
         left = self._left + amount

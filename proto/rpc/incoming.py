@@ -311,7 +311,7 @@ class Incoming:
 
     def read(self, data: bytes, now_ms: int) -> None:
         """Take DATA, which came at NOW_MS; raise ConnectionFault, or Exhausted."""
-        self._budget.now_ms = now_ms
+        self._budget.advance_to(now_ms)
         self._read_from = self._table.last_id
         if self.stale or self.reset_by_peer:
             self.stale, self.reset_by_peer = set(), []
@@ -326,6 +326,11 @@ class Incoming:
             except StreamFault as mistake:
                 self._end_stream(mistake)
         self._note_half(now_ms)
+
+    def refuse_more(self) -> int:
+        """Serve no stream that is not open yet; return the last one that was."""
+        self.last_served = self._table.last_id
+        return self.last_served
 
     # --- what is half there
 
@@ -504,7 +509,7 @@ class Incoming:
         self._outgoing.forget(stream)
         self._table.add_reset_by_peer(stream_id)
         if stream_id > self._read_from:
-            self._stale_calls.now_ms = self._budget.now_ms
+            self._stale_calls.advance_to(self._budget.now_ms)
             self.stale.add(stream_id)
             self._stale_calls.charge(1)
         else:
@@ -537,26 +542,16 @@ class Incoming:
         self._has_settings = True
         for identifier, value in read_settings(payload):
             if identifier == INITIAL_WINDOW_SIZE:
-                self._resize_windows(value)
+                self._budget.charge(len(self._streams) // _STREAMS_A_CHARGE)
+                self._outgoing.resize_windows(value, self._streams.values())
             elif identifier == MAX_FRAME_SIZE:
-                self._outgoing.frame_size = value
+                self._outgoing.resize_frames(value)
             else:
                 self._on_setting(identifier, value)
         self._outgoing.write(_SETTINGS_ACK)
 
     def _on_setting(self, identifier: int, value: int) -> None:
         """Take a setting that does not matter to whoever answers with blocks that need no table, and opens nothing."""
-
-    def _resize_windows(self, size: int) -> None:
-        """Have each stream, those that are open as well, begin with a window of SIZE."""
-        change = size - self._outgoing.initial_window
-        self._outgoing.initial_window = size
-        self._budget.charge(len(self._streams) // _STREAMS_A_CHARGE)
-        for stream in self._streams.values():
-            stream.window += change
-            if stream.window > WINDOW_MAX:
-                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "a window of more than 2³¹−1")
-            self._outgoing.wake(stream)
 
     def _on_window_update(self, _flags: int, stream_id: int, payload: bytes) -> None:
         if len(payload) != WORD.size:

@@ -186,6 +186,14 @@ class Served:
                 self.methods[method.path] = ServedMethod(method)
         self.pages = None if page is None else PageCalls(page)
 
+    def begin(self) -> None:
+        """Have streams go on until their callers or handlers end them."""
+        self.stopping = False
+
+    def begin_to_stop(self) -> None:
+        """Have streams end."""
+        self.stopping = True
+
     def failed(self, error: RpcError) -> bytes:
         """Return the trailers of an answer that is ERROR."""
         return failed(error, self._describe)

@@ -102,7 +102,6 @@ class Server:
         self.large_view = memoryview(bytearray(LARGE_READ_BYTES))
         self.view = self.large_view[:READ_BYTES]
         self._servers: list[asyncio.Server] = []
-        self._is_stopping = False
         self._open: dict[int, ServerLink] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -125,7 +124,7 @@ class Server:
         """Listen on HOST and PORT (0: any free one), serve, and return the port; raise CannotListen if that fails."""
         assert not self._servers, "a carrier starts once"
         self.loop = asyncio.get_running_loop()
-        self._is_stopping = False
+        self.served.begin()
         sockets = listen(host, port)
         bound: int = sockets[0].getsockname()[1]
         for socket in sockets:
@@ -192,7 +191,7 @@ class Server:
     async def _stop_listening(self) -> None:
         """Take no more connections. What was accepted is made first: asyncio's server forgets it without closing it."""
         servers, self._servers = self._servers, []
-        self._is_stopping = self.served.stopping = True
+        self.served.begin_to_stop()
         for server in servers:
             for listening in server.sockets:
                 self.loop.remove_reader(listening.fileno())
@@ -203,7 +202,7 @@ class Server:
 
     def _accept(self) -> ServerLink:
         """Return what takes a new connection; without a number where there is no room, or this is stopping."""
-        if self._is_stopping:
+        if self.served.stopping:
             return ServerLink(self, 0)
         if len(self._open) >= self.limits.connections_max:
             if not self._was_full:

@@ -223,13 +223,13 @@ class ServerLink(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         self._is_full = True
         if self._http2 is not None:
-            self._http2.pause(True)
+            self._http2.pause()
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         self._is_full = False
         if self._http2 is not None:
-            self._http2.pause(False)
+            self._http2.resume()
             self.flush()
         if self._transport.is_closing():
             return

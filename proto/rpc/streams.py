@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from . import floods
@@ -23,6 +23,7 @@ from .frames import (
     END_STREAM,
     HEAD,
     HEADERS,
+    WINDOW_MAX,
     ConnectionFault,
     ErrorCode,
     StreamFault,
@@ -121,6 +122,11 @@ class StreamTable:
             self._gaps.append((self.last_id, stream_id))
         self.last_id = stream_id
 
+    def begin_next(self) -> int:
+        """Return the number of the next stream of this side, a client's, which is used from now on."""
+        self.last_id = stream_id = (self.last_id + 1) | 1
+        return stream_id
+
     def add_reset(self, stream_id: int) -> None:
         """Note that this side has reset STREAM_ID, or what the peer sends behind its own reset has been answered."""
         self._note(stream_id, stream_id)
@@ -194,6 +200,30 @@ class Outgoing:
         self._data_stream = self._data_head = self._data_size = 0
         self._data_end = -1
         self._waiting: deque[Http2Stream] = deque()
+
+    # --- what the peer takes
+
+    def resize_frames(self, size: int) -> None:
+        """Write frames of SIZE bytes at most."""
+        self.frame_size = size
+
+    def resize_windows(self, size: int, streams: Iterable[Http2Stream]) -> None:
+        """Have streams begin with a window of SIZE; those of STREAMS, which are open, as if they had."""
+        change = size - self.initial_window
+        self.initial_window = size
+        for stream in streams:
+            stream.window += change
+            if stream.window > WINDOW_MAX:
+                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "a window of more than 2³¹−1")
+            self.wake(stream)
+
+    def pause(self) -> None:
+        """Write no bodies: what was taken has not left yet."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Undo `pause`."""
+        self.paused = False
 
     # --- frames
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property, reduce
 from operator import or_
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor, FileDescriptor
 
@@ -34,6 +34,9 @@ NOT_FOUND: Final = 5
 INVALID_ARGUMENT: Final = 3
 #: Characters of a question that an error repeats.
 _QUOTED_MAX: Final = 200
+
+#: Fields of a message, by name.
+_Fields: TypeAlias = dict[str, Any]
 
 
 class Reflection:
@@ -58,39 +61,41 @@ class Reflection:
 
     def answer(self, request: Any, pb: Any) -> Any:
         """Return the response to REQUEST in the version of PB."""
-        reply = pb.ServerReflectionResponse(valid_host=request.host, original_request=request)
+        return pb.ServerReflectionResponse(
+            valid_host=request.host, original_request=request, **self._found(request)
+        )
+
+    def _found(self, request: Any) -> _Fields:
+        """Return what REQUEST asks for."""
         match request.WhichOneof("message_request"):
             case "list_services":
-                services = [pb.ServiceResponse(name=name) for name in self._files.services]
-                reply.list_services_response.service.extend(services)
+                services = [{"name": name} for name in self._files.services]
+                return {"list_services_response": {"service": services}}
             case "file_by_filename":
                 name = request.file_by_filename
-                _put(reply, self._files.named(name), f"file {_quoted(name)}")
+                return _described(self._files.named(name), f"file {_quoted(name)}")
             case "file_containing_symbol":
                 symbol = request.file_containing_symbol
-                _put(reply, self._files.declaring(symbol), f"symbol {_quoted(symbol)}")
+                return _described(self._files.declaring(symbol), f"symbol {_quoted(symbol)}")
             case "file_containing_extension":
                 asked = request.file_containing_extension
                 what = f"extension {asked.extension_number} of {_quoted(asked.containing_type)}"
                 found = self._files.extending(asked.containing_type, asked.extension_number)
-                _put(reply, found, what)
+                return _described(found, what)
             case "all_extension_numbers_of_type":
-                self._put_numbers(reply, request.all_extension_numbers_of_type)
+                return self._numbers(request.all_extension_numbers_of_type)
             case _:
-                _refuse(
-                    reply,
+                return _refusal(
                     INVALID_ARGUMENT,
                     "message_request: the request asks for nothing that this server knows",
                 )
-        return reply
 
-    def _put_numbers(self, reply: Any, message: str) -> None:
+    def _numbers(self, message: str) -> _Fields:
         numbers = self._files.extensions(message)
         if numbers is None:
-            _refuse(reply, NOT_FOUND, f"no message {_quoted(message)} here")
-        else:
-            reply.all_extension_numbers_response.base_type_name = message
-            reply.all_extension_numbers_response.extension_number.extend(numbers)
+            return _refusal(NOT_FOUND, f"no message {_quoted(message)} here")
+        found = {"base_type_name": message, "extension_number": numbers}
+        return {"all_extension_numbers_response": found}
 
 
 class _Questions:
@@ -111,18 +116,16 @@ class _Questions:
         """Nothing is held."""
 
 
-def _put(reply: Any, file: FileDescriptor | None, what: str) -> None:
-    """Have REPLY hold FILE with all that it imports, or say that WHAT was asked for is not here."""
+def _described(file: FileDescriptor | None, what: str) -> _Fields:
+    """Return FILE with all that it imports, or that WHAT was asked for is not here."""
     if file is None:
-        _refuse(reply, NOT_FOUND, f"no {what} here")
-    else:
-        files = [one.serialized_pb for one in with_imports(file)]
-        reply.file_descriptor_response.file_descriptor_proto.extend(files)
+        return _refusal(NOT_FOUND, f"no {what} here")
+    files = [one.serialized_pb for one in with_imports(file)]
+    return {"file_descriptor_response": {"file_descriptor_proto": files}}
 
 
-def _refuse(reply: Any, code: int, sentence: str) -> None:
-    reply.error_response.error_code = code
-    reply.error_response.error_message = sentence
+def _refusal(code: int, sentence: str) -> _Fields:
+    return {"error_response": {"error_code": code, "error_message": sentence}}
 
 
 def _quoted(text: str) -> str:
