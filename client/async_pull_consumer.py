@@ -94,7 +94,13 @@ class AsyncPullConsumer(AsyncSignalledFace):
         self._subscriptions = subscriptions_of(topics)
         self._listener = listener
         self._cursor = Cursor()
-        self._reading = PullReading(check_group(group), self.config, self._session, self._cursor)
+        self._reading = PullReading(
+            check_group(group),
+            self.config,
+            self._session,
+            self._cursor,
+            has_listener=listener is not None,
+        )
         self._steering = Steering(self._reading)
         self._retrying = Retrying(self._reading)
         self._signals = Signals(self._finish)
@@ -103,7 +109,6 @@ class AsyncPullConsumer(AsyncSignalledFace):
     async def start(self) -> None:
         """Begin to read ahead; `async with` does so."""
         self._reading.start()
-        self._reading.has_listener = self._listener is not None
         if self._subscriptions:
             self._steering.subscribe(self._subscriptions, None)
 

@@ -203,7 +203,7 @@ def _rows(data: NDArray[np.uint8], starts: NDArray[np.int64], size: int) -> NDAr
     strides = np.diff(starts)
     if len(strides) and (strides != strides[0]).any():
         copied = windows(data, starts, size)
-        copied.flags.writeable = False
+        copied.setflags(write=False)
         return copied
     stride = int(strides[0]) if len(strides) else size
     return np.ndarray((len(starts), size), np.uint8, data, int(starts[0]), (stride, 1))

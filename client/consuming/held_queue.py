@@ -118,6 +118,10 @@ class ReadStretch:
     def queue(self) -> Queue:
         return self.held.queue
 
+    def end(self) -> None:
+        """Hand nothing more of it out."""
+        self.ended = True
+
     def annul(self) -> None:
         """End it, and have what is handed out of it not count."""
         self.ended = self.void = True

@@ -109,6 +109,10 @@ class Leases:
         """What is asked for and not held."""
         return self._wanted.keys()
 
+    def heard_of(self, generation: int) -> None:
+        """Ask for queues by GENERATION of the group, unless a later one is known."""
+        self.generation = max(self.generation, generation)
+
     # ------------------------------------------------------------ wanting
 
     def want(self, queues: Iterable[Queue]) -> None:

@@ -74,7 +74,13 @@ class PullReading:
     """Reads for the group what its supply gives it."""
 
     def __init__(
-        self, group: str, config: ConsumerConfig, session: Session, cursor: Cursor
+        self,
+        group: str,
+        config: ConsumerConfig,
+        session: Session,
+        cursor: Cursor,
+        *,
+        has_listener: bool,
     ) -> None:
         self.config = config
         self.parts = ConsumerParts(group, config, session)
@@ -98,7 +104,7 @@ class PullReading:
         #: Hears of each batch that the face gets.
         self._witness: Callable[[Batch], None] | None = None
         #: Somebody wants to hear of queues that come and go.
-        self.has_listener = False
+        self.has_listener = has_listener
         #: The face's: where the application stands. Another thread may write it.
         self._cursor = cursor
         self.calls = 0
@@ -210,7 +216,7 @@ class PullReading:
 
     def halt(self, active: Active) -> None:
         """End the stretch that is read: nothing more of it is handed out."""
-        active.stretch.ended = True
+        active.stretch.end()
         active.reader.stop()
         self._prefetch.drop(active.stretch)
 

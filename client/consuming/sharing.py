@@ -175,7 +175,7 @@ class Sharing:
         if not self._is_running:
             return
         self._members = members
-        self._leases.generation = max(self._leases.generation, members.generation)
+        self._leases.heard_of(members.generation)
         is_alone = [one.member_id for one in members.members] == [self.member_id]
         self._is_first = is_alone and self._is_first is not False
         plans = members.each_for_itself or members.leader == self.member_id
@@ -220,7 +220,7 @@ class Sharing:
     def on_assigned(self, assigned: pb.Assigned) -> None:
         """This member's share is there."""
         if self._is_running:
-            self._leases.generation = max(self._leases.generation, assigned.generation)
+            self._leases.heard_of(assigned.generation)
             if self._is_first is None:
                 self._is_first = False
             self._follow([from_wire(queue) for queue in assigned.queues])

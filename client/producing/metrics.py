@@ -13,6 +13,7 @@ from itertools import accumulate
 from typing import Any, Final
 
 from ..exposition import Exposition
+from .accumulator import Budget
 
 _MESSAGES: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 4_000)
 _BYTES: Final = tuple(256 << power for power in range(0, 16))
@@ -41,7 +42,7 @@ class _Histogram:
 
 @dataclass(slots=True)
 class ProducerCounters:
-    """The numbers of ProducerMetrics, while they are counted."""
+    """The numbers of ProducerMetrics, while they are counted, but for the buffer's."""
 
     messages_sent: int = 0
     messages_failed: int = 0
@@ -55,8 +56,6 @@ class ProducerCounters:
     possible_repeats: int = 0
     epochs: int = 0
     refused_unheard: int = 0
-    buffer_waits: int = 0
-    buffer_bytes: int = 0
     batch_messages: _Histogram = field(default_factory=lambda: _Histogram(_MESSAGES))
     batch_bytes: _Histogram = field(default_factory=lambda: _Histogram(_BYTES))
     queue_time_ms: _Histogram = field(default_factory=lambda: _Histogram(_MS))
@@ -130,14 +129,19 @@ class ProducerMetrics:
     request_latency_ms: HistogramSnapshot
 
     @classmethod
-    def of(cls, counters: ProducerCounters, buffer_limit_bytes: int) -> ProducerMetrics:
-        """Return what COUNTERS say now."""
+    def of(cls, counters: ProducerCounters, buffer: Budget) -> ProducerMetrics:
+        """Return what COUNTERS and the BUFFER say now."""
         values = {name: getattr(counters, name) for name in ProducerCounters.__slots__}
         frozen: dict[str, Any] = {
             name: value.frozen() if isinstance(value, _Histogram) else value
             for name, value in values.items()
         }
-        return cls(buffer_limit_bytes=buffer_limit_bytes, **frozen)
+        return cls(
+            buffer_waits=buffer.wait_count,
+            buffer_bytes=buffer.taken_bytes,
+            buffer_limit_bytes=buffer.limit_bytes,
+            **frozen,
+        )
 
     def text(self, labels: Mapping[str, str] | None = None) -> str:
         """Return the metrics for Prometheus, each with LABELS, for example {"client": "billing-1"}."""

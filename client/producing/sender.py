@@ -120,9 +120,7 @@ class Sender:
 
     def metrics(self) -> ProducerMetrics:
         """Return what was done so far."""
-        self._counters.buffer_bytes = self.budget.taken_bytes
-        self._counters.buffer_waits = self.budget.wait_count
-        return ProducerMetrics.of(self._counters, self.config.buffer_memory)
+        return ProducerMetrics.of(self._counters, self.budget)
 
     def check_open(self) -> None:
         """Raise ClientClosed unless messages are taken, and ProducerFenced if another took this producer's place."""

@@ -11,6 +11,7 @@ import pytest
 
 from pocketmq.client import AsyncProducer, Counts, Message, PushMetrics
 from pocketmq.client.consuming import parts
+from pocketmq.client.producing.accumulator import Budget
 from pocketmq.client.producing.metrics import (
     HistogramSnapshot,
     ProducerCounters,
@@ -75,13 +76,17 @@ def test_every_counter_is_in_the_snapshot_and_in_the_text() -> None:
     numbers = [name for name in names if isinstance(getattr(counters, name), int)]
     for index, name in enumerate(numbers, 1):
         setattr(counters, name, index)
+    buffer = Budget(1_000, lambda: None)
+    buffer.take(800)
+    buffer.wait_count = 900
 
-    metrics = ProducerMetrics.of(counters, 1_000)
+    metrics = ProducerMetrics.of(counters, buffer)
 
     assert [getattr(metrics, name) for name in numbers] == list(range(1, len(numbers) + 1))
-    assert {field.name for field in dataclasses.fields(metrics)} == {*names, "buffer_limit_bytes"}
+    others = {field.name for field in dataclasses.fields(metrics)} - {*names}
+    assert others == {"buffer_waits", "buffer_bytes", "buffer_limit_bytes"}
     values = samples(metrics.text()).values()
-    assert set(range(1, len(numbers) + 1)) <= set(values)
+    assert {*range(1, len(numbers) + 1), 800, 900, 1_000} <= set(values)
 
 
 def test_the_text_is_what_prometheus_reads() -> None:
@@ -89,7 +94,7 @@ def test_the_text_is_what_prometheus_reads() -> None:
     for latency_ms in (0, 3, 3, 40, 99_999):
         counters.request_latency_ms.add(latency_ms)
 
-    text = ProducerMetrics.of(counters, 1_000).text({"client": 'a "b"\\'})
+    text = ProducerMetrics.of(counters, Budget(1_000, lambda: None)).text({"client": 'a "b"\\'})
 
     found = samples(text)
     label = 'client="a \\"b\\"\\\\"'
