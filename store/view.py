@@ -17,7 +17,7 @@ from __future__ import annotations
 import errno
 import posixpath
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -204,6 +204,7 @@ class OpenedStore:
         self.report = report
         self.clean = clean
         self.broker_name = ""
+        self._committed: Sequence[CommittedOffset] | None = None
 
     @classmethod
     def as_java(cls, disk: Disk, root: str, settings: ApacheSettings, now_ms: int) -> OpenedStore:
@@ -312,11 +313,18 @@ class OpenedStore:
         """Every group of the configuration, the built-in ones among them."""
         return self.config.groups
 
+    def replace_committed(self, offsets: Sequence[CommittedOffset]) -> None:
+        """Have OFFSETS be what is committed, as if consumerOffset.json said so."""
+        self._committed = offsets
+
     def committed_offsets(self) -> Iterator[CommittedOffset]:
         """Yield every committed offset of consumerOffset.json (of its `.bak` where that is cut short), in its order.
 
         The group of broadcast progress is "group@broadcast". Keys without "@" are nobody's and left out.
         """
+        if self._committed is not None:
+            yield from self._committed
+            return
         for key, queues in self.config.consumer_offsets.items():
             topic, at, group = key.partition("@")
             if not at:

@@ -148,7 +148,7 @@ class _Gathering:
     def run(self) -> StoreEvidence:
         found = self._found
         found.log_files = list(self._open_log())
-        self._scan()
+        found.used_end = self._scan()
         in_log = Messages.joined(self._parts)
         for name, row in self._rows():
             self._compare(name, row, in_log.log_offset)
@@ -177,16 +177,18 @@ class _Gathering:
                 )
             yield MappedFile(self._disk, path, int(entry.name), entry.size, create=False)
 
-    def _scan(self) -> None:
-        newest_ms = 0
+    def _scan(self) -> int:
+        """Take in what the log holds; return where its last byte ends that is not zero."""
+        newest_ms = used_end = 0
         for file in self._found.log_files:
             scanned = FileScan(file, check_crc=self._settings.check_crc, oldest_ms=newest_ms).scan()
             newest_ms = max(newest_ms, scanned.newest_ms)
             self._add_file(scanned)
             used = _used_end(file)
             if used:
-                self._found.used_end = file.start + used
+                used_end = file.start + used
         self._in_log = len(self._parts)
+        return used_end
 
     def _add_file(self, scanned: ScannedFile) -> None:
         file, columns = scanned.file, scanned.columns

@@ -71,8 +71,11 @@ class LogFiles(PagedRow):
 
     def __init__(self, disk: Disk, folder: str, *, mapped: bool = True) -> None:
         super().__init__(disk, folder, mapped=mapped)
-        #: Log offset of a record that is known to be there, the later the better: the search for the end begins there.
-        self.known = 0
+        self._known = 0
+
+    def know_of(self, log_offset: int) -> None:
+        """Begin the search for the end at the record at LOG_OFFSET, if one is there: the later, the better."""
+        self._known = log_offset
 
     # --- records -------------------------------------------------------------------------------------------------
 
@@ -136,8 +139,8 @@ class LogFiles(PagedRow):
     def end(self) -> int:
         """Log offset behind the last record of the newest file in use.
 
-        Walks through the headers of one file, or of what lies behind `known`: some 0.3 µs a record. Damage is passed
-        over to the next sound record; zeros end the log.
+        Walks through the headers of one file, or of what lies behind a record that is known: some 0.3 µs a record.
+        Damage is passed over to the next sound record; zeros end the log.
         """
         for file in reversed(self.files):
             at = self._written(file, self._first_head(file))
@@ -146,12 +149,12 @@ class LogFiles(PagedRow):
         return self.begin
 
     def _first_head(self, file: FilePages) -> int:
-        """Return the position in FILE of the record at `known`, if one begins there."""
-        if not file.start <= self.known < file.end:
+        """Return the position in FILE of the record that is known, if one begins there."""
+        if not file.start <= self._known < file.end:
             return 0
-        at = self.known - file.start
+        at = self._known - file.start
         size, magic = size_and_magic(file.read(at, BLANK_SIZE))
-        is_there = isinstance(self._record(file, self.known, size, magic), StoredRecord)
+        is_there = isinstance(self._record(file, self._known, size, magic), StoredRecord)
         return at if is_there else 0
 
     def _written(self, file: FilePages, at: int) -> int:

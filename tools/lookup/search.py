@@ -166,7 +166,7 @@ class StoreSearch:
             return key in _texts(record, kind) and topic in (None, record.topic)
 
         found = LookupAnswer()
-        self.log.known = self.index.end_log_offset
+        self.log.know_of(self.index.end_log_offset)
         hits: dict[int, StoredRecord] = {}
         if not scan:
             for name in self.queues.topics if topic is None else [topic]:

@@ -242,7 +242,7 @@ def test_places_say_why_nothing_is_there(tmp_path: Path) -> None:
 def test_the_end_of_the_log_is_found_without_recovery(name: str, tmp_path: Path) -> None:
     plain = open_search(recorded_store(name, tmp_path / "store"))
     hinted = open_search(recorded_store(name, tmp_path / "again"))
-    hinted.log.known = hinted.index.end_log_offset
+    hinted.log.know_of(hinted.index.end_log_offset)
 
     ends = {plain.log.end, hinted.log.end}
 

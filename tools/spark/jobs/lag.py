@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ....client import Admin
 from ....client.config import ReadFrom
 from ....proto.errors import ConfigError
+from ....store.view import CommittedOffset
 from ...lag.cold import store_rows
 from ...lag.live import cluster_rows
 from ...lag.rows import lag_batch
@@ -84,12 +85,12 @@ def _rows_with_offsets(
         )
     location = by_broker[broker.column("brokerName")[0].as_py()]
     store = opening.open(location)
-    table: dict[str, dict[int, int]] = {}
-    for row in offsets.to_pylist():
-        table.setdefault(f"{row['topic']}@{row['group']}", {})[row["queueId"]] = row[
-            "committedOffset"
+    store.replace_committed(
+        [
+            CommittedOffset(row["topic"], row["queueId"], row["group"], row["committedOffset"])
+            for row in offsets.to_pylist()
         ]
-    store.config.consumer_offsets = table
+    )
     rows = store_rows(store, opening.now_ms)
     return pyarrow.Table.from_batches([lag_batch(rows)])
 
