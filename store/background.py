@@ -196,13 +196,13 @@ class Background:
 
         def note() -> None:
             if offset is not None:
-                values.queues_log_offset, values.queues_time_ms = offset, time_ms
+                values.note_queues(offset, time_ms)
 
         return note
 
     def _note_index(self, file: IndexFile) -> Callable[[], None]:
         def note() -> None:
-            self._checkpoint.values.index_time_ms = file.header.end_ms
+            self._checkpoint.values.note_index(file.header.end_ms)
 
         return note
 
@@ -231,7 +231,7 @@ class Background:
 
     def _note_log(self, flushed_offset: int) -> None:
         """The log is on the device up to what was collected last: one sync is under way at a time."""
-        self._checkpoint.values.log_time_ms = self._collected_ms
+        self._checkpoint.values.note_log(self._collected_ms)
 
     def flush_everything(self) -> None:
         """Bring log, queues and index to the device now, in this thread; or raise what failed."""

@@ -70,6 +70,22 @@ class Checkpoint:
         """Return what DATA says; what is missing at its end is zeros."""
         return cls(*_STORE.read(data.ljust(_STORE.size, b"\0")))
 
+    def note_log(self, time_ms: int) -> None:
+        """The log is on the device up to a record that was stored at TIME_MS."""
+        self.log_time_ms = time_ms
+
+    def note_queues(self, log_offset: int, time_ms: int) -> None:
+        """The queues are on the device up to the record at LOG_OFFSET, which was stored at TIME_MS."""
+        self.queues_log_offset, self.queues_time_ms = log_offset, time_ms
+
+    def note_index(self, time_ms: int) -> None:
+        """A full index file is on the device that ends at TIME_MS."""
+        self.index_time_ms = time_ms
+
+    def confirm(self, log_offset: int) -> None:
+        """The last sound record begins at LOG_OFFSET."""
+        self.confirm_offset = log_offset
+
     def pack(self) -> bytes:
         """Return the first bytes of the file."""
         return _STORE.pack(

@@ -71,13 +71,13 @@ class Following:
     def start(self) -> None:
         """Take the bytes of a master from now on, and no other records."""
         self._health.check_changeable()
-        self._health.following = True
+        self._health.follow()
 
     def stop(self) -> None:
         """Let go of what waits; from now on the store takes records again."""
         self._waiting = b""
         self._behind_blank = 0
-        self._health.following = False
+        self._health.lead()
 
     def append(self, data: Buffer, offset: int, crc32: int | None) -> None:
         """Take DATA, which stands at OFFSET of the master's log and has CRC32; None: that was compared already."""
@@ -90,8 +90,7 @@ class Following:
         try:
             self._take_in()  # What a full disk kept from it.
             if offset != self.end:  # The first of an empty log.
-                self._log.files.start_at(offset)
-                self._writer.dispatched_offset = offset
+                self._writer.begin_at(offset)
             view = self._waiting + data
             records = None if self._behind_blank else self._checked(view)
             self._waiting = view

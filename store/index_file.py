@@ -47,9 +47,7 @@ class IndexFile:
         self._entries_at = self._shape.entries_at
         self._disk = disk
         self.mapping = disk.open_map(path, size=self._shape.file_size, create=create)
-        self.header = IndexHeader.parse(self.mapping.read(0, HEADER_SIZE))
-        if self.header.next_entry <= 0:
-            self.header.next_entry = 1
+        self.header = IndexHeader.to_fill(self.mapping.read(0, HEADER_SIZE))
         #: Was something put since the last `take_dirty`?
         self.dirty = create
         self._reserved = 0
@@ -64,10 +62,7 @@ class IndexFile:
     ) -> IndexFile:
         """Make the file; begin and end are those where the file before it ended (0 if there is none)."""
         file = cls(disk, path, slots, entries, create=True)
-        if end_log_offset > 0:
-            file.header.begin_log_offset = file.header.end_log_offset = end_log_offset
-        if end_ms > 0:
-            file.header.begin_ms = file.header.end_ms = end_ms
+        file.header.continue_from(end_log_offset, end_ms)
         file.mapping.write(0, file.header.pack())
         return file
 

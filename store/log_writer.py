@@ -19,7 +19,14 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from ..proto.errors import DiskFailure, InvalidArgument, InvalidRecord, PocketMQError, StoreFull
+from ..proto.errors import (
+    DiskFailure,
+    InvalidArgument,
+    InvalidRecord,
+    PocketMQError,
+    StoreFull,
+    StoreRefused,
+)
 from ..proto.record import SYS_PREPARED, SYS_STORE_V6, SYS_TRANSACTION, Host, head_store_time_ms
 from ..proto.record_run import LEAST_SIZE, Ints, Longs, parse_run, walk
 from ..proto.run import Run, patch_together, stamp
@@ -98,8 +105,9 @@ def _first_store_ms(log: CommitLog, file: MappedFile) -> int | None:
 
 
 class LogWriter:
-    """The writing half of a store. `host` stands in every record as its store host; set it once the port is known.
+    """The writing half of a store.
 
+    host: stands in every record as its store host, see `write_as`;
     dispatched_offset: everything before it is in the queues, and in the index but for keys that wait (dispatch.py);
     last_store_ms: store time of the newest record, below which none is ever stamped;
     last_log_offset: where that record begins (None in an empty log).
@@ -128,6 +136,20 @@ class LogWriter:
         newest_ms = store_time_ms(parts.log, values.confirm_offset)
         self.last_log_offset = None if newest_ms is None else values.confirm_offset
         self.last_store_ms = max(newest_ms or 0, values.log_time_ms)
+
+    def write_as(self, host: Host) -> None:
+        """Write records of HOST from now on; StoreRefused for one that has no room in them."""
+        if host.is_v6:
+            raise StoreRefused(
+                f"store host {host}: records reserve 4 bytes for it, use an IPv4 address",
+                field="host",
+            )
+        self.host = host
+
+    def begin_at(self, offset: int) -> None:
+        """Begin the log, which is empty, at OFFSET."""
+        self._log.files.start_at(offset)
+        self.dispatched_offset = offset
 
     def append(self, runs: Sequence[Run]) -> list[Appended]:
         """Append all of RUNS in their order, each at the end of its queue, or nothing of them.

@@ -212,7 +212,7 @@ class MessageStore(Reader):
             return
         self.scrubber.stop()
         self._background.stop()
-        self.health.closed = True
+        self.health.close()
         try:
             if self.health.failure is None:
                 self._settle()
@@ -242,12 +242,7 @@ class MessageStore(Reader):
 
     @host.setter
     def host(self, host: Host) -> None:
-        if host.is_v6:
-            raise StoreRefused(
-                f"store host {host}: records reserve 4 bytes for it, use an IPv4 address",
-                field="host",
-            )
-        self._writer.host = host
+        self._writer.write_as(host)
 
     def append(self, run: Run) -> Appended:
         """Append RUN at the end of its queue; readers see it when this returns, but for a full disk.

@@ -115,6 +115,18 @@ class StoreHealth:
             self.failure = error
             logger.error("the store failed", extra={"path": self._path, "reason": error.message})
 
+    def close(self) -> None:
+        """Refuse everything from now on."""
+        self.closed = True
+
+    def follow(self) -> None:
+        """Refuse records of its own from now on: a master's bytes are taken."""
+        self.following = True
+
+    def lead(self) -> None:
+        """Undo `follow`."""
+        self.following = False
+
     def set_full(self, reason: str | None) -> None:
         """Refuse writes for REASON, or take them again."""
         if reason != self.full:

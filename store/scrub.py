@@ -22,7 +22,7 @@ import json
 import logging
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Final
@@ -99,6 +99,10 @@ class ScrubNotes:
                 extra={"path": path, "reason": str(error)},
             )
             return cls()
+
+    def forget_all_but(self, names: Container[str]) -> None:
+        """Forget the files that are none of NAMES."""
+        self.files = {name: row for name, row in self.files.items() if name in names}
 
     def text(self) -> bytes:
         """Return the file."""
@@ -304,7 +308,7 @@ class Scrubber:
         if now_ms < self._due_ms <= now_ms + ROUND_MS:
             return False
         files = {file.name: file for file in self._log.files.files if file.position}
-        self.notes.files = {name: row for name, row in self.notes.files.items() if name in files}
+        self.notes.forget_all_but(files)
         if not files:
             return False
         verified = {name: row.verified_ms for name, row in self.notes.files.items()}

@@ -38,16 +38,7 @@ class JavaIndexFile:
 
     def load(self) -> None:
         """Read the header from the file."""
-        self.header = IndexHeader.parse(self.mapping.read(0, HEADER_SIZE))
-        if self.header.next_entry <= 0:
-            self.header.next_entry = 1
-
-    def continue_from(self, previous: IndexHeader) -> None:
-        """Begin where PREVIOUS ended."""
-        if previous.end_log_offset > 0:
-            self.header.begin_log_offset = self.header.end_log_offset = previous.end_log_offset
-        if previous.end_ms > 0:
-            self.header.begin_ms = self.header.end_ms = previous.end_ms
+        self.header = IndexHeader.to_fill(self.mapping.read(0, HEADER_SIZE))
 
     @property
     def is_full(self) -> bool:
@@ -149,9 +140,9 @@ class JavaIndex:
         self._disk.make_folders(self._folder)
         file = self._open(posixpath.join(self._folder, self._new_name()))
         if last is not None:
-            file.continue_from(last.header)
+            file.header.continue_from(last.header.end_log_offset, last.header.end_ms)
             if last.header.end_ms > 0:
-                checkpoint.index_time_ms = last.header.end_ms
+                checkpoint.note_index(last.header.end_ms)
         self.files.append(file)
         return file
 

@@ -276,7 +276,7 @@ class ApacheStore(JavaReading):
         return not file.start <= checked.log_offset <= file.start + file.size
 
     def _end_log(self, end: int, last_sound: int) -> None:
-        self.checkpoint.confirm_offset = last_sound
+        self.checkpoint.confirm(last_sound)
         if self._queues_end() >= end:
             for queue in self.queues.values():
                 queue.truncate_dirty(end)

@@ -57,6 +57,20 @@ class IndexHeader:
             data = bytes(data).ljust(HEADER_SIZE, b"\0")
         return cls(*HEADER.read(data))
 
+    @classmethod
+    def to_fill(cls, data: Buffer) -> IndexHeader:
+        """Return the header by which a file goes on that begins with DATA: its next entry is the first at least."""
+        header = cls.parse(data)
+        header.next_entry = max(1, header.next_entry)
+        return header
+
+    def continue_from(self, end_log_offset: int, end_ms: int) -> None:
+        """Begin where the file before it ended, 0 if there is none."""
+        if end_log_offset > 0:
+            self.begin_log_offset = self.end_log_offset = end_log_offset
+        if end_ms > 0:
+            self.begin_ms = self.end_ms = end_ms
+
     def pack(self) -> bytes:
         """Return the 40 bytes."""
         return HEADER.pack(

@@ -304,19 +304,21 @@ class _Recovery:
             )
             self._note(FindingKind.HOLE, self._config.log_folder, why, offset=0)
             queues.correct_min_offsets(file.start)
-        self._report.log_begin = self._report.log_end = self._log.max_offset
+        self._report.finish(self._log.max_offset, self._log.max_offset)
 
     def _finish(self, files: list[ScannedFile], known: Verified | None) -> None:
-        report = self._report
-        report.log_begin, report.log_end = self._log.min_offset, self._log.max_offset
-        report.scanned_records = sum(map(len, files))
-        report.scanned_bytes = sum(one.end for one in files)
+        self._report.finish(
+            self._log.min_offset,
+            self._log.max_offset,
+            scanned_records=sum(map(len, files)),
+            scanned_bytes=sum(one.end for one in files),
+        )
+        checkpoint = self._checkpoint
         if files and len(files[-1]):
-            self._checkpoint.confirm_offset = files[-1].last_log_offset
-            newest_ms = files[-1].newest_ms
-            self._checkpoint.log_time_ms = max(self._checkpoint.log_time_ms, newest_ms)
+            checkpoint.confirm(files[-1].last_log_offset)
+            checkpoint.note_log(max(checkpoint.log_time_ms, files[-1].newest_ms))
         elif known is not None:
-            self._checkpoint.confirm_offset = known.last_offset
+            checkpoint.confirm(known.last_offset)
 
     def _note(
         self,

@@ -75,6 +75,13 @@ class RecoveryReport:
         """Remember FINDING."""
         self.findings.append(finding)
 
+    def finish(
+        self, log_begin: int, log_end: int, *, scanned_records: int = 0, scanned_bytes: int = 0
+    ) -> None:
+        """Tell how the log is now, and what of it was read."""
+        self.log_begin, self.log_end = log_begin, log_end
+        self.scanned_records, self.scanned_bytes = scanned_records, scanned_bytes
+
     def records(self, kind: FindingKind) -> int:
         """Return how many records the findings of KIND are about."""
         return sum(finding.records for finding in self.findings if finding.kind is kind)

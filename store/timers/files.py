@@ -79,6 +79,10 @@ class TimerRing:
         self._mapping = self._disk.open_map(self._path, size=WHEEL_SIZE, create=True)
         self._disk.sync_folder(os.path.dirname(self._path))
 
+    def begin(self, read_time: int) -> None:
+        """Begin without a file: nothing is pending, and slots from READ_TIME on can be."""
+        self.read_time = read_time
+
     def load(self, read_time: int) -> None:
         """Read the file: slots from READ_TIME (at least 1) on are pending."""
         assert self._mapping is not None, "opened before"

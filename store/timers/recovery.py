@@ -135,9 +135,9 @@ class _Recovery:
 
     def _begin(self) -> None:
         """Begin with nothing: the topic's messages, if there are any, are entered from the first one on."""
-        self._ring.read_time = self._now_time
+        self._ring.begin(self._now_time)
         if self._queue is not None:
-            self._timers.queue_offset = self._queue.min_offset
+            self._timers.go_on_at(self._queue.min_offset)
             if self._queue.min_offset < self._queue.max_offset:
                 logger.warning(
                     "wheel, timer log and checkpoint are missing: every timed message is delivered again",
@@ -166,7 +166,7 @@ class _Recovery:
         self._log.files.truncate(found.end)
         behind = self._known.log_flushed > found.sound_end or found.lost
         behind = behind or self._cut_ms is not None
-        self._timers.queue_offset = self._queue_offset(found.end)
+        self._timers.go_on_at(self._queue_offset(found.end))
         if behind:
             self._enter_again()
             return
@@ -353,7 +353,7 @@ def enter_again(timers: TimerStore, parts: StoreParts, write_ms: int) -> None:
         if newest:
             wanted &= _unrolled(messages, newest)
         timers.enqueue(_batch(messages, wanted), write_ms)
-    timers.queue_offset = end
+    timers.go_on_at(end)
 
 
 def _unrolled(messages: _Messages, newest: dict[Key, int]) -> NDArray[np.bool_]:

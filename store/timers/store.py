@@ -260,6 +260,10 @@ class TimerStore:
             after=after,
         )
 
+    def go_on_at(self, queue_offset: int) -> None:
+        """Have the message at QUEUE_OFFSET of the timer topic be the next to enter."""
+        self.queue_offset = queue_offset
+
     # --- entering ------------------------------------------------------------------------------------------------
 
     def enqueue(self, batch: TimerBatch, now_ms: int) -> None:
