@@ -36,7 +36,7 @@ from ..format.rows import Rows as Entries
 from ..index_file import LogPlaces
 from ..message_index import MessageIndex
 from ..parts import StoreParts
-from .report import FindingKind, RecoveryFinding, RecoveryReport
+from .report import FindingKind, RecoveryFinding
 from .scan import ScannedFile
 from .verified import Verified
 
@@ -190,17 +190,19 @@ class Derivation:
         self,
         parts: StoreParts,
         files: list[ScannedFile],
-        report: RecoveryReport,
+        findings: list[RecoveryFinding],
         *,
+        clean: bool,
         known: Verified | None,
         changed: Collection[Queue],
     ) -> None:
-        """The entries of the queues CHANGED are not those that were verified."""
+        """FINDINGS gets what is found. The entries of the queues CHANGED are not those that were verified."""
         self._changed = set(changed)
         self._parts = parts
         self._queues = parts.queues
         self._files = files
-        self._report = report
+        self._findings = findings
+        self._clean = clean
         self._known = known
         self._whole = known is None
         self._redone = 0
@@ -228,7 +230,7 @@ class Derivation:
             self._keep_number(record.topic, record.queue_id, record.queue_offset)
         for number, scanned in enumerate(self._files):
             self._collect(number, scanned)
-        if not self._report.clean:
+        if not self._clean:
             self._drop_newest()
         for one in list(self._queues):
             name = one.topic, one.queue
@@ -351,7 +353,7 @@ class Derivation:
             damage = index.delete_damaged(self._log_places())
             if damage is not None:
                 self._note(FindingKind.REBUILT, index.folder, damage.message)
-        elif not self._report.clean:
+        elif not self._clean:
             self._restore(index, self._known)
         cut = index.truncate(self._parts.log.max_offset)
         if cut:
@@ -422,7 +424,7 @@ class Derivation:
     def _note(
         self, kind: FindingKind, path: str, why: str, records: int = 0, *, offset: int | None = None
     ) -> None:
-        self._report.add(
+        self._findings.append(
             RecoveryFinding(kind=kind, path=path, why=why, offset=offset, records=records)
         )
 

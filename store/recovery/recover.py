@@ -59,7 +59,7 @@ def recover(
     whatever it holds, where a record begins (`LogCut`).
     Raises StoreFull and DiskFailure; then the next opening goes on.
     """
-    return _Recovery(parts, RecoveryReport(clean=clean), replica=replica, cut_at=cut_at).run()
+    return _Recovery(parts, clean=clean, replica=replica, cut_at=cut_at).run()
 
 
 class LogCut:
@@ -102,13 +102,9 @@ class _Recovery:
     """One recovery."""
 
     def __init__(
-        self,
-        parts: StoreParts,
-        report: RecoveryReport,
-        *,
-        replica: bool,
-        cut_at: int | None,
+        self, parts: StoreParts, *, clean: bool, replica: bool, cut_at: int | None
     ) -> None:
+        self._clean = clean
         self._replica = replica
         self._cut_at = cut_at
         self._config = parts.config
@@ -116,13 +112,12 @@ class _Recovery:
         self._parts = parts
         self._log = parts.log
         self._checkpoint = parts.checkpoint.values
-        self._report = report
+        self._findings: list[RecoveryFinding] = []
         self._repair = LogRepair(parts.disk, f"{parts.config.own_folder}/broken")
 
     def run(self) -> RecoveryReport:
         if not self._log.files.files:
-            self._without_log()
-            return self._report
+            return self._without_log()
         known = Verified.load(self._disk, self._config.own_folder)
         changed = self._parts.queues.recover(None, None if known is None else known.sums_of)
         is_cut = self._note_cut_files()
@@ -131,12 +126,11 @@ class _Recovery:
         if self._cut_at is not None:
             known = self._cut_log(self._cut_at, known)
         try:
-            self._recover_from(known, changed)
+            return self._recover_from(known, changed)
         except ContradictionFound:
-            self._recover_from(None, changed)
-        return self._report
+            return self._recover_from(None, changed)
 
-    def _recover_from(self, known: Verified | None, changed: list[Queue]) -> None:
+    def _recover_from(self, known: Verified | None, changed: list[Queue]) -> RecoveryReport:
         """Recover; what is KNOWN (None: nothing) is not read again. The entries of CHANGED are not believed."""
         if known is None:
             Verified.forget(self._disk, self._config.own_folder)
@@ -146,9 +140,19 @@ class _Recovery:
         self._end_log(files, known)
         self._note_log_holes()
         voided = self._repair_damage(files)
-        derivation = Derivation(self._parts, files, self._report, known=known, changed=changed)
+        derivation = Derivation(
+            self._parts, files, self._findings, clean=self._clean, known=known, changed=changed
+        )
         derivation.derive(voided)
-        self._finish(files, known)
+        self._note_end(files, known)
+        return RecoveryReport(
+            clean=self._clean,
+            log_begin=self._log.min_offset,
+            log_end=self._log.max_offset,
+            scanned_records=sum(map(len, files)),
+            scanned_bytes=sum(one.end for one in files),
+            findings=self._findings,
+        )
 
     def _scan(self, known: Verified | None) -> list[ScannedFile]:
         files: list[ScannedFile] = []
@@ -201,7 +205,7 @@ class _Recovery:
             part.sync()
         self._cut_epochs(end)
         last = _last_record(self._log)
-        if known is None or not self._report.clean or last is None:
+        if known is None or not self._clean or last is None:
             return None
         return Verified.claimed(
             self._log, end, last_offset=last, newest_ms=known.newest_ms, index=list(known.index)
@@ -291,7 +295,7 @@ class _Recovery:
 
     # ---- around
 
-    def _without_log(self) -> None:
+    def _without_log(self) -> RecoveryReport:
         """Go on behind what the queues know of, so that no queue offset is given twice."""
         queues = self._parts.queues
         queues.recover(None)
@@ -304,15 +308,13 @@ class _Recovery:
             )
             self._note(FindingKind.HOLE, self._config.log_folder, why, offset=0)
             queues.correct_min_offsets(file.start)
-        self._report.finish(self._log.max_offset, self._log.max_offset)
-
-    def _finish(self, files: list[ScannedFile], known: Verified | None) -> None:
-        self._report.finish(
-            self._log.min_offset,
-            self._log.max_offset,
-            scanned_records=sum(map(len, files)),
-            scanned_bytes=sum(one.end for one in files),
+        end = self._log.max_offset
+        return RecoveryReport(
+            clean=self._clean, log_begin=end, log_end=end, findings=self._findings
         )
+
+    def _note_end(self, files: list[ScannedFile], known: Verified | None) -> None:
+        """Have the checkpoint say which record is the last."""
         checkpoint = self._checkpoint
         if files and len(files[-1]):
             checkpoint.confirm(files[-1].last_log_offset)
@@ -333,7 +335,7 @@ class _Recovery:
         finding = RecoveryFinding(
             kind=kind, path=path, why=why, offset=offset, records=records, size_bytes=size_bytes
         )
-        self._report.add(finding)
+        self._findings.append(finding)
 
 
 def _last_record(log: CommitLog) -> int | None:

@@ -54,7 +54,7 @@ class RecoveryFinding:
         return f"{self.kind}: {place}: {self.why}" + (f" ({', '.join(amounts)})" if amounts else "")
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryReport:
     """The outcome of one opening.
 
@@ -70,17 +70,6 @@ class RecoveryReport:
     scanned_records: int = 0
     scanned_bytes: int = 0
     findings: list[RecoveryFinding] = field(default_factory=list)
-
-    def add(self, finding: RecoveryFinding) -> None:
-        """Remember FINDING."""
-        self.findings.append(finding)
-
-    def finish(
-        self, log_begin: int, log_end: int, *, scanned_records: int = 0, scanned_bytes: int = 0
-    ) -> None:
-        """Tell how the log is now, and what of it was read."""
-        self.log_begin, self.log_end = log_begin, log_end
-        self.scanned_records, self.scanned_bytes = scanned_records, scanned_bytes
 
     def records(self, kind: FindingKind) -> int:
         """Return how many records the findings of KIND are about."""
