@@ -24,7 +24,7 @@ so in its live node, until it has all that its master confirmed, and all below t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
@@ -93,10 +93,6 @@ class _Set:
     #: One like it, or another on the same version, was not answered: a refusal may be the doing of that one.
     doubtful: bool = False
     asked_ms: int = 0
-
-    def lose_answer(self) -> None:
-        """No answer comes: it may have been applied, or may yet be."""
-        self.in_flight, self.doubtful = False, True
 
 
 class ReplicaCore:
@@ -292,7 +288,7 @@ class ReplicaCore:
     def set_unknown(self, now_ms: int) -> list[effects.Effect]:
         """No answer came: it may have been applied, or may yet be."""
         assert self._set is not None, "nothing was asked for"
-        self._set.lose_answer()
+        self._set = replace(self._set, in_flight=False, doubtful=True)
         self._read(now_ms)
         return self._take()
 
