@@ -175,10 +175,10 @@ class FrameReader:
             upper, lower, kind, flags, stream_id = _unpack(data, position)
             size = upper << 16 | lower
             if size > self._frame_size:
-                raise ConnectionFault(
-                    ErrorCode.FRAME_SIZE_ERROR,
-                    f"a frame of {size} bytes, the limit is {self._frame_size}",
-                )
+                words = f"a frame of {size} bytes, the limit is {self._frame_size}"
+                if not self.count:  # It may be another kind of server: one of HTTP/1.1, say.
+                    words += f"; it begins with {data[position : position + 16]!r}"
+                raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, words)
             start = position + HEAD_BYTES
             if start + size > end:
                 self._needed = HEAD_BYTES + size

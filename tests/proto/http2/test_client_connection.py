@@ -428,6 +428,14 @@ def test_a_mistake_of_the_connection_ends_it_and_says_why(mistake: str) -> None:
     assert server.say(frames.ping()) == []
 
 
+def test_what_another_kind_of_server_begins_with_is_told() -> None:
+    connection = ClientConnection(ConnectionLimits(), 0)
+    (told,) = connection.receive(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", 0)
+    assert isinstance(told, ConnectionEnded)
+    assert told.code == ErrorCode.FRAME_SIZE_ERROR
+    assert "begins with b'HTTP/1.1 400 Bad'" in told.reason
+
+
 def test_frames_without_use_by_the_way_are_no_flood() -> None:
     server = Server()
     stream = server.connection.open(FIELDS, b"x")
