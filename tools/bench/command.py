@@ -42,6 +42,7 @@ BENCHES: Final = {
     "v2": "An official client of Apache RocketMQ (--client): sends, receives; our handlers alone.",
     "unary": "CPU time of the server for one SendMessage, by our own HTTP/2 and by grpcio's.",
     "replicas": "Three replicas and ZooKeeper (--zookeeper-home): failover, hand-over, sends, catch-up.",
+    "tasks": "Celery and dramatiq, on Redis beside it; needs pocketmq[celery,dramatiq].",
     "wheel": "Timers on the timing wheel, beside heapq and call_later: 10 k, 100 k and 1 M.",
 }
 

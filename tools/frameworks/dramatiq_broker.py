@@ -259,13 +259,15 @@ class _Consumer(DramatiqConsumer):
         self._out.discard(task)
         self._reader.wake()
 
+    # A message that did not come from here is nobody's to acknowledge: it is let be, as other brokers do.
+
     def ack(self, message: MessageProxy) -> None:
-        assert isinstance(message, LentMessage)
-        self._over(message.task, self._server.finish)
+        if isinstance(message, LentMessage):
+            self._over(message.task, self._server.finish)
 
     def nack(self, message: MessageProxy) -> None:
-        assert isinstance(message, LentMessage)
-        self._over(message.task, self._server.bury)
+        if isinstance(message, LentMessage):
+            self._over(message.task, self._server.bury)
 
     def requeue(self, messages: Iterable[MessageProxy]) -> None:
         for message in messages:

@@ -106,6 +106,17 @@ def test_what_is_due_in_days_is_sent_on(
     assert done[0] - began >= 0.35
 
 
+def test_a_message_that_did_not_come_from_a_consumer_is_let_be(broker: Any) -> None:
+    broker.declare_queue("default")
+    consumer = broker.consume("default")
+    stranger = dramatiq.broker.MessageProxy(
+        dramatiq.Message(queue_name="default", actor_name="a", args=(), kwargs={}, options={})
+    )
+    consumer.ack(stranger)
+    consumer.nack(stranger)
+    consumer.close()
+
+
 def test_without_retries_left_it_is_a_dead_letter(
     broker: Any, worker: Any, kit: LocalBroker
 ) -> None:
