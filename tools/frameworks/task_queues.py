@@ -240,8 +240,8 @@ class TaskQueues:
     # --- queues
 
     def check(self) -> None:
-        """Raise Disconnected, TlsFailed or NotAuthenticated unless the broker answers."""
-        self.run(partial(self._levels, "pocketmq"))
+        """Raise Disconnected, TlsFailed or NotAuthenticated unless the broker answers, and knows who asks."""
+        self.run(partial(self._own, "Status", pb.BrokerStatusRequest(), pb.BrokerStatusReply))
 
     def exists(self, queue: str) -> bool:
         """Is there a queue, or channel, of this name?"""
