@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from importlib.resources import files
 from types import SimpleNamespace
@@ -76,6 +77,8 @@ def test_a_topic_is_altered_and_deleted_by_its_name(api: ApiPeer, shell: Shell) 
     api.post("/api/topics/altered", read_queues=4, write_queues=3)
     (described,) = shell("topic", "describe", "altered", "--json").documents
     shown = api.get("/api/topics/altered")
+    for queue in shown["queues"]:
+        del queue["last_stored_ms"], queue["messages_per_s"]  # The API alone tells these.
     assert {key: shown[key] for key in described} == described
     assert (described["read_queues"], described["write_queues"]) == (4, 3)
     headers = {TOKEN: api.get("/api/session")["token"]}
@@ -159,6 +162,33 @@ def test_a_delayed_message_waits_is_recalled_and_another_comes_with_the_clock(
     assert moved["now_ms"] == before["now_ms"] + 7_201_000
     found = api.get("/api/topics/later/messages")["messages"]
     assert [(one["body"], one["message_id"]) for one in found] == [("kept", kept["message_id"])]
+
+
+def test_a_queue_tells_its_rate_between_looks_and_when_its_last_message_was_stored(
+    api: ApiPeer,
+) -> None:
+    api.post("/api/topics", name="rated", queues=1)
+    (first,) = api.get("/api/topics/rated")["queues"]
+    assert (first["messages_per_s"], first["last_stored_ms"]) == (None, None)
+    for _ in range(10):
+        api.post("/api/topics/rated/messages", body="x")
+    began = time.monotonic()
+    (after,) = api.get("/api/topics/rated")["queues"]
+    (stored,) = api.get("/api/topics/rated/messages", limit=1)["messages"]
+    assert after["last_stored_ms"] == stored["stored_ms"]
+    assert after["messages_per_s"] >= 10 / (time.monotonic() - began + 60)
+
+
+def test_the_store_tells_its_files_and_what_the_doctor_says(api: ApiPeer, shell: Shell) -> None:
+    api.post("/api/topics", name="filed", queues=1)
+    api.post("/api/topics/filed/messages", body="x")
+    store = api.get("/api/store")
+    assert store["files"]["log"]["files"] >= 1
+    assert store["files"]["queues"]["queues"] >= 1
+    assert store["retention"]["retention_ms"] == 72 * 3_600_000
+    told = api.post("/api/store/doctor")
+    said = shell("doctor", store["path"])
+    assert (told["healthy"], told["doctor"]) == (said.code == 0, said.out)
 
 
 def test_a_message_is_sent_again_as_it_was(api: ApiPeer) -> None:

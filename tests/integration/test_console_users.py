@@ -479,6 +479,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/api/topics/{topic}/recall": {"handle": "x"},
     "/api/groups/{group}": {"retry_max_times": 2},
     "/api/groups/{group}/reset": {"topic": "orders", "to_last": True},
+    "/api/store/doctor": {},
     "/api/topics/{topic}/resend": {"queue": 0, "offset": 0},
     "/api/groups/{group}/dead-letters/resend": {"offsets": [0]},
     "/api/groups/{group}/dead-letters/purge": {},

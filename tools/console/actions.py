@@ -319,6 +319,7 @@ async def close_connection(api: Api, asked: PageRequest, connection: str) -> Doc
 
 
 ACTIONS: Final = (
+    ApiRoute("POST", "/api/store/doctor", Api.doctor),
     ApiRoute("POST", "/api/topics", create_topic),
     ApiRoute("POST", "/api/topics/{topic}", alter_topic),
     ApiRoute("POST", "/api/topics/{topic}/delete", delete_topic),

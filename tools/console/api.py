@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from ...broker.broker import SiteParts
+from ...broker.groups.lag import stored_ms
 from ...broker.metrics.page import PageFigure
 from ...client.administration.admin import AsyncAdmin
-from ...client.administration.descriptions import topic_description
+from ...client.administration.descriptions import (
+    QueueDescription,
+    TopicDescription,
+    topic_description,
+)
 from ...client.connections import BROKER
 from ...client.server_connections import figures_of, totals_of
 from ...proto.access.policies import GET, LIST, SUB, Need, of_cluster, of_group, of_topic
@@ -28,6 +34,7 @@ from ...proto.errors import (
     NotAuthorized,
     NotServed,
     Overloaded,
+    RequestTimeout,
     ServiceNotFound,
     TopicNotFound,
 )
@@ -35,6 +42,7 @@ from ...proto.filters.sql.evaluation import compiled
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc.pages import READING, PageRequest, Shown
 from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from ...store.message_store import MessageStore
 from ...store.timers.store import TimerStore
 from ..dead_letters import letter_document
 from ..group_describe import document as group_document
@@ -61,6 +69,14 @@ _WORST: Final = 10
 _NEXT_DUE: Final = 5
 #: What was found of all groups is told so many times as long as it took to find out: a twentieth of a core at most.
 _REST: Final = 20
+#: A queue's rate is told between two looks at its topic that are so far apart; of so many topics the last look is kept.
+_RATE_LEAST_S: Final = 1.0
+_RATE_S: Final = 60.0
+_RATES_KEPT: Final = 64
+#: Queues of a topic of which is told when their last message was stored.
+_LAST_STORED_MAX: Final = 64
+#: How long the doctor may take.
+_DOCTOR_S: Final = 60.0
 #: Browsers that are told at once that something has changed.
 LISTENERS_MAX: Final = 16
 _TICK_S: Final = 0.25
@@ -117,6 +133,9 @@ class Api:
         self._listeners = 0
         self._looking = asyncio.Semaphore(2)
         self._lag_lock = asyncio.Lock()
+        self._doctor_lock = asyncio.Lock()
+        #: By topic, when it was last looked at, and where its queues ended.
+        self._looked_at: dict[str, tuple[float, dict[int, int]]] = {}
         self._lags: tuple[list[LagRow], int, int] = [], 0, 0
         self._lags_until_s = 0.0
 
@@ -215,6 +234,9 @@ class Api:
             for one in self._figures()
             if not one.labels and one.name.startswith("pocketmq_store_")
         }
+        store = self.parts.store
+        config, log, index = store.config, store.log.files, store.index
+        queues = [queue.files.files for queue in store.queues]
         return {
             "path": status.store_path,
             "min_log_offset": status.min_log_offset,
@@ -224,9 +246,48 @@ class Api:
             "disk_used_ratio": status.disk_used_ratio,
             "writable": status.writable,
             "not_writable_because": status.not_writable_because or None,
+            "files": {
+                "log": {"files": len(log.files), "bytes": len(log.files) * log.file_size},
+                "queues": {"queues": len(queues), "files": sum(map(len, queues))},
+                "index": {"files": 0 if index is None else len(index.files)},
+            },
+            "retention": {
+                "retention_ms": config.retention_ms,
+                "disk_expire_percent": config.disk_expire_percent,
+                "disk_force_percent": config.disk_force_percent,
+                "disk_refuse_percent": config.disk_refuse_percent,
+            },
             "figures": figures,
             "recovery": json.loads(status.recovery or "{}"),
         }
+
+    async def doctor(self, asked: PageRequest) -> Document:
+        """Return what `pocketmq doctor` says of the store, in a process of its own."""
+        self.need(asked, self._see_broker)
+        if self._doctor_lock.locked():
+            raise Overloaded("the doctor is at work for somebody else: ask again in a moment")
+        path = (await self.status()).store_path
+        async with self._doctor_lock:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "pocketmq.tools.cli", "doctor", path),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+            )
+            try:
+                async with asyncio.timeout(_DOCTOR_S):
+                    said, failed = await process.communicate()
+            except TimeoutError:
+                raise RequestTimeout(
+                    f"the doctor took more than {_DOCTOR_S:g} s: run `pocketmq doctor {path}` on the broker's machine"
+                ) from None
+            finally:
+                if process.returncode is None:
+                    process.kill()
+                    await process.wait()
+        if process.returncode not in (0, 1):
+            raise NotServed(f"the doctor failed: {failed.decode(errors='replace')[-500:]}")
+        return {"healthy": process.returncode == 0, "doctor": said.decode(errors="replace")}
 
     async def _broker(self) -> Document:
         (found,) = await self.admin.brokers()
@@ -319,11 +380,35 @@ class Api:
                 )
                 groups.append({"group": group.name, "lag": lag})
             await asyncio.sleep(0)
+        rates = self._queue_rates(found)
         return topic_document(found) | {
-            "queues": [queue_document(one) for one in found.queues],
+            "queues": [
+                queue_document(one)
+                | {
+                    "last_stored_ms": _last_stored_ms(self.parts.store, one, at),
+                    "messages_per_s": rates.get(one.queue.number),
+                }
+                for at, one in enumerate(found.queues)
+            ],
             "sent": None if found.sent is None else asdict(found.sent),
             "groups": groups if may_see else None,
         }
+
+    def _queue_rates(self, found: TopicDescription) -> dict[int, float]:
+        """Return how many messages a second came to each queue since the topic was last looked at, if it was."""
+        now_s = asyncio.get_running_loop().time()
+        ends = {one.queue.number: one.max_offset for one in found.queues}
+        before_s, before = self._looked_at.get(found.name, (now_s, ends))
+        passed_s = now_s - before_s
+        if found.name not in self._looked_at or passed_s >= _RATE_LEAST_S:
+            self._looked_at.pop(found.name, None)
+            self._looked_at[found.name] = now_s, ends
+            while len(self._looked_at) > _RATES_KEPT:
+                del self._looked_at[next(iter(self._looked_at))]
+        if not 0 < passed_s <= _RATE_S:
+            return {}
+        common = before.keys() & ends.keys()
+        return {queue: max(0, ends[queue] - before[queue]) / passed_s for queue in common}
 
     async def messages(self, asked: PageRequest, topic: str) -> Document:
         """Return messages of a topic: by key, tag, id, queue and offset, SQL, a time, or the newest."""
@@ -427,12 +512,24 @@ class Api:
             await asyncio.sleep(0)
         return {"groups": rows, "total": len(found), "skip": skip, "limit": limit}
 
+    async def _official_of(self, group: str) -> dict[str, pb.OfficialClient]:
+        """Return the official clients of GROUP by id, if whoever asks may see who is connected."""
+        if not self.may(self._see_broker):
+            return {}
+        reply = await self.ask("ListClients", pb.ClientListRequest(), pb.ClientListReply)
+        return {one.client_id: one for one in reply.clients if one.group == group}
+
     async def group(self, asked: PageRequest, name: str) -> Document:
         """Return one group at work: members, queues, lags."""
         every = await self.admin.groups() if self.may(of_group("*", LIST | GET)) else []
         settings = [one for one in every if one.name == name]
         rows = await self._rows(name)
-        return group_document(await self.admin.describe_group(name)) | {
+        found = group_document(await self.admin.describe_group(name))
+        official = await self._official_of(name)
+        for one in found["clients"]:
+            known = official.get(one["client_id"])
+            one["version"] = known.version if known is not None else None
+        return found | {
             "settings": asdict(settings[0]) if settings else None,
             "lags": [row.to_json() for row in rows],
         }
@@ -536,6 +633,14 @@ class Api:
                 await asyncio.sleep(_TICK_S)
         finally:
             self._listeners -= 1
+
+
+def _last_stored_ms(store: MessageStore, one: QueueDescription, at: int) -> int | None:
+    """Return when the last message of queue ONE, number AT of its topic, was stored; None: not known."""
+    if at >= _LAST_STORED_MAX or one.max_offset <= one.min_offset:
+        return None
+    told = stored_ms(store, one.queue.topic, one.queue.number, one.max_offset - 1)
+    return told if told >= 0 else None
 
 
 def next_due(timers: TimerStore, limit: int) -> list[Document]:

@@ -123,7 +123,7 @@ async def group_page(api: Api, asked: PageRequest, name: str) -> Content:
     members: list[tuple[Content, ...]] = [
         (
             one["member_id"],
-            one["kind"],
+            f"PocketMQ, {one['kind']}",
             one["address"],
             ", ".join(one["subscriptions"]),
             len(one["queues"]),
@@ -131,7 +131,13 @@ async def group_page(api: Api, asked: PageRequest, name: str) -> Content:
         for one in found["members"]
     ]
     members += [
-        (one["client_id"], one["type"], one["language"], ", ".join(one["subscriptions"]), None)
+        (
+            one["client_id"],
+            f"official, {one['type'].replace('_', ' ').lower()}",
+            " ".join(filter(None, (one["language"], one["version"]))),
+            ", ".join(one["subscriptions"]),
+            None,
+        )
         for one in found["clients"]
     ]
     dead = (
@@ -161,7 +167,7 @@ async def group_page(api: Api, asked: PageRequest, name: str) -> Content:
         card(
             "Members",
             table(
-                ("member", "kind", "address or language", "reads", "#queues"),
+                ("member", "client", "address, or language and version", "reads", "#queues"),
                 members,
                 "Nobody is on.",
                 "members",
@@ -400,8 +406,35 @@ async def store_page(api: Api, asked: PageRequest) -> Content:
         if found["writable"]
         else e("span", found["not_writable_because"], class_="badge bad")
     )
+    files, kept = found["files"], found["retention"]
+    percents = (kept[f"disk_{name}_percent"] for name in ("expire", "force", "refuse"))
     return [
-        heading("Store", e("p", e("code", found["path"]))),
+        heading(
+            "Store",
+            e("p", e("code", found["path"])),
+            form("/api/store/doctor", "Ask the doctor", button="Look at the files"),
+        ),
+        card(
+            "Files",
+            facts(
+                (
+                    (
+                        "Log",
+                        f"{files['log']['files']:,}, together {bytes_text(files['log']['bytes'])}",
+                    ),
+                    (
+                        "Queues",
+                        f"{files['queues']['files']:,} of {files['queues']['queues']:,} queues",
+                    ),
+                    ("Index", f"{files['index']['files']:,}"),
+                    ("Kept for", format_duration(kept["retention_ms"])),
+                    (
+                        "Device: go early, go at once, nothing new",
+                        "{} %, {} %, {} %".format(*percents),
+                    ),
+                )
+            ),
+        ),
         card(
             "State",
             facts(

@@ -317,7 +317,7 @@ async def _topic(api: Api, asked: PageRequest, name: str) -> Content:
         card(
             "Queues",
             table(
-                ("#queue", "#from", "#to", "#messages", "oldest"),
+                ("#queue", "#from", "#to", "#messages", "oldest", "last stored", "#in/s"),
                 [
                     (
                         one["queue"],
@@ -325,6 +325,8 @@ async def _topic(api: Api, asked: PageRequest, name: str) -> Content:
                         one["max_offset"],
                         one["max_offset"] - one["min_offset"],
                         when(one["min_store_time_ms"]),
+                        when(one["last_stored_ms"]),
+                        "–" if one["messages_per_s"] is None else f"{one['messages_per_s']:,.1f}",
                     )
                     for one in found["queues"]
                 ],
