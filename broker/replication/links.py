@@ -40,7 +40,7 @@ SLICE_SIZE: Final = 512 * 1024
 #: For so long after an append the log grows.
 GROWS_MS: Final = 200
 #: So many frames of a log that is far behind are handed over together, …
-GATHERED_MAX: Final = 2
+GATHERED_MAX: Final = 4
 #: … or what came in this time.
 GATHER_S: Final = 0.01
 #: What may wait for a follower's window before nothing more is read from the log.
