@@ -24,8 +24,9 @@ from pocketmq.proto.rpc import MethodTable
 from pocketmq.proto.rpc.pages import PageRequest
 from pocketmq.tools.console import api as console_api
 from pocketmq.tools.console.actions import ROUTES
-from pocketmq.tools.console.api import LISTENERS_MAX, Api
+from pocketmq.tools.console.api import Api
 from pocketmq.tools.console.door import TOKEN, Door, NotAllowed
+from pocketmq.tools.console.frame import LISTENERS_MAX
 from pocketmq.tools.console.local import CALLER, HttpCaller
 from pocketmq.tools.console.pages import _replica_card, hex_dump
 from pocketmq.tools.console.rates import Rates

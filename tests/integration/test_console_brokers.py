@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -245,6 +246,61 @@ async def test_a_broker_with_users_is_asked_over_tls_as_the_consoles_own(tmp_pat
             (told,) = (await one.document("GET", "/api/brokers"))["brokers"]
             assert ("overview" in told) == (status == 200 or user == "guest"), told
         assert "POCKETMQ_USER" in told["error"]
+
+
+async def test_a_secret_goes_to_another_machine_over_tls_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dialled: list[str] = []
+
+    async def dial(host: str, *_: Any, **options: Any) -> Any:
+        dialled.append(host)
+        raise OSError("not today")
+
+    monkeypatch.setattr(asyncio, "open_connection", dial)
+    secret: dict[str, Any] = {"user": "root", "secret": "s"}
+    for trust, goes in (
+        (Trust(**secret), False),
+        (Trust(**secret, tls=True), True),
+        (Trust(), True),
+    ):
+        dialled.clear()
+        (told,) = (await site_of(trust, far="192.0.2.1:8081").document("GET", "/api/brokers"))[
+            "brokers"
+        ]
+        assert bool(dialled) == goes
+        assert ("plaintext" in told["error"]) == (not goes), told
+    for near in ("127.0.0.1:8081", "[::1]:8081", "localhost:8081"):
+        await site_of(Trust(**secret), near=near).document("GET", "/api/brokers")
+    assert dialled == ["192.0.2.1", "127.0.0.1", "::1", "localhost"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"SSH-2.0-OpenSSH\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n{}",
+        b"",
+    ],
+)
+async def test_whatever_another_kind_of_server_answers_is_told_beside_the_brokers(
+    answer: bytes,
+) -> None:
+    async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    async with await asyncio.start_server(say, "127.0.0.1", 0) as other:
+        host, port = other.sockets[0].getsockname()
+        (told,) = (await site_of(Trust(), a=f"{host}:{port}").document("GET", "/api/brokers"))[
+            "brokers"
+        ]
+        assert f"{host}:{port}" in told["error"]
 
 
 async def test_a_broker_that_is_gone_or_is_none_is_told_beside_the_others(

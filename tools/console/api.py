@@ -52,6 +52,7 @@ from ..output import message_document
 from ..topic import queue_document, topic_document
 from ..why.command import WhyAsked, told_of
 from .door import Door, Visitor
+from .frame import EventListeners
 from .local import CALLER, LocalConnection, LocalConnections
 from .rates import Rates
 
@@ -77,8 +78,6 @@ _RATES_KEPT: Final = 64
 _LAST_STORED_MAX: Final = 64
 #: How long the doctor may take.
 _DOCTOR_S: Final = 60.0
-#: Browsers that are told at once that something has changed.
-LISTENERS_MAX: Final = 16
 _TICK_S: Final = 0.25
 #: How often listeners are told to look again though nothing was stored: offsets move, ages grow.
 _REFRESH_TICKS: Final = 12
@@ -130,7 +129,7 @@ class Api:
         self._counters = parts.counters
         self.parts = parts
         self._door = door
-        self._listeners = 0
+        self._listeners = EventListeners()
         self._looking = asyncio.Semaphore(2)
         self._lag_lock = asyncio.Lock()
         self._doctor_lock = asyncio.Lock()
@@ -146,7 +145,9 @@ class Api:
         if asked.path == "/api/session" and asked.method in READING:
             return {"token": visitor.token, "user": visitor.user or None}
         if asked.path == "/api/events":
-            return await self._events(asked, visitor)
+            if asked.method not in READING:
+                raise NotServed("events are asked for with GET")
+            return self._listeners.told(self._changes(visitor))
         for route in routes:
             names = route.names(asked)
             if names is not None:
@@ -607,32 +608,16 @@ class Api:
 
     # --- what changes
 
-    async def _events(self, asked: PageRequest, visitor: Visitor) -> Shown:
-        if asked.method not in READING:
-            raise NotServed("events are asked for with GET")
-        if self._listeners >= LISTENERS_MAX:
-            raise Overloaded(
-                f"{LISTENERS_MAX} pages are told of changes, which is the limit: close some",
-                field="listeners",
-                limit=LISTENERS_MAX,
-            )
-        return Shown(200, "text/event-stream", b"", events=self._changes(visitor))
-
     async def _changes(self, visitor: Visitor) -> AsyncGenerator[bytes, None]:
         """Yield an event when messages were stored, and now and then, while VISITOR may be there."""
-        self._listeners += 1
-        try:
-            yield b"retry: 2000\n\n"
-            before, ticks = -1, 0
-            while self._door.is_in(visitor):
-                now = self._counters().dispatched_offset
-                ticks += 1
-                if now != before or ticks >= _REFRESH_TICKS:
-                    before, ticks = now, 0
-                    yield f"event: changed\ndata: {now}\n\n".encode()
-                await asyncio.sleep(_TICK_S)
-        finally:
-            self._listeners -= 1
+        before, ticks = -1, 0
+        while self._door.is_in(visitor):
+            now = self._counters().dispatched_offset
+            ticks += 1
+            if now != before or ticks >= _REFRESH_TICKS:
+                before, ticks = now, 0
+                yield f"event: changed\ndata: {now}\n\n".encode()
+            await asyncio.sleep(_TICK_S)
 
 
 def _last_stored_ms(store: MessageStore, one: QueueDescription, at: int) -> int | None:

@@ -21,11 +21,11 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
 from ...client.administration.brokers import AsyncAsker
+from ...proto.access.policies import is_loopback
 from ...proto.errors import (
     Disconnected,
     MessageTooLarge,
     NotAuthenticated,
-    Overloaded,
     PocketMQError,
     RequestTimeout,
     ServiceNotFound,
@@ -34,10 +34,11 @@ from ...proto.rpc import serve
 from ...proto.rpc.pages import READING, PageRequest, Shown
 from ...proto.tls import Trust
 from ..connections import age_text, bytes_text
-from .api import LISTENERS_MAX, Document
+from .api import Document
 from .door import TOKEN, Door
 from .frame import (
     POLICY,
+    EventListeners,
     Places,
     failed,
     file_shown,
@@ -62,14 +63,9 @@ _TICK_S: Final = 3.0
 _PLACES: Final[Places] = (("/", "Brokers"), ("/topics", "Topics"), ("/groups", "Groups"))
 #: Where a broker's page leads to, but for its brand, which leads here. Text has no quotation mark: it is escaped.
 _LINK: Final = re.compile(rb' (href|src|action|data-post)="/(?!" class="brand")')
-#: What is passed on of a request, and of an answer.
+#: What is passed on of a request's fields; of an answer's none are: pages have the same policy here.
 _ASKED: Final = ("accept", "content-type", TOKEN)
-_TOLD: Final = (
-    "content-security-policy",
-    "x-content-type-options",
-    "referrer-policy",
-    "cache-control",
-)
+_STATUS_LINE: Final = re.compile(r"HTTP/1\.[01] ([1-5]\d\d)(?: |$)")
 
 
 class BrokerList(AsyncAsker):
@@ -96,20 +92,49 @@ async def serve_console(nameservers: str, port: int, begun: Callable[[str], obje
 
 
 class _Answer(NamedTuple):
-    """A broker's answer, whose body READER still has; None of SIZE: until the connection ends."""
+    """The answer of the broker at ADDRESS, whose body, of SIZE bytes, READER still has; None: until it hangs up."""
 
+    address: str
     status: int
     headers: Mapping[str, str]
     size: int | None
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
+    async def body(self) -> bytes:
+        """Return the whole body. Raises Disconnected, MessageTooLarge."""
+        try:
+            if self.size is None:
+                raise Disconnected(f"{self.address} does not say how long its answer is")
+            if self.size > _BODY_BYTES_MAX:
+                raise MessageTooLarge(
+                    f"{self.address} answers {self.size} bytes, the limit is {_BODY_BYTES_MAX}: ask for less",
+                    field="answer",
+                    limit=_BODY_BYTES_MAX,
+                    value=self.size,
+                )
+            async with asyncio.timeout(_TIMEOUT_S):
+                return await self.reader.readexactly(self.size)
+        except (OSError, EOFError, TimeoutError) as error:
+            raise Disconnected(f"{self.address} broke its answer off: {error}") from error
+        finally:
+            self.writer.close()
 
-class BrokersSite:
-    """Answers for the brokers of LIST, asked as TRUST says: with its user, over TLS if it wants that."""
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        """Yield what comes, for as long as somebody hears it."""
+        try:
+            while data := await self.reader.read(_HEAD_BYTES_MAX):
+                yield data
+        except OSError:
+            return  # The page asks again.
+        finally:
+            self.writer.close()
 
-    def __init__(self, brokers: BrokerList, trust: Trust) -> None:
-        self._brokers = brokers
+
+class _Caller:
+    """Asks brokers over HTTP as TRUST says: as its user, over TLS if it wants that."""
+
+    def __init__(self, trust: Trust) -> None:
         self._context = trust.context()
         if self._context is not None:
             self._context.set_alpn_protocols(["http/1.1"])
@@ -117,8 +142,105 @@ class BrokersSite:
         if trust.user:
             pair = base64.b64encode(f"{trust.user}:{trust.secret}".encode()).decode()
             self._authorization = f"Basic {pair}"
+
+    async def ask(
+        self,
+        address: str,
+        method: str,
+        target: str,
+        headers: Mapping[str, str] = {},
+        body: bytes = b"",
+    ) -> _Answer:
+        """Return what the broker at ADDRESS answers, once its head is there.
+
+        Raises Disconnected, RequestTimeout, and NotAuthenticated where a secret would have to go in plaintext, or where
+        one is wanted and there is none.
+        """
+        host, _, port = address.rpartition(":")
+        host = host.strip("[]")
+        lines = [f"{method} {target} HTTP/1.1", f"host: {address}", "connection: close"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        if self._authorization:
+            # HTTP Basic is the secret itself, and whoever runs a name server says where a broker is.
+            if self._context is None and not is_loopback(host):
+                raise NotAuthenticated(
+                    f"the secret would go to {address} in plaintext: start the console with --tls or --ca"
+                )
+            lines.append(f"authorization: {self._authorization}")
+        if body or method not in READING:
+            lines.append(f"content-length: {len(body)}")
+        asked = "\r\n".join((*lines, "", "")).encode("latin-1") + body
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                answer = await self._answer(address, host, int(port), asked)
+        except TimeoutError:
+            raise RequestTimeout(
+                f"{address} has not answered within {_TIMEOUT_S:g} s: ask again"
+            ) from None
+        except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
+            reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+            raise Disconnected(f"no console answers at {address}: {reason}") from error
+        is_asked_who = answer.headers.get("location", "").startswith("/sign-in")
+        if is_asked_who or (answer.status == HTTPStatus.UNAUTHORIZED and not self._authorization):
+            answer.writer.close()
+            raise NotAuthenticated(
+                f"{address} has users: start the console as one, by POCKETMQ_USER and POCKETMQ_SECRET or"
+                " POCKETMQ_SECRET_FILE"
+            )
+        return answer
+
+    async def _answer(self, address: str, host: str, port: int, asked: bytes) -> _Answer:
+        reader, writer = await asyncio.open_connection(
+            host, port, ssl=self._context, limit=_HEAD_BYTES_MAX
+        )
+        try:
+            writer.write(asked)
+            status, headers = _head_of(await reader.readuntil(b"\r\n\r\n"))
+            size = int(headers["content-length"]) if "content-length" in headers else None
+        except BaseException:
+            writer.close()
+            raise
+        return _Answer(address, status, headers, size, reader, writer)
+
+    async def document(
+        self,
+        address: str,
+        method: str,
+        target: str,
+        headers: Mapping[str, str] = {},
+        body: bytes = b"",
+    ) -> Document:
+        """Return the object that the broker at ADDRESS answers with; raise what it refused it with."""
+        answer = await self.ask(address, method, target, headers, body)
+        try:
+            found = json.loads(await answer.body())
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise Disconnected(f"{address} answers no JSON object to {target}: is it a broker?")
+        if answer.status != HTTPStatus.OK:
+            raise Disconnected(f"{address}: {found.get('message', answer.status)}")
+        return found
+
+
+def _head_of(head: bytes) -> tuple[int, dict[str, str]]:
+    """Return the status and the fields of an answer's HEAD; raise ValueError if it is none of HTTP/1.1."""
+    first, *lines = head.decode("latin-1").split("\r\n")
+    found = _STATUS_LINE.match(first)
+    if found is None:
+        raise ValueError(f"it begins with {first[:40]!r}, which is not HTTP/1.1")
+    fields = (line.partition(":") for line in lines)
+    return int(found[1]), {name.lower(): value.strip() for name, _, value in fields}
+
+
+class BrokersSite:
+    """Answers for BROKERS, asked as TRUST says."""
+
+    def __init__(self, brokers: BrokerList, trust: Trust) -> None:
+        self._brokers = brokers
+        self._caller = _Caller(trust)
         self._door = Door(None, lambda: asyncio.get_running_loop().time())
-        self._listeners = 0
+        self._listeners = EventListeners()
 
     async def __call__(self, asked: PageRequest) -> Shown:
         """Return what ASKED shows."""
@@ -130,9 +252,7 @@ class BrokersSite:
             logger.exception("console failed path=%s", asked.path[:200])
             words = "a fault in PocketMQ: what the console writes tells more"
             shown = failed(asked, 500, "Internal", words, _PLACES)
-        names = {name for name, _ in shown.headers}
-        missing = tuple(pair for pair in POLICY if pair[0] not in names)
-        return shown._replace(headers=(*missing, *shown.headers))
+        return shown._replace(headers=(*POLICY, *shown.headers))
 
     async def _shown(self, asked: PageRequest) -> Shown:
         place, *names = asked.parts
@@ -149,7 +269,9 @@ class BrokersSite:
         if asked.method not in READING:
             raise ServiceNotFound(f"{asked.method} {asked.path[:200]} is not there")
         if asked.path == "/api/events":
-            return self._events()
+            return self._listeners.told(_ticks())
+        if asked.path == "/api/session":
+            return json_shown(200, {"token": visitor.token, "user": None})
         if place == "api":
             return json_shown(200, await self._found("/".join(names), asked))
         kind = "/".join(asked.parts) or "brokers"
@@ -159,8 +281,6 @@ class BrokersSite:
         return page_shown(200, whole(title, asked, main, visitor=visitor, places=_PLACES))
 
     async def _found(self, kind: str, asked: PageRequest) -> Document:
-        if kind == "session" and asked.parts[0] == "api":
-            return {"token": self._door.token, "user": None}
         if kind == "brokers":
             return await self._overviews()
         if kind not in _PAGES:
@@ -198,7 +318,7 @@ class BrokersSite:
         """Return address and document, or the error, of each broker's answer to TARGET."""
         brokers = await self._brokers.addresses()
         answers = await asyncio.gather(
-            *(self._document(address, "GET", target) for address in brokers.values()),
+            *(self._caller.document(address, "GET", target) for address in brokers.values()),
             return_exceptions=True,
         )
         found = {}
@@ -213,9 +333,9 @@ class BrokersSite:
 
         async def make(address: str) -> str | None:
             try:
-                token = (await self._document(address, "GET", "/api/session"))["token"]
+                token = (await self._caller.document(address, "GET", "/api/session"))["token"]
                 headers = {TOKEN: token, "content-type": "application/json"}
-                await self._document(address, "POST", "/api/topics", headers, asked.body)
+                await self._caller.document(address, "POST", "/api/topics", headers, asked.body)
             except PocketMQError as error:
                 return error.message
             return None
@@ -224,26 +344,6 @@ class BrokersSite:
         said = await asyncio.gather(*map(make, brokers.values()))
         rows = zip(brokers, said, strict=True)
         return {"brokers": [{"broker": name, "error": error} for name, error in rows]}
-
-    def _events(self) -> Shown:
-        if self._listeners >= LISTENERS_MAX:
-            raise Overloaded(
-                f"{LISTENERS_MAX} pages are told of changes, which is the limit: close some",
-                field="listeners",
-                limit=LISTENERS_MAX,
-            )
-        return Shown(200, "text/event-stream", b"", events=self._ticks())
-
-    async def _ticks(self) -> AsyncGenerator[bytes, None]:
-        """Yield an event now and then: brokers have something new all the time."""
-        self._listeners += 1
-        try:
-            yield b"retry: 2000\n\n"
-            while True:
-                yield b"event: changed\ndata: 0\n\n"
-                await asyncio.sleep(_TICK_S)
-        finally:
-            self._listeners -= 1
 
     # --- one broker
 
@@ -256,111 +356,21 @@ class BrokersSite:
         below = f"/brokers/{quote(name, safe='')}"
         target = "/" + asked.target.split("/", 3)[3]
         headers = {key: asked.headers[key] for key in _ASKED if key in asked.headers}
-        answer = await self._ask(brokers[name], asked.method, target, headers, asked.body)
-        told = tuple((key, answer.headers[key]) for key in _TOLD if key in answer.headers)
+        answer = await self._caller.ask(brokers[name], asked.method, target, headers, asked.body)
         kind = answer.headers.get("content-type", "application/octet-stream")
         if kind.startswith("text/event-stream"):
-            return Shown(answer.status, kind, b"", told, events=_events_of(answer))
-        body = await _body(answer)
-        if answer.headers.get("location", "").startswith("/sign-in"):
-            raise _unknown_user(name)
+            return Shown(answer.status, kind, b"", events=answer.events())
+        body = await answer.body()
         if kind.startswith("text/html"):
             body = _LINK.sub(rb' \1="' + below.encode() + b"/", body)
-        return Shown(answer.status, kind, body, told)
-
-    async def _document(
-        self,
-        address: str,
-        method: str,
-        target: str,
-        headers: Mapping[str, str] = {},
-        body: bytes = b"",
-    ) -> Any:
-        """Return the document that the broker at ADDRESS answers with; raise what it refused it with."""
-        answer = await self._ask(address, method, target, headers, body)
-        text = await _body(answer)
-        try:
-            found = json.loads(text)
-        except ValueError:
-            raise Disconnected(f"{address} answers no JSON to {target}: is it a broker?") from None
-        if answer.status == HTTPStatus.UNAUTHORIZED and not self._authorization:
-            raise _unknown_user(address)
-        if answer.status != HTTPStatus.OK:
-            raise Disconnected(f"{address}: {found.get('message', answer.status)}")
-        return found
-
-    async def _ask(
-        self, address: str, method: str, target: str, headers: Mapping[str, str], body: bytes
-    ) -> _Answer:
-        """Return what the broker at ADDRESS answers, once its head is there. Raises Disconnected, RequestTimeout."""
-        host, _, port = address.rpartition(":")
-        lines = [f"{method} {target} HTTP/1.1", f"host: {address}", "connection: close"]
-        lines += [f"{name}: {value}" for name, value in headers.items()]
-        if self._authorization:
-            lines.append(f"authorization: {self._authorization}")
-        if body or method not in READING:
-            lines.append(f"content-length: {len(body)}")
-        head = "\r\n".join((*lines, "", "")).encode("latin-1")
-        try:
-            async with asyncio.timeout(_TIMEOUT_S):
-                reader, writer = await asyncio.open_connection(
-                    host.strip("[]"), int(port), ssl=self._context, limit=_HEAD_BYTES_MAX
-                )
-                try:
-                    writer.write(head + body)
-                    return _begun(await reader.readuntil(b"\r\n\r\n"), reader, writer)
-                except BaseException:
-                    writer.close()
-                    raise
-        except TimeoutError:
-            raise RequestTimeout(
-                f"{address} has not answered within {_TIMEOUT_S:g} s: ask again"
-            ) from None
-        except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
-            reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
-            raise Disconnected(f"no console answers at {address}: {reason}") from error
+        return Shown(answer.status, kind, body)
 
 
-def _begun(head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> _Answer:
-    first, *lines = head.decode("latin-1").split("\r\n")
-    headers = {}
-    for line in lines:
-        name, _, value = line.partition(":")
-        headers[name.lower()] = value.strip()
-    size = int(headers["content-length"]) if "content-length" in headers else None
-    return _Answer(int(first.split(" ")[1]), headers, size, reader, writer)
-
-
-async def _body(answer: _Answer) -> bytes:
-    try:
-        if answer.size is None or answer.size > _BODY_BYTES_MAX:
-            raise MessageTooLarge(
-                f"an answer has more than {_BODY_BYTES_MAX} bytes, or does not say its size: ask for less",
-                field="answer",
-                limit=_BODY_BYTES_MAX,
-            )
-        async with asyncio.timeout(_TIMEOUT_S):
-            return await answer.reader.readexactly(answer.size)
-    except (OSError, EOFError, TimeoutError) as error:
-        raise Disconnected(f"an answer broke off: {error}") from error
-    finally:
-        answer.writer.close()
-
-
-async def _events_of(answer: _Answer) -> AsyncGenerator[bytes, None]:
-    try:
-        while data := await answer.reader.read(_HEAD_BYTES_MAX):
-            yield data
-    except OSError:
-        return  # The page asks again.
-    finally:
-        answer.writer.close()
-
-
-def _unknown_user(broker: str) -> NotAuthenticated:
-    return NotAuthenticated(
-        f"{broker} has users: start the console as one, by POCKETMQ_USER and POCKETMQ_SECRET or POCKETMQ_SECRET_FILE"
-    )
+async def _ticks() -> AsyncGenerator[bytes, None]:
+    """Yield an event now and then: brokers have something new all the time."""
+    while True:
+        yield b"event: changed\ndata: 0\n\n"
+        await asyncio.sleep(_TICK_S)
 
 
 # --- pages

@@ -1,4 +1,4 @@
-"""What each page and answer of the console is put into: the frame of pages, statuses, headers, files shown as they are.
+"""What pages and answers of the console are put into: the frame of a page, statuses, headers, files, events.
 
 It is imported with a broker: nothing heavy is. Pages of one broker, and of several (brokers_site.py), use it.
 """
@@ -6,18 +6,22 @@ It is imported with a broker: nothing heavy is. Pages of one broker, and of seve
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from http import HTTPStatus
 from importlib.resources import files
 from typing import Any, Final, TypeAlias
 
-from ...proto.errors import PocketMQError
+from ...proto.errors import Overloaded, PocketMQError
 from ...proto.rpc.pages import READING, PageRequest, Shown
 from .door import Visitor
 from .markup import Content, e, field
 
 #: Where the links at a page's top lead, and what they are called.
 Places: TypeAlias = Sequence[tuple[str, str]]
+
+#: Browsers that are told at once that something has changed.
+LISTENERS_MAX: Final = 16
 
 #: Files that are shown as they are: where, and of which type.
 _FILES: Final = {
@@ -183,3 +187,30 @@ def json_shown(status: int, document: Any) -> Shown:
     """Return the answer with STATUS and DOCUMENT."""
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     return Shown(status, "application/json", text.encode(errors="replace") + b"\n")
+
+
+class EventListeners:
+    """Pages that are told of changes, LISTENERS_MAX at once."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def told(self, changes: AsyncGenerator[bytes, None]) -> Shown:
+        """Return an answer that tells CHANGES, events, one by one. Raises Overloaded."""
+        if self._count >= LISTENERS_MAX:
+            raise Overloaded(
+                f"{LISTENERS_MAX} pages are told of changes, which is the limit: close some",
+                field="listeners",
+                limit=LISTENERS_MAX,
+            )
+        return Shown(200, "text/event-stream", b"", events=self._counted(changes))
+
+    async def _counted(self, changes: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+        self._count += 1
+        try:
+            yield b"retry: 2000\n\n"
+            async with aclosing(changes):
+                async for change in changes:
+                    yield change
+        finally:
+            self._count -= 1
