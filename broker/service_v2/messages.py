@@ -237,13 +237,13 @@ def deliver(
     if properties.keys() <= _SET_ALREADY:
         system.message_type = v2.NORMAL
     else:
-        _set_rest(message, system, properties)
+        set_properties(message, system, properties)
 
 
-def _set_rest(
+def set_properties(
     message: v2.Message, system: v2.SystemProperties, properties: Mapping[str, str]
 ) -> None:
-    """Set what only some messages have."""
+    """Set what only some messages have, as stored PROPERTIES say: type, tag, keys, a user's own."""
     system.message_type = type_of_stored(properties)
     user = message.user_properties
     for name, value in properties.items():

@@ -20,6 +20,7 @@ from pocketmq.broker.replication.in_sync import ReplicaSettings
 from pocketmq.client import Message, Producer, PullConsumer
 from pocketmq.proto.errors import MessageNotFound
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from pocketmq.proto.rpc import MethodTable
 from pocketmq.proto.rpc.pages import PageRequest
 from pocketmq.tools.console import api as console_api
@@ -34,6 +35,7 @@ from pocketmq.tools.console.rates import Rates
 from ..served import ServerProcess
 from .command import Shell
 from .console_peer import ApiPeer, part
+from .v2_caller import Caller
 
 pytestmark = pytest.mark.processes
 
@@ -192,7 +194,7 @@ def test_the_store_tells_its_files_and_what_the_doctor_says(api: ApiPeer, shell:
     assert (told["healthy"], told["doctor"]) == (said.code == 0, said.out)
 
 
-def test_a_message_is_sent_again_as_it_was(api: ApiPeer) -> None:
+def test_a_message_is_sent_again_as_it_was(api: ApiPeer, server: ServerProcess) -> None:
     api.post("/api/topics", name="again", queues=1)
     made = {"body": "größe", "keys": ["a", "b"], "tag": "t", "properties": {"colour": "red"}}
     first = api.post("/api/topics/again/messages", **made)
@@ -209,6 +211,18 @@ def test_a_message_is_sent_again_as_it_was(api: ApiPeer) -> None:
         {TOKEN: api.get("/api/session")["token"]},
     )
     assert (status, told["error"]) == (404, "MessageNotFound")
+
+    api.post("/api/topics", name="again-PRIORITY", queues=3, type="PRIORITY")
+    urgent = v2.Message(topic=v2.Resource(name="again-PRIORITY"), body=b"x")
+    urgent.system_properties.message_id = f"01{0:032X}"
+    urgent.system_properties.priority = 2
+    urgent.system_properties.message_type = v2.PRIORITY
+    request = v2.SendMessageRequest(messages=[urgent])
+    Caller(server.ready["broker"]).ask("SendMessage", request, v2.SendMessageResponse)
+    (sent,) = api.get("/api/topics/again-PRIORITY/messages")["messages"]
+    api.post("/api/topics/again-PRIORITY/resend", queue=sent["queue"], offset=0)
+    found = api.get("/api/topics/again-PRIORITY/messages")["messages"]
+    assert [one["properties"]["_SYS_MSG_PRIORITY_"] for one in found] == ["2", "2"]
 
     for kind in ("FIFO", "DELAY"):
         api.post("/api/topics", name=f"again-{kind}", queues=1, type=kind)

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-from ...broker.service_v2.checks import INTERNAL
+from ...broker.service_v2.messages import set_properties, type_of_sent
 from ...client import OffsetTarget
-from ...proto import properties as names
 from ...proto.access.policies import UPDATE, of_cluster
 from ...proto.duration import parse_duration
 from ...proto.errors import InvalidArgument, MessageNotFound, NotAuthorized
@@ -111,7 +110,8 @@ async def send(api: Api, asked: PageRequest, topic: str) -> Document:
     ):
         raise InvalidArgument("properties must be an object of text", field="properties")
     now_ms = (await api.status()).now_ms
-    message = _message(topic, _text(body, "body").encode(), properties, now_ms)
+    message = _message(topic, _text(body, "body").encode(), now_ms)
+    message.user_properties.update(properties)
     system = message.system_properties
     system.keys.extend(keys)
     if tag := _text(body, "tag"):
@@ -125,8 +125,8 @@ async def send(api: Api, asked: PageRequest, topic: str) -> Document:
     return await _sent(api, message)
 
 
-def _message(topic: str, body: bytes, properties: Mapping[str, str], now_ms: int) -> v2.Message:
-    message = v2.Message(topic=v2.Resource(name=topic), user_properties=properties, body=body)
+def _message(topic: str, body: bytes, now_ms: int) -> v2.Message:
+    message = v2.Message(topic=v2.Resource(name=topic), body=body)
     system = message.system_properties
     system.message_id = f"01{secrets.token_hex(16)}".upper()
     system.born_timestamp.FromMilliseconds(now_ms)
@@ -161,24 +161,23 @@ async def send_again(api: Api, asked: PageRequest, topic: str) -> Document:
     body = _body(asked, {"queue", "offset"})
     place = number(body, "queue", 0), number(body, "offset", 0)
     kind = (await api.admin.describe_topic(topic)).type
-    found = await api.admin.lookup_offset(topic, *place, max_messages=1)
-    if found[0].queue_offset != place[1]:
+    one = (await api.admin.lookup_offset(topic, *place, max_messages=1))[0]
+    if one.queue_offset != place[1]:
         raise MessageNotFound(
-            f"{topic} has no message at offset {place[1]} of queue {place[0]}: it went, or is damaged"
+            f"{topic} has no message at offset {place[1]} of queue {place[0]}: it went, or is damaged",
+            field="offset",
+            value=place[1],
         )
-    (one,) = found
     now_ms = (await api.status()).now_ms
-    user = {name: value for name, value in one.properties.items() if name not in INTERNAL}
-    message = _message(topic, one.body, user, now_ms)
+    message = _message(topic, one.body, now_ms)
     system = message.system_properties
-    system.keys.extend(one.keys)
-    if one.tag:
-        system.tag = one.tag
-    if group := one.properties.get(names.SHARDING_KEY):
-        system.message_group, system.message_type = group, v2.FIFO
-    if one.due_ms or kind == "DELAY":
+    set_properties(message, system, one.properties)
+    # Its transaction is over, and its time has come.
+    system.ClearField("message_type")
+    system.ClearField("delivery_timestamp")
+    if kind == "DELAY":
         system.delivery_timestamp.FromMilliseconds(now_ms)
-        system.message_type = v2.DELAY
+    system.message_type = type_of_sent(system)
     return await _sent(api, message)
 
 
@@ -273,12 +272,8 @@ async def _letters_from(
     bounds = await api.dead_letter_bounds(group)
     below = min(number(body, "below", bounds.max_offset), bounds.max_offset)
     begin = max(number(body, "from", 0), bounds.min_offset)
-    if begin >= below:
-        return [], {"next_from": None, "below": below}
-    found = await api.admin.dead_letters(group, from_offset=begin, max_letters=_RESENT_MAX)
-    numbers = [one.queue_offset for one in found if one.queue_offset < below]
-    following = numbers[-1] + 1 if numbers else below
-    return numbers, {"next_from": following if following < below else None, "below": below}
+    end = min(begin + _RESENT_MAX, below)
+    return list(range(begin, end)), {"next_from": end if end < below else None, "below": below}
 
 
 async def purge(api: Api, asked: PageRequest, group: str) -> Document:

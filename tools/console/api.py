@@ -14,6 +14,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Itera
 from dataclasses import asdict
 from typing import Any, Final, NamedTuple, TypeAlias
 
+import numpy as np
+
 from ...broker.broker import SiteParts
 from ...broker.groups.lag import stored_ms
 from ...broker.metrics.page import PageFigure
@@ -219,7 +221,7 @@ class Api:
             found["replica"] = _replica(figures)
             found["official_clients"] = dict(sorted(languages.items()))
         if self.may(of_topic("*", GET)):
-            found["next_due"] = next_due(self.parts.store.timers, _NEXT_DUE)
+            found["next_due"] = _next_due(self.parts.store.timers)
         if self.may(*_SEE_LAGS):
             rows, looked, count = await self.lags()
             found["lags"] = [row.to_json() for row in rows[:_WORST]]
@@ -266,7 +268,11 @@ class Api:
         """Return what `pocketmq doctor` says of the store, in a process of its own."""
         self.need(asked, self._see_broker)
         if self._doctor_lock.locked():
-            raise Overloaded("the doctor is at work for somebody else: ask again in a moment")
+            raise Overloaded(
+                "the doctor is at work for somebody else: ask again in a moment",
+                field="doctor",
+                limit=1,
+            )
         path = (await self.status()).store_path
         async with self._doctor_lock:
             process = await asyncio.create_subprocess_exec(
@@ -628,14 +634,18 @@ def _last_stored_ms(store: MessageStore, one: QueueDescription, at: int) -> int 
     return told if told >= 0 else None
 
 
-def next_due(timers: TimerStore, limit: int) -> list[Document]:
-    """Return the next instants, LIMIT at most, that messages in TIMERS wait for, and how many wait for each."""
+def due_times(timers: TimerStore) -> tuple[np.ndarray, np.ndarray]:
+    """Return the instants, in Unix ms, that messages in TIMERS wait for, rising, and how many wait for each."""
     times = timers.ring.pending_times()
     counts = timers.ring.get_many(times)[2] if len(times) else times
-    kept = (counts > 0).nonzero()[0][:limit]
-    return [
-        {"due_ms": int(times[at]) * timers.precision_ms, "messages": int(counts[at])} for at in kept
-    ]
+    there = counts > 0
+    return times[there] * timers.precision_ms, counts[there]
+
+
+def _next_due(timers: TimerStore) -> list[Document]:
+    times_ms, counts = due_times(timers)
+    soonest = zip(times_ms[:_NEXT_DUE].tolist(), counts[:_NEXT_DUE].tolist(), strict=True)
+    return [{"due_ms": due_ms, "messages": count} for due_ms, count in soonest]
 
 
 def _replica(figures: Iterable[PageFigure]) -> Document:

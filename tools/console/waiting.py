@@ -31,7 +31,7 @@ from ...proto.rpc.pages import PageRequest
 from ...proto.topics import TIMER_TOPIC
 from ..output import message_document
 from ..users import decision_document
-from .api import LIMIT_MAX, Api, ApiRoute, Document, limit_of, number
+from .api import LIMIT_MAX, Api, ApiRoute, Document, due_times, limit_of, number
 
 _BARS: Final = 48
 #: Newest records of the timer topic that are looked through for messages that still wait.
@@ -44,17 +44,15 @@ async def delayed(api: Api, asked: PageRequest) -> Document:
     limit = limit_of(asked.query)
     status = await api.status()
     timers = api.parts.store.timers
-    times = timers.ring.pending_times()
-    counts = timers.ring.get_many(times)[2] if len(times) else times
-    times, counts = times[counts > 0], counts[counts > 0]
+    times_ms, counts = due_times(timers)
     topics = sorted(timers.metrics.counts.items(), key=lambda one: (-one[1], one[0]))
     return {
         "now_ms": status.now_ms,
         "waiting": status.delayed_waiting,
         "to_an_instant": int(counts.sum()),
-        "next_due_ms": int(times[0]) * timers.precision_ms if len(times) else None,
-        "last_due_ms": int(times[-1]) * timers.precision_ms if len(times) else None,
-        "due": histogram(times * timers.precision_ms, counts, status.now_ms),
+        "next_due_ms": int(times_ms[0]) if len(times_ms) else None,
+        "last_due_ms": int(times_ms[-1]) if len(times_ms) else None,
+        "due": histogram(times_ms, counts, status.now_ms),
         "topics": [{"topic": topic, "messages": count} for topic, count in topics if count > 0][
             :LIMIT_MAX
         ],
