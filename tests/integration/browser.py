@@ -64,6 +64,16 @@ def column(page: Any, table: str, title: str) -> list[str]:
     ]
 
 
+def send_on(page: Any, body: str) -> None:
+    """Send a message with BODY by the form of PAGE, a topic's, and see it among the newest."""
+    page.get_by_text("Send a message").click()
+    page.fill("textarea[name=body]", body)
+    page.get_by_role("button", name="Send", exact=True).click()
+    page.wait_for_selector("output:has-text('message id')")
+    page.keyboard.press("Escape")
+    page.wait_for_selector(f'#newest td:has-text("{body}")')
+
+
 def grave_faults(page: Any, *rules: str) -> list[tuple[str, list[str]]]:
     """Return what axe-core finds on PAGE that keeps people out, by RULES or by all; it has to find something good."""
     try:

@@ -22,7 +22,7 @@ from pocketmq.tools.console.door import TOKEN
 
 from ..authority import Authority
 from ..served import ServerProcess
-from .browser import column, grave_faults, watched
+from .browser import column, grave_faults, send_on, watched
 from .command import COMMAND, Shell
 from .console_peer import ApiPeer
 
@@ -351,12 +351,7 @@ def test_the_command_serves_pages_that_lead_to_each_broker(
             page.get_by_role("link", name="broker-2").first.click()
             page.wait_for_selector("#live:has-text('live')")
             assert "/brokers/broker-2/topics/" in page.url
-            page.get_by_text("Send a message").click()
-            page.fill("textarea[name=body]", "by the console of both")
-            page.get_by_role("button", name="Send", exact=True).click()
-            page.wait_for_selector("output:has-text('message id')")
-            page.keyboard.press("Escape")
-            page.wait_for_selector('#newest td:has-text("by the console of both")')
+            send_on(page, "by the console of both")
             page.get_by_role("link", name="PocketMQ").click()
             page.wait_for_selector("#brokers")
         process.send_signal(signal.SIGTERM)

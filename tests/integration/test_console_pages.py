@@ -16,7 +16,7 @@ import pytest
 from pocketmq.client import AsyncAdmin, PullConsumer
 
 from ..served import ServerProcess
-from .browser import column, grave_faults, watched
+from .browser import column, grave_faults, send_on, watched
 from .command import Shell
 from .console_peer import ApiPeer
 
@@ -133,12 +133,7 @@ def test_rows_of_pages_are_those_of_the_api(opened: Any, api: ApiPeer) -> None:
 def test_what_is_sent_on_a_page_shows_on_it(opened: Any, api: ApiPeer) -> None:
     opened.goto("/topics/payments")
     opened.wait_for_selector("#live:not(:empty)")
-    opened.get_by_text("Send a message").click()
-    opened.fill("textarea[name=body]", "paid")
-    opened.get_by_role("button", name="Send", exact=True).click()
-    opened.wait_for_selector("output:has-text('message id')")
-    opened.keyboard.press("Escape")
-    opened.wait_for_selector('#newest td:has-text("paid")')
+    send_on(opened, "paid")
     api.post("/api/topics/payments/messages", body="from elsewhere")
     opened.wait_for_selector('#newest td:has-text("from elsewhere")')
     assert column(opened, "newest", "body") == ["from elsewhere", "paid"]
@@ -226,11 +221,7 @@ def test_over_tls_somebody_signs_in_by_keys_sends_and_sees_it(
             page.wait_for_selector("output:has-text('paid')")
             page.keyboard.press("Escape")
             page.get_by_role("link", name="paid", exact=True).click()
-            page.get_by_text("Send a message").click()
-            page.fill("textarea[name=body]", "in HTTP/2")
-            page.get_by_role("button", name="Send", exact=True).click()
-            page.keyboard.press("Escape")
-            page.wait_for_selector('#newest td:has-text("in HTTP/2")')
+            send_on(page, "in HTTP/2")
             page.get_by_role("button", name="Sign out").click()
             page.wait_for_selector("input[name=secret]")
 

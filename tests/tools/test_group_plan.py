@@ -7,10 +7,12 @@ from typing import Any, Self
 
 import pytest
 
-from pocketmq.client import GroupMember, GroupReport, Queue
+from pocketmq.client import GroupReport, Queue
 from pocketmq.proto.errors import TopicNotFound
 from pocketmq.tools import cli, group_plan
 from pocketmq.tools.group_plan import shortened
+
+from .group_reports import member, report
 
 
 def table(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[list[str]]:
@@ -136,19 +138,7 @@ QUEUES = [
 ]
 
 
-def member(name: str, *queues: Queue) -> GroupMember:
-    return GroupMember(
-        member_id=name,
-        instance_id="",
-        peer="127.0.0.1:1",
-        kind="pull",
-        room="",
-        subscriptions=("orders: paid || refunded", "%RETRY%billing"),
-        joined_ms=0,
-        last_heard_ms=0,
-        is_leader=False,
-        queues=queues,
-    )
+SUBSCRIPTIONS = ("orders: paid || refunded", "%RETRY%billing")
 
 
 class FakeAdmin:
@@ -164,19 +154,12 @@ class FakeAdmin:
         pass
 
     def describe_group(self, name: str) -> GroupReport:
-        members = (member("a", *QUEUES[:3]), member("b", QUEUES[3]))
-        return GroupReport(
-            name=name,
-            coordinator="broker-a",
-            generation=7,
-            leader="a",
-            strategy="average",
-            each_for_itself=False,
-            rebalance_count=7,
-            subscription_check="refuse",
-            members=members if name == "billing" else (),
-            queues=(),
+        shares = {"a": QUEUES[:3], "b": QUEUES[3:]}
+        members = tuple(
+            member(one, *SUBSCRIPTIONS, queues=tuple(share)) for one, share in shares.items()
         )
+        at_work = {"coordinator": "broker-a", "generation": 7, "strategy": "average"}
+        return report(name, **at_work, members=members if name == "billing" else ())
 
     def describe_topic(self, name: str) -> Any:
         if name != "orders":

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from pocketmq.client import Admin, GroupQueue, GroupReport, Message, Producer, PullConsumer, Queue
+from pocketmq.client import Admin, GroupQueue, Message, Producer, PullConsumer, Queue
 from pocketmq.tools.cli import run
 from pocketmq.tools.lag.rows import LagFacts, LagRow, LagVerdict
 from pocketmq.tools.top import ClusterLook, board, rendered
 
 from ..integration.whole_broker import serving, store_config
+from .group_reports import report
 
 T0 = 1_700_000_000_000
 
@@ -30,18 +31,12 @@ def look(at_s: float, *queues: tuple[str, int, int, str]) -> ClusterLook:
             max_offset=high, skipped=number,
         )  # fmt: skip
         row = LagRow.of("b", facts, lag_bytes=None, oldest_unread_age_ms=None)
-        report = GroupReport(
-            name=group, coordinator="b", generation=1, leader="", strategy="", each_for_itself=False,
-            rebalance_count=1, subscription_check="refuse", members=(),
-            queues=(
-                GroupQueue(
-                    queue=queue, offset=committed, min_offset=0, max_offset=high, oldest_unread_ms=0,
-                    unread_bytes=None, finished_per_s=None, arrived_per_s=None, holder=holder,
-                    assigned_to="", filtered_count=0,
-                ),
-            ),
+        place = GroupQueue(
+            queue=queue, offset=committed, min_offset=0, max_offset=high, oldest_unread_ms=0,
+            unread_bytes=None, finished_per_s=None, arrived_per_s=None, holder=holder,
+            assigned_to="", filtered_count=0,
         )  # fmt: skip
-        groups.append((report, [row]))
+        groups.append((report(group, queues=(place,)), [row]))
     total = sum(high for _, _, high, _ in queues)
     return ClusterLook(
         at_ms=T0 + int(at_s * 1000), brokers=1, messages={"T": (total, total)}, groups=groups

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from pocketmq.proto.errors import NotAuthorized
 from pocketmq.proto.tls import Trust
 
 from ...authority import Authority
-from ...integration.served_set import served_set
+from ...integration.served_set import ServedSet, served_set
 from ...served import ServerProcess
 
 dramatiq = pytest.importorskip("dramatiq")
@@ -144,7 +144,7 @@ def test_celerys_transport_says_who_may_not(secured: Secured) -> None:
 class Sending:
     """Sends numbers by SEND, one after the other, in a thread, each until it is taken, until it is told to stop."""
 
-    def __init__(self, send: Any) -> None:
+    def __init__(self, send: Callable[[int], object]) -> None:
         self._send = send
         self.sent: list[int] = []
         self._is_over = threading.Event()
@@ -169,6 +169,21 @@ class Sending:
         await asyncio.to_thread(self._thread.join)
 
 
+async def through_failovers(
+    world: ServedSet, send: Callable[[int], object], came: set[int]
+) -> None:
+    """Fail WORLD over twice while numbers are sent by SEND; return when all that were sent have CAME."""
+    sending = Sending(send)
+    for _ in range(2):
+        await sending.goes_on()
+        await world.fail_over()
+    await sending.goes_on()
+    await sending.stop()
+    async with asyncio.timeout(120):
+        while not came >= set(sending.sent):  # noqa: ASYNC110 (of a thread)
+            await asyncio.sleep(0.05)
+
+
 @pytest.mark.long
 async def test_tasks_of_dramatiq_outlast_failovers(tmp_path: Path) -> None:
     async with served_set(tmp_path, min_in_sync=2) as world:
@@ -179,15 +194,7 @@ async def test_tasks_of_dramatiq_outlast_failovers(tmp_path: Path) -> None:
         actor = dramatiq.actor(ran.add, broker=broker, actor_name="note", queue_name="own")
         worker = dramatiq.Worker(broker, worker_timeout=100, worker_threads=2)
         await asyncio.to_thread(worker.start)
-        sending = Sending(actor.send)
-        for _ in range(2):
-            await sending.goes_on()
-            await world.fail_over()
-        await sending.goes_on()
-        await sending.stop()
-        async with asyncio.timeout(120):
-            while not ran >= set(sending.sent):  # noqa: ASYNC110 (of a thread)
-                await asyncio.sleep(0.05)
+        await through_failovers(world, actor.send, ran)
         await asyncio.to_thread(worker.stop)
         await asyncio.to_thread(broker.close)
 
@@ -224,15 +231,7 @@ async def test_messages_of_celerys_transport_outlast_failovers(tmp_path: Path) -
                 number, routing_key="own", declare=[queue], retry=True, retry_policy=retry
             )
 
-        sending = Sending(send)
-        for _ in range(2):
-            await sending.goes_on()
-            await world.fail_over()
-        await sending.goes_on()
-        await sending.stop()
-        async with asyncio.timeout(120):
-            while not found >= set(sending.sent):  # noqa: ASYNC110 (of a thread)
-                await asyncio.sleep(0.05)
+        await through_failovers(world, send, found)
         is_over.set()
         await asyncio.to_thread(consuming.join)
         await asyncio.to_thread(connection.release)
