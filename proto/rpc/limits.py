@@ -1,4 +1,4 @@
-"""The bounds of servers, channels and their connections, with their defaults. What is beyond each is said there."""
+"""The bounds of servers, channels and their connections, with their defaults, and whose share of one a peer takes."""
 
 from __future__ import annotations
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,7 +44,7 @@ _WORKERS: Final = {
 def tasks(conditions: BenchConditions) -> Figure:
     """Measure publishing and running of tasks."""
     for name in _WORKERS:
-        if not _is_there(name):
+        if find_spec(name) is None:
             raise ConfigError(
                 f"tasks need {name}, which is not installed: pip install 'pocketmq[{name}]'",
                 field=name,
@@ -73,19 +75,11 @@ def tasks(conditions: BenchConditions) -> Figure:
     return figure
 
 
-def _is_there(name: str) -> bool:
-    try:
-        importlib.import_module(name)
-    except ImportError:
-        return False
-    return True
-
-
 def _missing_for_redis() -> str:
     """Return what Redis needs and is not there; "": nothing."""
     if shutil.which("redis-server") is None:
         return "no redis-server on the path"
-    return "" if _is_there("redis") else "its client is missing: pip install redis"
+    return "its client is missing: pip install redis" if find_spec("redis") is None else ""
 
 
 @contextmanager
@@ -118,7 +112,7 @@ def _measured(
     environment = {_ADDRESS: f"{broker}://{address}", _LOG: str(log)}
     os.environ.update(environment)
     try:
-        publish = _celery_publisher() if name == "celery" else _dramatiq_publisher()
+        publish = _PUBLISHERS[name]()
         publish()
         began = time.perf_counter()
         count = 1
@@ -153,11 +147,11 @@ def _run_rate(name: str, log: Path, count: int) -> float:
         seconds = time.perf_counter() - first
     finally:
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, 15)
+            os.killpg(process.pid, signal.SIGTERM)
         try:
             process.wait(_PATIENCE_S)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 9)
+            os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     if log.stat().st_size < count:
         raise PocketMQError(f"the worker of {name} ended: {said.read_text()[-500:]}")
@@ -224,3 +218,6 @@ def _dramatiq() -> tuple[Any, Any]:
 def _dramatiq_publisher() -> Callable[[], object]:
     _, actor = _dramatiq()
     return lambda: actor.send(1)
+
+
+_PUBLISHERS: Final = {"celery": _celery_publisher, "dramatiq": _dramatiq_publisher}
