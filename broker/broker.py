@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 from .. import __version__
 from ..proto.access.files import WatchedUsers, signing, watched_users
 from ..proto.access.guard import Audit, Guard, noticing
-from ..proto.carrier_http2 import Http2Carrier
+from ..proto.carriers import Http2Carrier
 from ..proto.clock import Clock
 from ..proto.errors import PocketMQError, ShuttingDown
 from ..proto.gen import pocketmq_v1_pb2 as pb
@@ -34,35 +34,38 @@ from ..proto.rpc import Carrier, Certificate, MakeCarrier, MethodTable
 from ..proto.rpc.channels import Dial
 from ..proto.rpc.methods import ConnectionTotals, CountsConnections
 from ..proto.rpc.pages import Page
-from ..proto.services.health import HealthService
-from ..proto.services.port_services import PortServices
+from ..proto.services.port_services import HealthService, PortServices
 from ..proto.services.settings import LiveSettings, SettingsService
 from ..store.config import StoreConfig
 from ..store.disk import Disk
 from ..store.message_store import MessageStore
 from ..store.parts import StoreEvents
-from ..store.recovery import RecoveryReport
+from ..store.recovery.scan import RecoveryReport
 from ..store.state_files import StateFile
 from ..store.system import cpu_seconds, peak_memory_bytes
 from .config import BROKER_SECTIONS, BrokerConfig
 from .groups.lag import GroupLag, lags, note_lag
+from .metrics.families import RocketMQFigures, client_figures, figures
 from .metrics.page import MetricsPage, PageFigure
-from .metrics.pocketmq import client_figures, figures
-from .metrics.rocketmq import RocketMQFigures
 from .metrics.traffic import TrafficCounts
 from .parts import BrokerParts, assemble
 from .ports.certificates import Certificates
 from .ports.client_port import ClientPort, port_limits
 from .ports.registration import Registration, RegistrationState
 from .producers.producers import PRODUCERS_TICK_MS
-from .replication.answering import as_master
 from .replication.apache_followers import ApacheFollowers
-from .replication.mastership import Mastership
+from .replication.mastership import Mastership, as_master
 from .service_v1 import BrokerService, topic_message
-from .service_v2.permissions import guarded
+from .service_v2.service import guarded
 from .timing.timers import TimerClock
-from .timing.virtual_time import Mark, advance, begin, is_virtual, keep_mark
-from .timing.virtual_time import methods as clock_methods
+from .timing.virtual_time import (
+    Mark,
+    advance,
+    begin,
+    is_virtual,
+    keep_mark,
+    methods as clock_methods,
+)
 from .transactions.transactions import Transactions
 
 logger = logging.getLogger(__name__)

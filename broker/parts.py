@@ -3,11 +3,13 @@
 begin   what producers have stored and what waits (delays, transactions) is found again, then the timers turn,
         then calls arrive
 end     no call arrives any more; who keeps progress writes it down, once what it tells of is on the device
+
+Everything that waits for its time in one store, by level or to an instant.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from operator import or_
@@ -20,50 +22,45 @@ from ..proto.rpc.channels import Dial
 from ..store.flush import Flusher
 from ..store.message_store import MessageStore
 from ..store.state_files import StateFile
-from .accounts.accounts import AccountFile, Accounts
+from .accounts import AccountFile, Accounts
 from .config import BrokerConfig
-from .delay.delays import Delays
+from .delay.deliveries import DelayedDeliveries
+from .delay.levels import LevelDeliveries
+from .delay.progress import DeliveredNote, LevelProgress
 from .delay.recalls import Recalls
 from .delay.roads import DelayRules
+from .delay.timed import TimedDeliveries
 from .groups.coordinator import Coordination, Coordinator
-from .groups.dead_letters import DeadLetters
-from .groups.groups import Groups
 from .groups.leases import Fence, KeptLeases, LeaseFile, QueueLeases
 from .groups.offsets import Offsets
-from .groups.retries import Retries
-from .messages.appends import Appends, synced
-from .messages.fetch import Fetches
+from .groups.retries import DeadLetters, Retries
+from .messages.fetch import Fetches, Lookups
 from .messages.filters import Filters
-from .messages.lookup import Lookups
 from .messages.send import Sends, Waits
-from .metrics.clients import ClientMetrics
+from .messages.storing import Appends, synced
+from .metrics.clients import CensusMeasurements, ClientMetrics, Measurements
 from .metrics.traffic import TrafficCounts
 from .pop.journal import Journal
-from .pop.leases import PopLeases
 from .pop.pops import Pops
-from .pop.receives import serials_from
+from .pop.receives import PopLeases, serials_from
 from .pop.table import PopParts
-from .ports.neighbours import Neighbours
+from .ports.registration import Neighbours
 from .producers.producers import Producers
 from .replication.mastership import Mastership
-from .replication.state_deliveries import PopsPart
+from .replication.state_progress import PopsPart, TimersState
 from .replication.state_source import StateSource, TablePart, table_parts
-from .replication.state_timers import TimersState
-from .service_v2.measurements import CensusMeasurements, Measurements
 from .service_v2.pulling import PullConsumers
-from .service_v2.receiving import Acknowledging, Receiving
+from .service_v2.receiving import Acknowledging, LiteSubscriptions, Receiving
 from .service_v2.routes import RouteQueries
 from .service_v2.sending import EndTransactions, RecallMessages, SendMessages
 from .service_v2.service import ServiceV2, timed
-from .service_v2.subscriptions import LiteSubscriptions
 from .service_v2.telemetry import Clients, Diagnostics
-from .timing.awaited import Awaited
-from .timing.timers import Timers
-from .timing.waiting import Purgatory
-from .topics import Topics
+from .timing.timers import Purgatory, Timers
+from .timing.virtual_time import Awaited, is_virtual
+from .topics_and_groups import Groups, Topics
 from .transactions.atomic_commits import AtomicCommits, CommitParts
 from .transactions.checks import Listeners
-from .transactions.half_messages import prepare
+from .transactions.records import prepare
 from .transactions.transactions import Transactions
 
 
@@ -328,7 +325,7 @@ def assemble(  # noqa: PLR0913  (it stands between all of them)
     if mastership is not None:
         parts.state = _replicated(mastership, parts, journal)
     if isinstance(clock, VirtualClock) and wall is not clock:
-        parts.awaited = _awaited(clock, parts, appends)
+        parts.awaited = _awaited(clock, parts)
     return parts
 
 
@@ -351,8 +348,8 @@ def _replicated(mastership: Mastership, parts: BrokerParts, journal: Journal) ->
     return mastership.replicate(told, log_end)
 
 
-def _awaited(clock: VirtualClock, parts: BrokerParts, appends: Appends) -> Awaited:
-    """Return what keeps CLOCK waiting for those who are handed messages, which hears of PARTS and APPENDS."""
+def _awaited(clock: VirtualClock, parts: BrokerParts) -> Awaited:
+    """Return what keeps CLOCK waiting for those who are handed messages, which hears of PARTS."""
     awaited = Awaited(
         clock,
         parts.store,
@@ -361,7 +358,6 @@ def _awaited(clock: VirtualClock, parts: BrokerParts, appends: Appends) -> Await
         parts.pops,
         parts.coordination,
     )
-    appends.on_arrival.append(awaited.arrived)
     parts.retries.on_return.append(awaited.sent_back)
     parts.fetches.on_fetch.append(awaited.fetching)
     parts.pops.on_receive.append(awaited.receiving)
@@ -443,3 +439,73 @@ def producers_of(config: BrokerConfig, clock: Clock, store: MessageStore) -> Pro
         producers_max=config.producers_max,
         expiry_ms=config.producer_expiry_ms,
     )
+
+
+# ---------------------------------------------------------------- everything that waits for its time in one store
+
+
+class Delays:
+    """The delayed messages of STORE. TIMERS go by CLOCK, the messages' time. The event loop owns it."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        timers: Timers,
+        clock: Clock,
+        appends: Appends,
+        state_file: Callable[[str], StateFile],
+    ) -> None:
+        # A clock that is moved by hand waits for every instant: nothing has to go together.
+        pause_ms = 0 if is_virtual(clock) else config.delay_pause_ms
+        deliveries = DelayedDeliveries(appends)
+        self._note = DeliveredNote(store, has_replicas=appends.mastership is not None)
+        self._note.find()
+        self._progress = LevelProgress(
+            state_file("delayOffset.json"), store, appends, clock.unix_ms, self._note
+        )
+        self._levels = LevelDeliveries(
+            store, timers, clock, deliveries, appends, self._progress, pause_ms=pause_ms
+        )
+        self._timed = TimedDeliveries(
+            store,
+            timers,
+            clock,
+            deliveries,
+            appends,
+            slot_messages_max=config.delay_slot_messages_max,
+            pause_ms=pause_ms,
+            note=self._note,
+        )
+
+    @property
+    def waiting(self) -> int:
+        """How many messages wait for their time."""
+        return self._levels.waiting + self._timed.waiting
+
+    def next_of_levels(self) -> Mapping[int, int]:
+        """Return which message of the queue of each level comes next."""
+        return self._progress.offsets
+
+    def oldest_log_offset(self) -> int | None:
+        """Return the lowest log offset of what waits, besides what the timer log names; None if nothing does."""
+        found = (self._levels.oldest_log_offset(), self._timed.oldest_log_offset())
+        return min((offset for offset in found if offset is not None), default=None)
+
+    def start(self) -> None:
+        """Begin to deliver, with what is overdue; on a running loop."""
+        self._levels.start()
+        self._timed.start()
+
+    def save(self) -> None:
+        """Write down how far the levels have come, as far as that is safe; call it every now and then."""
+        self._progress.save()
+
+    async def stop(self) -> None:
+        """Deliver nothing any more, and write down exactly what was delivered."""
+        await self._levels.stop()
+        self._timed.close()
+
+    def forget(self) -> None:
+        """Take the note of what was delivered away: everything stands in the store's own files."""
+        self._note.remove()

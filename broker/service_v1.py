@@ -20,23 +20,23 @@ from ..store.format.state_tables import GroupConfig, TopicConfig
 from ..store.message_store import MessageStore
 from .config import BrokerConfig
 from .groups.coordinator import Coordination
-from .groups.groups import (
+from .groups.lag import add_unread, check_count, check_natural, stored_ms
+from .groups.offsets import Offsets, Safe
+from .messages.fetch import Fetches, Lookups
+from .messages.send import SendCounts, Sends, TopicSends
+from .messages.storing import ended
+from .pop.pops import Pops
+from .replication.state_source import GROUPS_FILE, OFFSETS_FILE, TOPICS_FILE, StateSource
+from .timing.timers import WatchedOperation
+from .topics_and_groups import (
     SUBSCRIPTION_CHECK,
+    TYPE_ATTRIBUTE,
     Groups,
+    Topics,
     check_own_choice,
     intervals_of,
     subscription_check,
 )
-from .groups.lag import add_unread, check_count, check_natural, stored_ms
-from .groups.offsets import Offsets, Safe
-from .messages.appends import ended
-from .messages.fetch import Fetches
-from .messages.lookup import Lookups
-from .messages.send import SendCounts, Sends, TopicSends
-from .pop.pops import Pops
-from .replication.state_source import GROUPS_FILE, OFFSETS_FILE, TOPICS_FILE, StateSource
-from .timing.waiting import WatchedOperation
-from .topics import TYPE_ATTRIBUTE, Topics
 
 #: Letters of who moves a group.
 _WHO_MAX: Final = 200

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .administration.admin import Admin, AsyncAdmin
-    from .administration.dead_letters import DeadLetter, ResentDeadLetter
     from .administration.descriptions import (
         BrokerDescription,
         GroupDescription,
@@ -34,30 +33,27 @@ if TYPE_CHECKING:
         TopicDescription,
         TopicSent,
     )
-    from .administration.groups import OffsetMove, OffsetTarget
-    from .async_producer import AsyncProducer
-    from .async_pull_consumer import AsyncPullConsumer, RebalanceListener
-    from .clock import AsyncClocks, BrokerClock
+    from .administration.groups import DeadLetter, OffsetMove, OffsetTarget, ResentDeadLetter
+    from .administration.servers import AsyncClocks, BrokerClock
     from .consuming.held_queue import OffsetAndMetadata
     from .consuming.parts import Counts
     from .consuming.queue_reader import Pulled
     from .consuming.sending_back import SentBack
     from .message import Draft, Message
     from .message_batch import MessageBatch
+    from .metrics import HistogramSnapshot, ProducerMetrics
     from .once import Once
-    from .producer import Producer
+    from .producer import AsyncProducer, Producer
     from .producing.atomic_commit import AsyncAtomicCommit, AtomicCommit
     from .producing.interceptors import Interceptor
-    from .producing.metrics import HistogramSnapshot, ProducerMetrics
     from .producing.receipt import Receipt, Receipts
     from .producing.transaction import AsyncTransaction, Resolution, Transaction
-    from .pull_consumer import PullConsumer
+    from .pull_consumer import AsyncPullConsumer, PullConsumer, RebalanceListener
     from .push_consumer import AsyncPushConsumer, PushConsumer
     from .pushing.listening import Reject, Retry
-    from .pushing.metrics import PushMetrics
-    from .queue import Queue
+    from .pushing.process_queue import PushMetrics
+    from .queue import Filter, Queue, Sql
     from .received_message import ReceivedMessage
-    from .subscriptions import Filter, Sql
 
 __all__ = [
     "Message",
@@ -117,8 +113,8 @@ __all__ = [
 _MODULES = {
     "Admin": "administration.admin",
     "AsyncAdmin": "administration.admin",
-    "DeadLetter": "administration.dead_letters",
-    "ResentDeadLetter": "administration.dead_letters",
+    "DeadLetter": "administration.groups",
+    "ResentDeadLetter": "administration.groups",
     "BrokerDescription": "administration.descriptions",
     "GroupDescription": "administration.descriptions",
     "GroupPosition": "administration.descriptions",
@@ -132,17 +128,17 @@ _MODULES = {
     "Skipped": "administration.descriptions",
     "OffsetMove": "administration.groups",
     "OffsetTarget": "administration.groups",
-    "AsyncProducer": "async_producer",
-    "AsyncPullConsumer": "async_pull_consumer",
-    "AsyncClocks": "clock",
-    "BrokerClock": "clock",
+    "AsyncProducer": "producer",
+    "AsyncPullConsumer": "pull_consumer",
+    "AsyncClocks": "administration.servers",
+    "BrokerClock": "administration.servers",
     "Counts": "consuming.parts",
     "OffsetAndMetadata": "consuming.held_queue",
     "Pulled": "consuming.queue_reader",
     "SentBack": "consuming.sending_back",
     "Draft": "message",
-    "Filter": "subscriptions",
-    "Sql": "subscriptions",
+    "Filter": "queue",
+    "Sql": "queue",
     "Message": "message",
     "MessageBatch": "message_batch",
     "Once": "once",
@@ -150,8 +146,8 @@ _MODULES = {
     "AsyncAtomicCommit": "producing.atomic_commit",
     "AtomicCommit": "producing.atomic_commit",
     "Interceptor": "producing.interceptors",
-    "HistogramSnapshot": "producing.metrics",
-    "ProducerMetrics": "producing.metrics",
+    "HistogramSnapshot": "metrics",
+    "ProducerMetrics": "metrics",
     "Receipt": "producing.receipt",
     "Receipts": "producing.receipt",
     "AsyncTransaction": "producing.transaction",
@@ -162,9 +158,9 @@ _MODULES = {
     "PushConsumer": "push_consumer",
     "Reject": "pushing.listening",
     "Retry": "pushing.listening",
-    "PushMetrics": "pushing.metrics",
+    "PushMetrics": "pushing.process_queue",
     "Queue": "queue",
-    "RebalanceListener": "async_pull_consumer",
+    "RebalanceListener": "pull_consumer",
     "ReceivedMessage": "received_message",
 }
 

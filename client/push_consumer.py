@@ -39,18 +39,16 @@ from typing import Self, TypeVar, Unpack
 from ..proto.clock import Clock, SystemClock
 from ..proto.errors import ClientClosed, ConfigError
 from ..proto.topics import check_group
-from .config import settled
+from .closing import AsyncSignalledFace, SignalledFace, Signals
+from .config import PushConfig, PushSettings, settled
 from .connections import Connections
-from .faces import AsyncSignalledFace, SignalledFace
 from .loop import Portal
 from .once import remembers
-from .pushing.config import PushConfig, PushSettings
 from .pushing.listening import Listener, check_listener
-from .pushing.metrics import PushMetrics
+from .pushing.process_queue import PushMetrics
 from .pushing.pushing import Pushing
+from .queue import Topics, subscriptions_of
 from .session import Session
-from .signals import Signals
-from .subscriptions import Topics, subscriptions_of
 
 AnyListener = TypeVar("AnyListener", bound=Listener)
 

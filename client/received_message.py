@@ -33,7 +33,7 @@ from ..proto.properties import (
 )
 from ..proto.record import BODY_BYTES_MAX, SYS_COMPRESSED, Record, decode_record, decompress_body
 from ..proto.record_run import crc_mismatches, parse_run, walk
-from .delays import INSTANT_MAX_MS
+from .message import INSTANT_MAX_MS
 
 #: Of Apache's timer wheel, at its coarsest, which is the default.
 _SLOT_MS: Final = 1_000

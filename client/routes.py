@@ -23,17 +23,8 @@ from typing import Final, TypeVar
 
 from google.protobuf.message import Message
 
+from ..proto import errors
 from ..proto.clock import Clock
-from ..proto.errors import (
-    Disconnected,
-    MasterFenced,
-    NotServed,
-    PocketMQError,
-    RequestTimeout,
-    RouteNotFound,
-    ShuttingDown,
-    TlsFailed,
-)
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.topics import PERMISSION_READ, PERMISSION_WRITE
 from .connections import NAME_SERVER, Connections
@@ -49,7 +40,12 @@ PROVISIONAL_REFRESH_MS: Final = 1_000
 AUTO_CREATE_QUEUES: Final = 4
 _MASTER: Final = 0
 #: With which whoever was asked may be another than before.
-_BREAKS: Final = (Disconnected, RequestTimeout, MasterFenced, ShuttingDown)
+_BREAKS: Final = (
+    errors.Disconnected,
+    errors.RequestTimeout,
+    errors.MasterFenced,
+    errors.ShuttingDown,
+)
 
 
 class NameServers:
@@ -70,21 +66,21 @@ class NameServers:
         does not agree on TLS.
         """
         silent: list[str] = []
-        other: NotServed | TlsFailed | None = None
+        other: errors.NotServed | errors.TlsFailed | None = None
         for step in range(len(self.addresses)):
             place = (self._last_good + step) % len(self.addresses)
             try:
                 reply = await self.ask_one(self.addresses[place], method, request, reply_type)
-            except (Disconnected, RequestTimeout) as error:
+            except (errors.Disconnected, errors.RequestTimeout) as error:
                 silent.append(error.message)
                 continue
-            except (NotServed, TlsFailed) as error:
+            except (errors.NotServed, errors.TlsFailed) as error:
                 silent.append(error.message)
                 other = error
                 continue
             self._last_good = place
             return reply
-        kind = Disconnected if other is None else type(other)
+        kind = errors.Disconnected if other is None else type(other)
         raise kind(f"no name server answers: {'; '.join(silent)}", nameservers=self)
 
     async def ask_one(
@@ -96,8 +92,8 @@ class NameServers:
             return await connection.call(
                 NAME_SERVER + method, request, reply_type, self._timeout_ms
             )
-        except NotServed as error:
-            raise NotServed(
+        except errors.NotServed as error:
+            raise errors.NotServed(
                 f"{address} is no name server: it does not serve {method}; is it the port of a broker? (a name server"
                 f" listens on {DEFAULT_NAME_SERVERS.rpartition(':')[2]} unless it is told otherwise)",
                 address=address,
@@ -106,16 +102,16 @@ class NameServers:
     async def ask_all(self, method: str, request: Message, reply_type: type[Reply]) -> list[Reply]:
         """Return the answers of all servers that can be reached; raise Disconnected, or TlsFailed, if none can."""
         replies: list[Reply] = []
-        last: PocketMQError | None = None
+        last: errors.PocketMQError | None = None
         for address in self.addresses:
             try:
                 replies.append(await self.ask_one(address, method, request, reply_type))
-            except (Disconnected, RequestTimeout, TlsFailed) as error:
+            except (errors.Disconnected, errors.RequestTimeout, errors.TlsFailed) as error:
                 last = error
         if not replies:
-            if isinstance(last, TlsFailed):
+            if isinstance(last, errors.TlsFailed):
                 raise last
-            raise Disconnected(
+            raise errors.Disconnected(
                 f"no name server answers; the last: {last and last.message}", nameservers=self
             )
         return replies
@@ -184,7 +180,7 @@ class Routes:
             known = self._routes.get(topic)
             if route is None and known is not None and not known.provisional:
                 self._routes.pop(topic, None)
-        except PocketMQError:
+        except errors.PocketMQError:
             return  # The route that is known stays: a name server may be back at the next question.
         finally:
             self._refreshing.discard(topic)
@@ -202,10 +198,10 @@ class Routes:
             route = await self._ask(topic)
             if route is None and provisional:
                 route = await self._provisional(topic)
-        except Disconnected as error:
+        except errors.Disconnected as error:
             if known is not None:
                 return known
-            raise RouteNotFound(
+            raise errors.RouteNotFound(
                 f"no route to topic {topic!r}: {error.message}",
                 topic=topic,
                 nameservers=self._name_servers,
@@ -215,13 +211,13 @@ class Routes:
             raise self._not_found(topic, provisional)
         return route
 
-    def _not_found(self, topic: str, provisional: bool) -> RouteNotFound:
+    def _not_found(self, topic: str, provisional: bool) -> errors.RouteNotFound:
         reason = (
             "no broker is registered: is one running, and does it know these name servers?"
             if provisional
             else "no broker has it: create it with `pocketmq topic create`"
         )
-        return RouteNotFound(
+        return errors.RouteNotFound(
             f"no route to topic {topic!r} at {self._name_servers}: {reason}",
             topic=topic,
             nameservers=self._name_servers,
@@ -279,7 +275,7 @@ class Routes:
             return self._places[broker].address
         except KeyError:
             known = ", ".join(sorted(self._places)) or "none"
-            raise RouteNotFound(
+            raise errors.RouteNotFound(
                 f"broker {broker!r} is in no route (known brokers: {known})", broker=broker
             ) from None
 
@@ -308,12 +304,12 @@ class Routes:
         """Return how often BROKER could not be asked: as long as that stays, it is the same run and the same master."""
         return self._breaks[broker]
 
-    def later_master(self, broker: str, address: str, epoch: int) -> MasterFenced | None:
+    def later_master(self, broker: str, address: str, epoch: int) -> errors.MasterFenced | None:
         """Return why BROKER is not to be asked at ADDRESS any more if another is its master after EPOCH, else None."""
         place = self._places.get(broker)
         if place is None or place.epoch <= epoch or place.master == address:
             return None
-        return MasterFenced(
+        return errors.MasterFenced(
             f"{address} does not answer, and {place.master} is the master of {broker} in epoch {place.epoch}",
             broker=broker,
             master=place.master,
@@ -325,7 +321,7 @@ class Routes:
         place = self._places.get(broker)
         return () if place is None else tuple(a for a in place.replicas if a != place.address)
 
-    def astray(self, broker: str, address: str, error: PocketMQError) -> bool:
+    def astray(self, broker: str, address: str, error: errors.PocketMQError) -> bool:
         """Learn from the ERROR of whoever was asked as BROKER at ADDRESS; return whether it is to be asked elsewhere
         at once, since now it is known where.
         """
@@ -334,9 +330,9 @@ class Routes:
         place = self._places.get(broker)
         if place is None or not address:
             return False
-        if isinstance(error, MasterFenced) and error.details.get("broker") == broker:
+        if isinstance(error, errors.MasterFenced) and error.details.get("broker") == broker:
             return self._redirected(place, address, error.details)
-        lost = isinstance(error, Disconnected | RequestTimeout)
+        lost = isinstance(error, errors.Disconnected | errors.RequestTimeout)
         if lost and place.replicas and place.address == address:
             place.address = _next(place.replicas, address)
         return False

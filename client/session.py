@@ -1,6 +1,15 @@
 """What a producer, a consumer and an admin have in common: connections, name servers, routes, a clock, tasks.
 
 Thread contract: made, used and closed on one event loop.
+
+The choice of a replica where reads may be from any (`read_from="any"`): one that follows, if that can answer.
+
+    choice = FollowerChoice(session, broker)
+    reply = await choice.ask(question)      None: ask the master
+
+A follower hands out what it knows to be confirmed, and refuses the rest. Whatever goes wrong with it says nothing of
+the broker: an offset that it does not have may be the next message, or one that only the master still has. So nothing
+of it is believed, the master is asked for MASTER_MS, and then another follower. Without one it is always the master.
 """
 
 from __future__ import annotations
@@ -15,20 +24,14 @@ from typing import Final, TypeVar
 
 from google.protobuf.message import Message
 
+from ..proto import errors
 from ..proto.clock import Clock
-from ..proto.errors import (
-    Disconnected,
-    MasterFenced,
-    PocketMQError,
-    RequestTimeout,
-    RouteNotFound,
-    ShuttingDown,
-)
 from ..proto.record import NO_HOST, Host
 from .config import ClientConfig
-from .connections import BROKER, Connections, GrpcConnections
+from .connections import BROKER, Connection, Connections, GrpcConnections
 from .loop import Tasks
 from .name_server_addresses import parse_addresses
+from .queue import Queue
 from .routes import NameServers, Route, Routes
 
 Value = TypeVar("Value")
@@ -41,7 +44,7 @@ _PAUSE_MAX_MS: Final = 200
 #: A master that has not answered for so long may be one no more: the name servers are asked who is.
 LOOK_MS: Final = 1_000
 #: Not the master (any more), and did nothing of what was asked.
-NOT_MASTER: Final = (MasterFenced, ShuttingDown)
+NOT_MASTER: Final = (errors.MasterFenced, errors.ShuttingDown)
 
 
 @dataclass(slots=True)
@@ -114,7 +117,7 @@ class Session:
                 late = [one for one in self._unanswered.values() if one.late_ms <= now_ms]
                 if not late:
                     continue
-                with suppress(PocketMQError):
+                with suppress(errors.PocketMQError):
                     await self.routes.brokers()
                 for one in late:
                     one.late_ms = self.clock.now_ms() + one.patience_ms
@@ -147,15 +150,17 @@ class Session:
             try:
                 call = connection.call(BROKER + method, request, reply_type, timeout_ms)
                 return await self.of_master(broker, address, call)
-            except (Disconnected, RequestTimeout, *NOT_MASTER) as error:
+            except (errors.Disconnected, errors.RequestTimeout, *NOT_MASTER) as error:
                 moved = self.routes.astray(broker, address, error)
-                again = isinstance(error, (Disconnected, *NOT_MASTER) if repeatable else NOT_MASTER)
+                again = isinstance(
+                    error, (errors.Disconnected, *NOT_MASTER) if repeatable else NOT_MASTER
+                )
                 late = self.clock.now_ms() + pause_ms > deadline_ms
                 if late or not again or not self.routes.is_replicated(broker):
                     raise
             if not moved:
                 with suppress(
-                    PocketMQError
+                    errors.PocketMQError
                 ):  # Without a name server the replicas are tried in turn.
                     await self.routes.brokers()
                 await self.clock.sleep_until(self.clock.now_ms() + pause_ms)
@@ -164,13 +169,13 @@ class Session:
     async def find_route(self, topic: str, timeout_ms: int) -> Route:
         """Return the route to write TOPIC, trying for TIMEOUT_MS: servers may just be starting."""
         return await self.until(
-            lambda: self.routes.find(topic, provisional=True), RouteNotFound, timeout_ms
+            lambda: self.routes.find(topic, provisional=True), errors.RouteNotFound, timeout_ms
         )
 
     async def until(
         self,
         attempt: Callable[[], Awaitable[Value]],
-        passing: type[PocketMQError] | tuple[type[PocketMQError], ...],
+        passing: type[errors.PocketMQError] | tuple[type[errors.PocketMQError], ...],
         timeout_ms: int,
     ) -> Value:
         """Return what ATTEMPT returns; repeat it for TIMEOUT_MS, more and more slowly, while it raises PASSING."""
@@ -211,3 +216,50 @@ async def local_host(address: str) -> Host:
     finally:
         transport.close()
     return Host(own.packed, 0)
+
+
+# ---------------------------------------------------------------- follower choice
+
+
+#: How long the master is asked after a follower could not answer.
+MASTER_MS: Final = 5_000
+
+
+class FollowerChoice:
+    """The followers of BROKER, which stands in a route of SESSION. Not thread-safe: its event loop owns it."""
+
+    def __init__(self, session: Session, broker: str) -> None:
+        self._session = session
+        self._broker = broker
+        self._turn = session.random.randrange(1 << 16)
+        self._from_ms = 0
+
+    async def ask(self, question: Callable[[Connection], Awaitable[Value | None]]) -> Value | None:
+        """Return what QUESTION brings from a follower; None: there is none now, it failed, or brought None."""
+        session = self._session
+        others = session.routes.others(self._broker)
+        if not others or session.clock.now_ms() < self._from_ms:
+            return None
+        try:
+            found = await question(session.connections.to(others[self._turn % len(others)]))
+        except errors.PocketMQError:
+            found = None
+        if found is None:
+            self._turn += 1
+            self._from_ms = session.clock.now_ms() + MASTER_MS
+        return found
+
+
+class FollowerChoices:
+    """The choices of SESSION: one a broker, or a queue, so that they spread. Not thread-safe, likewise."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._choices: dict[tuple[str, Queue | None], FollowerChoice] = {}
+
+    def of(self, broker: str, queue: Queue | None = None) -> FollowerChoice:
+        """Return that of BROKER, or of its QUEUE."""
+        found = self._choices.get((broker, queue))
+        if found is None:
+            found = self._choices[broker, queue] = FollowerChoice(self._session, broker)
+        return found

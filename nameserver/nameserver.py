@@ -15,15 +15,13 @@ from functools import partial
 from pathlib import Path
 
 from ..proto.access.files import WatchedUsers, watched_users
-from ..proto.access.guard import Audit, noticing
-from ..proto.access.rules import NAME_SERVER, OwnRefusal
-from ..proto.carrier_http2 import Http2Carrier
+from ..proto.access.guard import NAME_SERVER, Audit, OwnRefusal, noticing
+from ..proto.carriers import Http2Carrier
 from ..proto.clock import Clock
 from ..proto.errors import ConfigError
 from ..proto.rpc import Carrier, Certificate, Limits, MakeCarrier, MethodTable
 from ..proto.rpc.listening import connections_fitting
-from ..proto.services.health import HealthService
-from ..proto.services.port_services import PortServices
+from ..proto.services.port_services import HealthService, PortServices
 from ..proto.services.settings import LiveSettings, SettingsService
 from ..proto.tls import read_authorities, read_certificate
 from .config import NameServerConfig

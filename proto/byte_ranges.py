@@ -3,8 +3,9 @@
 A range is `data[start : start + size]`; a size ≤ 0 is empty. A structured array over the buffer with a stride of one
 byte has a window of any width at every position, so that one fancy index copies all windows: some 5 ns for 60 bytes.
 
-Java's `String.hashCode` (java_hash.py) is made of UTF-8 bytes in place: for ASCII a byte is a code unit, and the hash
-of a range is the scalar product of its bytes with powers of 31; ranges with other characters are decoded one by one.
+Java's `String.hashCode` (`java_hash` of record.py) is made of UTF-8 bytes in place: for ASCII a byte is a code unit,
+and the hash of a range is the scalar product of its bytes with powers of 31; ranges with other characters are decoded
+one by one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from .java_hash import java_hash
+from .record import java_hash
 
 Bytes = NDArray[np.uint8]
 Longs = NDArray[np.int64]

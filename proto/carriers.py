@@ -1,4 +1,13 @@
-"""The carriers that servers choose from, by the setting `grpc`: `carrier_http2.py` and `carrier_grpcio.py`."""
+"""The carriers that servers choose from, by the setting `grpc`: our own HTTP/2, and grpcio (`carrier_grpcio.py`).
+
+Our own HTTP/2 as the carrier of PocketMQ's methods: plaintext, TLS and a plain page at one port.
+
+    carrier = Http2Carrier([service.methods()], limits=Limits())
+    port = await carrier.start("127.0.0.1", 0)
+    await carrier.stop(grace_s=2.0)
+
+`rpc/` knows nothing of PocketMQ: here its server gets to know how PocketMQ's errors travel (`errors_wire.py`).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +15,9 @@ import importlib.util
 from typing import Final
 
 from .errors import ConfigError
+from .errors_wire import failure_of, ours
+from .rpc.errors import CannotListen, RpcError, RpcFailure
+from .rpc.server import Server
 
 #: As settings name them: our own, and gRPC's library.
 GRPC_CHOICES: Final = ("own", "grpcio")
@@ -27,3 +39,21 @@ def need_grpcio(who: str) -> None:
     """Raise ConfigError for WHO if gRPC's own library is not installed: PocketMQ itself has no need of it."""
     if importlib.util.find_spec("grpc") is None:
         raise ConfigError(f"{who}, which needs grpcio: pip install 'pocketmq[grpcio]'")
+
+
+# ---------------------------------------------------------------- our own HTTP/2 as the carrier of PocketMQ's methods
+
+
+class Http2Carrier(Server):
+    """Our own server over the methods of TABLES."""
+
+    @staticmethod
+    def describe(error: RpcError) -> RpcFailure:
+        return failure_of(error)
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
+        """Listen on HOST and PORT (0: any free one), serve, and return the port; raise ConfigError if that fails."""
+        try:
+            return await super().start(host, port)
+        except CannotListen as error:
+            raise ours(error) from error.__cause__

@@ -19,20 +19,7 @@ from typing import Any, Final, Protocol
 
 from google.protobuf.message import DecodeError
 
-from .errors import (
-    ClientClosed,
-    ConfigError,
-    Disconnected,
-    InvalidArgument,
-    MessageTooLarge,
-    NotServed,
-    Overloaded,
-    PocketMQError,
-    RequestTimeout,
-    ShuttingDown,
-    TlsFailed,
-    rebuild,
-)
+from . import errors
 from .gen.pocketmq_v1_pb2 import Error
 from .rpc import errors as rpc
 from .rpc.channels import HandshakeFailed
@@ -48,25 +35,25 @@ DETAIL_LENGTH_MAX: Final = 200  # characters of one value
 _WRITE_FAILED: Final = "Internal error from Core"
 
 #: What a status without our metadata means to a caller.
-_BY_CODE: Final[dict[str, type[PocketMQError]]] = {
-    "UNAVAILABLE": Disconnected,
-    "DEADLINE_EXCEEDED": RequestTimeout,
-    "CANCELLED": ClientClosed,
-    "UNIMPLEMENTED": NotServed,
-    "RESOURCE_EXHAUSTED": Overloaded,
-    "INVALID_ARGUMENT": InvalidArgument,
+_BY_CODE: Final[dict[str, type[errors.PocketMQError]]] = {
+    "UNAVAILABLE": errors.Disconnected,
+    "DEADLINE_EXCEEDED": errors.RequestTimeout,
+    "CANCELLED": errors.ClientClosed,
+    "UNIMPLEMENTED": errors.NotServed,
+    "RESOURCE_EXHAUSTED": errors.Overloaded,
+    "INVALID_ARGUMENT": errors.InvalidArgument,
 }
 
 
 #: What a server itself answers, as one of ours.
-_OF_SERVER: Final[dict[type[rpc.RpcError], type[PocketMQError]]] = {
-    rpc.BadRequest: InvalidArgument,
-    rpc.TooLarge: MessageTooLarge,
-    rpc.ResourceExhausted: Overloaded,
-    rpc.Unimplemented: NotServed,
-    rpc.DeadlineExceeded: RequestTimeout,
-    rpc.Stopping: ShuttingDown,
-    rpc.CannotListen: ConfigError,
+_OF_SERVER: Final[dict[type[rpc.RpcError], type[errors.PocketMQError]]] = {
+    rpc.BadRequest: errors.InvalidArgument,
+    rpc.TooLarge: errors.MessageTooLarge,
+    rpc.ResourceExhausted: errors.Overloaded,
+    rpc.Unimplemented: errors.NotServed,
+    rpc.DeadlineExceeded: errors.RequestTimeout,
+    rpc.Stopping: errors.ShuttingDown,
+    rpc.CannotListen: errors.ConfigError,
 }
 
 
@@ -86,11 +73,11 @@ class FailedCall(Protocol):
         ...
 
 
-def ours(error: rpc.RpcError) -> PocketMQError:
+def ours(error: rpc.RpcError) -> errors.PocketMQError:
     """Return ERROR, which a server may have raised itself, as one of the tree: same sentence, same details."""
-    if isinstance(error, PocketMQError):
+    if isinstance(error, errors.PocketMQError):
         return error
-    return _OF_SERVER.get(type(error), PocketMQError)(error.message, **error.details)
+    return _OF_SERVER.get(type(error), errors.PocketMQError)(error.message, **error.details)
 
 
 def failure_of(error: rpc.RpcError) -> rpc.RpcFailure:
@@ -99,7 +86,7 @@ def failure_of(error: rpc.RpcError) -> rpc.RpcFailure:
     return rpc.RpcFailure(error.status, wire.message, ((ERROR_KEY, wire.SerializeToString()),))
 
 
-def to_wire(error: PocketMQError) -> Error:
+def to_wire(error: errors.PocketMQError) -> Error:
     """Return ERROR as the message that travels, trimmed to `ERROR_SIZE_MAX` bytes."""
     wire = Error(
         name=type(error).__name__,
@@ -114,12 +101,12 @@ def to_wire(error: PocketMQError) -> Error:
     return wire
 
 
-def from_wire(wire: Error) -> PocketMQError:
+def from_wire(wire: Error) -> errors.PocketMQError:
     """Return the error that WIRE tells of; a class that this version does not know becomes PocketMQError."""
-    return rebuild(wire.name, wire.message, dict(wire.details))
+    return errors.rebuild(wire.name, wire.message, dict(wire.details))
 
 
-def from_rpc_error(error: FailedCall) -> PocketMQError:
+def from_rpc_error(error: FailedCall) -> errors.PocketMQError:
     """Return the error that the server raised, or the one that the failed call itself stands for."""
     metadata: Any = error.trailing_metadata()
     for key, value in metadata or ():
@@ -129,12 +116,12 @@ def from_rpc_error(error: FailedCall) -> PocketMQError:
     code = error.code().name
     sentence = error.details() or code
     if isinstance(error, HandshakeFailed):
-        return TlsFailed(sentence)
+        return errors.TlsFailed(sentence)
     if "message larger than max" in sentence:
-        return MessageTooLarge(sentence, code=code)
+        return errors.MessageTooLarge(sentence, code=code)
     if sentence == _WRITE_FAILED:
-        return Disconnected("the stream ended while it was written to", code=code)
-    return _BY_CODE.get(code, PocketMQError)(sentence, code=code)
+        return errors.Disconnected("the stream ended while it was written to", code=code)
+    return _BY_CODE.get(code, errors.PocketMQError)(sentence, code=code)
 
 
 def _cut(text: str, length_max: int) -> str:

@@ -30,6 +30,15 @@ Nearly every record is V1 between IPv4 hosts: `read_record` and `write_record` t
 others to these, which find the same.
 
 Source: store-format.md §2. Everything here is pure; `record_run.py` reads many records at once.
+
+Hashes that Java programs compute: `String.hashCode`, and Guava's buckets by it. Pure.
+
+h = 0; for each UTF-16 code unit u: h = 31·h + u (mod 2³²), read as a signed 32-bit number. RocketMQ uses it for tag
+codes (consume queue) and for keys (index file). Source: the Java language API; store-format.md §3.2, §4.2.
+A hash continues from a prefix: h(p + s) = h(p)·31^len(s) + h(s). Of many at once: `byte_ranges.py`.
+
+Buckets are consistent: when one is added, only as many numbers move as the new one gets. The broker places message
+groups by them, and our clients sharding keys, as Apache's proxy does.
 """
 
 from __future__ import annotations
@@ -37,6 +46,7 @@ from __future__ import annotations
 import ipaddress
 import struct
 import zlib
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -634,3 +644,33 @@ def _zstd(body: bytes, size_max: int) -> bytes:
     if said >= 0 and len(whole) < min(said, size_max):
         raise ValueError("it is cut off")
     return bytes(whole)
+
+
+# ---------------------------------------------------------------- hashes that Java programs compute
+
+
+_MASK: Final = 0xFFFFFFFF
+_MASK_64: Final = (1 << 64) - 1
+_MULTIPLIER: Final = 2862933555777941757
+
+
+def java_hash(text: str, seed: int = 0) -> int:
+    """Return Java's hash of TEXT as a signed 32-bit number, continued from SEED, the hash of a prefix."""
+    value = seed & _MASK
+    units = array("H", text.encode("utf-16-le", "surrogatepass"))
+    for unit in units:
+        value = (value * 31 + unit) & _MASK
+    return value - (1 << 32) if value >> 31 else value
+
+
+def consistent_bucket(number: int, buckets: int) -> int:
+    """Return the bucket, of BUCKETS, for NUMBER: as Guava's Hashing.consistentHash of the same 64-bit number."""
+    state = number & _MASK_64
+    candidate = 0
+    while True:
+        state = (_MULTIPLIER * state + 1) & _MASK_64
+        step = ((state >> 33) + 1) / (1 << 31)
+        following = int((candidate + 1) / step)
+        if following >= buckets:
+            return candidate
+        candidate = following

@@ -30,7 +30,6 @@ from numpy.typing import NDArray
 
 from .byte_ranges import HASHED_WIDTH_MAX, windows
 from .errors import InvalidRecord, MessageTooLarge
-from .java_hash import java_hash
 from .record import (
     CRC_AT,
     CRC_MASK,
@@ -46,6 +45,7 @@ from .record import (
     SYS_TRANSACTION,
     Buffer,
     Host,
+    java_hash,
     topic_field,
 )
 from .record_run import (

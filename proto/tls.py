@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from .. import __version__
-from .access.credentials import own_credentials, signed_now
+from .access.signing import own_credentials, signed_now
 from .errors import ConfigError
 
 #: Imported where they are needed: most commands speak plaintext, and cryptography takes 100 ms.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cryptography import x509
 
     from .rpc.channels import Channel, Dial, Metadata
-    from .rpc.methods import Certificate
+    from .rpc.listening import Certificate
 
 TLS_VARIABLE: Final = "POCKETMQ_TLS"
 CA_VARIABLE: Final = "POCKETMQ_CA"
@@ -156,7 +156,7 @@ def read_certificate(
 
     Settings SECTION.tls_certificate and .tls_key, or what else NAMES begins them with, name the files.
     """
-    from .rpc.methods import Certificate
+    from .rpc.listening import Certificate
 
     chain_field = f"{names}certificate"
     chain = read_pem(read, section, chain_field, chain_path)

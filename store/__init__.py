@@ -3,14 +3,13 @@
 from ..proto.run import Run
 from .config import StoreConfig, apply_apache_settings
 from .disk import Disk
+from .listing import config_of
 from .log_writer import Appended
 from .message_store import MessageStore
 from .os_disk import OsDisk
 from .overlay_disk import OverlayDisk
-from .sizes import config_of
 from .slices import Slices
-from .timers.entry import TimerBatch
-from .timers.slot import TimerRecords, TimerSlot
+from .timers.entry import TimerBatch, TimerRecords, TimerSlot
 from .timers.store import TimerStore
 
 __all__ = [

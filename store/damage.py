@@ -66,8 +66,7 @@ from .consume_queue import ConsumeQueue
 from .consume_queues import LIGHT_PREFIX
 from .disk import Disk
 from .files import MappedFile
-from .format.log_file import MAGIC_PATTERN, blank
-from .format.queue_entries import ADDRESS_MAX, ENTRY, PRE_BLANK_SIZE
+from .format.log_and_queues import ADDRESS_MAX, ENTRY, MAGIC_PATTERN, PRE_BLANK_SIZE, blank
 from .parts import StoreHealth, StoreParts
 from .recovery.scan import FileDamage, FileScan
 from .slices import Entries, QueueName, judged, numbers_at

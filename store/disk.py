@@ -63,7 +63,7 @@ class Lock(Protocol):
 class Mapping(Protocol):
     """One open file of a fixed length, read through a shared map and written through its descriptor.
 
-    A file that is used costs up to two descriptors and a map; one that is not may be closed (open_files.py), and opens
+    A file that is used costs up to two descriptors and a map; one that is not may be closed (system.py), and opens
     again at its next use: descriptor and map are the implementation's, but a view that is held stays readable.
     """
 
@@ -237,23 +237,6 @@ class Disk(Protocol):
     def usage(self, path: str) -> DiskUsage:
         """Return the room on the file system that holds PATH."""
         ...
-
-
-class disk_errors:  # A generator would cost each write 2 µs more.
-    """Turn an OSError of a write into `StoreFull` or `DiskFailure` that say what was tried and on which file."""
-
-    __slots__ = ("_action", "_path")
-
-    def __init__(self, action: str, path: str) -> None:
-        self._action = action
-        self._path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
-            raise write_error(error, self._action, self._path) from error
 
 
 def write_error(error: OSError, action: str, path: str) -> StoreFull | DiskFailure:

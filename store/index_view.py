@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from .apache.settings import ApacheSettings
 from .disk import Disk
 from .format.index import ENTRY, HEADER_SIZE, SLOT, IndexHeader, IndexShape, key_hash
-from .listing import FilePages, RowFile
-from .sizes import index_shape
+from .listing import FilePages, RowFile, index_shape
 from .view import StoreView
 
 

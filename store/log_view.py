@@ -11,11 +11,11 @@ can be told.
 
 `LogRange` is for any disk, and for work that is cut among tasks. A range may begin at any byte and end at any byte: it
 owns the records that *begin* inside it. If it begins where the file does, reading starts there; anywhere else it starts
-at the first sound record (format/log_file.py). So a file can be cut into ranges that together give every record once.
-Damage is what lies between two sound records, or between the last one and the end. It belongs to the range that owns
-the record in front of it, so it, too, is told once. The zeros behind the last record, and the blank that closes a file,
-are no damage; neither is a record that was cut short at the very end of the log: a writer may just be at it. Memory:
-one window of some MiB, or the largest record; RECORD_BYTES_MAX is the most that is believed.
+at the first sound record (format/log_and_queues.py). So a file can be cut into ranges that together give every record
+once. Damage is what lies between two sound records, or between the last one and the end. It belongs to the range that
+owns the record in front of it, so it, too, is told once. The zeros behind the last record, and the blank that closes a
+file, are no damage; neither is a record that was cut short at the very end of the log: a writer may just be at it.
+Memory: one window of some MiB, or the largest record; RECORD_BYTES_MAX is the most that is believed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from ..proto.record_run import LEAST_SIZE, Bytes, RunColumns, as_bytes, parse_run, walk
 from ..proto.topics import RECORD_SIZE_MAX
 from .disk import Disk
-from .format.log_file import (
+from .format.log_and_queues import (
     BLANK_SIZE,
     HEAD_BYTES,
     MAGIC_AT,

@@ -7,35 +7,48 @@ see it late: it is derived before anything else is appended, or with the next ti
 refused. So queues never miss a record that is followed by another.
 
 Not thread-safe: the store's owner calls it.
+
+The log of a follower: bytes of its master's log as they are, and queues and index derived from them.
+
+A frame of such bytes may end anywhere, but never goes across the end of a file. What it holds of a record that is not
+whole yet waits in memory for the next frame, and so does the blank that closes a file, until all that lies behind it
+has come. So the log itself ends with a record or a file at any moment, and is recovered, led, or opened by Apache's
+broker as any other; what waited is asked for again after a stop: nobody was told that it is stored.
+
+What lies behind a blank means nothing, and is zeros but for stale bytes of an Apache master: zeros are not written, so
+that a hole there stays one.
+
+Not thread-safe: the store's owner calls it.
 """
 
 from __future__ import annotations
 
 import logging
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ..proto.errors import (
-    DiskFailure,
-    InvalidArgument,
-    InvalidRecord,
-    PocketMQError,
-    StoreFull,
-    StoreRefused,
+from ..proto import errors
+from ..proto.record import (
+    MAGIC_V1,
+    MAGIC_V2,
+    SYS_PREPARED,
+    SYS_STORE_V6,
+    SYS_TRANSACTION,
+    Host,
+    head_store_time_ms,
 )
-from ..proto.record import SYS_PREPARED, SYS_STORE_V6, SYS_TRANSACTION, Host, head_store_time_ms
-from ..proto.record_run import LEAST_SIZE, Ints, Longs, parse_run, walk
-from ..proto.run import Run, patch_together, stamp
-from .commit_log import CommitLog
+from ..proto.record_run import LEAST_SIZE, Ints, Longs, RunColumns, as_bytes, parse_run, walk
+from ..proto.run import Run, patch_together, stamp, stored_runs
 from .config import StoreConfig
-from .disk import write_error
-from .files import MappedFile
-from .format.log_file import BLANK_SIZE
-from .parts import StoreHealth, StoreParts
+from .disk import Buffer, write_error
+from .files import CommitLog, MappedFile
+from .format.log_and_queues import BLANK_SIZE, is_blank, no_record, size_and_magic
+from .parts import HearRecords, StoreHealth, StoreParts
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +113,9 @@ def _first_store_ms(log: CommitLog, file: MappedFile) -> int | None:
     """Return the store time of the first record of FILE; None if none can be read there."""
     try:
         return store_time_ms(log, file.start)
-    except DiskFailure:  # Who reads the record is told; for writing behind it, it is not needed.
+    except (
+        errors.DiskFailure
+    ):  # Who reads the record is told; for writing behind it, it is not needed.
         return None
 
 
@@ -108,7 +123,7 @@ class LogWriter:
     """The writing half of a store.
 
     host: stands in every record as its store host, see `write_as`;
-    dispatched_offset: everything before it is in the queues, and in the index but for keys that wait (dispatch.py);
+    dispatched_offset: everything before it is in the queues, and in the index but for keys that wait (parts.py);
     last_store_ms: store time of the newest record, below which none is ever stamped;
     last_log_offset: where that record begins (None in an empty log).
     ON_CAUGHT_UP is told the queues of what was stored, but can be read only from now on.
@@ -140,7 +155,7 @@ class LogWriter:
     def write_as(self, host: Host) -> None:
         """Write records of HOST from now on; StoreRefused for one that has no room in them."""
         if host.is_v6:
-            raise StoreRefused(
+            raise errors.StoreRefused(
                 f"store host {host}: records reserve 4 bytes for it, use an IPv4 address",
                 field="host",
             )
@@ -163,31 +178,33 @@ class LogWriter:
             self.catch_up()
             self._roll_by_age()
             return self._append(runs)
-        except DiskFailure as error:
+        except errors.DiskFailure as error:
             self._health.fail(error)
             raise
 
-    def append_each(self, runs: Sequence[Run]) -> list[Appended | PocketMQError]:
+    def append_each(self, runs: Sequence[Run]) -> list[Appended | errors.PocketMQError]:
         """Append RUNS in their order; return what became of each: the same as one by one, for less work.
 
         One write serves all runs, if what is left of the log file takes them.
         """
-        outcomes: list[Appended | PocketMQError | None] = [self._refusal(run) for run in runs]
+        outcomes: list[Appended | errors.PocketMQError | None] = [
+            self._refusal(run) for run in runs
+        ]
         good = [run for run, refusal in zip(runs, outcomes, strict=True) if refusal is None]
         done = iter(self._append_good(good))
         return [next(done) if outcome is None else outcome for outcome in outcomes]
 
-    def _append_good(self, runs: list[Run]) -> list[Appended | PocketMQError]:
+    def _append_good(self, runs: list[Run]) -> list[Appended | errors.PocketMQError]:
         try:
             self._health.check_writable()
             self.catch_up()
             self._roll_by_age()
             if self._fit(runs):
-                return list[Appended | PocketMQError](self._append(runs))
-        except DiskFailure as error:
+                return list[Appended | errors.PocketMQError](self._append(runs))
+        except errors.DiskFailure as error:
             self._health.fail(error)
             return [error] * len(runs)
-        except PocketMQError as error:
+        except errors.PocketMQError as error:
             return [error] * len(runs)
         return [self._outcome(run) for run in runs]
 
@@ -204,7 +221,7 @@ class LogWriter:
             else:
                 for own, first in zip(parts, firsts, strict=True):
                     own[:] = self._write_apart(own[0], first, stamped, written)
-        except PocketMQError:
+        except errors.PocketMQError:
             if self._log.max_offset != begin:
                 self._log.truncate(begin)
             raise
@@ -273,16 +290,16 @@ class LogWriter:
             following[name] = first + len(run)
         return firsts
 
-    def _outcome(self, run: Run) -> Appended | PocketMQError:
+    def _outcome(self, run: Run) -> Appended | errors.PocketMQError:
         try:
             return self.append([run])[0]
-        except PocketMQError as error:
+        except errors.PocketMQError as error:
             return error
 
-    def _refusal(self, run: Run) -> PocketMQError | None:
+    def _refusal(self, run: Run) -> errors.PocketMQError | None:
         try:
             self._check(run)
-        except PocketMQError as error:
+        except errors.PocketMQError as error:
             return error
         return None
 
@@ -291,7 +308,7 @@ class LogWriter:
         if not run.is_usual:
             _check_kinds(run.columns.sys_flag)
         if self._queues.is_batch(run.topic):
-            raise InvalidArgument(
+            raise errors.InvalidArgument(
                 f'topic "{run.topic}" has batch queues (queue.type=BatchCQ), which are read but not written: use a'
                 " topic with plain queues",
                 field="topic",
@@ -311,7 +328,7 @@ class LogWriter:
         if changeable and self.dispatched_offset == self._log.max_offset:
             try:
                 self._roll_by_age()
-            except DiskFailure as error:
+            except errors.DiskFailure as error:
                 self._health.fail(error)
 
     def _roll_by_age(self) -> None:
@@ -320,7 +337,7 @@ class LogWriter:
             return
         try:
             self._log.roll()
-        except StoreFull as error:
+        except errors.StoreFull as error:
             if not self._warned_of_age:
                 logger.warning("log file not closed by age", extra={"reason": error.message})
             self._warned_of_age = True
@@ -344,13 +361,13 @@ class LogWriter:
         self._late += [(run.topic, run.queue) for run in runs]
 
     def _note_late(self, error: Exception, end: int) -> None:
-        told = isinstance(error, PocketMQError)
+        told = isinstance(error, errors.PocketMQError)
         logger.error(
             "messages are in the log, but not in their queues yet",
             extra={"end": end, "reason": str(error)},
             exc_info=None if told else error,
         )
-        if isinstance(error, DiskFailure):
+        if isinstance(error, errors.DiskFailure):
             self._health.fail(error)
 
     def _derive(self, enter: Callable[[], object]) -> object:
@@ -388,9 +405,9 @@ class LogWriter:
         if self.dispatched_offset < self._log.max_offset and self._health.failure is None:
             try:
                 self.catch_up()
-            except DiskFailure as error:
+            except errors.DiskFailure as error:
                 self._health.fail(error)
-            except StoreFull:
+            except errors.StoreFull:
                 return
 
 
@@ -411,7 +428,7 @@ def _check_kinds(sys_flags: Ints) -> None:
             problem = "says prepared or rolled back; such messages are stored in the half topic, without that type"
         else:
             continue
-        raise InvalidRecord(
+        raise errors.InvalidRecord(
             f"record {index} of the run: sysFlag {sys_flag:#x} {problem}",
             field="sysFlag",
             index=index,
@@ -423,3 +440,188 @@ def store_time_ms(log: CommitLog, log_offset: int) -> int | None:
     """Return the store time of the record at LOG_OFFSET; None if none is there."""
     head = log.record(log_offset, LEAST_SIZE)
     return None if head is None else head_store_time_ms(head)
+
+
+# ---------------------------------------------------------------- the log of a follower
+
+
+_HEAD: Final = 8  # size and magic
+
+
+class _Records(NamedTuple):
+    """Whole records, which end at END of the bytes that they were read from: a few as runs, many by columns."""
+
+    end: int
+    what: Sequence[Run] | RunColumns
+
+
+class Following:
+    """Takes the bytes of a master's log into the log of PARTS; WRITER derives queues and index from them.
+
+    ON_RECORDS are told of the whole records among them, as soon as the log has taken them.
+    """
+
+    def __init__(
+        self,
+        parts: StoreParts,
+        health: StoreHealth,
+        writer: LogWriter,
+        on_records: Sequence[HearRecords],
+    ) -> None:
+        self._log: CommitLog = parts.log
+        self._dispatcher = parts.dispatcher
+        self._health = health
+        self._writer = writer
+        #: The beginning of a record, or of the blank: what came and is not in the log.
+        self._waiting = b""
+        #: How much has come of what lies behind the blank, which waits.
+        self._behind_blank = 0
+        self._on_records = on_records
+
+    @property
+    def end(self) -> int:
+        """The offset of the next byte that is taken; what lies between the log's end and it waits in memory."""
+        return self._log.max_offset + len(self._waiting) + self._behind_blank
+
+    def start(self) -> None:
+        """Take the bytes of a master from now on, and no other records."""
+        self._health.check_changeable()
+        self._health.follow()
+
+    def stop(self) -> None:
+        """Let go of what waits; from now on the store takes records again."""
+        self._waiting = b""
+        self._behind_blank = 0
+        self._health.lead()
+
+    def append(self, data: Buffer, offset: int, crc32: int | None) -> None:
+        """Take DATA, which stands at OFFSET of the master's log and has CRC32; None: that was compared already."""
+        self._health.check_followable()
+        if not self._health.following:
+            raise errors.StoreRefused(
+                "the store does not follow a master: its own records are appended to it"
+            )
+        self._check_frame(data, offset, crc32)
+        try:
+            self._take_in()  # What a full disk kept from it.
+            if offset != self.end:  # The first of an empty log.
+                self._writer.begin_at(offset)
+            view = self._waiting + data
+            records = None if self._behind_blank else self._checked(view)
+            self._waiting = view
+            self._take_in(records)
+        except errors.DiskFailure as error:
+            self._health.fail(error)
+            raise
+
+    # --- what is taken
+
+    def _check_frame(self, data: Buffer, offset: int, crc32: int | None) -> None:
+        size, end = len(data), self.end
+        file_size = self._log.files.file_size
+        begins_log = not self._log.files.files and not end and offset % file_size == 0
+        if offset != end and not begins_log:
+            raise errors.InvalidArgument(
+                f"offset {offset:,} is not the end of the log, {end:,}: send what follows it",
+                field="offset",
+                limit=end,
+                value=offset,
+            )
+        if offset % file_size + size > file_size:
+            raise errors.InvalidArgument(
+                f"{size:,} bytes at {offset:,} go across the end of a log file of {file_size:,}: send them in two",
+                field="data",
+                limit=file_size - offset % file_size,
+                value=size,
+            )
+        if crc32 is not None and (found := zlib.crc32(data)) != crc32:
+            raise errors.CorruptRecord(
+                f"the CRC of {size:,} bytes at {offset:,} is {found:08x}, not {crc32:08x}: they were damaged on the"
+                " way, send them again",
+                offset=offset,
+            )
+
+    def _checked(self, data: bytes) -> _Records:
+        """Return the whole records at the beginning of DATA: what waited, and what came.
+
+        Raises CorruptRecord unless that is records, and perhaps a blank, which stand where they say.
+        """
+        begin = self._log.max_offset
+        if (runs := stored_runs(data, begin)) is not None:
+            return _Records(len(data), runs)
+        starts, end = walk(data)
+        columns = parse_run(data, starts)
+        placed = columns.well_formed & (columns.log_offset == starts + begin)
+        if not placed.all():
+            end = int(starts[int(placed.argmin())])
+            raise self._corrupt(
+                begin + end, "the record there is not well formed, or says another place"
+            )
+        room = self._room - end
+        if len(data) - end < _HEAD or is_blank(data, end, room):
+            return _Records(end, columns)
+        size, magic = size_and_magic(data, end)
+        if magic not in (MAGIC_V1, MAGIC_V2) or not LEAST_SIZE <= size <= room - BLANK_SIZE:
+            raise self._corrupt(begin + end, no_record(size, magic))
+        return _Records(end, columns)
+
+    @property
+    def _room(self) -> int:
+        """Return how many bytes the file has behind the log's end; there, the next one begins."""
+        last = self._log.files.last
+        return last.room if last is not None and last.room else self._log.files.file_size
+
+    @staticmethod
+    def _corrupt(offset: int, why: str) -> errors.CorruptRecord:
+        return errors.CorruptRecord(
+            f"the master's log cannot be followed at {offset:,}: {why}: see `pocketmq inspect STORE verify` there",
+            offset=offset,
+        )
+
+    # --- into the log
+
+    def _take_in(self, records: _Records | None = None) -> None:
+        """Append what waits as far as it is whole, and derive what follows from it; RECORDS, if they were read."""
+        if len(self._waiting) >= _HEAD and not self._behind_blank:
+            records = records or self._checked(self._waiting)
+            if records.end:
+                self._append(records)
+        if len(self._waiting) >= BLANK_SIZE and is_blank(self._waiting, 0, self._room):
+            self._close_file()
+        self._writer.catch_up()
+
+    def _append(self, records: _Records) -> None:
+        """Append RECORDS, with which begins what waits."""
+        begin, waiting, what = self._log.max_offset, self._waiting, records.what
+        data = memoryview(waiting)[: records.end]
+        self._log.append(data)
+        self._waiting = waiting[records.end :]
+        for hear in self._on_records:
+            hear(waiting, begin, what if isinstance(what, RunColumns) else None)
+        # Nothing is ever stamped as older than these.
+        writer, dispatcher = self._writer, self._dispatcher
+        enter: Callable[[], object]
+        if isinstance(what, RunColumns):
+            newest_ms, writer.last_log_offset = int(what.store_ms.max()), int(what.log_offset[-1])
+            enter = partial(dispatcher.dispatch, data, what)
+        else:
+            newest_ms = max(run.store_ms for run in what)
+            writer.last_log_offset = int(what[-1].log_offsets[-1])
+            enter = partial(dispatcher.enter_stored, what)
+        writer.last_store_ms = max(writer.last_store_ms, newest_ms)
+        writer.enter_stored(begin, enter)
+
+    def _close_file(self) -> None:
+        """Take what came of what lies behind the blank; with all of it the file is full."""
+        self._log.place(0)  # There is a file with room.
+        file = self._log.files.files[-1]
+        behind = self._waiting[BLANK_SIZE:]
+        if np.any(as_bytes(behind)):
+            file.put(file.position + BLANK_SIZE + self._behind_blank, behind)
+        self._behind_blank += len(behind)
+        self._waiting = self._waiting[:BLANK_SIZE]
+        if BLANK_SIZE + self._behind_blank == file.room:
+            file.append(self._waiting)
+            file.position = file.size
+            self._waiting = b""
+            self._behind_blank = 0

@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 
 from ..proto.byte_ranges import CELLS_MAX, hash_ranges, hash_rows, left_aligned, split
 from ..proto.errors import CorruptIndex, StoreRefused
-from ..proto.java_hash import java_hash
-from ..proto.record import SYS_ROLLBACK, SYS_TRANSACTION, Buffer
+from ..proto.record import SYS_ROLLBACK, SYS_TRANSACTION, Buffer, java_hash
 from ..proto.record_run import Longs, PropertyRanges, RunColumns, as_bytes
 from ..proto.run import Alike
 from .disk import Disk, Entry

@@ -2,7 +2,7 @@
 
 Opening takes the lock, loads the files, recovers, and leaves the file `abort` behind until a clean stop. Synchronous,
 no network, no asyncio; one thread, the owner's, calls everything. Two threads of its own only wait for the device
-(background.py); without `start` their work is done by whoever asks for it.
+(upkeep.py); without `start` their work is done by whoever asks for it.
 
     store = MessageStore.open(StoreConfig(path=…), disk=OsDisk(), now_ms=clock.unix_ms)
     store.start(loop.call_soon_threadsafe)
@@ -20,32 +20,23 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Self
 
-from ..proto.errors import (
-    DiskFailure,
-    InvalidArgument,
-    PocketMQError,
-    StoreError,
-    StoreFull,
-    StoreLocked,
-    StoreRefused,
-)
+from ..proto import errors
 from ..proto.record import Host, Record, encode_record
 from ..proto.run import Run
-from .background import Background
-from .cleaning import Cleaned, Cleaner
 from .config import StoreConfig
 from .disk import Buffer, Disk, Lock
 from .flush import CallOwner, Flusher, Waiter
-from .following import Following
-from .format.log_file import is_blank
-from .log_writer import Appended, LogWriter, store_time_ms
+from .format.log_and_queues import is_blank
+from .log_writer import Appended, Following, LogWriter, store_time_ms
 from .overlay_disk import OverlayDisk
 from .parts import StoreEvents, StoreHealth, StoreParts
 from .reader import Reader
-from .recovery import LogCut, RecoveryReport, VerifiedSnapshot, recover
-from .scrub import Scrubber
+from .recovery.derive import VerifiedSnapshot
+from .recovery.recover import LogCut, recover
+from .recovery.scan import RecoveryReport
 from .timers.recovery import open_timers
 from .timers.store import TimerStore
+from .upkeep import Background, Cleaned, Cleaner, Scrubber
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +113,7 @@ class MessageStore(Reader):
         """
         if read_only:
             if not disk.is_folder(config.path):
-                raise StoreRefused(
+                raise errors.StoreRefused(
                     f"there is no store at {config.path}: check the path", path=config.path
                 )
             disk = OverlayDisk(disk)
@@ -171,7 +162,7 @@ class MessageStore(Reader):
             self.queues.sum_up()
             self._verified().save(self.disk, self.config.own_folder)
         except (
-            StoreFull,
+            errors.StoreFull,
             OSError,
         ) as error:  # Then the next recovery reads more; a stop stays clean.
             logger.warning("not noted as verified", extra={"reason": str(error)})
@@ -255,7 +246,7 @@ class MessageStore(Reader):
         """
         return self._writer.append([run])[0]
 
-    def append_many(self, runs: Sequence[Run]) -> list[Appended | PocketMQError]:
+    def append_many(self, runs: Sequence[Run]) -> list[Appended | errors.PocketMQError]:
         """Append RUNS in their order, and return what became of each. Small runs cost far less so than one by one."""
         return self._writer.append_each(runs)
 
@@ -307,7 +298,7 @@ class MessageStore(Reader):
         """
         self._replica.stop()
         if not self._may_end_at(offset):
-            raise InvalidArgument(
+            raise errors.InvalidArgument(
                 f"the log, {self.min_log_offset:,} to {self.max_log_offset:,}, cannot be cut at {offset:,}: no record"
                 " begins there",
                 field="offset",
@@ -329,7 +320,7 @@ class MessageStore(Reader):
     @property
     def _replica(self) -> Following:
         if self._following is None:
-            raise StoreRefused(
+            raise errors.StoreRefused(
                 f"the store {self.config.path} was not opened as one of a replica set",
                 path=self.config.path,
             )
@@ -367,7 +358,7 @@ class MessageStore(Reader):
         if self.dispatched_offset < self.max_log_offset:
             self._writer.catch_up_if_possible()
         if self.dispatched_offset < self.max_log_offset:
-            raise StoreFull(
+            raise errors.StoreFull(
                 "stored, but not in its queue yet: there was no room on the disk, or no file could be opened: make"
                 " room, then try again",
                 path=self.config.path,
@@ -400,12 +391,12 @@ class MessageStore(Reader):
                 self.log.files.preallocate()
                 self._warned_of_next_file = False
             except (
-                StoreFull
+                errors.StoreFull
             ) as error:  # Nothing is lost yet: the append that needs the file will say so.
                 if not self._warned_of_next_file:
                     logger.warning("no next log file yet", extra={"reason": error.message})
                 self._warned_of_next_file = True
-            except DiskFailure as error:
+            except errors.DiskFailure as error:
                 self.health.fail(error)
 
     def flush_soon(self) -> None:
@@ -419,7 +410,7 @@ class MessageStore(Reader):
         began. After a failed sync all fail, and all writes.
         """
 
-        def reliable(error: StoreError | None) -> None:
+        def reliable(error: errors.StoreError | None) -> None:
             if error is None:
                 self._background.group.wait_for(end_offset, waiter)
             else:
@@ -474,7 +465,7 @@ def _process_id() -> bytes:
 def _locked(disk: Disk, config: StoreConfig) -> Lock:
     try:
         return disk.lock(config.lock_path)
-    except StoreLocked as error:
+    except errors.StoreLocked as error:
         owner = (
             disk.read(config.abort_path).decode("ascii", "replace")
             if disk.exists(config.abort_path)
@@ -482,7 +473,7 @@ def _locked(disk: Disk, config: StoreConfig) -> Lock:
         )
         if not owner:
             raise
-        raise StoreLocked(
+        raise errors.StoreLocked(
             f"{config.lock_path} is locked by another broker, process {owner}: stop it, or give this one a store"
             " of its own",
             path=config.lock_path,

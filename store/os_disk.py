@@ -26,11 +26,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..proto.errors import DiskFailure, StoreLocked
-from .disk import Buffer, DiskUsage, Entry, Lock, Mapping, disk_errors
-from .open_files import OPEN_FILES, Descriptor, OpenFiles
+from .disk import Buffer, DiskUsage, Entry, Lock, Mapping, write_error
 from .system import (
     CLOSE_ON_EXEC,
     FOLDER,
+    OPEN_FILES,
+    Descriptor,
+    OpenFiles,
     allocate,
     copy_range,
     data_extents,
@@ -57,6 +59,23 @@ _PAGE: Final = mmap.PAGESIZE
 _SYNCED_ONE_BY_ONE_MAX: Final = 500
 #: A link that cannot be: another file system, one that knows none, too many names, not allowed.
 _NO_LINK: Final = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES)
+
+
+class disk_errors:  # A generator would cost each write 2 µs more.
+    """Turn an OSError of a write into `StoreFull` or `DiskFailure` that say what was tried and on which file."""
+
+    __slots__ = ("_action", "_path")
+
+    def __init__(self, action: str, path: str) -> None:
+        self._action = action
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            raise write_error(error, self._action, self._path) from error
 
 
 class OsDisk:

@@ -3,7 +3,7 @@
 An entry of a plain queue is one message, and its number its queue offset; one of a batch queue is a record of several
 messages, numbered from its own base on. As it lies an entry is valid if its size is positive; behind the last valid
 one stand zeros. Pre-blank entries, which stand in front of a queue that begins above 0, are no messages. Formats:
-format/queue_entries.py.
+format/log_and_queues.py.
 """
 
 from __future__ import annotations
@@ -19,12 +19,18 @@ from numpy.typing import NDArray
 from ..proto.record_run import Longs
 from .apache.files import JavaFile
 from .apache.queue import JavaQueue
+from .consume_queue import QueueExtension
 from .consume_queues import Queue
 from .disk import Mapping
-from .format.queue_entries import BATCH_ENTRY, ENTRY, PRE_BLANK_SIZE, entry_format
-from .format.rows import RowFormat, Rows
+from .format.log_and_queues import (
+    BATCH_ENTRY,
+    ENTRY,
+    PRE_BLANK_SIZE,
+    RowFormat,
+    Rows,
+    entry_format,
+)
 from .listing import FileRow, RowFile
-from .queue_extension import QueueExtension
 from .view import QueueFolder, StoreView
 
 #: Entries that are read at a time: of a queue as it lies; of an opened one 6 MB, as many as a file usually holds.

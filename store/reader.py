@@ -24,7 +24,7 @@ from ..proto.record_run import Longs, is_sound
 from .consume_queue import BatchConsumeQueue, ConsumeQueue
 from .consume_queues import Queue
 from .damage import Damages, LostEntries
-from .format.queue_entries import PRE_BLANK_SIZE
+from .format.log_and_queues import PRE_BLANK_SIZE
 from .log_writer import store_time_ms
 from .parts import StoreHealth, StoreParts
 from .slices import Entries, QueueName, Slices, read_entries, warn_of_missing
@@ -145,7 +145,8 @@ class Reader:
         CHECK_CRCS: records whose bodies do not fit are left out, like those that are gone: `lost` counts both. Only who
         hands them to somebody that checks may do without.
         """
-        self.health.check_open()
+        if self.health.closed:
+            self.health.check_open()
         found = self._existing(topic, queue)
         low, high = found.min_offset, self._end_of(found)
         if high < offset <= found.max_offset:
@@ -521,7 +522,8 @@ class Reader:
 
     def offset_by_time(self, topic: str, queue: int, time_ms: int) -> int:
         """Return the offset of the first record of the queue stored at TIME_MS or later; the queue's end if none."""
-        self.health.check_open()
+        if self.health.closed:
+            self.health.check_open()
         found = self._existing(topic, queue)
         low, high = found.min_offset, self._end_of(found)
         while low < high:

@@ -39,9 +39,8 @@ from ..proto.record_run import (
     starts_of,
 )
 from ..proto.topics import RECORD_SIZE_MAX
-from .commit_log import CommitLog
 from .consume_queues import LIGHT_PREFIX
-from .files import MappedFile
+from .files import CommitLog, MappedFile
 
 logger = logging.getLogger(__name__)
 

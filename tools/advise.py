@@ -7,6 +7,8 @@ time at the peak: queues grow without end where they work all the time.
 
 Bounds: a process has `THREADS_MAX` threads at most. A listener that waits for so much more than it works is better one
 of asyncio.
+
+How long a call takes, and how much of that its thread works: the rest it waits.
 """
 
 from __future__ import annotations
@@ -18,11 +20,12 @@ import math
 import os
 import re
 import sys
+import time
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 
@@ -30,10 +33,44 @@ from ..client import Admin, ReceivedMessage
 from ..client.received_message import FetchedRun
 from ..proto.errors import InvalidArgument, MessageNotFound
 from ..proto.record import NO_HOST, encode_run
-from .bench import stopwatch
-from .bench.stopwatch import Lap, async_lap, lap
 from .options import json_option, nameserver_option
 from .output import print_json, print_pairs
+
+
+class Lap(NamedTuple):
+    """One call: seconds in all, seconds of CPU time of its thread, and what it raised."""
+
+    wall_s: float
+    cpu_s: float
+    error: Exception | None = None
+
+    @property
+    def failed(self) -> bool:
+        return self.error is not None
+
+
+def lap(call: Callable[[], object]) -> Lap:
+    """Return how long CALL takes; an error that it raises is part of it."""
+    wall, cpu, error = time.perf_counter(), time.thread_time(), None
+    try:
+        call()
+    except Exception as raised:  # Of whatever kind: who measures decides what it means.
+        error = raised
+    return Lap(time.perf_counter() - wall, time.thread_time() - cpu, error)
+
+
+async def async_lap(call: Callable[[], Awaitable[object]]) -> Lap:
+    """Return how long CALL takes, with nothing else on the loop."""
+    wall, cpu, error = time.perf_counter(), time.thread_time(), None
+    try:
+        await call()
+    except Exception as raised:  # As in `lap`.
+        error = raised
+    return Lap(time.perf_counter() - wall, time.thread_time() - cpu, error)
+
+
+# ---------------------------------------------------------------- `pocketmq advise`
+
 
 Listener = Callable[[ReceivedMessage], object]
 
@@ -43,7 +80,7 @@ USE: Final = 0.7
 _CPU_LEAST_S: Final = 1e-6
 
 #: Whose frames stand above a listener's in what it raises.
-_OWN_MODULES: Final = frozenset({__name__, stopwatch.__name__})
+_OWN_MODULES: Final = frozenset({__name__})
 _MESSAGES_MAX: Final = 100_000
 #: One call in so many is for warming up, and does not count.
 _WARM_UP: Final = 10

@@ -102,24 +102,24 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
     "lag": ("lag.command:lag", "Tell how far consumer groups are behind, and why."),
     "top": ("top:top", "Show live rates, lag with verdicts, and who holds which queue."),
     "lint": (
-        "lint.command:lint",
+        "lint:lint",
         "Find what is likely a mistake in topics, groups and messages.",
     ),
-    "export": ("export.command:export", "Write the messages of stores to Parquet files."),
+    "export": ("export:export", "Write the messages of stores to Parquet files."),
     "inspect": ("inspect.command:inspect", "Describe a store on disk, without writing a byte."),
     "doctor": (
         "doctor.command:doctor",
         "Say what a start would cut, rebuild and lose, for both brokers.",
     ),
-    "diff": ("diff.command:diff", "Compare two stores by what they mean."),
-    "repair": ("repair.command:repair", "Make a repaired copy of a store."),
+    "diff": ("diff:diff", "Compare two stores by what they mean."),
+    "repair": ("repair:repair", "Make a repaired copy of a store."),
     "follow": ("follow.command:follow", "Take the log of a Java broker into a store, as it grows."),
     "promote": ("follow.command:promote", "Make the store of a follower a broker's own."),
-    "fork": ("fork.command:fork", "Make a store of what another one held at a moment."),
+    "fork": ("fork.forking:fork", "Make a store of what another one held at a moment."),
     "spark": ("spark.jobs.command:spark", "Run jobs over stores on Apache Spark."),
     "bench": ("bench.command:bench", "Measure this machine and PocketMQ on it."),
-    "demo": ("demo.command:demo", "Move real data through PocketMQ, and break it, in a minute."),
-    "completion": ("completion:completion", "Print a completion script for a shell."),
+    "demo": ("demo:demo", "Move real data through PocketMQ, and break it, in a minute."),
+    "completion": ("lazy_group:completion", "Print a completion script for a shell."),
 }
 
 

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import click
 
-from ..client.clock import AsyncClocks, BrokerClock
-from ..proto.duration import parse_duration
+from ..client.administration.servers import AsyncClocks, BrokerClock
+from ..proto.time_text import parse_duration
 from .options import json_option, nameserver_option
 from .output import instant, print_json, print_table
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from ..client.server_connections import AsyncServerConnections, ServerConnections
+from ..client.administration.servers import AsyncServerConnections, ServerConnections
 from ..proto.rpc.methods import ConnectionFigures, ConnectionTotals
 from .options import json_option, nameserver_option
 from .output import print_json, print_table

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import click
 
 from ..client.name_server_addresses import DEFAULT_NAME_SERVERS
-from ..proto.duration import parse_duration
 from ..proto.errors import Disconnected, InvalidArgument
 from ..proto.rpc.connection import ClientConnection
 from ..proto.rpc.incoming import (
@@ -28,6 +27,7 @@ from ..proto.rpc.incoming import (
     TrailersReceived,
 )
 from ..proto.rpc.limits import ConnectionLimits
+from ..proto.time_text import parse_duration
 from ..proto.tls import Trust
 from .options import json_option, tls_options
 
@@ -111,7 +111,7 @@ def _check(address: str, service: str, timeout_s: float, tls: SSLContext | None)
         raise Disconnected(f"{address} did not answer within {timeout_s:g} s") from error
     except OSError as error:
         if tls is not None:
-            from ..proto.rpc.client_link import reason_of
+            from ..proto.rpc.channel import reason_of
 
             raise Disconnected(f"{address}: {reason_of(error)}") from error
         raise Disconnected(f"{address}: {error.strerror or error}") from error

@@ -1,4 +1,7 @@
-"""A group of commands that are imported when they are run, and listed, described and completed without."""
+"""A group of commands that are imported when they are run, and listed, described and completed without.
+
+`pocketmq completion`: the script that makes a shell complete verbs, options and choices.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import CompletionItem, get_completion_class
 
 
 class LazyGroup(click.Group):
@@ -52,3 +55,27 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section(self._title):
             formatter.write_dl([(name, text) for name, (_, text) in self._table.items()])
+
+
+# ---------------------------------------------------------------- `pocketmq completion`
+
+
+_HOW = """
+Put one of these into the shell's start file:
+
+\b
+  bash   eval "$(pocketmq completion bash)"     in ~/.bashrc
+  zsh    eval "$(pocketmq completion zsh)"      in ~/.zshrc
+  fish   pocketmq completion fish | source      in ~/.config/fish/config.fish
+"""
+
+
+@click.command(epilog=_HOW)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print a completion script for SHELL."""
+    kind = get_completion_class(shell)
+    assert kind is not None
+    root = ctx.find_root().command
+    click.echo(kind(root, {}, "pocketmq", "_POCKETMQ_COMPLETE").source())

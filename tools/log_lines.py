@@ -21,6 +21,7 @@ from ..proto.facts import shown
 #: The name of access/guard.py, which commands without a server do not import.
 AUDIT: Final = logging.getLogger("pocketmq.audit")
 
+
 #: What every record has; anything else came in `extra`.
 _ORDINARY: Final = frozenset(logging.makeLogRecord({}).__dict__) | {
     "message",
@@ -60,7 +61,7 @@ class LogConfig:
 
     #: Lines of this level and above: debug, info, warning or error.
     level: str = "warning"
-    #: Other levels of parts: pocketmq.broker, pocketmq.store.scrub, …
+    #: Other levels of parts: pocketmq.broker, pocketmq.store.upkeep, …
     levels: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

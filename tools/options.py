@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from ..client.name_server_addresses import DEFAULT_NAME_SERVERS, NAMESERVER_VARIABLE
-from ..proto.duration import parse_duration
 from ..proto.errors import ConfigError
+from ..proto.time_text import parse_duration
 from ..proto.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE, TLS_VARIABLE
 from .stores import RECOVERIES
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..proto.instant import format_instant
+from ..proto.time_text import format_instant
 
 if TYPE_CHECKING:  # Who prints no message needs no client, nor what that imports.
     from ..client import ReceivedMessage

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Final, Protocol
 import click
 
 from ..client import Message, Producer, Receipt
-from ..client.delays import DELAY_LEVEL_MAX
+from ..client.message import DELAY_LEVEL_MAX
 from ..client.producing.receipt import Acks
 from ..proto.errors import InvalidArgument
 from .instants import instant_of, local_now

@@ -545,10 +545,10 @@ class _Servers:
         self, stack: AsyncExitStack, nameserver: str | None, time: _Time
     ) -> dict[str, Any]:
         from ..broker.broker import Broker
-        from ..store.open_files import allow_many_files
+        from ..store.listing import config_of_files
         from ..store.os_disk import OsDisk
-        from ..store.sizes import config_of_files
-        from .follow.note import check_promoted
+        from ..store.system import allow_many_files
+        from .follow.follower import check_promoted
         from .stores.locations import check_new_store
 
         limits = allow_many_files()

@@ -25,7 +25,7 @@ from ..broker.replication.replica import ReplicaRole
 from ..broker.replication.running import ReplicaParts
 from ..broker.replication.zookeeper import ZooKeeperRegistry
 from ..proto.access.guard import Audit
-from ..proto.carrier_http2 import Http2Carrier
+from ..proto.carriers import Http2Carrier
 from ..proto.clock import Clock
 from ..proto.errors import ConfigError
 from ..proto.rpc import Certificate, Channel, connect

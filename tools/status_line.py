@@ -7,6 +7,13 @@ that comes meanwhile takes its place, and the next second draws it below that.
 
 Bounds: the line is cut at the terminal's width; who is behind is looked at every five seconds, among the first 200
 groups and topics that committed (some 2 ms of the event loop).
+
+Log lines: one event a line on standard error, its data as key=value.
+
+    2026-11-21T10:38:25.123Z INFO pocketmq.store.files segment rolled file=00000000001073741824 took_ms=3
+
+The message of a log call is a constant; what varies goes in `extra`. Values with spaces are quoted as JSON. Where
+several brokers share one standard error, `by=broker-2` at the end of a line says whose it is.
 """
 
 from __future__ import annotations

@@ -21,12 +21,10 @@ import click
 from ..client import Admin, GroupReport, Queue
 from ..client.config import ReadFrom
 from ..proto.clock import Clock, SystemClock
-from ..proto.duration import format_duration, parse_duration
 from ..proto.errors import TopicNotFound
-from ..proto.instant import format_instant
+from ..proto.time_text import format_duration, format_instant, parse_duration
 from .lag.live import cluster_groups
-from .lag.rows import LagRow, LagVerdict
-from .lag.snapshots import LagProgress, LagSnapshot, compare
+from .lag.rows import LagProgress, LagRow, LagSnapshot, LagVerdict, compare
 from .options import json_option, nameserver_option, read_from_of, read_from_option
 from .output import print_json
 

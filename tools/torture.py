@@ -46,8 +46,7 @@ from ..broker.service_v2.service import OK, SERVICE
 from ..proto.configuration import nearest
 from ..proto.errors import Disconnected, InvalidArgument, LeaseLost, Overloaded, PocketMQError
 from ..proto.errors_wire import to_wire
-from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.gen import rocketmq_v2_pb2 as v2
+from ..proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 from ..proto.rpc import LATER, Call, CallContext, Carrier, MethodTable, RpcError, Stream
 from ..proto.rpc.pages import Page
 

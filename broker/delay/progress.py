@@ -38,7 +38,7 @@ from ...store.disk import Mapping as FileMapping
 from ...store.format.state_tables import DelayOffsets, parse_delay_offsets, render_delay_offsets
 from ...store.message_store import MessageStore
 from ...store.state_files import StateFile
-from ..messages.appends import Appends, synced
+from ..messages.storing import Appends, synced
 
 logger = logging.getLogger(__name__)
 

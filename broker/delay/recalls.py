@@ -24,17 +24,17 @@ from ...proto.errors import (
     TooLate,
 )
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from ...proto.instant import format_instant
-from ...proto.recall_handle import RecallHandle, decode_handle
+from ...proto.message_id import RecallHandle, decode_handle
 from ...proto.record import Host, Record, decode_record, encode_record
 from ...proto.rpc import LATER, Call, Later, MethodTable, service, unary
 from ...proto.run import Run
+from ...proto.time_text import format_instant
 from ...proto.topics import TIMER_TOPIC
 from ...store.message_store import MessageStore
 from ..config import BrokerConfig
-from ..messages.appends import Appends
-from ..messages.lookup import in_turns
-from ..topics import Topics
+from ..messages.fetch import in_turns
+from ..messages.storing import Appends
+from ..topics_and_groups import Topics
 from .roads import timer_out_ms
 
 #: Apache's tags of a marker.

@@ -22,12 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...proto import properties as names
-from ...proto.duration import format_duration
 from ...proto.errors import InvalidDelay
-from ...proto.instant import format_instant
 from ...proto.record_copy import RecordCopier
 from ...proto.record_run import Longs
 from ...proto.run import Run
+from ...proto.time_text import format_duration, format_instant
 from ...proto.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 
 #: An instant that lies back so far is refused; one that was ahead when the message was made may have come by now.

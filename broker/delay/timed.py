@@ -34,7 +34,7 @@ from ...proto.record_run import Longs
 from ...proto.topics import TIMER_TOPIC
 from ...store.message_store import MessageStore
 from ...store.timers.store import TimerStore
-from ..messages.appends import Appends
+from ..messages.storing import Appends
 from ..timing.timers import Timers, Turns
 from .deliveries import TRY_AGAIN, DelayedDeliveries, TimedStamps
 from .progress import DeliveredNote, SlotNote

@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 
 from ...proto import properties as names
 from ...proto.byte_ranges import Bytes, bytes_at, hash_ranges, right_aligned
-from ...proto.java_hash import java_hash
-from ...proto.record import Buffer
+from ...proto.record import Buffer, java_hash
 from ...proto.record_run import (
     Ints,
     Longs,
@@ -40,8 +39,7 @@ from ...proto.topics import TIMER_TOPIC
 from ...store.format.timers import DELETE, NONE, ROLL
 from ...store.message_store import MessageStore
 from ...store.slices import Entries, QueueName
-from ...store.timers.entry import TimerBatch
-from ...store.timers.slot import TimerRecords, TimerSlot
+from ...store.timers.entry import TimerBatch, TimerRecords, TimerSlot
 from .progress import DeliveredNote, SlotNote
 
 logger = logging.getLogger(__name__)

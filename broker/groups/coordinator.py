@@ -33,15 +33,21 @@ from ...proto.errors_wire import to_wire
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import Call, MethodTable, Stream, bidi, service, unary
 from ...proto.topics import check_group, retry_topic
-from ..accounts.accounts import Accounts
+from ..accounts import Accounts
 from ..config import BrokerConfig
-from ..timing.timers import Timers
-from ..timing.waiting import Purgatory
-from ..topics import Topics
-from .generations import Group, replaced
-from .groups import Groups, is_only_warned
+from ..timing.timers import Purgatory, Timers
+from ..topics_and_groups import Groups, Topics, is_only_warned
+from .generations import (
+    Group,
+    GroupMembership,
+    JoinedMember,
+    check_held,
+    differences,
+    member_of,
+    mismatch,
+    replaced,
+)
 from .leases import EPOCH_SHIFT, Fence, KeptLeases, Lease, QueueKey, QueueLeases
-from .membership import GroupMembership, JoinedMember, check_held, differences, member_of, mismatch
 
 logger = logging.getLogger(__name__)
 

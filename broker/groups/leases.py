@@ -43,24 +43,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from ...proto.errors import (
-    InvalidArgument,
-    LeaseLost,
-    NotReadable,
-    Overloaded,
-    PocketMQError,
-    QueueNotFound,
-    TopicNotFound,
-)
+from ...proto import errors
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import LATER, Call, Later, MethodTable, service, unary
 from ...store.disk import Disk
 from ..config import BrokerConfig
-from ..timing.timers import Timer, Timers
-from ..timing.waiting import Purgatory, WatchedOperation
-from ..topics import Topics
-from .groups import Groups, check_own_choice
-from .membership import check_least, check_member, check_range
+from ..timing.timers import Purgatory, Timer, Timers, WatchedOperation
+from ..topics_and_groups import Groups, Topics, check_own_choice
+from .generations import check_least, check_member, check_range
 from .offsets import Offsets
 
 logger = logging.getLogger(__name__)
@@ -328,7 +318,7 @@ class LeaseTable:
             for name in list(self._groups):
                 self._forget(name, lambda key, lease: not lease.is_live(now_ms))
         if self._count + more > self._limit():
-            raise Overloaded(
+            raise errors.Overloaded(
                 f"{self._count} queues are held here, the limit is {self._limit()}: release some,"
                 " or raise broker.leases_max",
                 field="queues",
@@ -435,7 +425,7 @@ class KeptLeases:
             return
         try:
             self._file.save(self.table, self.now_ms())
-        except PocketMQError as error:
+        except errors.PocketMQError as error:
             logger.error("leases not saved reason=%s", error.message)
         else:
             self._saved_version = version
@@ -455,7 +445,7 @@ class LeaseFile:
             leases.restore(json.loads(self._disk.read(self._path)), now_ms)
         except FileNotFoundError:
             return
-        except (ValueError, LookupError, TypeError, PocketMQError) as error:
+        except (ValueError, LookupError, TypeError, errors.PocketMQError) as error:
             logger.warning("leases not read path=%s reason=%r", self._path, error)
 
     def save(self, leases: LeaseTable, now_ms: int) -> None:
@@ -494,7 +484,7 @@ class Fence:
         if not self._leases.table.is_valid(group, key, token):
             raise self._lost(group, key, token)
 
-    def _lost(self, group: str, key: QueueKey, token: int) -> LeaseLost:
+    def _lost(self, group: str, key: QueueKey, token: int) -> errors.LeaseLost:
         holder = self._leases.holder(group, key)
         if not token:
             what = "give its lease, or commit when nobody holds it"
@@ -502,7 +492,7 @@ class Fence:
             what = "drop what was read, and ask for it anew"
         by = f"is held by member {holder.member_id!r}" if holder else "is held by nobody"
         under = f", not under token {token}" if token else ""
-        return LeaseLost(
+        return errors.LeaseLost(
             f"queue {key.queue} of {key.topic!r} {by} for group {group!r}{under}: {what}",
             topic=key.topic,
             queue=key.queue,
@@ -604,11 +594,11 @@ class QueueLeases:
 
     def _check_there(self, wanted: Sequence[WantedQueue]) -> None:
         """Raise what is wrong with the queues if none of WANTED can be read; those that can are served."""
-        error: PocketMQError | None = None
+        error: errors.PocketMQError | None = None
         for key, _ in wanted:
             try:
                 self._topics.for_reading(key.topic, key.queue)
-            except (TopicNotFound, QueueNotFound, NotReadable) as found:
+            except (errors.TopicNotFound, errors.QueueNotFound, errors.NotReadable) as found:
                 error = found
             else:
                 return
@@ -740,7 +730,7 @@ class _Wait:
     def _complete(self, *, partly: bool) -> bool:
         try:
             reply = self._leases.grant(self, partly=partly)
-        except PocketMQError as error:
+        except errors.PocketMQError as error:
             self._call.fail(error)
             return True
         if reply is None:
@@ -777,7 +767,7 @@ def asker_of(request: pb.LeaseRequest, default_lease_ms: int) -> Asker:
 def wanted_in(queues: Sequence[pb.QueueLease]) -> list[WantedQueue]:
     """Return QUEUES of a request, each once. Raises InvalidArgument."""
     if not 1 <= len(queues) <= QUEUES_MAX:
-        raise InvalidArgument(
+        raise errors.InvalidArgument(
             f"queues: {len(queues)} in one request, must be 1 to {QUEUES_MAX}: ask in parts",
             field="queues",
             limit=QUEUES_MAX,
@@ -788,7 +778,7 @@ def wanted_in(queues: Sequence[pb.QueueLease]) -> list[WantedQueue]:
         check_range("token", one.token, 0, _TOKEN_MAX)
         key = QueueKey(one.topic, one.queue)
         if key in wanted:
-            raise InvalidArgument(
+            raise errors.InvalidArgument(
                 f"queues: queue {key.queue} of {key.topic[:64]!r} stands twice: name it once",
                 field="queues",
                 value=key.queue,

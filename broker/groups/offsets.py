@@ -36,7 +36,7 @@ from ...store.format.state_tables import (
     topics_of_groups,
 )
 from ...store.state_files import StateFile
-from ..accounts.accounts import Accounts
+from ..accounts import Accounts
 
 logger = logging.getLogger(__name__)
 

@@ -27,15 +27,13 @@ from numpy.typing import NDArray
 from ...proto.byte_ranges import bytes_at, java_hashes
 from ...proto.clock import Clock
 from ...proto.errors import InvalidFilter
-from ...proto.filters.sql.evaluation import CACHED_MAX, compiled
-from ...proto.filters.tags import parse_tags, tag_expression
-from ...proto.filters.wire import canonical_sql, normalised
+from ...proto.filters.expressions import canonical_sql, normalised, parse_tags, tag_expression
+from ...proto.filters.sql_evaluation import CACHED_MAX, compiled
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.properties import TAGS
 from ...proto.record_run import Longs, PropertyRanges, as_bytes, parse_run, starts_of
 from ...store.slices import Slices
-from ..accounts.account import Filtering, filtering_of
-from ..accounts.accounts import Accounts
+from ..accounts import Accounts, Filtering, filtering_of
 from ..metrics.traffic import TrafficCounts
 from ..timing.timers import Timers, Turns
 

@@ -31,16 +31,7 @@ from typing import Final
 
 import numpy as np
 
-from ...proto.errors import (
-    FlushTimeout,
-    InvalidArgument,
-    MessageTooLarge,
-    NotEnoughReplicasAfterAppend,
-    NotServed,
-    Overloaded,
-    PocketMQError,
-    StoreError,
-)
+from ...proto import errors
 from ...proto.errors_wire import to_wire
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.properties import PRODUCER_SEQUENCE
@@ -56,9 +47,8 @@ from ..producers.producers import Places, Producers
 from ..producers.sequences import Numbered, RunNumbers, rest_of
 from ..replication.mastership import Mastership
 from ..timing.timers import Timer, Timers
-from ..topics import TYPE_ATTRIBUTE, Topics
-from .admission import Admitted, Prepare, admit, check_type, ways
-from .appends import Appends
+from ..topics_and_groups import TYPE_ATTRIBUTE, Topics
+from .storing import Admitted, Appends, Prepare, admit, check_type, kinds_of, ways
 
 logger = logging.getLogger(__name__)
 
@@ -71,13 +61,13 @@ _TOPICS_COUNTED_MAX: Final = 10_000
 #: Told of the answer to one run, exactly once.
 Done = Callable[[pb.ProduceReply], None]
 #: Told, exactly once, where one run is stored and how safely, or why it is not, or not as safely as was asked for.
-Outcome = Callable[[pb.ProduceReply, PocketMQError | None], None]
+Outcome = Callable[[pb.ProduceReply, errors.PocketMQError | None], None]
 
 
 def answering(done: Done) -> Outcome:
     """Return what tells DONE of an outcome, errors as part of the answer."""
 
-    def answer(reply: pb.ProduceReply, error: PocketMQError | None) -> None:
+    def answer(reply: pb.ProduceReply, error: errors.PocketMQError | None) -> None:
         if error is not None:
             reply.error.CopyFrom(to_wire(error))
         done(reply)
@@ -263,7 +253,7 @@ class Sending:
             reply.due_ms.extend(places.due_ms.tolist())
         self.end_offset = max([places.end_offset, *(it.end_offset for it in appended)])
 
-    def answer(self, error: PocketMQError | None, replicas: int) -> None:
+    def answer(self, error: errors.PocketMQError | None, replicas: int) -> None:
         """Tell who sent it, once: it is stored as safely as was asked for, or ERROR; so many REPLICAS have it."""
         done, self.done = self.done, None
         assert done is not None, "it was not answered before"
@@ -312,7 +302,7 @@ class Sends:
         self._unanswered: dict[Sending, None] = {}
         self.counts = SendCounts()
         #: Set while the broker stops: every further send is refused with it.
-        self._refusal: PocketMQError | None = None
+        self._refusal: errors.PocketMQError | None = None
 
     @property
     def waiting(self) -> int:
@@ -323,7 +313,7 @@ class Sends:
         """Store RUN, and tell DONE at the end of the turn, or when the device has it; a refusal is an answer too."""
         try:
             send = self._admitted(run, answering(done))
-        except PocketMQError as error:
+        except errors.PocketMQError as error:
             logger.debug(
                 "send refused topic=%s queue=%d reason=%s", run.topic, run.queue, error.message
             )
@@ -417,7 +407,7 @@ class Sends:
             admitted, each = admit(b"".join(rest), sizes, run.topic, run.queue), True
         sending = self._sending(run, admitted, done, numbered, durability)
         if not each and sending.parts[0].run is not admitted.run:
-            raise InvalidArgument(
+            raise errors.InvalidArgument(
                 f"the property {PRODUCER_SEQUENCE} of the first record speaks for all, but some of them wait for their"
                 " time or their transaction: give each record its own, with count 1",
                 field=PRODUCER_SEQUENCE,
@@ -429,13 +419,13 @@ class Sends:
         """Return which one RUN asks for, or the broker's own."""
         asked = int(run.durability)
         if asked == pb.REPLICAS and self._mastership is None:
-            raise NotServed(
+            raise errors.NotServed(
                 'durability is REPLICAS (3; acks="replicas"), but this broker has no replicas: use DISK (2)',
                 field="durability",
                 value=asked,
             )
         if asked not in _DURABILITIES:
-            raise InvalidArgument(
+            raise errors.InvalidArgument(
                 f"durability is {asked}: use MEMORY (1), DISK (2), REPLICAS (3), or none (0)",
                 field="durability",
                 limit=pb.REPLICAS,
@@ -446,7 +436,7 @@ class Sends:
     def _check_flushes(self) -> None:
         limit = self._config.flush_waiting_max
         if self._waiting >= limit:
-            raise Overloaded(
+            raise errors.Overloaded(
                 f"{self._waiting} sends wait for a device, the limit is {limit}: send less at a time",
                 field="durability",
                 limit=limit,
@@ -465,7 +455,7 @@ class Sends:
                 for slot_ms, count in zip(slots.tolist(), counts.tolist(), strict=True):
                     there = self._waits.slot_count(slot_ms)
                     if there + count > limit:
-                        raise Overloaded(
+                        raise errors.Overloaded(
                             f"{there} messages are due within {self._rules.precision_ms} ms from {slot_ms}, the limit"
                             f" is {limit} (broker.delay_slot_messages_max): choose another time for {count} more",
                             field="delay",
@@ -476,7 +466,7 @@ class Sends:
     def _check_size(self, size: int) -> None:
         limit = self._config.run_bytes_max
         if size > limit:
-            raise MessageTooLarge(
+            raise errors.MessageTooLarge(
                 f"records: a run of {size} bytes, the limit is {limit}: send it in parts",
                 field="records",
                 limit=limit,
@@ -512,27 +502,27 @@ class Sends:
         )
 
     def _noted(
-        self, send: Sending, outcomes: list[Appended | PocketMQError]
-    ) -> PocketMQError | None:
+        self, send: Sending, outcomes: list[Appended | errors.PocketMQError]
+    ) -> errors.PocketMQError | None:
         """Put into the answer of SEND where its records are; return why they are not stored, if they are not."""
         stored = [outcome for outcome in outcomes if isinstance(outcome, Appended)]
         if len(stored) < len(outcomes):
-            return next(error for error in outcomes if isinstance(error, PocketMQError))
+            return next(error for error in outcomes if isinstance(error, errors.PocketMQError))
         if send.numbered is None or send.numbered.rows is None:
             send.note(stored, self._waits.now_ms())
             return None
         try:
             places = self._producers.places(send.numbered)
             send.note(stored, self._waits.now_ms(), places)
-        except PocketMQError as error:
+        except errors.PocketMQError as error:
             return error
         except Exception as bug:  # The edge: it is answered.
             return _internal(bug)
         return None
 
-    def _outcomes(self, sends: list[Sending]) -> list[list[Appended | PocketMQError]]:
+    def _outcomes(self, sends: list[Sending]) -> list[list[Appended | errors.PocketMQError]]:
         """Append SENDS in their order; return what became of the parts of each."""
-        outcomes: list[list[Appended | PocketMQError]] = []
+        outcomes: list[list[Appended | errors.PocketMQError]] = []
         any_numbered = any(send.numbered is not None for send in sends)
         try:
             for small, group in groupby(sends, _is_small):
@@ -553,7 +543,7 @@ class Sends:
         size = sum(len(part.run.records) for send in sends for part in send.parts)
         return [sends] if size <= self._store.log.room() else list(_alone(sends))
 
-    def _append_numbered(self, sends: list[Sending]) -> list[list[Appended | PocketMQError]]:
+    def _append_numbered(self, sends: list[Sending]) -> list[list[Appended | errors.PocketMQError]]:
         """Append SENDS, of which some are numbered, but not what follows a run that could not be appended."""
         begin = self._store.max_log_offset
         refusals = [
@@ -562,7 +552,7 @@ class Sends:
         ]
         taken = [send for send, error in zip(sends, refusals, strict=True) if error is None]
         done = iter(self._append_sends(taken))
-        outcomes: list[list[Appended | PocketMQError]] = [
+        outcomes: list[list[Appended | errors.PocketMQError]] = [
             next(done) if error is None else [error] for error in refusals
         ]
         self._producers.note(
@@ -575,7 +565,7 @@ class Sends:
         )
         return outcomes
 
-    def _append_sends(self, sends: list[Sending]) -> list[list[Appended | PocketMQError]]:
+    def _append_sends(self, sends: list[Sending]) -> list[list[Appended | errors.PocketMQError]]:
         """Append SENDS, each whole or not at all; at once, as far as they fit a file."""
         runs = [part.run for send in sends for part in send.parts]
         if len(runs) > len(sends) and len(self._together(sends)) > 1:
@@ -584,12 +574,12 @@ class Sends:
         done = iter(self._append(runs, together=divided))
         return [list(islice(done, len(send.parts))) for send in sends]
 
-    def _append(self, runs: list[Run], *, together: bool) -> list[Appended | PocketMQError]:
+    def _append(self, runs: list[Run], *, together: bool) -> list[Appended | errors.PocketMQError]:
         try:
             if together:
-                return list[Appended | PocketMQError](self._appends.put_together(runs))
+                return list[Appended | errors.PocketMQError](self._appends.put_together(runs))
             return self._appends.put(runs)
-        except PocketMQError as error:
+        except errors.PocketMQError as error:
             return [error] * len(runs)
         except (
             Exception
@@ -599,7 +589,7 @@ class Sends:
     def _sync(self, sends: list[Sending]) -> None:
         """Answer SENDS once all of them are on the device, or that takes too long."""
 
-        def synced(error: StoreError | None) -> None:
+        def synced(error: errors.StoreError | None) -> None:
             self._timers.cancel(timer)
             self._answer_all(sends, error)
 
@@ -611,12 +601,12 @@ class Sends:
         mastership = self._mastership
         assert mastership is not None, "it was refused else"
 
-        def acknowledged(replicas: int, error: PocketMQError | None) -> None:
+        def acknowledged(replicas: int, error: errors.PocketMQError | None) -> None:
             self._timers.cancel(timer)
             for send in sends:
                 self._answer(send, error or self._too_few(send, replicas), replicas)
 
-        def topics_safe(error: PocketMQError | None) -> None:
+        def topics_safe(error: errors.PocketMQError | None) -> None:
             if error is None:
                 mastership.when_acknowledged(_end_of(sends), acknowledged)
             else:
@@ -625,12 +615,12 @@ class Sends:
         timer = self._timer(sends, "stored here, but not on all replicas that are in sync")
         self._topics.kept.when_safe(topics_safe)
 
-    def _too_few(self, send: Sending, there: int) -> PocketMQError | None:
+    def _too_few(self, send: Sending, there: int) -> errors.PocketMQError | None:
         """Return why SEND is in doubt though all in sync, so many as are THERE, have it: its topic needs more."""
         needed = self._topics.min_in_sync(send.topic)
         if there >= needed:
             return None
-        return NotEnoughReplicasAfterAppend(
+        return errors.NotEnoughReplicasAfterAppend(
             f"stored on {there} replicas, and topic {send.topic!r} needs {needed} (min_in_sync): replicas have left the"
             " set meanwhile, send it again",
             in_sync=there,
@@ -640,27 +630,27 @@ class Sends:
     def _timer(self, sends: list[Sending], where: str) -> Timer:
         """Return what answers SENDS when they have waited for too long; they are WHERE."""
         timeout_ms = self._store.config.flush_timeout_ms
-        late = FlushTimeout(
+        late = errors.FlushTimeout(
             f"{where} within {timeout_ms} ms (store.flush_timeout_ms): it may get there yet",
             limit=timeout_ms,
         )
         return self._timers.after(timeout_ms, lambda: self._answer_all(sends, late))
 
-    def refuse(self, error: PocketMQError) -> None:
+    def refuse(self, error: errors.PocketMQError) -> None:
         """Refuse with ERROR what comes from now on."""
         self._refusal = error
 
-    def fence(self, error: PocketMQError) -> None:
+    def fence(self, error: errors.PocketMQError) -> None:
         """Refuse what comes with ERROR, and fail what waits; the appends are fenced, and take nothing of it."""
         self._refusal = error
         self._append_arrived()
         self._answer_all(list(self._unanswered), error)
 
-    def _answer_all(self, sends: list[Sending], error: PocketMQError | None) -> None:
+    def _answer_all(self, sends: list[Sending], error: errors.PocketMQError | None) -> None:
         for send in sends:
             self._answer(send, error)
 
-    def _answer(self, send: Sending, error: PocketMQError | None, replicas: int = 0) -> None:
+    def _answer(self, send: Sending, error: errors.PocketMQError | None, replicas: int = 0) -> None:
         """Answer SEND, which REPLICAS have, unless it was answered before."""
         if send.done is None:
             return
@@ -669,7 +659,9 @@ class Sends:
             self._unanswered.pop(send, None)
             error = error or _fenced(self._mastership)
         if error is None and send.parts:
-            self._appends.traffic.stored(send.admitted)
+            admitted = send.admitted
+            kinds = None if admitted.normal else kinds_of(admitted)
+            self._appends.traffic.stored(admitted.run, kinds)
         self.counts.answered(send, stored=error is None)
         send.answer(error, replicas)
 
@@ -685,21 +677,21 @@ def _end_of(sends: list[Sending]) -> int:
     return max(send.end_offset for send in sends)
 
 
-def _fenced(mastership: Mastership) -> PocketMQError | None:
+def _fenced(mastership: Mastership) -> errors.PocketMQError | None:
     """Return why nothing may be said to be stored in this turn."""
     try:
         mastership.check_master()
-    except PocketMQError as error:
+    except errors.PocketMQError as error:
         return error
     return None
 
 
-def _internal(bug: Exception) -> PocketMQError:
+def _internal(bug: Exception) -> errors.PocketMQError:
     """Return what the sender is told of a bug below, or of too little memory, which the log has."""
-    if isinstance(bug, PocketMQError):
+    if isinstance(bug, errors.PocketMQError):
         return bug
     logger.error("append failed", exc_info=bug)
-    return PocketMQError("internal error in the store")
+    return errors.PocketMQError("internal error in the store")
 
 
 def _alone(sends: list[Sending]) -> Iterator[list[Sending]]:

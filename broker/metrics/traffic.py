@@ -10,15 +10,15 @@ Bounds: `series_max()` series of each kind; a further one takes the place of the
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...proto.record_run import Longs
 from ...proto.run import Run
-from ..messages.admission import MESSAGE_TYPES, Admitted, types_of
 
 #: Bounds of the sizes of records that are told apart, in bytes.
 SIZE_BOUNDS: Final = (1024, 4096, 524_288, 1_048_576, 2_097_152, 4_194_304)
@@ -99,15 +99,13 @@ class TrafficCounts:
             "transactions": 0,
         }
 
-    def stored(self, admitted: Admitted) -> None:
-        """Count what was ADMITTED, and stored."""
-        run = admitted.run
-        if admitted.normal:
+    def stored(self, run: Run, kinds: Mapping[str, NDArray[np.bool_]] | None) -> None:
+        """Count RUN, which was stored; KINDS: which of its messages are of which type, None: all are normal."""
+        if kinds is None:
             self._add(run)
             return
-        types = types_of(admitted)
-        for kind in np.unique(types).tolist():
-            self._add_sizes(run.topic, MESSAGE_TYPES[kind].lower(), run.sizes[types == kind])
+        for kind, of_it in kinds.items():
+            self._add_sizes(run.topic, kind.lower(), run.sizes[of_it])
 
     def stored_again(self, run: Run, *, dead: bool) -> None:
         """Count RUN, a failed message: one to be tried again comes with a delay, a DEAD one without."""

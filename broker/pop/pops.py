@@ -25,17 +25,15 @@ from ...proto.errors import GroupInUse, NotReadable, NotServed, PocketMQError
 from ...proto.topics import retry_topic
 from ...store.format.state_tables import GroupConfig, TopicConfig
 from ..config import BrokerConfig
-from ..groups.groups import Groups
 from ..messages.filters import Filters
-from ..timing.waiting import Purgatory
-from ..topics import QUEUE_TYPE_ATTRIBUTE, TYPE_ATTRIBUTE, Topics
-from .classic_retries import RetryTable
+from ..timing.timers import Purgatory
+from ..topics_and_groups import QUEUE_TYPE_ATTRIBUTE, TYPE_ATTRIBUTE, Groups, Topics
 from .journal_format import Change, Forgotten, Safe
-from .leases import PopEntry, PopQueue
-from .ordered import OrderedTable
 from .receives import (
     Asked,
+    PopEntry,
     Popped,
+    PopQueue,
     PopWaits,
     Receive,
     Rules,
@@ -44,6 +42,7 @@ from .receives import (
     encode_handle,
     finished,
 )
+from .special_tables import OrderedTable, RetryTable
 from .table import PopParts, Table, times_of
 
 BATCH_MAX: Final = 32
@@ -148,7 +147,8 @@ class Pops:
         Overloaded if too many wait already. What goes wrong later DONE is told.
         """
         self._checked(asked)
-        self._check_alone(asked.group)
+        if self._left_ms(asked.group) <= 0:  # Else nobody can have become a member.
+            self._check_alone(asked.group)
         if asked.group not in self._popped_ms:
             self._catch_up(asked.group)
         self._popped_ms[asked.group] = self._leases.wall_ms()
@@ -234,7 +234,7 @@ class Pops:
     def _table(self, group: str, topic: str, ordered: bool) -> Table:
         """Return the table of GROUP and TOPIC, made or made anew if it is to be ORDERED and is not, or the reverse."""
         table = self._tables.get((group, topic))
-        if topic == retry_topic(group):
+        if ordered and topic == retry_topic(group):
             ordered = False
         if table is None or table.is_ordered != ordered:
             made = _kind_of(group, topic, ordered)(self._parts, group, topic)
@@ -256,17 +256,19 @@ class Pops:
 
     def check_not_popped(self, group: str) -> None:
         """Raise GroupInUse if GROUP pops: its queues cannot be shared as well."""
-        popped_ms = self._popped_ms.get(group)
-        if popped_ms is None:
-            return
-        left_ms = popped_ms + POPS_MS - self._leases.wall_ms()
+        left_ms = self._left_ms(group)
         if left_ms > 0:
             raise GroupInUse(
                 f"group {group!r} pops (ReceiveMessage), and cannot share queues as well: stop its consumers and try"
                 f" again in {left_ms} ms, or use another group",
                 group=group,
             )
-        del self._popped_ms[group]
+        self._popped_ms.pop(group, None)
+
+    def _left_ms(self, group: str) -> int:
+        """Return for how long GROUP, if it pops, is not to share queues."""
+        popped_ms = self._popped_ms.get(group)
+        return 0 if popped_ms is None else popped_ms + POPS_MS - self._leases.wall_ms()
 
     def _catch_up(self, group: str) -> None:
         """Have GROUP, which did not pop lately, go on from the offsets that others may have committed meanwhile."""

@@ -34,8 +34,7 @@ from ...proto.record_run import starts_of
 from ...store.log_writer import Appended
 from ...store.message_store import MessageStore
 from ...store.slices import Slices
-from ..accounts.account import EVERY, QueueLook
-from ..accounts.accounts import Accounts
+from ..accounts import EVERY, Accounts, QueueLook
 from ..config import BrokerConfig
 from ..groups.offsets import Offsets
 from ..messages.filters import FilterChoice, share_of_turn
@@ -51,8 +50,20 @@ from .journal_format import (
     PopJournal,
     PopKey,
 )
-from .leases import RENEWED_MAX_MS, RENEWED_MS, PopEntry, PopLease, PopLeases, PopQueue
-from .receives import Asked, Handle, PoppedMessage, Rules, Taken, encode_handle
+from .receives import (
+    RENEWED_MAX_MS,
+    RENEWED_MS,
+    Asked,
+    Handle,
+    PopEntry,
+    PopLease,
+    PopLeases,
+    PoppedMessage,
+    PopQueue,
+    Rules,
+    Taken,
+    encode_handle,
+)
 
 logger = logging.getLogger(__name__)
 

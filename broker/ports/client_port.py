@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 from ... import __version__
 from ...proto.access.files import signing, watched_users
 from ...proto.access.guard import Audit, noticing
-from ...proto.carrier_http2 import Http2Carrier
+from ...proto.carriers import Http2Carrier
 from ...proto.clock import Clock
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import Call, Certificate, Limits, MethodTable, service, unary
@@ -33,10 +33,9 @@ from ...proto.services.port_services import PortServices
 from ...proto.services.settings import LiveSettings, SettingsService
 from ..config import BROKER_SECTIONS, BrokerConfig
 from ..metrics.page import MetricsPage, PageFigure
-from ..replication.figures import ReplicaLook, replica_figures
-from ..replication.follower_view import FollowerView
+from ..replication.follower_view import FollowerView, ReplicaLook, replica_figures
 from ..replication.in_sync import ReplicaSettings
-from ..service_v2.permissions import guarded
+from ..service_v2.service import guarded
 from .certificates import Certificates
 from .follower_port import FollowerReads, follower_methods
 from .registration import Registration, follower_state

@@ -25,19 +25,20 @@ from google.protobuf.message_factory import GetMessageClass
 from ...proto.clock import Clock
 from ...proto.errors import PocketMQError
 from ...proto.errors_wire import to_wire
-from ...proto.gen import opencensus_pb2 as census
-from ...proto.gen import otlp_metrics_pb2 as otlp
-from ...proto.gen import pocketmq_v1_pb2 as pb
-from ...proto.gen import rocketmq_v2_pb2 as v2
+from ...proto.gen import (
+    opencensus_pb2 as census,
+    otlp_metrics_pb2 as otlp,
+    pocketmq_v1_pb2 as pb,
+    rocketmq_v2_pb2 as v2,
+)
 from ...proto.rpc import Call, Method, MethodKind, MethodTable, Stream
 from ...store.message_store import MessageStore
 from ..config import BrokerConfig
 from ..groups.lag import QUEUES_MAX, add_unread
-from ..messages.fetch import FilteredFetch, limits_of, read_once
+from ..messages.fetch import FilteredFetch, Lookups, limits_of, read_once
 from ..messages.filters import Filters, choice_of
-from ..messages.lookup import Lookups
+from ..metrics.clients import trace_methods
 from ..replication.follower_view import FollowerView
-from ..service_v2.measurements import trace_methods
 from ..timing.timers import Timers
 from .relays import Relays
 

@@ -33,8 +33,7 @@ from ...proto.topics import (
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
 )
-from ...store.commit_log import CommitLog
-from ...store.files import MappedFile
+from ...store.files import CommitLog, MappedFile
 from .sequences import COUNT_MAX, Key, RunNumbers, StoredRun
 
 _HINT: Final = b"PRODUCER_SEQUENCE\x01"

@@ -1,8 +1,8 @@
 """Idempotent sending at the broker: the table of producers, kept beside the store and found again in its log.
 
-The numbers of a run lie in the log with it (sequences.py), so nothing has to be written besides. The snapshot
-(snapshot.py) only saves reading: it tells of the log up to some place that is surely on the device, and at the start
-the log is read from there on (found_runs.py). It is written at a clean stop, and while running whenever so much was
+The numbers of a run lie in the log with it (sequences.py), so nothing has to be written besides. The snapshot only
+saves reading: it tells of the log up to some place that is surely on the device, and at the start the log is read from
+there on (found_runs.py). It is written at a clean stop, and while running whenever so much was
 appended (SAVE_BYTES), or something new and SAVE_INTERVAL_MS have passed.
 
     kill -9                 nothing is missing: the log from the snapshot on tells everything
@@ -40,11 +40,11 @@ import numpy as np
 
 from ...proto.clock import Clock, ahead_ms, past_instant
 from ...proto.errors import InvalidRecord, PocketMQError, StoreFull
-from ...proto.instant import format_instant
 from ...proto.properties import TIMER_DELIVER_MS, TIMER_OUT_MS
 from ...proto.record import Record, decode_record
 from ...proto.record_run import Longs, RunColumns, parse_run, walk
 from ...proto.run import Run
+from ...proto.time_text import format_instant
 from ...proto.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from ...store.disk import Disk
 from ...store.flush import Flusher, FlushJob
@@ -52,8 +52,18 @@ from ...store.log_writer import Appended, store_time_ms
 from ...store.message_store import MessageStore
 from ..delay.roads import Part
 from .found_runs import FoundRun, RunScan, found_runs
-from .sequences import Numbered, ProducerSequences, RunNumbers, StoredRun, each_has_its_own
-from .snapshot import ProducerSnapshot, decoded, encoded, log_tail, rows_of
+from .sequences import (
+    Numbered,
+    ProducerSequences,
+    ProducerSnapshot,
+    RunNumbers,
+    StoredRun,
+    decoded,
+    each_has_its_own,
+    encoded,
+    log_tail,
+    rows_of,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -33,14 +33,27 @@ Bounds: `limit` sequences (producer × queue; the least recently used goes first
 GAPS_MAX intervals of missing numbers; ROWS_MAX places of records that lie scattered. A sequence that was not used for
 `expiry_ms` counts as unknown. What is forgotten costs a ProducerUnknown; only a first run (number 0) whose producer was
 forgotten between two tries of it looks new, and is stored twice. Not thread-safe: the event loop owns it.
+
+The table of producers on disk: `<root>/pocketmq/producers.json`, replaced as a whole.
+
+    {"version": 1, "logEnd": …, "tail": …, "crc": …}                       one line
+    [[id, topic, queue, epoch, known from, next, [[gap begin, end], …], [run, …], end offset, used ms], …]
+    of which the least recently used comes first; a run is
+    [first, count, log offset, end offset, store ms, queue offset, [log offset, …] or null]
+
+It tells of everything in the log before `logEnd`, and is written only once all that is on the device. `tail` is the
+CRC-32 of the bytes before it, TAIL_BYTES at most, by which the log is known again: one that was cut before `logEnd`
+and goes on with something else has others there. `crc` is that of the second line.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -56,6 +69,7 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.record_copy import RecordCopier
 from ...proto.record_run import Longs
 from ...proto.run import Run
+from ...store.files import CommitLog
 
 #: Numbers stay far enough below 2⁶³ that no sum of them leaves 64 bits.
 SEQUENCE_MAX: Final = 1 << 62
@@ -584,3 +598,111 @@ def _intervals(present: Longs) -> list[tuple[int, int]]:
     begins = np.concatenate((present[:1], present[breaks + 1])).tolist()
     ends = (np.concatenate((present[breaks], present[-1:])) + 1).tolist()
     return list(zip(begins, ends, strict=True))
+
+
+# ---------------------------------------------------------------- the table of producers on disk
+
+
+TAIL_BYTES: Final = 4096
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSnapshot:
+    """What was kept: the sequences, and where in the log they stood."""
+
+    log_end: int
+    tail: int
+    sequences: list[tuple[Key, Sequence]]
+
+    def is_of(self, log: CommitLog) -> bool:
+        """Is LOG the one that it tells of, up to there?"""
+        return log_tail(log, self.log_end) == self.tail
+
+
+def log_tail(log: CommitLog, end: int) -> int | None:
+    """Return the CRC of what LOG holds before END; None if it does not hold that (any more)."""
+    if end == 0:
+        return 0
+    file = log.files.file_at(end - 1)
+    if file is None or end > file.start + file.position:
+        return None
+    at = end - file.start
+    return zlib.crc32(file.view[max(0, at - TAIL_BYTES) : at])
+
+
+def rows_of(sequences: Iterable[tuple[Key, Sequence]], ahead_ms: int = 0) -> list[list[Any]]:
+    """Return SEQUENCES as they are now, for `encoded`: some 8 ms for 10,000."""
+    return [
+        [
+            *key,
+            sequence.epoch,
+            sequence.known_from,
+            sequence.next,
+            sequence.missing,
+            sequence.runs,
+            sequence.end_offset,
+            sequence.used_ms + ahead_ms,
+        ]
+        for key, sequence in sequences
+    ]
+
+
+def encoded(log_end: int, tail: int, rows: Iterable[list[Any]]) -> bytes:
+    """Return the file that says so; ROWS are what `rows_of` returned. Any thread may do that."""
+    body = ",".join([_text(row) for row in rows]).join("[]").encode()
+    head = {"version": _VERSION, "logEnd": log_end, "tail": tail, "crc": zlib.crc32(body)}
+    return json.dumps(head).encode() + b"\n" + body
+
+
+def decoded(data: bytes) -> ProducerSnapshot | None:
+    """Return what DATA says; None for what is no such file, or a damaged one."""
+    head_line, _, body = data.partition(b"\n")
+    try:
+        head = json.loads(head_line)
+        if head["version"] != _VERSION or head["crc"] != zlib.crc32(body):
+            return None
+        sequences = [_sequence(row) for row in json.loads(body)]
+        return ProducerSnapshot(int(head["logEnd"]), int(head["tail"]), sequences)
+    except (ValueError, TypeError, KeyError, IndexError):
+        return None
+
+
+def _text(row: list[Any]) -> str:
+    *values, runs, end_offset, used_ms = row
+    return json.dumps([*values, [*map(_run, runs)], end_offset, used_ms], separators=(",", ":"))
+
+
+def _run(stored: StoredRun) -> list[Any]:
+    offsets = None if stored.log_offsets is None else stored.log_offsets.tolist()
+    return [
+        stored.first,
+        stored.count,
+        stored.log_offset,
+        stored.end_offset,
+        stored.store_ms,
+        stored.queue_offset,
+        offsets,
+    ]
+
+
+def _sequence(row: list[Any]) -> tuple[Key, Sequence]:
+    producer_id, topic, queue, epoch, known_from, after, missing, runs, end_offset, used_ms = row
+    sequence = Sequence(epoch, used_ms)
+    sequence.known_from, sequence.next, sequence.end_offset = known_from, after, end_offset
+    sequence.missing = tuple((low, high) for low, high in missing)
+    sequence.runs = tuple(_stored(*run) for run in runs)
+    return (producer_id, topic, queue), sequence
+
+
+def _stored(
+    first: int,
+    count: int,
+    log_offset: int,
+    end_offset: int,
+    store_ms: int,
+    queue_offset: int,
+    log_offsets: list[int] | None,
+) -> StoredRun:
+    offsets = None if log_offsets is None else np.array(log_offsets, np.int64)
+    return StoredRun(first, count, log_offset, end_offset, store_ms, queue_offset, offsets)

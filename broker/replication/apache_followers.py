@@ -25,34 +25,20 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ...proto.errors import ConfigError, PocketMQError
-from ...proto.remoting.command import (
+from ...proto.remoting import (
     NOT_SUPPORTED,
     REQUEST_MAX,
+    ClassicReports,
     RemotingCommand,
     RequestCode,
+    classic_frame,
     encode,
+    read_command,
 )
-from ...proto.remoting.connection import read_command
-from ...proto.remoting.ha import ClassicReports, classic_frame
+from ...store.format import state_tables
 from ...store.format.java_json import Json, render
-from ...store.format.state_tables import (
-    GROUPS,
-    TOPICS,
-    ConsumerOffsets,
-    DataVersion,
-    DelayOffsets,
-    GroupConfig,
-    TopicConfig,
-    parse_consumer_offsets,
-    parse_delay_offsets,
-    parse_timer_metrics,
-    render_consumer_offsets,
-    render_delay_offsets,
-    render_timer_metrics,
-)
-from ...store.kept_table import KeptTable
 from ...store.message_store import MessageStore
-from ...store.state_files import StateFile
+from ...store.state_files import KeptTable, StateFile
 from ..config import BrokerConfig
 
 logger = logging.getLogger(__name__)
@@ -87,8 +73,8 @@ class ApacheFollowers:
         self,
         config: BrokerConfig,
         store: MessageStore,
-        topics: KeptTable[TopicConfig],
-        groups: KeptTable[GroupConfig],
+        topics: KeptTable[state_tables.TopicConfig],
+        groups: KeptTable[state_tables.GroupConfig],
     ) -> None:
         self._config = config
         self._store = store
@@ -331,8 +317,8 @@ class ApacheFollowers:
             RequestCode.GET_ALL_TOPIC_CONFIG: lambda: render(
                 {
                     "dataVersion": self._topics.version.to_json(),
-                    "mappingDataVersion": DataVersion().to_json(),
-                    TOPICS.members: _beans(topics),
+                    "mappingDataVersion": state_tables.DataVersion().to_json(),
+                    state_tables.TOPICS.members: _beans(topics),
                     "topicQueueMappingDetailMap": {},
                 },
                 pretty=False,
@@ -341,19 +327,23 @@ class ApacheFollowers:
                 {
                     "dataVersion": self._groups.version.to_json(),
                     "forbiddenTable": {},
-                    GROUPS.members: _beans(groups),
+                    state_tables.GROUPS.members: _beans(groups),
                 },
                 pretty=False,
             ),
-            RequestCode.GET_ALL_CONSUMER_OFFSET: lambda: render_consumer_offsets(
-                self._file("consumerOffset.json").load(parse_consumer_offsets).value
-                or ConsumerOffsets()
+            RequestCode.GET_ALL_CONSUMER_OFFSET: lambda: state_tables.render_consumer_offsets(
+                self._file("consumerOffset.json").load(state_tables.parse_consumer_offsets).value
+                or state_tables.ConsumerOffsets()
             ),
-            RequestCode.GET_ALL_DELAY_OFFSET: lambda: render_delay_offsets(
-                self._file("delayOffset.json").load(parse_delay_offsets).value or DelayOffsets()
+            RequestCode.GET_ALL_DELAY_OFFSET: lambda: state_tables.render_delay_offsets(
+                self._file("delayOffset.json").load(state_tables.parse_delay_offsets).value
+                or state_tables.DelayOffsets()
             ),
-            RequestCode.GET_TIMER_METRICS: lambda: render_timer_metrics(
-                *(self._file("timermetrics").load(parse_timer_metrics).value or (DataVersion(), {}))
+            RequestCode.GET_TIMER_METRICS: lambda: state_tables.render_timer_metrics(
+                *(
+                    self._file("timermetrics").load(state_tables.parse_timer_metrics).value
+                    or (state_tables.DataVersion(), {})
+                )
             ),
             RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: lambda: '{"messageRequestModeMap":{}}',
         }
@@ -362,5 +352,7 @@ class ApacheFollowers:
         return StateFile(self._store.disk, self._store.config.path, name)
 
 
-def _beans(entries: Mapping[str, TopicConfig | GroupConfig]) -> dict[str | int, Json]:
+def _beans(
+    entries: Mapping[str, state_tables.TopicConfig | state_tables.GroupConfig],
+) -> dict[str | int, Json]:
     return {name: entry.to_json() for name, entry in entries.items()}

@@ -28,23 +28,11 @@ from ...proto.errors import ConfigError, StoreError
 from ...store.config import StoreConfig
 from ...store.disk import Disk
 from ...store.flush import Flusher
-from ...store.format.replica_files import (
-    EPOCHS_FILE,
-    IDENTITY_FILE,
-    REPLICA_FILE,
-    BrokerIdentity,
-    ReplicaNote,
-    parse_epochs,
-    parse_identity,
-    parse_note,
-    render_epochs,
-    render_identity,
-    render_note,
-)
+from ...store.format import replica_files
 from ...store.message_store import MessageStore
 from ...store.state_files import StateFile
 from ..producers.producers import Producers
-from .epochs import Epochs, EpochStart
+from .in_sync import Epochs, EpochStart
 from .replica import ReplicaState
 
 logger = logging.getLogger(__name__)
@@ -74,9 +62,9 @@ class _Files:
     @classmethod
     def at(cls, disk: Disk, root: str) -> _Files:
         return cls(
-            StateFile(disk, root, IDENTITY_FILE, ""),
-            StateFile(disk, root, EPOCHS_FILE, ""),
-            StateFile(disk, root, REPLICA_FILE, _OWN_FOLDER),
+            StateFile(disk, root, replica_files.IDENTITY_FILE, ""),
+            StateFile(disk, root, replica_files.EPOCHS_FILE, ""),
+            StateFile(disk, root, replica_files.REPLICA_FILE, _OWN_FOLDER),
         )
 
 
@@ -89,7 +77,7 @@ class ReplicaDevice:
     def __init__(
         self,
         config: StoreConfig,
-        identity: BrokerIdentity,
+        identity: replica_files.BrokerIdentity,
         *,
         disk: Disk,
         unix_ms: Callable[[], int],
@@ -108,7 +96,7 @@ class ReplicaDevice:
         self._unix_ms = unix_ms
         self._boot = boot
         self._files = _Files.at(disk, config.path)
-        self._note = ReplicaNote()
+        self._note = replica_files.ReplicaNote()
         self._store: MessageStore | None = None
         self._producers_of = producers_of
         self._producers: Producers | None = None
@@ -154,8 +142,8 @@ class ReplicaDevice:
     def _look(self, *, crashed: bool, was_led: bool) -> ReplicaState:
         """Return what is there, and note that this replica has begun."""
         store = self.store
-        loaded = self._files.note.load(parse_note)
-        note = loaded.value or ReplicaNote()
+        loaded = self._files.note.load(replica_files.parse_note)
+        note = loaded.value or replica_files.ReplicaNote()
         is_new = loaded.value is None
         is_missing = is_new and loaded.problem is None and was_led
         # As a new replica is, or one with a new device: neither stands before it has what the others have.
@@ -182,8 +170,8 @@ class ReplicaDevice:
             synced=min(note.synced, store.max_log_offset),
             store_id=note.store_id or token_hex(8),
         )
-        self._files.identity.save(render_identity(self.identity))
-        self._files.note.save(render_note(self._note))
+        self._files.identity.save(replica_files.render_identity(self.identity))
+        self._files.note.save(replica_files.render_note(self._note))
         return ReplicaState(
             epoch_seen=note.epoch_seen,
             unclean=unclean,
@@ -200,13 +188,13 @@ class ReplicaDevice:
         """What the store was called when it began; "": it has not."""
         if self._note.store_id:
             return self._note.store_id
-        found = self._files.note.load(parse_note).value
+        found = self._files.note.load(replica_files.parse_note).value
         return "" if found is None else found.store_id
 
     def check_identity(self) -> None:
         """Raise ConfigError if the store says that it is of another replica."""
         try:
-            found = self._files.identity.load(parse_identity).value
+            found = self._files.identity.load(replica_files.parse_identity).value
         except StoreError as error:
             raise ConfigError(error.message, **error.details) from error
         if found is None or found == self.identity:
@@ -239,7 +227,7 @@ class ReplicaDevice:
         self.store.follow()
 
     def _load_epochs(self) -> Epochs:
-        found = self._files.epochs.load(parse_epochs).value or ()
+        found = self._files.epochs.load(replica_files.parse_epochs).value or ()
         return Epochs(EpochStart(epoch, start) for epoch, start in found)
 
     def close(self) -> None:
@@ -269,12 +257,12 @@ class ReplicaDevice:
     def _keep(self, **changes: Any) -> None:
         note = self._note._replace(**changes)
         if note != self._note:
-            self._files.note.save(render_note(note))
+            self._files.note.save(replica_files.render_note(note))
             self._note = note
 
     def keep_epochs(self, epochs: Epochs) -> None:
         """Replace the epochs of the log."""
-        self._files.epochs.save(render_epochs(tuple(epochs)))
+        self._files.epochs.save(replica_files.render_epochs(tuple(epochs)))
 
     # --- the log
 
@@ -322,8 +310,8 @@ class ReplicaDevice:
         with suppress(FileNotFoundError):
             self._disk.delete_folder(self._next_root)
         files = _Files.at(self._disk, self._next_root)
-        files.note.save(render_note(note))
-        files.identity.save(render_identity(self.identity))
+        files.note.save(replica_files.render_note(note))
+        files.identity.save(replica_files.render_identity(self.identity))
         try:
             self.store.close()
         except (

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from .epochs import Epochs
+from .in_sync import Epochs
 from .registry import Cell, LiveNode
 
 

@@ -12,23 +12,14 @@ from collections.abc import Mapping
 from itertools import count
 from typing import Final
 
-from ...proto.errors import (
-    ConfigError,
-    InvalidArgument,
-    MasterFenced,
-    NotEnoughReplicas,
-    PocketMQError,
-    ShuttingDown,
-)
+from ...proto import errors
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import Call, MethodTable, Receiver, Stream, bidi, service, unary
-from .figures import Behind, CellChanges, ReplicaLook
-from .follower_view import FollowerView
+from .follower_view import Behind, CellChanges, FollowerView, ReplicaLook
 from .in_sync import ReplicaSettings
-from .registry import LiveNode, VersionedCell
+from .registry import LiveNode, Silence, VersionedCell, first_look
 from .replica import ReplicaRole
 from .running import ReplicaParts, RunningReplica
-from .session import Silence, first_look
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +67,7 @@ class ReplicaNode:
         """Raise ConfigError unless the cell has this replica, and no other one that runs has taken its place."""
         mine, me = self.settings, self.settings.replica_id
         if found is None:
-            raise ConfigError(
+            raise errors.ConfigError(
                 f"the registry has no replica set {mine.set_name!r} in cluster {mine.cluster!r}: make it with"
                 f" `pocketmq cluster init {mine.set_name} {me}={mine.address} …`, or check the names",
                 field="replica_set",
@@ -85,14 +76,14 @@ class ReplicaNode:
         replicas = found.cell.replicas
         if me not in replicas:
             known = ", ".join(map(str, sorted(replicas)))
-            raise ConfigError(
+            raise errors.ConfigError(
                 f"replica set {mine.set_name!r} has the replicas {known}, and no replica {me}: start with one of these"
                 f" --replica-id, or add it with `pocketmq cluster replicas {mine.set_name} {me}={mine.address}`",
                 field="replica_id",
                 value=me,
             )
         if replicas[me] != mine.address:
-            raise ConfigError(
+            raise errors.ConfigError(
                 f"replica {me} of {mine.set_name!r} is at {replicas[me]}, says the registry, and this one is reached at"
                 f" {mine.address}: set replication.listen, or replication.address, to what the others dial, or say"
                 f" where it is with `pocketmq cluster replicas {mine.set_name} {me}={mine.address}`",
@@ -103,7 +94,7 @@ class ReplicaNode:
         # A store that has not begun has announced nothing.
         own = (mine.reached_at, self._parts.device.store_id)
         if taken and (taken.address, taken.store_id or own[1]) != own:
-            raise ConfigError(
+            raise errors.ConfigError(
                 f"replica {me} of {mine.set_name!r} runs already, and is reached at {live[me].address}: stop it, wait"
                 " some seconds if it was killed, or start with another --replica-id",
                 field="replica_id",
@@ -173,7 +164,7 @@ class ReplicaNode:
             async with asyncio.timeout(_LEAVE_MS / 1000):
                 while self.heard_master is None:  # noqa: ASYNC110 (a state of many causes, looked at for a moment)
                     await asyncio.sleep(_LOOK_S)
-        except PocketMQError as error:
+        except errors.PocketMQError as error:
             logger.warning("not handed over to=%d reason=%s", heir, error.message)
         except TimeoutError:
             logger.warning(
@@ -204,7 +195,7 @@ class ReplicaNode:
         return self._running is not None and self._running.core.is_live
 
     @property
-    def refused(self) -> ConfigError | None:
+    def refused(self) -> errors.ConfigError | None:
         """Why the registry does not take it for live; None: it does, or was not asked."""
         return self._running.refused if self._running else None
 
@@ -279,7 +270,7 @@ class ReplicaNode:
     @property
     def _alive(self) -> RunningReplica:
         if self._running is None or self._running.failed.done():
-            raise ShuttingDown(
+            raise errors.ShuttingDown(
                 f"replica {self.settings.replica_id} is about to begin again, or to stop"
             )
         return self._running
@@ -306,7 +297,7 @@ class ReplicaNode:
             ("replica_id", replica_id, mine.replica_id),
         ):
             if asked is not None and asked != own:
-                raise InvalidArgument(
+                raise errors.InvalidArgument(
                     f"{field} is {asked!r:.80}, and this replica's is {own!r}: ask another address",
                     field=field,
                     value=asked,
@@ -322,10 +313,10 @@ class ReplicaNode:
         running, clock = self._alive, self._parts.clock
         office = running.office
         if office is None:
-            raise MasterFenced(f"replica {self.settings.replica_id} is no master")
+            raise errors.MasterFenced(f"replica {self.settings.replica_id} is no master")
         if to == self.settings.replica_id or to not in running.replicas:
             others = sorted(running.replicas - {self.settings.replica_id})
-            raise InvalidArgument(
+            raise errors.InvalidArgument(
                 f"to is {to}: must be one of the other replicas of {self.settings.set_name!r}, {others}",
                 field="to",
                 value=to,
@@ -336,7 +327,7 @@ class ReplicaNode:
             while running.office is office:
                 now_ms = clock.now_ms()
                 if now_ms - began_ms > timeout_ms:
-                    raise NotEnoughReplicas(
+                    raise errors.NotEnoughReplicas(
                         f"replica {to} was not in sync with all of the log within {timeout_ms} ms: replica"
                         f" {self.settings.replica_id} goes on as master",
                         timeout_ms=timeout_ms,

@@ -11,16 +11,34 @@ all that there are. Whoever is elected writes a higher epoch with itself as mast
 
 Fields that are not known are ignored, and gone with the next change: whoever adds one that must stay raises `format`,
 and a later format is refused. Bounds: a node has `NODE_SIZE_MAX` bytes, a set `REPLICAS_MAX` replicas.
+
+The sessions of a replica with the registry: one after the other, as long as the replica runs.
+
+What the replica asks is asked in its order, one request after the other. A session that is over is followed by a new
+one; a registry that does not answer is asked again, for ever: what the replica may do meanwhile its lease says. One
+that does not take its live node, since another process has its id, is waited for as well. The log tells of either when
+it begins, every `TOLD_MS`, and when it is over.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable, Mapping
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
-from ...proto.errors import ConfigError
+from ...proto.clock import Readings
+from ...proto.errors import (
+    CellChanged,
+    ConfigError,
+    PocketMQError,
+    RegistryUnavailable,
+    SessionExpired,
+)
 
 FORMAT: Final = 1
 NODE_SIZE_MAX: Final = 65_536
@@ -267,3 +285,230 @@ def _integer(fields: dict[str, Any], name: str, node: str, least: int, most: int
 def _refused(node: str, fault: str, remedy: str = "") -> ConfigError:
     remedy = remedy or "correct the node, or write it anew for the replica whose log is the newest"
     return ConfigError(f"{node}: {fault}; {remedy}", node=node)
+
+
+# ---------------------------------------------------------------- the sessions of a replica with the registry
+
+
+logger = logging.getLogger(__name__)
+
+#: Opens a session. Raises RegistryUnavailable.
+OpenSession = Callable[[], Awaitable[Registry]]
+_PAUSE_MS: Final = 200
+#: How often the log says that the registry still does not answer.
+TOLD_MS: Final = 30_000
+
+
+class SessionUser(Protocol):
+    """Who is told what the registry says."""
+
+    def session_began(self) -> None: ...
+
+    def session_ended(self) -> None: ...
+
+    def registry_answered(self, sent_ms: int) -> None: ...
+
+    def registry_seen(self, cell: VersionedCell | None, live: Mapping[int, LiveNode]) -> None: ...
+
+    def set_done(self, version: int) -> None: ...
+
+    def set_refused(self) -> None: ...
+
+    def set_unknown(self) -> None: ...
+
+
+class RegistrySessions:
+    """Sessions from OPEN_SESSION, for USER, the replica REPLICA_ID, whose registry ends one after SESSION_MS."""
+
+    def __init__(
+        self,
+        open_session: OpenSession,
+        user: SessionUser,
+        replica_id: int,
+        session_ms: int,
+        clock: Readings,
+    ) -> None:
+        self._open_session = open_session
+        self._user = user
+        self._replica_id = replica_id
+        #: A read that often keeps the lease, and sees what no watch told of.
+        self._poll_ms = max(20, session_ms // 5)
+        self._registry: Registry | None = None
+        self._asked: deque[_Request] = deque()
+        self._news = asyncio.Event()
+        self._is_reading = False
+        self._next_node: LiveNode | None = None
+        self._silent = Silence("the registry does not answer, and is asked again", clock)
+        #: Why the registry does not take the live node; None: it does, or was not asked.
+        self.refused: ConfigError | None = None
+        self._not_taken = Silence(
+            "this replica waits: the registry does not take it for live", clock
+        )
+
+    # --- what the replica asks; nothing comes of it without a session, but that a change is unknown
+
+    def read(self) -> None:
+        """Read the cell, and then the live nodes."""
+        if not self._is_reading and self._registry is not None:
+            self._is_reading = True
+            self._ask(_Request(self._read))
+
+    def announce(self, node: LiveNode) -> None:
+        """Set the live node; of several that wait the last is set."""
+        if self._registry is None:
+            return
+        if self._next_node is None:
+            self._ask(_Request(self._announce))
+        self._next_node = node
+
+    def compare_and_set(self, cell: Cell, version: int) -> None:
+        """Replace the cell of VERSION."""
+
+        async def change(registry: Registry) -> None:
+            try:
+                new = await registry.compare_and_set(cell, version)
+            except CellChanged:
+                self._user.set_refused()
+            except PocketMQError:
+                self._user.set_unknown()
+                raise
+            else:
+                self._user.set_done(new)
+
+        if self._registry is None:
+            self._user.set_unknown()
+        else:
+            self._ask(_Request(change, self._user.set_unknown))
+
+    def _ask(self, request: _Request) -> None:
+        self._asked.append(request)
+        self._news.set()
+
+    async def _read(self, registry: Registry) -> None:
+        self._is_reading = False
+        cell = await registry.read()
+        self._user.registry_seen(cell, await registry.live())
+
+    async def _announce(self, registry: Registry) -> None:
+        node, self._next_node = self._next_node, None
+        if node is None:
+            return
+        try:
+            await registry.announce(self._replica_id, node)
+        except ConfigError as error:
+            self.refused = error
+            self._not_taken.tell(error.message)
+        else:
+            self.refused = None
+            self._not_taken.over()
+
+    # --- sessions
+
+    async def run(self) -> None:
+        """Have one session after the other, until this is cancelled."""
+        while True:
+            try:
+                registry = await self._open_session()
+            except PocketMQError as error:
+                await self._pause(error)
+                continue
+            self._registry = registry
+            try:
+                registry.watch(self.read)
+                self._user.session_began()
+                await self._use(registry)
+            except SessionExpired as error:
+                logger.warning("the session with the registry is over reason=%s", error.message)
+            finally:
+                self._registry = None
+                self._forget()
+                await _close(registry)
+            self._user.session_ended()
+
+    async def _use(self, registry: Registry) -> None:
+        """Ask what is asked for until the session is over."""
+        while True:
+            if not self._asked:
+                self._news.clear()
+                try:
+                    async with asyncio.timeout(self._poll_ms / 1000):
+                        await self._news.wait()
+                except TimeoutError:
+                    self.read()
+                continue
+            request = self._asked.popleft()
+            try:
+                await request.send(registry)
+                self._silent.over()
+            except SessionExpired:
+                raise
+            except PocketMQError as error:
+                await self._pause(error)
+            self._user.registry_answered(registry.answered_ms)
+
+    async def _pause(self, error: PocketMQError) -> None:
+        self._silent.tell(error.message)
+        await asyncio.sleep(_PAUSE_MS / 1000)
+
+    def _forget(self) -> None:
+        """Drop what was not asked; who waits for the answer to a change does not know what became of it."""
+        asked, self._asked = self._asked, deque()
+        self._is_reading, self._next_node = False, None
+        for request in asked:
+            request.drop()
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """One request: SEND asks, DROP is told if it is not asked."""
+
+    send: Callable[[Registry], Awaitable[None]]
+    drop: Callable[[], None] = lambda: None
+
+
+class Silence:
+    """Tells the log of something that fails again and again: at first, every `TOLD_MS`, and when it is over."""
+
+    def __init__(self, what: str, clock: Readings) -> None:
+        self._what = what
+        self._clock = clock
+        self._told_ms: int | None = None
+        self._reason = ""
+        self._count = 0
+
+    def tell(self, reason: str) -> None:
+        """It failed once more, for REASON."""
+        now_ms = self._clock.now_ms()
+        self._count += 1
+        again = self._told_ms is None or now_ms - self._told_ms >= TOLD_MS
+        if again or reason != self._reason:
+            logger.warning("%s times=%d reason=%s", self._what, self._count, reason)
+            self._told_ms, self._reason = now_ms, reason
+
+    def over(self) -> None:
+        """It went well."""
+        if self._told_ms is not None:
+            logger.warning("%s: no longer times=%d", self._what, self._count)
+            self._told_ms, self._reason, self._count = None, "", 0
+
+
+async def first_look(
+    open_session: OpenSession, clock: Readings
+) -> tuple[VersionedCell | None, Mapping[int, LiveNode]]:
+    """Return the cell and the live nodes, whenever the registry answers. Raises ConfigError for a cell that is none."""
+    silent = Silence("the registry does not answer, and is asked again", clock)
+    while True:
+        try:
+            registry = await open_session()
+            try:
+                return await registry.read(), await registry.live()
+            finally:
+                await _close(registry)
+        except (RegistryUnavailable, SessionExpired) as error:
+            silent.tell(error.message)
+            await asyncio.sleep(_PAUSE_MS / 1000)
+
+
+async def _close(registry: Registry) -> None:
+    with suppress(PocketMQError):
+        await registry.close()

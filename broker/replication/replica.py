@@ -30,9 +30,8 @@ from typing import Final
 
 from ...proto.errors import InvalidArgument, MasterFenced, NotEnoughReplicas
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from . import effects, frames
-from .epochs import Epochs, consistent_end
-from .in_sync import InSync, ReplicaSettings
+from . import effects, links
+from .in_sync import Epochs, InSync, ReplicaSettings, consistent_end
 from .registry import Cell, LiveNode, VersionedCell, better_candidates
 
 #: How long after a question to the registry, or a dial, that came to nothing it is tried again.
@@ -618,7 +617,7 @@ class ReplicaCore:
 
     def _begin(self, upstream: _Upstream, begin: pb.FollowBegin) -> None:
         """What the master has: cut the log to what is common, or give it up if that is not all that was confirmed."""
-        frames.check_begin(begin)
+        links.check_begin(begin)
         if upstream.begin is not None:
             raise InvalidArgument("begin came twice")
         if self.is_fenced(begin.epoch):
@@ -671,7 +670,7 @@ class ReplicaCore:
         pieces: list[bytes] = []
         try:
             for frame in sent:
-                data = frames.next_bytes(frame, upstream.begin.epoch, self.end)
+                data = links.next_bytes(frame, upstream.begin.epoch, self.end)
                 if frame.offset % self._settings.file_size == 0:
                     self._append(upstream, pieces)
                 pieces.append(data)
@@ -685,7 +684,7 @@ class ReplicaCore:
 
     def _append(self, upstream: _Upstream, pieces: list[bytes]) -> None:
         if data := b"".join(pieces):
-            is_far = (upstream.confirm or 0) - self.end > frames.FAR_BYTES
+            is_far = (upstream.confirm or 0) - self.end > links.FAR_BYTES
             self._out.append(effects.AppendRaw(self.end - len(data), data, is_far))
         pieces.clear()
 
@@ -738,9 +737,9 @@ class ReplicaCore:
 
     def _hear_hello(self, link: int, hello: pb.FollowHello) -> None:
         """Somebody wants to follow: tell it what the log has here, and where its own has to be cut."""
-        frames.check_hello(hello)
+        links.check_hello(hello)
         replicas = self.seen.cell.replicas if self.seen else ()
-        frames.check_belongs(hello, self._settings, replicas)
+        links.check_belongs(hello, self._settings, replicas)
         if hello.epoch_seen > self.epoch_seen:
             self._see_epoch(hello.epoch_seen, f"replica {hello.replica_id} has seen it")
         if self.role is ReplicaRole.STARTING and len(self._early) < LINKS_MAX:
@@ -765,7 +764,7 @@ class ReplicaCore:
         self._out.append(effects.SendFrame(link, pb.FollowReply(begin=begin)))
 
     def _hear_cut(self, link: int, cut: pb.FollowCut, now_ms: int) -> None:
-        frames.check_cut(cut)
+        links.check_cut(cut)
         follower, most = self._links.get(link, (0, None))
         if self.in_sync is None or most is None:
             raise InvalidArgument("a cut without a hello before it")
@@ -777,7 +776,7 @@ class ReplicaCore:
         self._advance(now_ms)
 
     def _hear_ack(self, link: int, ack: pb.FollowAck, now_ms: int) -> None:
-        frames.check_ack(ack)
+        links.check_ack(ack)
         if ack.epoch > self.epoch_seen:
             self._see_epoch(ack.epoch, "an ack has it")
         follower, _ = self._links.get(link, (0, None))

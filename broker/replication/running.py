@@ -20,15 +20,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
+from ...proto import errors
 from ...proto.clock import Readings
-from ...proto.errors import (
-    ConfigError,
-    InvalidArgument,
-    MasterFenced,
-    NotEnoughReplicas,
-    PocketMQError,
-    StoreError,
-)
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import Stream
 from ...store.message_store import MessageStore
@@ -36,14 +29,12 @@ from ..producers.producers import PRODUCERS_TICK_MS
 from . import effects
 from .device import ReplicaDevice
 from .follower_view import FollowerView
-from .frames import check_state_ack
 from .in_sync import ReplicaSettings
-from .links import Dial, FollowerLink, MasterLink
+from .links import Dial, FollowerLink, MasterLink, check_state_ack
 from .mastership import Mastership
 from .office import MasterOffice
-from .registry import LiveNode, VersionedCell
+from .registry import LiveNode, OpenSession, RegistrySessions, Silence, VersionedCell
 from .replica import ReplicaCore, ReplicaRole, ReplicaState
-from .session import OpenSession, RegistrySessions, Silence
 from .state_stream import StateStream
 
 logger = logging.getLogger(__name__)
@@ -164,7 +155,7 @@ class RunningReplica:
     async def end(self, reason: str) -> None:
         """End it, because of REASON: the session first, so that others may stand; the device is closed."""
         if not self.failed.done():
-            self.failed.set_result(MasterFenced(reason))
+            self.failed.set_result(errors.MasterFenced(reason))
         if self._ticking is not None:
             self._ticking.cancel()
         if self.office is not None:
@@ -203,7 +194,7 @@ class RunningReplica:
     def _fail(self, error: BaseException) -> None:
         """Carry out nothing any more."""
         if not self.failed.done():
-            if not isinstance(error, PocketMQError):
+            if not isinstance(error, errors.PocketMQError):
                 logger.error("a replica failed", exc_info=error)
             self.failed.set_result(error if isinstance(error, Exception) else Exception(error))
             if self.office is not None:
@@ -247,7 +238,7 @@ class RunningReplica:
         return any(isinstance(one, MasterLink) and one.is_open for one in self._links.values())
 
     @property
-    def refused(self) -> ConfigError | None:
+    def refused(self) -> errors.ConfigError | None:
         """Why the registry does not take it for live; None: it does, or was not asked."""
         return self._sessions.refused
 
@@ -382,7 +373,7 @@ class RunningReplica:
     def _hear_state_ack(self, link: int, ack: pb.FollowStateAck) -> None:
         try:
             check_state_ack(ack)
-        except InvalidArgument as error:
+        except errors.InvalidArgument as error:
             self._close_link(effects.CloseLink(link, error.message))
         else:
             self._state.acked(link, ack)
@@ -409,7 +400,7 @@ class RunningReplica:
         """In its turn among the bytes: what the log has later relies on it."""
         try:
             self._state.take(link, state, core.epoch_seen, core.confirm)
-        except InvalidArgument as error:
+        except errors.InvalidArgument as error:
             return [effects.CloseLink(link, error.message)]
         return []
 
@@ -459,7 +450,7 @@ class RunningReplica:
 
         def hand_over(core: ReplicaCore) -> list[effects.Effect]:
             if core.in_sync is not None:
-                with suppress(NotEnoughReplicas):
+                with suppress(errors.NotEnoughReplicas):
                     asked.extend(core.hand_over(to, self.now_ms(), leaving=leaving))
             return asked
 
@@ -486,7 +477,7 @@ class RunningReplica:
         try:
             self._tick_store(now_ms)
             self._state.tick()
-        except PocketMQError as error:
+        except errors.PocketMQError as error:
             self._fail(error)
         for link in list(self._links.values()):
             if isinstance(link, FollowerLink):
@@ -515,14 +506,14 @@ class RunningReplica:
         """Do one round of retention, of what the master has not either; what fails is done in a later one."""
         try:
             store.clean(lambda: self._master_min_offset)
-        except PocketMQError as error:
+        except errors.PocketMQError as error:
             self._not_kept.tell(error.message)
 
     async def _keep_progress(self) -> None:
         """Note how far this replica is; the next time if that fails."""
         try:
             await asyncio.to_thread(self._device.keep_progress, self.core.confirm)
-        except PocketMQError as error:
+        except errors.PocketMQError as error:
             self._not_kept.tell(error.message)
 
     def _is_due(self, what: str, now_ms: int, every_ms: int) -> bool:
@@ -676,7 +667,7 @@ class RunningReplica:
     async def _lead(self, store: MessageStore, office: MasterOffice) -> None:
         try:
             await self._parts.roles.lead(store, office)
-        except MasterFenced:
+        except errors.MasterFenced:
             if office is self.office:
                 raise
 
@@ -706,7 +697,7 @@ class RunningReplica:
         assert self.office is not None
         office, self.office = self.office, None
         mine = self.settings
-        error = MasterFenced(
+        error = errors.MasterFenced(
             f"replica {mine.replica_id} of {mine.set_name!r} is master no more: {reason}",
             epoch=str(office.epoch),
         )
@@ -726,7 +717,7 @@ class RunningReplica:
         self._stopping = None
         store = self.store
         if store.max_log_offset != self.core.end:
-            raise StoreError(
+            raise errors.StoreError(
                 f"the log ends at {store.max_log_offset:,}, and {self.core.end:,} was told of: something was appended"
                 " after the master was fenced",
                 path=self._device.config.path,

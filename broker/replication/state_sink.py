@@ -25,23 +25,14 @@ from typing import Any, Final, Protocol
 from ...proto.errors import InvalidArgument, PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...store.flush import Flusher, FlushJob
-from ...store.format.state_tables import (
-    GROUPS,
-    TOPICS,
-    DelayOffsets,
-    TableForm,
-    parse_delay_offsets,
-    render_delay_offsets,
-)
-from ...store.kept_table import KeptTable
+from ...store.format import state_tables
 from ...store.message_store import MessageStore
-from ...store.state_files import StateFile
-from ..accounts.account import Account
-from ..accounts.accounts import AccountFile, Accounts
+from ...store.state_files import KeptTable, StateFile
+from ..accounts import Account, AccountFile, Accounts
 from ..groups.offsets import Offsets, Safe
 from .follower_view import FollowerTables
-from .frames import STATE_SIZE_MAX, check_state
-from .state_deliveries import POPS_FILE, PopsSink
+from .links import STATE_SIZE_MAX, check_state
+from .state_progress import POPS_FILE, TIMERS_FILE, PopsSink, TimersSink
 from .state_source import (
     ACCOUNTS_FILE,
     DELAYS_FILE,
@@ -53,7 +44,6 @@ from .state_source import (
     account_key,
     epoch_of,
 )
-from .state_timers import TIMERS_FILE, TimersSink
 
 logger = logging.getLogger(__name__)
 
@@ -109,8 +99,8 @@ class StateSink:
         self._now_ms = now_ms
         self._acknowledge = acknowledge
         self._saver = saver or Flusher("pocketmq-save-replica")
-        self._topics = KeptSink(store, TOPICS_FILE, TOPICS, unix_ms)
-        self._kept = [self._topics, KeptSink(store, GROUPS_FILE, GROUPS, unix_ms)]
+        self._topics = KeptSink(store, TOPICS_FILE, state_tables.TOPICS, unix_ms)
+        self._kept = [self._topics, KeptSink(store, GROUPS_FILE, state_tables.GROUPS, unix_ms)]
         self._offsets = OffsetsSink(store, unix_ms)
         self._accounts = AccountsSink(store, unix_ms)
         self._levels = LevelsSink(store, unix_ms, self._saver)
@@ -372,7 +362,11 @@ class KeptSink:
     is_kept = True
 
     def __init__(
-        self, store: MessageStore, file: str, form: TableForm[Any], unix_ms: Callable[[], int]
+        self,
+        store: MessageStore,
+        file: str,
+        form: state_tables.TableForm[Any],
+        unix_ms: Callable[[], int],
     ) -> None:
         self.file = file
         self._store = store
@@ -491,10 +485,10 @@ class LevelsSink:
         self._saver = saver
         self._unix_ms = unix_ms
         self._file = StateFile(store.disk, store.config.path, DELAYS_FILE)
-        loaded = self._file.load(parse_delay_offsets)
+        loaded = self._file.load(state_tables.parse_delay_offsets)
         if loaded.problem:
             logger.warning("state file was broken file=%s problem=%s", DELAYS_FILE, loaded.problem)
-        self._table = loaded.value or DelayOffsets()
+        self._table = loaded.value or state_tables.DelayOffsets()
         self._saved = self._table
         self._log_end = 0
 
@@ -512,7 +506,7 @@ class LevelsSink:
     def apply(self, said: dict[int, int], *, whole: bool, log_offset: int) -> None:
         offsets = said if whole else self._table.offsets | said
         version = self._table.version.next(self._unix_ms())
-        self._table = DelayOffsets(version, dict(sorted(offsets.items())))
+        self._table = state_tables.DelayOffsets(version, dict(sorted(offsets.items())))
         self._log_end = max(self._log_end, log_offset)
 
     def when_safe(self, done: Safe) -> None:
@@ -527,7 +521,7 @@ class LevelsSink:
             if error is not None:
                 written(error)
                 return
-            saving = self._file.saving(lambda: [render_delay_offsets(table)])
+            saving = self._file.saving(lambda: [state_tables.render_delay_offsets(table)])
             self._saver.submit(FlushJob([saving], brought_back))
 
         def brought_back(error: PocketMQError | None) -> None:
@@ -537,7 +531,7 @@ class LevelsSink:
 
     def close(self) -> None:
         if self._saved is not self._table and not self.is_ahead_of_log:
-            self._file.save(render_delay_offsets(self._table))
+            self._file.save(state_tables.render_delay_offsets(self._table))
 
 
 def _whole(value: Any) -> int:

@@ -35,10 +35,10 @@ from ...proto.errors import PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...store.flush import tell
 from ...store.format.state_tables import GROUPS, TOPICS
-from ...store.kept_table import KeptTable
-from ..accounts.accounts import AccountKey, Accounts
+from ...store.state_files import KeptTable
+from ..accounts import AccountKey, Accounts
 from ..groups.offsets import Offsets
-from .frames import STATE_SIZE_MAX
+from .links import STATE_SIZE_MAX
 
 logger = logging.getLogger(__name__)
 

@@ -19,20 +19,17 @@ from typing import Final
 
 from ...proto.errors import InvalidRecord, OffsetOutOfRange, PocketMQError
 from ...proto.errors_wire import from_wire
-from ...proto.gen import pocketmq_v1_pb2 as pb
-from ...proto.gen import rocketmq_v2_pb2 as v2
+from ...proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 from ...proto.record import log_offset_and_times
 from ...proto.record_run import walk
 from ...proto.rpc import Call, Later, MethodTable, Stream, server_stream
 from ...store.message_store import MessageStore
-from ..groups.groups import Groups
 from ..groups.offsets import Offsets
 from ..messages.fetch import Fetches
 from ..pop.pops import Pops
-from ..timing.waiting import WatchedOperation
-from ..topics import Topics
-from .checks import checked_group, checked_topic, filter_of, milliseconds
-from .messages import delivered
+from ..timing.timers import WatchedOperation
+from ..topics_and_groups import Groups, Topics
+from .messages import checked_group, checked_topic, delivered, filter_of, milliseconds
 from .receiving import DEADLINE_SPARE_MS, NOTHING_NEW, POLLING_MOST_MS
 from .service import OK, Refused, answered_when, client_id, service, status_of, status_of_bug, unary
 

@@ -34,11 +34,9 @@ from ...proto.errors import GroupNotFound, PocketMQError
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.rpc import LATER, Call, MethodTable
 from ...proto.topics import PERMISSION_ALL, PERMISSION_READ, PERMISSION_WRITE
-from ..groups.groups import Groups
-from ..ports.neighbours import Neighbours, OtherQueues
-from ..topics import Topics
-from .checks import group_name, topic_name
-from .messages import accepted_by, accepted_types
+from ..ports.registration import Neighbours, OtherQueues
+from ..topics_and_groups import Groups, Topics
+from .messages import accepted_by, accepted_types, group_name, topic_name
 from .service import OK, Refused, service, status_of, status_of_bug, unary
 
 #: The queue that stands for all queues of a broker.

@@ -54,24 +54,21 @@ from ...proto.errors import (
     TransactionNotFound,
 )
 from ...proto.errors_wire import ours
-from ...proto.gen import pocketmq_v1_pb2 as pb
-from ...proto.gen import rocketmq_v2_pb2 as v2
-from ...proto.java_hash import consistent_bucket, java_hash
-from ...proto.recall_handle import encode_handle
-from ...proto.record import Host
+from ...proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
+from ...proto.message_id import encode_handle
+from ...proto.record import Host, consistent_bucket, java_hash
 from ...proto.rpc import LATER, Call, Later, MethodTable, RpcError
 from ...proto.run import Run
 from ...store.format.state_tables import TopicConfig
 from ..config import BrokerConfig
 from ..delay.recalls import Recalls
-from ..messages.admission import Admitted, admit_own
 from ..messages.send import Outcome, Sends
-from ..ports.neighbours import Neighbours
-from ..topics import Topics
+from ..messages.storing import Admitted, admit_own
+from ..ports.registration import Neighbours
+from ..topics_and_groups import Topics
 from ..transactions.transactions import Transactions
-from . import checks
-from .checks import topic_name
-from .messages import check_type, property_string, record_of, type_of_sent
+from . import messages
+from .messages import check_type, property_string, record_of, topic_name, type_of_sent
 from .service import OK, Refused, client_id, service, status_of, unary
 
 DURABLE: Final = "x-durable"
@@ -139,7 +136,7 @@ class SendMessages:
                 field="messages",
             )
         first = messages[0]
-        topic = self._writable(checks.topic_name(first.topic))
+        topic = self._writable(topic_name(first.topic))
         alone = len(messages) == 1
         drafts = [self._draft(first, topic, None)] if alone else self._drafts(messages, topic)
         runs = _runs(drafts, topic.name, _host_of(call.peer), self._now_ms())
@@ -188,7 +185,7 @@ class SendMessages:
         user = message.user_properties
         own = dict(user) if user else {}
         keys = list(system.keys)
-        checks.check_message(
+        messages.check_message(
             message,
             body,
             own,

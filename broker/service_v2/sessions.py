@@ -30,7 +30,7 @@ from ...proto.errors import Overloaded
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.rpc import Call, MethodTable
 from ..timing.timers import Timers
-from .checks import group_name
+from .messages import group_name
 from .service import CLIENT_ID, OK, client_id, service, unary
 
 logger = logging.getLogger(__name__)

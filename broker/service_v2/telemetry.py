@@ -3,7 +3,7 @@ administrator asks.
 
 Every settings message is answered with what the client keeps to, and status OK. The first answer of a stream is sent
 once more `_AGAIN_MS` later, because clients of Node.js look for it only when all their routes are there. Bad settings,
-and filters that are not those of the group (subscriptions.py), end the stream with INVALID_ARGUMENT. A stream without a
+and filters that are not those of the group (receiving.py), end the stream with INVALID_ARGUMENT. A stream without a
 client id is told so in a command, and ends well. Commands that nobody has asked for are passed over.
 
 The answer echoes the client's own settings, and sets what is the broker's to say:
@@ -56,27 +56,22 @@ from ...proto.errors import (
     Overloaded,
     RequestTimeout,
 )
-from ...proto.gen import pocketmq_v1_pb2 as pb
-from ...proto.gen import rocketmq_v2_pb2 as v2
-from ...proto.rpc import LATER, Call, Later, MethodTable, Stream, bidi, unary
-from ...proto.rpc import service as service_of
+from ...proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
+from ...proto.rpc import LATER, Call, Later, MethodTable, Stream, bidi, service as service_of, unary
 from ...proto.topics import MESSAGE_SIZE_MAX
 from ...store.config import StoreConfig
 from ...store.format.state_tables import GroupConfig
 from ...store.message_store import MessageStore
 from ..config import BrokerConfig
-from ..groups.groups import Groups, announced_intervals_of, exponential_of
 from ..pop.pops import BATCH_MAX
 from ..timing.timers import Timer, Timers
-from ..topics import Topics
+from ..topics_and_groups import Groups, Topics, announced_intervals_of, exponential_of
 from ..transactions.checks import Listeners
-from .checks import LITE_TOPIC_LENGTH_MAX, group_name, topic_name
-from .messages import delivered
-from .receiving import POLLING_MOST_MS
+from .messages import LITE_TOPIC_LENGTH_MAX, delivered, group_name, topic_name
+from .receiving import POLLING_MOST_MS, Subscriptions
 from .routes import Reach
 from .service import OK, Refused, client_id, service, status_of
 from .sessions import LANGUAGE, ClientSession, CommandStream, Heartbeats, Sessions
-from .subscriptions import Subscriptions
 
 logger = logging.getLogger(__name__)
 

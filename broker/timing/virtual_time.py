@@ -10,6 +10,24 @@ other, whose newest messages may be of the future, and a virtual broker goes on 
     mark = keep_mark(clock, disk, store_config)    # once it is open and locked
     …
     mark.close()                                   # before it is closed
+
+What was handed out and has no outcome yet: a clock that is moved stays at its instant until there is one.
+
+Messages live by the moved clock, and consumers in real time. Were the clock not to wait for them, hours of retries
+would fall due while a listener runs for the first time. So an instant is not left while any of this holds:
+
+    groups that share queues    what a fetch under a lease brought is neither committed nor sent back; the holder of a
+                                queue is about to fetch again; a topic that members read, or their retry topic, has
+                                messages in a queue that no member has yet
+    groups that pop             a push consumer has what it has neither acknowledged, handed back nor forwarded; there
+                                is something for one that is about to receive again; a simple consumer has what it was
+                                given since the move began, and its time is not over
+
+Nobody waits for a reply whose outcome does not show here: consumers that read everything for themselves, fetches
+without a lease, and retries that a client makes by itself (in order, in its own process) before it reports.
+
+Bounds: the clock waits for PATIENCE_S of real time after the last change of all this. Then the log says for whom it
+waited, and in this move it does not wait for them again. The event loop owns it.
 """
 
 from __future__ import annotations
@@ -17,17 +35,27 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Callable, Hashable
 from datetime import UTC, datetime
 from typing import Final
 
 from ...proto.clock import Clock, VirtualClock
-from ...proto.duration import parse_duration
 from ...proto.errors import NotServed, PocketMQError, StoreRefused
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import Call, MethodTable, service, unary
-from ...store.checkpoints import read_checkpoint
+from ...proto.time_text import parse_duration
+from ...proto.topics import retry_topic
 from ...store.config import StoreConfig
 from ...store.disk import Disk
+from ...store.message_store import MessageStore
+from ...store.state_files import read_checkpoint
+from ..groups.coordinator import Coordination
+from ..groups.leases import QueueKey
+from ..groups.offsets import Offsets
+from ..messages.fetch import Done
+from ..pop.pops import Pops
+from ..pop.receives import Asked, Popped
+from ..topics_and_groups import Topics
 
 logger = logging.getLogger(__name__)
 
@@ -190,3 +218,215 @@ def _instant(timestamp_ms: int) -> str:
     except (ValueError, OverflowError, OSError):
         return f"at {timestamp_ms} ms"
     return f"at {when.isoformat(sep=' ', timespec='milliseconds').replace('+00:00', 'Z')}"
+
+
+# ---------------------------------------------------------------- what was handed out and has no outcome yet
+
+
+PATIENCE_S: Final = 5.0
+_LOOK_S: Final = 0.001
+_TOLD_MAX: Final = 5
+#: Offsets of a queue that are remembered as sent back.
+_RETURNED_MAX: Final = 10_000
+
+#: A queue as a group has it: (group, topic, queue).
+_GroupQueue = tuple[str, str, int]
+#: Who is waited for, and how far that is: it changes with each outcome.
+_Open = dict[tuple[Hashable, ...], Hashable]
+
+
+class Awaited:
+    """Keeps CLOCK, while it is moved, at its instant until what was handed out has an outcome."""
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        store: MessageStore,
+        topics: Topics,
+        offsets: Offsets,
+        pops: Pops,
+        coordination: Coordination,
+    ) -> None:
+        self._clock = clock
+        self._store = store
+        self._topics = topics
+        self._offsets = offsets
+        self._pops = pops
+        self._coordination = coordination
+        #: Has anything happened since nobody was to be waited for? And where did the log end then?
+        self._stirred = True
+        self._settled_end = 0
+        #: Under which token a fetch waits; under which what was fetched last, and its end.
+        self._waiting: dict[_GroupQueue, int] = {}
+        self._fetched: dict[_GroupQueue, tuple[int, int]] = {}
+        #: What was sent back and may not be committed yet: offsets.
+        self._returned: dict[_GroupQueue, set[int]] = {}
+        #: When a push consumer last received, or got an answer, by (group, topic), in real time.
+        self._pushed_s: dict[tuple[str, str], float] = {}
+        #: What simple consumers were given in this move, by handle: its group and topic.
+        self._lent: dict[str, tuple[str, str]] = {}
+        self._moving = self._is_over = False
+        self._given_up: set[tuple[Hashable, ...]] = set()
+
+    def start(self) -> None:
+        """Begin to keep the clock."""
+        self._clock.before_move.append(self._begin)
+        self._clock.before_leaving.append(self.settle)
+        self._clock.after_move.append(self._end)
+
+    def stop(self) -> None:
+        """Keep it no more: a move that waits goes on."""
+        self._is_over = True
+        if self.settle in self._clock.before_leaving:
+            self._clock.before_move.remove(self._begin)
+            self._clock.before_leaving.remove(self.settle)
+            self._clock.after_move.remove(self._end)
+
+    def _begin(self, target_ms: int) -> None:
+        self._moving = self._stirred = True
+        self._given_up.clear()
+
+    def _end(self) -> None:
+        self._moving = False
+        self._lent.clear()
+
+    # --- what happens
+
+    def fetching(self, request: pb.FetchRequest, done: Done) -> Done:
+        """Hear of a fetch; return what is to be told its answer instead of DONE."""
+        if not request.lease:
+            return done
+        key, token = (request.group, request.topic, request.queue), request.lease
+        self._waiting[key] = token
+
+        def answered(reply: pb.FetchReply) -> None:
+            self._stirred = True
+            if self._waiting.get(key) == token:
+                del self._waiting[key]
+            if reply.records:
+                reply.clock_waits = True
+                self._fetched[key] = token, reply.next_offset
+            done(reply)
+
+        return answered
+
+    def sent_back(self, group: str, topic: str, queue: int, offset: int) -> None:
+        """Hear that a message was stored again, for later, or as a dead letter."""
+        returned = self._returned.setdefault((group, topic, queue), set())
+        if len(returned) >= _RETURNED_MAX:
+            returned.clear()
+        returned.add(offset)
+
+    def receiving(self, asked: Asked, done: Callable[[Popped], None]) -> Callable[[Popped], None]:
+        """Hear of a receive; return what is to be told its end instead of DONE."""
+        key = asked.group, asked.topic
+        if asked.auto_renew:
+            self._pushed_s[key] = _now_s()
+
+        def popped(popped: Popped) -> None:
+            self._stirred = True
+            if asked.auto_renew:
+                self._pushed_s[key] = _now_s()
+            elif self._moving:
+                self._lent.update((delivery.handle, key) for delivery in popped.deliveries)
+            done(popped)
+
+        return popped
+
+    # --- waiting for what comes of it
+
+    async def settle(self) -> bool:
+        """Return once nobody is to be waited for at this instant; return whether that took any time."""
+        # What comes due again for a push consumer that is just about to receive stirs nothing.
+        has_arrived = self._store.max_log_offset != self._settled_end
+        if not self._stirred and not has_arrived and not self._pushed_s:
+            return False
+        waited, before, since_s = False, self._open(), _now_s()
+        while before:
+            waited = True
+            await asyncio.sleep(_LOOK_S)
+            if self._is_over:
+                break
+            now = self._open()
+            if now != before:
+                before, since_s = now, _now_s()
+            elif _now_s() - since_s >= PATIENCE_S:
+                self._give_up(now)
+                before = self._open()
+        self._stirred = False
+        self._settled_end = self._store.max_log_offset
+        return waited
+
+    def _give_up(self, found: _Open) -> None:
+        self._given_up.update(found)
+        told = "; ".join(" ".join(map(str, who)) for who in list(found)[:_TOLD_MAX])
+        more = f"; and {len(found) - _TOLD_MAX} more" if len(found) > _TOLD_MAX else ""
+        logger.warning(
+            "the clock goes on without outcomes now_ms=%d after_s=%.0f waited_for=%s%s",
+            self._clock.now_ms(),
+            PATIENCE_S,
+            told,
+            more,
+        )
+
+    def _open(self) -> _Open:
+        """Return who is to be waited for."""
+        found = self._open_queues() | self._open_pops()
+        return {who: state for who, state in found.items() if who not in self._given_up}
+
+    def _open_queues(self) -> _Open:
+        found: _Open = {}
+        coordination = self._coordination
+        groups = coordination.coordinator.read_topics()
+        read = {(group, topic) for group, topics in groups for topic in topics}
+        for group, key, lease in coordination.held():
+            read.add((group, retry_topic(group)))
+            place = group, key.topic, key.queue
+            committed = self._committed(group, key)
+            token, end = self._fetched.get(place, (0, 0))
+            is_fetching = self._waiting.get(place) == lease.token
+            if not is_fetching or (token == lease.token and committed < end):
+                found[place] = committed, end, is_fetching
+        for group, name in read:
+            found |= self._unread(group, name)
+        return found
+
+    def _unread(self, group: str, name: str) -> _Open:
+        """Return the queues of topic NAME that have messages for GROUP, and no member has."""
+        topic = self._topics.find(name)
+        found: _Open = {}
+        for number in range(0 if topic is None else topic.read_queues):
+            key = QueueKey(name, number)
+            if self._coordination.holder(group, key) is None:
+                end, committed = self._store.queue_bounds(*key)[1], self._committed(group, key)
+                if committed < end:
+                    found[group, *key] = committed, end
+        return found
+
+    def _committed(self, group: str, key: QueueKey) -> int:
+        """Return up to where GROUP has finished KEY: what it committed, and what it sent back behind that."""
+        offset = self._offsets.committed(key.topic, group, key.queue) or 0
+        returned = self._returned.get((group, key.topic, key.queue))
+        while returned and offset in returned:
+            offset += 1
+        return offset
+
+    def _open_pops(self) -> _Open:
+        pops, oldest_s = self._pops, _now_s() - PATIENCE_S
+        found: _Open = {("client", owner): count for owner, count in pops.owed().items()}
+        self._lent = {
+            handle: key for handle, key in self._lent.items() if pops.is_lent(*key, handle)
+        }
+        for group, topic in self._lent.values():
+            found["group", group, "topic", topic] = len(self._lent)
+        self._pushed_s = {
+            key: pushed_s for key, pushed_s in self._pushed_s.items() if pushed_s > oldest_s
+        }
+        for group, topic in self._pushed_s:
+            if pops.has_some_left(group, topic):
+                found["push consumers of", group, topic] = True
+        return found
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

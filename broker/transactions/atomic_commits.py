@@ -2,7 +2,7 @@
 
     asked     everything is checked as by a send and by a commit of offsets; the group has to stand where the reading
               began, and its queues must be held by who asks
-    decided   in the same turn of the loop: the commit record (commit_record.py) is appended, and the group stands
+    decided   in the same turn of the loop: the commit record (records.py) is appended, and the group stands
               behind what was read. Whoever gets a queue from now on begins there
     made      once the device has the record, whatever `store.flush` says: the messages are appended to their queues,
               all in one turn, and the answer leaves. Nobody saw any of them before
@@ -42,14 +42,7 @@ from functools import partial
 from itertools import chain
 from typing import Final, TypeAlias
 
-from ...proto.errors import (
-    CorruptRecord,
-    InvalidArgument,
-    OffsetMoved,
-    Overloaded,
-    PocketMQError,
-    StoreError,
-)
+from ...proto import errors
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.record import decode_record
 from ...proto.record_run import starts_of
@@ -58,14 +51,13 @@ from ...proto.run import Run
 from ...proto.topics import COMMIT_TOPIC
 from ...store.message_store import MessageStore
 from ..config import BrokerConfig
-from ..groups.groups import Groups, check_own_choice
 from ..groups.leases import Fence
 from ..groups.offsets import Offsets
-from ..messages.admission import admit, check_type
-from ..messages.appends import Appends
+from ..messages.storing import Appends, admit, check_type
 from ..timing.timers import Timer, Timers
-from ..topics import TYPE_ATTRIBUTE, Topics
-from .commit_record import (
+from ..topics_and_groups import TYPE_ATTRIBUTE, Groups, Topics, check_own_choice
+from .half_queue import slices_from
+from .records import (
     CommitRecord,
     check_ids,
     copies_in,
@@ -74,7 +66,6 @@ from .commit_record import (
     encode_commit,
     run_ids,
 )
-from .half_queue import slices_from
 
 logger = logging.getLogger(__name__)
 
@@ -160,7 +151,7 @@ class AtomicCommits:
         self._until_begun: list[tuple[pb.AtomicCommitRequest, Call]] = []
         self._retry: Timer | None = None
         #: Set while the broker stops.
-        self._refusal: PocketMQError | None = None
+        self._refusal: errors.PocketMQError | None = None
         self._store.events.flushed.append(self._flushed)
 
     def methods(self) -> MethodTable:
@@ -257,13 +248,13 @@ class AtomicCommits:
             if self._decided:
                 self._synced(self._decided[-1], None)
                 self._store.flush()
-        except StoreError as error:
+        except errors.StoreError as error:
             logger.error("atomic commits are left to the next start reason=%s", error.message)
         self._flushed(self._store.flushed_offset)
 
     # --- asked
 
-    def refuse(self, error: PocketMQError) -> None:
+    def refuse(self, error: errors.PocketMQError) -> None:
         """Refuse with ERROR what is to be decided from now on; who asks for what was decided is answered."""
         self._refusal = error
 
@@ -279,7 +270,7 @@ class AtomicCommits:
         else:
             _check_fields(request)
             if len(self._until_begun) == _UNTIL_BEGUN_MAX:
-                raise Overloaded(
+                raise errors.Overloaded(
                     f"{_UNTIL_BEGUN_MAX} atomic commits wait for the first one since the start: try again later",
                     field="runs",
                     limit=_UNTIL_BEGUN_MAX,
@@ -305,7 +296,7 @@ class AtomicCommits:
         self._advance()
         self._offsets.when_saved(self._begun)
 
-    def _begun(self, error: PocketMQError | None) -> None:
+    def _begun(self, error: errors.PocketMQError | None) -> None:
         asked, self._until_begun = self._until_begun, []
         self._has_begun = error is None
         for request, call in asked:
@@ -314,7 +305,7 @@ class AtomicCommits:
                 continue
             try:
                 self.commit(request, call)
-            except PocketMQError as refused:
+            except errors.PocketMQError as refused:
                 call.fail(refused)
 
     def _decide(self, request: pb.AtomicCommitRequest, call: Call) -> None:
@@ -367,7 +358,7 @@ class AtomicCommits:
         if topic is not None and self._config.topic_message_type_check:
             check_type(admitted, topic.attributes.get(TYPE_ATTRIBUTE, ""))
         if not admitted.plain:
-            raise InvalidArgument(
+            raise errors.InvalidArgument(
                 f"a message for {run.topic!r} is delayed or part of another transaction: an atomic commit takes only"
                 " messages that are delivered at once",
                 field="runs",
@@ -384,7 +375,7 @@ class AtomicCommits:
             self._topics.for_reading(one.topic, one.queue)
             _, high = self._store.queue_bounds(one.topic, one.queue)
             if not 0 <= one.end <= high or one.end == one.begin:
-                raise InvalidArgument(
+                raise errors.InvalidArgument(
                     f"offset {one.end} of {one.topic}/{one.queue} cannot be committed from {one.begin} on: it must be"
                     f" another one, of 0 to {high}",
                     field="end",
@@ -400,7 +391,7 @@ class AtomicCommits:
             committed = self._offsets.committed(one.topic, group, one.queue)
             stands_at = -1 if committed is None else committed
             if stands_at != one.begin:
-                raise OffsetMoved(
+                raise errors.OffsetMoved(
                     f"group {group!r} stands at {stands_at} in queue {one.queue} of {one.topic!r}, and the reading"
                     f" began at {one.begin}: somebody else has committed, drop what was made and read on from there",
                     group=group,
@@ -414,7 +405,7 @@ class AtomicCommits:
         more = sum(len(run.records) for run in request.runs)
         there = self._decided_bytes
         if len(self._decided) >= _OPEN_MAX or (there and there + more > _OPEN_BYTES_MAX):
-            raise Overloaded(
+            raise errors.Overloaded(
                 f"{len(self._decided)} atomic commits of {there} bytes are under way, the limits are {_OPEN_MAX} and"
                 f" {_OPEN_BYTES_MAX}: try again later",
                 field="runs",
@@ -437,7 +428,7 @@ class AtomicCommits:
 
     # --- made
 
-    def _synced(self, commit: _Commit, error: StoreError | None) -> None:
+    def _synced(self, commit: _Commit, error: errors.StoreError | None) -> None:
         """Make what was decided up to COMMIT: the device has its record, unless there is an ERROR."""
         if error is None:
             self._safe_number = max(self._safe_number, commit.number)
@@ -456,7 +447,7 @@ class AtomicCommits:
             assert commit.content is not None, "it is not made"
             try:
                 stored_ms = self._append(commit, commit.content)
-            except PocketMQError as error:
+            except errors.PocketMQError as error:
                 logger.error(
                     "messages of an atomic commit wait group=%s id=%s reason=%s",
                     *commit.key,
@@ -476,7 +467,7 @@ class AtomicCommits:
     def _answer(self, commit: _Commit, calls: list[Call], reply: pb.AtomicCommitReply) -> None:
         """Answer CALLS with REPLY once the messages of COMMIT can be read."""
 
-        def confirmed(error: PocketMQError | None) -> None:
+        def confirmed(error: errors.PocketMQError | None) -> None:
             for call in calls:
                 if error is None:
                     call.reply(reply)
@@ -555,7 +546,7 @@ class AtomicCommits:
 def _check_fields(request: pb.AtomicCommitRequest) -> None:
     check_own_choice(request.group)
     if not 1 <= len(request.commit_id) <= _ID_LENGTH_MAX:
-        raise InvalidArgument(
+        raise errors.InvalidArgument(
             f"commit_id has {len(request.commit_id)} characters, must be 1 to {_ID_LENGTH_MAX}",
             field="commit_id",
             limit=_ID_LENGTH_MAX,
@@ -570,7 +561,7 @@ def _check_fields(request: pb.AtomicCommitRequest) -> None:
 
 def _check_count(field: str, count: int, least: int, most: int) -> None:
     if not least <= count <= most:
-        raise InvalidArgument(
+        raise errors.InvalidArgument(
             f"{field}: {count} in one atomic commit, must be {least} to {most}",
             field=field,
             limit=most,
@@ -582,7 +573,7 @@ def _check_once(field: str, queues: Iterable[tuple[str, int]]) -> None:
     seen: set[tuple[str, int]] = set()
     for topic, queue in queues:
         if (topic, queue) in seen:
-            raise InvalidArgument(
+            raise errors.InvalidArgument(
                 f"{field}: queue {queue} of {topic[:64]!r} stands twice: name it once",
                 field=field,
                 value=queue,
@@ -640,7 +631,7 @@ def _that_count(store: MessageStore, begin: int) -> Iterator[CommitRecord]:
         for number, start in zip(slices.queue_offsets.tolist(), starts, strict=True):
             try:
                 record = decode_commit(decode_record(slices.records, start))
-            except CorruptRecord as error:
+            except errors.CorruptRecord as error:
                 logger.error("atomic commit lost number=%d reason=%s", number, error.message)
                 last = number
                 continue

@@ -33,11 +33,11 @@ from ...proto.rpc import Stream
 from ...proto.run import Run
 from ...proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, check_group
 from ..config import BrokerConfig
-from ..messages.lookup import at_once
+from ..messages.fetch import at_once
 from ..timing.timers import Timer, Timers
-from ..topics import Topics
-from .half_messages import HalfCopies
+from ..topics_and_groups import Topics
 from .half_queue import HalfQueue, OpenHalf, Outcome, Outcomes
+from .records import HalfCopies
 
 logger = logging.getLogger(__name__)
 

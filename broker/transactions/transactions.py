@@ -30,16 +30,8 @@ from functools import partial
 from itertools import groupby
 from typing import Final, TypeAlias
 
+from ...proto import errors
 from ...proto.clock import Clock
-from ...proto.errors import (
-    InvalidArgument,
-    Overloaded,
-    PocketMQError,
-    StoreError,
-    TooLate,
-    TransactionNotFound,
-    TransactionResolved,
-)
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import LATER, Call, Later, MethodTable, bidi, service, unary
 from ...proto.run import Run
@@ -47,13 +39,13 @@ from ...store.log_writer import Appended
 from ...store.message_store import MessageStore
 from ..config import BrokerConfig
 from ..groups.offsets import Offsets
-from ..messages.appends import Appends
-from ..messages.lookup import at_once, in_turns
+from ..messages.fetch import at_once, in_turns
+from ..messages.storing import Appends
 from ..timing.timers import Timers
-from ..topics import Topics
+from ..topics_and_groups import Topics
 from .checks import Checks, Listeners
-from .half_messages import HalfCopies
 from .half_queue import HalfQueue, Key, OpenHalf, Outcome, Outcomes
+from .records import HalfCopies
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +63,7 @@ class _Decision:
         self.commit = commit
         self.calls: list[Call] = []
 
-    def fail(self, error: PocketMQError) -> None:
+    def fail(self, error: errors.PocketMQError) -> None:
         for call in self.calls:
             call.fail(error)
 
@@ -146,7 +138,7 @@ class Decisions:
         end_offset, decided = self._commit(commits)
         offsets = [at for _, half in rollbacks for at in (half.queue_offset, *half.also)]
         marked = self._halves.mark(offsets)
-        if not isinstance(marked, PocketMQError):
+        if not isinstance(marked, errors.PocketMQError):
             decided += self._roll_back(rollbacks)
             end_offset = max(end_offset, marked)
         else:
@@ -164,7 +156,7 @@ class Decisions:
         """Answer for a transaction that was given up in this very turn."""
         try:
             outcome = at_once(self._outcomes.find(*decision.key))
-        except StoreError as error:
+        except errors.StoreError as error:
             decision.fail(error)
             return
         name = "given up" if outcome is None else outcome.name
@@ -177,7 +169,7 @@ class Decisions:
         for decision, half in sorted(pairs, key=_place):
             try:
                 record = self._store.read_at(half.log_offset, half.size)
-            except StoreError as error:
+            except errors.StoreError as error:
                 decision.fail(error)
                 continue
             if record is None:
@@ -199,7 +191,7 @@ class Decisions:
         decided: list[_Decided] = []
         for rows, appended in zip(groups, self._appends.append(runs), strict=True):
             group = [there[row] for row in rows]
-            if isinstance(appended, PocketMQError):
+            if isinstance(appended, errors.PocketMQError):
                 for decision, _ in group:
                     decision.fail(appended)
                 continue
@@ -219,7 +211,7 @@ class Decisions:
     ) -> None:
         """Answer once everything before END_OFFSET is safe."""
 
-        def safe(error: PocketMQError | None) -> None:
+        def safe(error: errors.PocketMQError | None) -> None:
             for calls, reply in replies:
                 for call in calls:
                     if error is None:
@@ -265,17 +257,17 @@ def _replies(
         yield decision.calls[1:], outcome.reply(repeated=True)
 
 
-def resolved_already(transaction_id: str, outcome: str) -> TransactionResolved:
+def resolved_already(transaction_id: str, outcome: str) -> errors.TransactionResolved:
     """Return the error for an outcome that comes after another."""
-    return TransactionResolved(
+    return errors.TransactionResolved(
         f"transaction {transaction_id!r} was {outcome} already: an outcome is final",
         transaction_id=transaction_id,
         outcome=outcome,
     )
 
 
-def _gone(half: OpenHalf) -> TransactionNotFound:
-    return TransactionNotFound(
+def _gone(half: OpenHalf) -> errors.TransactionNotFound:
+    return errors.TransactionNotFound(
         f"the half message of transaction {half.transaction_id!r} is not in the log any more: it was kept as long as"
         " the store keeps messages",
         transaction_id=half.transaction_id,
@@ -353,7 +345,7 @@ class Transactions:
         self._checks.close()
         try:
             self._halves.close()
-        except StoreError as error:  # The next start reads more.
+        except errors.StoreError as error:  # The next start reads more.
             logger.error("progress of transactions not saved reason=%s", error.message)
 
     def check_room(self, count: int) -> None:
@@ -361,7 +353,7 @@ class Transactions:
         limit = self._config.transactions_open_max
         there = len(self._halves.open) + self._halves.unread + self._expected
         if there + count > limit:
-            raise Overloaded(
+            raise errors.Overloaded(
                 f"{there} half messages have no outcome, the limit is {limit}: commit or roll back some,"
                 " or raise broker.transactions_open_max",
                 field="transactions_open_max",
@@ -420,7 +412,7 @@ class Transactions:
         at = request.half_log_offset
         if at in (0, half.log_offset) or self._outcomes.is_half_of(at, request.transaction_id):
             return
-        raise InvalidArgument(
+        raise errors.InvalidArgument(
             f"half_log_offset is {at}: the half message of transaction {request.transaction_id!r} lies at"
             f" {half.log_offset}; leave it out, or take it from the receipt",
             field="half_log_offset",
@@ -433,7 +425,7 @@ class Transactions:
         limit_ms = max(half.immunity_ms, self._config.transaction_timeout_ms)
         since_ms = self._now_ms() - half.stored_ms
         if half.times or since_ms > limit_ms:
-            raise TooLate(
+            raise errors.TooLate(
                 f"transaction {request.transaction_id!r} had {limit_ms} ms of its own for an outcome"
                 " (CHECK_IMMUNITY_TIME_IN_SECONDS), which are over: answer the next check",
                 field="resolution",
@@ -459,13 +451,13 @@ class Transactions:
             return outcome
         self._store.check_readable()
         if (yield from self._outcomes.is_known(request.transaction_id)):
-            raise TransactionNotFound(
+            raise errors.TransactionNotFound(
                 f"transaction {request.transaction_id!r} is not one of group {request.group!r}: another group sent its"
                 " half message, and may end it",
                 field="group",
                 value=request.group,
             )
-        raise TransactionNotFound(
+        raise errors.TransactionNotFound(
             f"no half message of transaction {request.transaction_id!r} and group {request.group!r} is here: check the"
             " id, and that this is the broker that took the message",
             field="transaction_id",
@@ -476,13 +468,13 @@ class Transactions:
 def _check_fields(request: pb.EndTransactionRequest) -> None:
     for field in ("group", "topic", "transaction_id"):
         if not getattr(request, field):
-            raise InvalidArgument(
+            raise errors.InvalidArgument(
                 f"{field} is empty: name the transaction by group, topic and transaction id, as its half message has"
                 " them",
                 field=field,
             )
     if request.resolution not in _RESOLUTIONS:
-        raise InvalidArgument(
+        raise errors.InvalidArgument(
             f"resolution is {int(request.resolution)}: use COMMIT (1), ROLLBACK (2), or none (0)",
             field="resolution",
             limit=pb.ROLLBACK,
@@ -492,7 +484,7 @@ def _check_fields(request: pb.EndTransactionRequest) -> None:
 
 def _check_topic(request: pb.EndTransactionRequest, topic: str) -> None:
     if request.topic != topic:
-        raise InvalidArgument(
+        raise errors.InvalidArgument(
             f"topic is {request.topic!r}, but transaction {request.transaction_id!r} is about a message for {topic!r}",
             field="topic",
             value=request.topic,

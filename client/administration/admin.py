@@ -23,9 +23,9 @@ from ...proto.clock import Clock, SystemClock
 from ...proto.errors import ClientClosed, InvalidArgument, TopicExists, TopicInUse, TopicNotFound
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import PERMISSION_ALL, check_topic
+from ..closing import AsyncFace, Face
 from ..config import ClientConfig, ClientSettings, ReadFrom, reads_any, settled
 from ..connections import Connections
-from ..faces import AsyncFace, Face
 from ..loop import Portal
 from ..queue import Queue
 from ..session import Session

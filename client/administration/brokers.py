@@ -14,11 +14,10 @@ from google.protobuf.message import Message
 from ...proto.clock import SystemClock
 from ...proto.errors import InvalidArgument, PocketMQError, RequestTimeout, RouteNotFound
 from ...proto.gen import pocketmq_v1_pb2 as pb
+from ..closing import AsyncFace
 from ..config import ClientConfig, settled
 from ..connections import BROKER, Connection, Connections
-from ..faces import AsyncFace
-from ..follower_choice import FollowerChoices
-from ..session import Session
+from ..session import FollowerChoices, Session
 
 Reply = TypeVar("Reply", bound=Message)
 Asked = TypeVar("Asked", bound=Message)

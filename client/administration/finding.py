@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from functools import partial
+from typing import TYPE_CHECKING
 
-from ...proto.errors import (
-    InvalidArgument,
-    MessageNotFound,
-    OffsetOutOfRange,
-    TopicNotFound,
-)
+from ...proto import errors
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.message_id import decode_offset_message_id
 from ...proto.topics import check_topic
@@ -20,8 +16,11 @@ from ..received_message import FetchedRun, ReceivedMessage
 from ..session import Session
 from .brokers import Brokers
 
+if TYPE_CHECKING:
+    from ..received_message import ReceivedMessage
+
 #: What a broker answers when the message is not on it.
-NOT_HERE = (MessageNotFound, TopicNotFound, OffsetOutOfRange)
+NOT_HERE = (errors.MessageNotFound, errors.TopicNotFound, errors.OffsetOutOfRange)
 _FETCH_BYTES = 1024 * 1024
 
 
@@ -63,7 +62,7 @@ class Finder:
             found = await self.lookup(request)
             if exact := [message for message in found if message.message_id == message_id]:
                 return exact[0]
-        raise MessageNotFound(
+        raise errors.MessageNotFound(
             f"no message has the id {message_id!r} (searched {len(topics)} topics)",
             message_id=message_id,
         )
@@ -73,7 +72,7 @@ class Finder:
     ) -> list[ReceivedMessage]:
         """Return up to MAX_MESSAGES of TOPIC stored from BEGIN_MS up to and without END_MS, oldest first."""
         if end_ms <= begin_ms:
-            raise InvalidArgument(
+            raise errors.InvalidArgument(
                 f"end_ms {end_ms} is not behind begin_ms {begin_ms}", field="end_ms", value=end_ms
             )
         route = await self._session.routes.find(check_topic(topic))
@@ -106,7 +105,7 @@ class Finder:
                 if len(found) == max_messages or (not found and message.queue_offset > offset):
                     break
                 found.append(message)
-        except OffsetOutOfRange as error:
+        except errors.OffsetOutOfRange as error:
             raise _not_there(queue, offset, error.message) from error
         if not found:
             raise _not_there(queue, offset, "it is gone, or yet to come")
@@ -160,8 +159,8 @@ class Finder:
         return reply if reply.next_offset > request.offset else None
 
 
-def _not_there(queue: Queue, offset: int, why: str) -> MessageNotFound:
-    return MessageNotFound(
+def _not_there(queue: Queue, offset: int, why: str) -> errors.MessageNotFound:
+    return errors.MessageNotFound(
         f"queue {queue} has no message at offset {offset:,}: {why}",
         topic=queue.topic,
         queue=queue.number,
@@ -172,6 +171,6 @@ def _not_there(queue: Queue, offset: int, why: str) -> MessageNotFound:
 def _is_offset_id(text: str) -> bool:
     try:
         decode_offset_message_id(text)
-    except InvalidArgument:
+    except errors.InvalidArgument:
         return False
     return True

@@ -1,4 +1,7 @@
-"""The part of an admin that deals with groups: made, described at work, sent elsewhere."""
+"""The part of an admin that deals with groups: made, described at work, sent elsewhere.
+
+Dead letters, as an admin sees them: listed, sent again, put away. Each broker keeps and numbers its own.
+"""
 
 from __future__ import annotations
 
@@ -7,36 +10,209 @@ import os
 import socket
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from ...proto import errors
 from ...proto.clock import Clock
-from ...proto.errors import (
-    GroupInUse,
-    GroupNotFound,
-    InvalidArgument,
-    QueueNotFound,
-    RouteNotFound,
-    TopicNotFound,
-)
+from ...proto.errors_wire import from_wire
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import check_group, check_topic
 from ..config import ReadFrom, reads_any
 from ..queue import Queue, in_parts
+from . import descriptions
 from .brokers import Brokers, request_of
-from .dead_letters import DeadLetterAdmin
-from .descriptions import (
-    GroupDescription,
-    GroupPosition,
-    GroupReport,
-    Look,
-    QueueDescription,
-    clients_of,
-    coordinating,
-    group_description,
-    members_of,
-    queue_description,
-    queues_of,
-)
+
+if TYPE_CHECKING:
+    from ..received_message import ReceivedMessage
+
+#: Dead letters in one request.
+_LISTED_AT_ONCE: Final = 1_000
+
+
+_RESENT_AT_ONCE: Final = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """A message that its group could not handle."""
+
+    broker: str
+    #: Its number among the dead letters of the group on that broker.
+    queue_offset: int
+    #: The id that the producer gave the message; "" if it gave none.
+    message_id: str
+    #: The topic that it was sent to, and its offset message id there; "" if that is not known.
+    origin_topic: str
+    origin_message_id: str
+    reason: str
+    #: How often it was delivered and failed.
+    reconsume_times: int
+    #: When it became a dead letter, in Unix milliseconds of the broker's clock.
+    died_ms: int
+    #: The whole message, as it lies in the dead letters.
+    message: ReceivedMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResentDeadLetter:
+    """What became of a dead letter that was to be sent again: it lies in QUEUE of TOPIC, or there is an ERROR."""
+
+    broker: str
+    #: Of the dead letter.
+    queue_offset: int
+    topic: str
+    queue: int
+    #: Of the fresh copy.
+    new_queue_offset: int
+    error: errors.PocketMQError | None
+
+
+class DeadLetterAdmin:
+    """The part of an admin that deals with dead letters, over BROKERS."""
+
+    def __init__(self, brokers: Brokers) -> None:
+        self._brokers = brokers
+
+    async def dead_letters(
+        self,
+        group: str,
+        *,
+        broker: str | None = None,
+        from_offset: int = 0,
+        max_letters: int = 1_000,
+    ) -> list[DeadLetter]:
+        """Return the dead letters of GROUP, those that died first in front: at most MAX_LETTERS of each broker.
+
+        BROKER: of this one alone, which FROM_OFFSET, where to begin, needs where there are several. Raises
+        GroupNotFound.
+        """
+        found: list[DeadLetter] = []
+        for name in await self._holders(group, broker, from_offset > 0, "from_offset"):
+            found += await self._of_broker(group, name, from_offset, max_letters)
+        return sorted(found, key=lambda letter: (letter.died_ms, letter.broker))
+
+    async def resend_dead_letters(
+        self,
+        group: str,
+        offsets: Iterable[int],
+        *,
+        topic: str | None = None,
+        broker: str | None = None,
+    ) -> list[ResentDeadLetter]:
+        """Send the dead letters of GROUP with these queue OFFSETS again; return what became of each, in their order.
+
+        Each goes to the topic that it came from, or to TOPIC, as a fresh message: all groups of that topic get it.
+        `%RETRY%group` reaches GROUP alone. The dead letters stay until they are purged. BROKER is needed where several
+        have dead letters of the group.
+        """
+        wanted = list(dict.fromkeys(offsets))
+        request = pb.ResendDeadLettersRequest(
+            group=check_group(group), topic="" if topic is None else check_topic(topic)
+        )
+        resent: list[ResentDeadLetter] = []
+        for name in await self._holders(group, broker, True, "offsets"):
+            for begin in range(0, len(wanted), _RESENT_AT_ONCE):
+                request.queue_offsets[:] = wanted[begin : begin + _RESENT_AT_ONCE]
+                reply = await self._brokers.ask(
+                    name, "ResendDeadLetters", request, pb.ResendDeadLettersReply
+                )
+                resent += [_resent(name, letter) for letter in reply.letters]
+        return resent
+
+    async def purge_dead_letters(
+        self, group: str, *, below: int | None = None, broker: str | None = None
+    ) -> int:
+        """Put away the dead letters of GROUP, all or those with offsets BELOW; return how many.
+
+        They are not listed or sent any more; the broker's retention of its log removes the bytes. BROKER is needed
+        for BELOW where several have dead letters of the group.
+        """
+        if below is not None and below < 0:
+            raise errors.InvalidArgument(
+                f"below is {below}: must not be negative", field="below", limit=0, value=below
+            )
+        holders = await self._holders(group, broker, below is not None, "below")
+        if below == 0:
+            return 0  # On the wire 0 stands for all.
+        request = pb.PurgeDeadLettersRequest(group=group, below_offset=below or 0)
+        purged = 0
+        for name in holders:
+            reply = await self._brokers.ask(
+                name, "PurgeDeadLetters", request, pb.PurgeDeadLettersReply
+            )
+            purged += reply.purged
+        return purged
+
+    async def _holders(
+        self, group: str, broker: str | None, only_one: bool, field: str
+    ) -> list[str]:
+        """Return the brokers that have dead letters of GROUP; ONLY_ONE: FIELD means one broker's."""
+        if broker is not None:
+            names = await self._brokers.addresses()
+            if broker not in names:
+                raise errors.RouteNotFound(
+                    f"broker {broker!r} is not registered (known: {', '.join(names)})",
+                    broker=broker,
+                )
+            return [broker]
+        request = pb.DeadLettersRequest(group=check_group(group), max_letters=1)
+        replies = await self._brokers.ask_all(
+            "DeadLetters", request, pb.DeadLettersReply, passing=errors.GroupNotFound
+        )
+        holders = [name for name, reply in replies.items() if reply.max_offset > reply.min_offset]
+        if only_one and len(holders) > 1:
+            raise errors.InvalidArgument(
+                f"brokers {', '.join(holders)} have dead letters of group {group!r}, each with numbers of its own:"
+                " say which broker, with broker=… or --broker",
+                field=field,
+            )
+        # Where nobody has any, one of those that know the group says what is wrong with the numbers.
+        return holders or list(replies)[:1]
+
+    async def _of_broker(
+        self, group: str, broker: str, from_offset: int, max_letters: int
+    ) -> list[DeadLetter]:
+        found: list[DeadLetter] = []
+        request = pb.DeadLettersRequest(group=group, from_offset=from_offset)
+        while len(found) < max_letters:
+            request.max_letters = min(max_letters - len(found), _LISTED_AT_ONCE)
+            reply = await self._brokers.ask(broker, "DeadLetters", request, pb.DeadLettersReply)
+            found += [_letter(broker, letter) for letter in reply.letters]
+            if reply.next_offset >= reply.max_offset:
+                break
+            request.from_offset = reply.next_offset
+        return found
+
+
+def _letter(broker: str, letter: pb.DeadLetter) -> DeadLetter:
+    from ..received_message import FetchedRun
+
+    (message,) = FetchedRun(broker, letter.record).messages()
+    return DeadLetter(
+        broker=broker,
+        queue_offset=letter.queue_offset,
+        message_id=letter.message_id,
+        origin_topic=letter.origin_topic,
+        origin_message_id=letter.origin_message_id,
+        reason=letter.reason,
+        reconsume_times=letter.reconsume_times,
+        died_ms=letter.died_ms,
+        message=message,
+    )
+
+
+def _resent(broker: str, letter: pb.ResentDeadLetter) -> ResentDeadLetter:
+    return ResentDeadLetter(
+        broker=broker,
+        queue_offset=letter.queue_offset,
+        topic=letter.topic,
+        queue=letter.queue,
+        new_queue_offset=letter.new_queue_offset,
+        error=from_wire(letter.error) if letter.HasField("error") else None,
+    )
+
+
+# ---------------------------------------------------------------- the part of an admin that deals with groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,14 +229,14 @@ class OffsetTarget:
     def __post_init__(self) -> None:
         given = (self.time_ms is not None) + (self.offset is not None) + self.first + self.last
         if given != 1:
-            raise InvalidArgument(
+            raise errors.InvalidArgument(
                 f"{given} targets are given: give a time, an offset, the first or the last message",
                 field="target",
                 value=given,
             )
         for field, value in (("time_ms", self.time_ms), ("offset", self.offset)):
             if value is not None and value < 0:
-                raise InvalidArgument(
+                raise errors.InvalidArgument(
                     f"{field} is {value}: must not be negative", field=field, limit=0, value=value
                 )
 
@@ -86,7 +262,9 @@ class OffsetMove:
         return max(0, min(self.from_offset, self.max_offset) - self.to_offset)
 
 
-def move(position: GroupPosition, target: OffsetTarget, offset_at_time: int) -> OffsetMove:
+def move(
+    position: descriptions.GroupPosition, target: OffsetTarget, offset_at_time: int
+) -> OffsetMove:
     """Return the move of POSITION to TARGET, within what the queue holds; OFFSET_AT_TIME is where its time lies."""
     low, high = position.min_offset, position.max_offset
     if target.offset is not None:
@@ -111,7 +289,7 @@ def chosen(queues: Sequence[Queue], wanted: Collection[Queue | int]) -> list[Que
     for one in wanted:
         if not any(one in (queue, queue.number) for queue in queues):
             have = ", ".join(f"{queue.broker}:{queue.number}" for queue in queues[:32]) or "none"
-            raise QueueNotFound(f"there is no queue {one}; there are {have}", queue=one)
+            raise errors.QueueNotFound(f"there is no queue {one}; there are {have}", queue=one)
     return [queue for queue in queues if queue in wanted or queue.number in wanted]
 
 
@@ -131,19 +309,19 @@ class GroupAdmin(DeadLetterAdmin):
             "DescribeTopic",
             pb.DescribeTopicRequest(topic=check_topic(name)),
             pb.DescribeTopicReply,
-            passing=TopicNotFound,
+            passing=errors.TopicNotFound,
         )
 
     async def queue_offsets(
         self, topic: str, *, time_ms: int | None = None
-    ) -> list[QueueDescription]:
+    ) -> list[descriptions.QueueDescription]:
         """Return what each queue of TOPIC holds and, with TIME_MS, where that instant lies."""
-        found: list[QueueDescription] = []
+        found: list[descriptions.QueueDescription] = []
         for broker, described in (await self._described(topic)).items():
             queues = [pb.QueueId(topic=topic, queue=item.queue) for item in described.queues]
             request = pb.QueueOffsetsRequest(queues=queues, time_ms=time_ms)
             reply = await self._brokers.ask(broker, "QueueOffsets", request, pb.QueueOffsetsReply)
-            found += [queue_description(broker, offsets) for offsets in reply.offsets]
+            found += [descriptions.queue_description(broker, offsets) for offsets in reply.offsets]
         return found
 
     async def create_group(
@@ -156,7 +334,7 @@ class GroupAdmin(DeadLetterAdmin):
         order: bool = False,
         consume_enable: bool = True,
         update: bool = False,
-    ) -> GroupDescription:
+    ) -> descriptions.GroupDescription:
         """Create group NAME on every broker, or with UPDATE change it. ORDER: first in, first out.
 
         RETRY_INTERVALS_MS: how long a message waits before its first retry, its second …; the last one repeats. At
@@ -173,26 +351,28 @@ class GroupAdmin(DeadLetterAdmin):
         )
         request = request_of(pb.CreateGroupRequest, group=group, update=update)
         replies = await self._brokers.ask_all("CreateGroup", request, pb.GroupReply)
-        return group_description(next(iter(replies.values())).group)
+        return descriptions.group_description(next(iter(replies.values())).group)
 
     async def delete_group(self, name: str) -> None:
         """Delete group NAME and its offsets on every broker."""
         request = pb.DeleteGroupRequest(group=check_group(name))
         await self._brokers.ask_all(
-            "DeleteGroup", request, pb.DeleteGroupReply, passing=GroupNotFound
+            "DeleteGroup", request, pb.DeleteGroupReply, passing=errors.GroupNotFound
         )
 
-    async def groups(self) -> list[GroupDescription]:
+    async def groups(self) -> list[descriptions.GroupDescription]:
         """Return all groups by name."""
         replies = await self._brokers.ask_all(
             "ListGroups", pb.GroupListRequest(), pb.GroupListReply
         )
         found = {group.name: group for reply in replies.values() for group in reply.groups}
-        return [group_description(found[name]) for name in sorted(found)]
+        return [descriptions.group_description(found[name]) for name in sorted(found)]
 
-    async def group_offsets(self, group: str, topic: str | None = None) -> list[GroupPosition]:
+    async def group_offsets(
+        self, group: str, topic: str | None = None
+    ) -> list[descriptions.GroupPosition]:
         """Return how far GROUP has come: in every queue of TOPIC, or wherever it has ever committed."""
-        found: list[GroupPosition] = []
+        found: list[descriptions.GroupPosition] = []
         for broker in await self._brokers.addresses():
             queues = [] if topic is None else await self._queue_ids(broker, topic)
             if topic is not None and not queues:
@@ -213,7 +393,7 @@ class GroupAdmin(DeadLetterAdmin):
         names = await self._brokers.addresses()
         for broker in sorted({queue.broker for queue in offsets}):
             if broker not in names:
-                raise RouteNotFound(
+                raise errors.RouteNotFound(
                     f"broker {broker!r} is not registered (known: {', '.join(names)})",
                     broker=broker,
                 )
@@ -233,24 +413,24 @@ class GroupAdmin(DeadLetterAdmin):
         request = pb.DescribeTopicRequest(topic=check_topic(topic))
         try:
             reply = await self._brokers.ask(broker, "DescribeTopic", request, pb.DescribeTopicReply)
-        except TopicNotFound:
+        except errors.TopicNotFound:
             return []
         return [pb.QueueId(topic=topic, queue=item.queue) for item in reply.queues]
 
     async def _with_bounds(
         self, broker: str, offsets: Iterable[pb.GroupOffset]
-    ) -> list[GroupPosition]:
+    ) -> list[descriptions.GroupPosition]:
         by_place = {(item.topic, item.queue): item.offset for item in offsets}
         if not by_place:
             return []
         queues = [pb.QueueId(topic=topic, queue=queue) for topic, queue in sorted(by_place)]
-        described: list[QueueDescription] = []
+        described: list[descriptions.QueueDescription] = []
         for some in in_parts(queues):
             request = pb.QueueOffsetsRequest(queues=some)
             reply = await self._brokers.ask(broker, "QueueOffsets", request, pb.QueueOffsetsReply)
-            described += [queue_description(broker, item) for item in reply.offsets]
+            described += [descriptions.queue_description(broker, item) for item in reply.offsets]
         return [
-            GroupPosition(
+            descriptions.GroupPosition(
                 queue=item.queue,
                 offset=by_place[item.queue.topic, item.queue.number],
                 min_offset=item.min_offset,
@@ -261,7 +441,7 @@ class GroupAdmin(DeadLetterAdmin):
 
     # ------------------------------------------------------------ subscriptions
 
-    async def set_subscription_check(self, name: str, check: str) -> GroupDescription:
+    async def set_subscription_check(self, name: str, check: str) -> descriptions.GroupDescription:
         """Say what becomes of a member of group NAME that wants something else than the others.
 
         CHECK: "refuse" (it gets SubscriptionMismatch) or "warn" (both are told, and it joins). Raises GroupNotFound.
@@ -278,7 +458,7 @@ class GroupAdmin(DeadLetterAdmin):
                 changed = answer.group
         if changed is None:
             raise _not_found(name)
-        return group_description(changed)
+        return descriptions.group_description(changed)
 
     # ------------------------------------------------------------ at work
 
@@ -289,7 +469,7 @@ class GroupAdmin(DeadLetterAdmin):
         topic: str | None = None,
         interval_ms: int = 0,
         read_from: ReadFrom = "master",
-    ) -> GroupReport:
+    ) -> descriptions.GroupReport:
         """Return who is in GROUP, and how it stands in every queue that it reads, or in those of TOPIC.
 
         READ_FROM "any": replicas that follow look at the queues, and may be a moment behind.
@@ -298,22 +478,22 @@ class GroupAdmin(DeadLetterAdmin):
         short interval tells little. Raises GroupNotFound.
         """
         if interval_ms < 0:
-            raise InvalidArgument(
+            raise errors.InvalidArgument(
                 f"interval_ms is {interval_ms}: must not be negative", field="interval_ms", limit=0
             )
         from_any = reads_any(read_from)
         known = {one.name: one for one in await self.groups()}
         states = await self._states(group)
-        if group not in known and not coordinating(states):
+        if group not in known and not descriptions.coordinating(states):
             raise _not_found(group)
         queues = await self._queues_of(group, states, topic)
         looks = [await self._look(group, queues, from_any=from_any, with_times=True)]
         if interval_ms:
             await self._clock.sleep_until(self._clock.now_ms() + interval_ms)
             looks.append(await self._look(group, queues, from_any=from_any, with_times=False))
-        coordinator = coordinating(states)
+        coordinator = descriptions.coordinating(states)
         state = states.get(coordinator, pb.GroupStateReply())
-        return GroupReport(
+        return descriptions.GroupReport(
             name=group,
             coordinator=coordinator,
             generation=state.generation,
@@ -322,9 +502,9 @@ class GroupAdmin(DeadLetterAdmin):
             each_for_itself=state.each_for_itself,
             rebalance_count=state.rebalance_count,
             subscription_check=known[group].subscription_check if group in known else "refuse",
-            members=members_of(state),
-            queues=queues_of(states, looks),
-            clients=clients_of(states),
+            members=descriptions.members_of(state),
+            queues=descriptions.queues_of(states, looks),
+            clients=descriptions.clients_of(states),
         )
 
     async def _states(self, group: str) -> dict[str, pb.GroupStateReply]:
@@ -352,7 +532,7 @@ class GroupAdmin(DeadLetterAdmin):
         for name in sorted(topics):
             try:
                 described = await self._described(name)
-            except TopicNotFound:
+            except errors.TopicNotFound:
                 if topic is not None:
                     raise
                 continue  # A retry topic that nothing was ever sent back to.
@@ -367,7 +547,7 @@ class GroupAdmin(DeadLetterAdmin):
         *,
         from_any: bool,
         with_times: bool,
-    ) -> Look:
+    ) -> descriptions.Look:
         committed: dict[Queue, int] = {}
         metadata: dict[Queue, str] = {}
         bounds: dict[Queue, tuple[int, int]] = {}
@@ -416,7 +596,7 @@ class GroupAdmin(DeadLetterAdmin):
                     lent[Queue(one.topic, broker, one.queue)] = (one.lent_count, one.read_to)
                 for end in ends:
                     bounds[Queue(end.topic, broker, end.queue)] = (end.min_offset, end.max_offset)
-        return Look(
+        return descriptions.Look(
             at_ms=at_ms,
             committed=committed,
             metadata=metadata,
@@ -447,7 +627,7 @@ class GroupAdmin(DeadLetterAdmin):
         """
         if not create and all(one.name != group for one in await self.groups()):
             states = await self._states(group)
-            if not coordinating(states):
+            if not descriptions.coordinating(states):
                 raise _not_found(group)
         if not force and not dry_run:
             await self._check_unused(group)
@@ -475,7 +655,7 @@ class GroupAdmin(DeadLetterAdmin):
         if members:
             named = ", ".join(sorted(members)[:_NAMED_MAX])
             more = "" if len(members) <= _NAMED_MAX else f" and {len(members) - _NAMED_MAX} more"
-            raise GroupInUse(
+            raise errors.GroupInUse(
                 f"group {group!r} has members that are on: {named}{more}: stop them, or force it, and they go on at"
                 " the new offsets",
                 group=group,
@@ -492,7 +672,7 @@ def _who_asks() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def _not_found(group: str) -> GroupNotFound:
-    return GroupNotFound(
+def _not_found(group: str) -> errors.GroupNotFound:
+    return errors.GroupNotFound(
         f"group {group!r} does not exist: create it, or check the name", group=group
     )

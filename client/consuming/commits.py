@@ -42,8 +42,7 @@ from json import JSONDecoder
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeAlias
 
-from ...proto.clock import Clock
-from ...proto.clock import held as clock_held
+from ...proto.clock import Clock, held as clock_held
 from ...proto.errors import CorruptState, Disconnected, LeaseLost, OffsetsNotKept, PocketMQError
 from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
@@ -60,7 +59,7 @@ _LAG_MS: Final = 1_000
 _RECENT_MAX: Final = 1_024
 #: Queues that one log line names.
 _QUEUES_NAMED: Final = 8
-#: A broker's clock waits for so long without an outcome (PATIENCE_S of broker/timing/awaited.py).
+#: A broker's clock waits for so long without an outcome (PATIENCE_S of broker/timing/virtual_time.py).
 HURRY_MS: Final = 5_000
 _LOOK_MS: Final = 5
 #: The right, the offset, and its text; None: as it is.

@@ -25,21 +25,12 @@ from collections.abc import Iterable
 from random import Random
 from typing import Final, Protocol
 
-from ...proto.errors import (
-    Disconnected,
-    MasterFenced,
-    MemberFenced,
-    NotServed,
-    PocketMQError,
-    RequestTimeout,
-    ShuttingDown,
-)
+from ...proto import errors
 from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from ...proto.java_hash import java_hash
-from ..connections import BROKER
+from ...proto.record import java_hash
+from ..connections import BROKER, Conversation
 from ..loop import Alarm
-from ..streams import Conversation
 from .parts import ConsumerParts
 
 logger = logging.getLogger(__name__)
@@ -54,7 +45,13 @@ _PAUSE_MS: Final = 100
 _PAUSE_MAX_MS: Final = 1_000
 _LEAVE_TIMEOUT_S: Final = 1.0
 #: A broker that cannot be reached, has no master, or does not coordinate: the next one of the ring does.
-_ASK_ANOTHER: Final = (Disconnected, RequestTimeout, ShuttingDown, MasterFenced, NotServed)
+_ASK_ANOTHER: Final = (
+    errors.Disconnected,
+    errors.RequestTimeout,
+    errors.ShuttingDown,
+    errors.MasterFenced,
+    errors.NotServed,
+)
 
 _Talk = Conversation[pb.MemberRequest, pb.MemberEvent]
 
@@ -92,11 +89,11 @@ class Follower(Protocol):
         """This member's share is there."""
         ...
 
-    def on_refused(self, error: PocketMQError) -> None:
+    def on_refused(self, error: errors.PocketMQError) -> None:
         """The coordinator does not want this member."""
         ...
 
-    def on_replaced(self, error: MemberFenced) -> None:
+    def on_replaced(self, error: errors.MemberFenced) -> None:
         """Another member has the place of this one, for good."""
         ...
 
@@ -160,7 +157,7 @@ class Membership:
         if self._talk is not None:
             try:
                 await self._talk.send(request)
-            except PocketMQError as error:
+            except errors.PocketMQError as error:
                 logger.debug(
                     "coordinator not told %s",
                     Facts(group=self._parts.group, reason=error.message),
@@ -183,19 +180,19 @@ class Membership:
 
     async def _try_each(self) -> None:
         """Stay at the first broker of the ring that takes this member."""
-        not_served: NotServed | None = None
+        not_served: errors.NotServed | None = None
         for broker in await self._ring():
             self._is_in = False
             try:
                 await self._stay(broker)
-            except MemberFenced as error:
+            except errors.MemberFenced as error:
                 await self._fenced(error)
                 return
-            except PocketMQError as error:
+            except errors.PocketMQError as error:
                 if not self._is_in and not isinstance(error, _ASK_ANOTHER):
                     await self._refused(error)
                     return
-                not_served = error if isinstance(error, NotServed) else None
+                not_served = error if isinstance(error, errors.NotServed) else None
                 logger.info(
                     "coordinator lost %s",
                     Facts(group=self._parts.group, broker=broker, reason=error.message),
@@ -205,7 +202,7 @@ class Membership:
         if not_served is not None:
             await self._refused(not_served)
 
-    async def _fenced(self, error: MemberFenced) -> None:
+    async def _fenced(self, error: errors.MemberFenced) -> None:
         """Go, and come back unless another has this member's place."""
         if error.details.get("because") not in ("session", "stream"):
             self._follower.on_replaced(error)
@@ -218,14 +215,14 @@ class Membership:
     async def _ring(self) -> list[str]:
         try:
             brokers = await self._session.routes.brokers()
-        except PocketMQError as error:
+        except errors.PocketMQError as error:
             logger.debug(
                 "brokers not found %s", Facts(group=self._parts.group, reason=error.message)
             )
             return []
         return coordinators(self._parts.group, brokers)
 
-    async def _refused(self, error: PocketMQError) -> None:
+    async def _refused(self, error: errors.PocketMQError) -> None:
         self._follower.on_refused(error)
         clock = self._session.clock
         await clock.sleep_until(clock.now_ms() + _REFUSED_MS)
@@ -237,7 +234,7 @@ class Membership:
             address = routes.address(broker)
             try:
                 return await self._stay_at(broker, address)
-            except PocketMQError as error:
+            except errors.PocketMQError as error:
                 if self._is_leaving or not routes.astray(broker, address, error):
                     raise
 
@@ -265,7 +262,7 @@ class Membership:
     async def _join(self, talk: _Talk) -> None:
         try:
             await talk.send(pb.MemberRequest(join=self._follower.join_request()))
-        except PocketMQError:
+        except errors.PocketMQError:
             await talk.receive()  # Tells why the stream has ended.
             raise
 
@@ -317,6 +314,6 @@ class Membership:
                 pb.BrokerStatusReply,
                 self._parts.config.request_timeout_ms,
             )
-        except PocketMQError:
+        except errors.PocketMQError:
             return False
         return True

@@ -20,22 +20,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
-from ...proto.errors import (
-    ClientClosed,
-    Disconnected,
-    NotServed,
-    PocketMQError,
-    QueueNotFound,
-    TlsFailed,
-)
+from ...proto import errors
 from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ..config import ConsumerConfig, ReadingConfig
 from ..connections import Connection
-from ..exposition import Exposition
-from ..follower_choice import FollowerChoices
+from ..metrics import Exposition
 from ..queue import QUEUES_AT_ONCE, Queue
-from ..session import Session
+from ..session import FollowerChoices, Session
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +126,9 @@ class BoundsRequests:
         """Let nobody of ASKED wait any more: only the client's end breaks ASKING off."""
         if self._asked.get(key) is asked:
             del self._asked[key]
-        closed = ClientClosed("the client was closed while a broker was asked for a queue's bounds")
+        closed = errors.ClientClosed(
+            "the client was closed while a broker was asked for a queue's bounds"
+        )
         for _, answer in asked:
             if not answer.done():
                 answer.set_exception(closed)
@@ -153,7 +147,7 @@ class BoundsRequests:
                 pb.QueueOffsetsReply,
                 self._timeout_ms,
             )
-        except PocketMQError as error:
+        except errors.PocketMQError as error:
             if error.retriable or len(asked) == 1:
                 _refuse(asked, error)
             else:
@@ -163,13 +157,13 @@ class BoundsRequests:
             return
         if len(reply.offsets) != len(asked):
             unknown = f"broker {broker} answered for {len(reply.offsets)} queues of {len(asked)}"
-            return _refuse(asked, QueueNotFound(unknown))
+            return _refuse(asked, errors.QueueNotFound(unknown))
         for (_, answer), bounds in zip(asked, reply.offsets, strict=True):
             if not answer.done():
                 answer.set_result(bounds)
 
 
-def _refuse(asked: _Asked, error: PocketMQError) -> None:
+def _refuse(asked: _Asked, error: errors.PocketMQError) -> None:
     for _, answer in asked:
         if not answer.done():
             answer.set_exception(error)
@@ -219,7 +213,9 @@ class ConsumerParts:
             request.from_any = False
 
 
-async def reach_name_server(parts: ConsumerParts, fail: Callable[[PocketMQError], object]) -> None:
+async def reach_name_server(
+    parts: ConsumerParts, fail: Callable[[errors.PocketMQError], object]
+) -> None:
     """Ask until a name server has told of a broker; FAIL hears of it each time that none did for too long.
 
     Where TLS is not agreed on, it hears at once: to wait is of no use.
@@ -242,9 +238,9 @@ async def reach_name_server(parts: ConsumerParts, fail: Callable[[PocketMQError]
                         reason="start one with `pocketmq broker`, and have it know these name servers",
                     ),
                 )
-        except TlsFailed as error:
+        except errors.TlsFailed as error:
             fail(error)
-        except (Disconnected, NotServed) as error:
+        except (errors.Disconnected, errors.NotServed) as error:
             silent_ms = clock.now_ms() - began_ms
             if clock.now_ms() >= warn_ms:
                 warn_ms = clock.now_ms() + _WARN_EVERY_MS
@@ -260,7 +256,7 @@ async def reach_name_server(parts: ConsumerParts, fail: Callable[[PocketMQError]
         await clock.sleep_until(clock.now_ms() + _PAUSE_MS)
 
 
-def _unreached(error: PocketMQError, silent_ms: int) -> PocketMQError:
+def _unreached(error: errors.PocketMQError, silent_ms: int) -> errors.PocketMQError:
     return type(error)(
         f"for {silent_ms / 1_000:g} s {error.message}; {_ADVICE} (nameserver_timeout_ms=0 waits on)",
         **error.details,

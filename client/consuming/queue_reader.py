@@ -5,7 +5,7 @@ error                                   what happens
 lease lost                              the source is told, and reading ends
 offset out of range                     on at the nearest offset that is there, with a warning
 not the master, which is known          again there, at once
-any, of a replica that follows          again at the master (follower_choice.py), at once
+any, of a replica that follows          again at the master (session.py), at once
 retriable; topic or queue not there     a pause that doubles, then again, with the route asked for anew
 any other                               the same, and the application meets the error
 
@@ -15,6 +15,8 @@ behind each answer; what it does not hear within _TELL_MS is not counted, and sa
 A body that does not fit its CRC is never handed out (`fetch_run`): the broker is asked to compare what it has, and sets
 aside what is damaged in its store; those messages are counted as lost. Where the broker's bytes are sound and arrive
 wrong again, the application gets what is in front of them, and then meets CorruptRecord: it is the last kind of above.
+
+Where a consumer's queues come from, and where its offsets are kept.
 """
 
 from __future__ import annotations
@@ -25,34 +27,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 
-from ...proto.errors import (
-    CorruptRecord,
-    Disconnected,
-    LeaseLost,
-    MasterFenced,
-    NotReadable,
-    OffsetOutOfRange,
-    PocketMQError,
-    QueueNotFound,
-    TopicNotFound,
-)
+from ...proto import errors
 from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import check_topic, retry_topic
 from ..config import Start
 from ..connections import Connection
-from ..follower_choice import MASTER_MS
 from ..message_batch import NO_MESSAGES, MessageBatch
-from ..queue import Queue, find_queue
+from ..name_server_addresses import parse_addresses
+from ..queue import Queue, Subscriptions, find_queue
 from ..received_message import Decode, FetchedRun, ReceivedMessage
 from ..serialization import value_decoder
-from .held_queue import HeldQueue
+from ..session import MASTER_MS, local_host
+from .commits import Commits, LocalOffsets, OffsetKeeper, offsets_path
+from .held_queue import HeldQueue, QueueSource, QueueUser
 from .parts import ConsumerParts
-from .supply import Supply
+from .sharing import AssignedQueues, Sharing, WholeTopics, committed_offsets
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +57,7 @@ Fetched: TypeAlias = tuple[pb.FetchReply, FetchedRun | None]
 #: A fetch may wait long for messages; the name servers are asked that often whether it waits at the master.
 _PATIENCE_MS: Final = 5_000
 _TELL_MS: Final = 1_000
-_MAY_COME_BACK = (TopicNotFound, QueueNotFound, NotReadable)
+_MAY_COME_BACK = (errors.TopicNotFound, errors.QueueNotFound, errors.NotReadable)
 
 
 class Sink(Protocol):
@@ -83,7 +79,7 @@ class Sink(Protocol):
         """Hear that the filter wants nothing of what is before NEXT_OFFSET and was not put in."""
         ...
 
-    def fail(self, error: PocketMQError) -> None:
+    def fail(self, error: errors.PocketMQError) -> None:
         """Have the application meet ERROR."""
         ...
 
@@ -152,13 +148,13 @@ class QueueReader:
                     self._sink.started(self._queue, self._offset)
                 self._offset = await self._read(self._offset)
                 self._failures = 0
-            except LeaseLost:
+            except errors.LeaseLost:
                 self._supply.source.lost(self.held)
                 return
-            except OffsetOutOfRange as error:
+            except errors.OffsetOutOfRange as error:
                 self._offset = self._nearest(error)
                 self._sink.started(self._queue, self._offset)
-            except PocketMQError as error:
+            except errors.PocketMQError as error:
                 await self._pause(error)
 
     async def _read(self, offset: int) -> int:
@@ -238,7 +234,7 @@ class QueueReader:
         try:
             address = session.routes.address(self._queue.broker)
             await session.connections.to(address).fetch(told, _TELL_MS)
-        except PocketMQError as error:
+        except errors.PocketMQError as error:
             self._tell_from_ms = session.clock.now_ms() + MASTER_MS
             facts = Facts(group=self._group, queue=self._queue, reason=error.message)
             logger.debug("the master was not told what was filtered %s", facts)
@@ -256,7 +252,7 @@ class QueueReader:
             ),
         )
 
-    def _nearest(self, error: OffsetOutOfRange) -> int:
+    def _nearest(self, error: errors.OffsetOutOfRange) -> int:
         assert self._offset is not None
         least, end = int(error.details["min_offset"]), int(error.details["max_offset"])
         nearest = least if self._offset < least else end
@@ -273,9 +269,9 @@ class QueueReader:
         )
         return nearest
 
-    async def _pause(self, error: PocketMQError) -> None:
+    async def _pause(self, error: errors.PocketMQError) -> None:
         moved = self._session.routes.astray(self._queue.broker, self._address, error)
-        if isinstance(error, Disconnected | MasterFenced):
+        if isinstance(error, errors.Disconnected | errors.MasterFenced):
             self._supply.doubt(self.held)
         if moved:
             return
@@ -342,7 +338,7 @@ async def fetch_run(
     )
     try:
         return reply, read(reply.records)
-    except CorruptRecord as error:
+    except errors.CorruptRecord as error:
         logger.warning(
             "wrong bytes came, the broker is asked again %s",
             Facts(
@@ -361,7 +357,7 @@ async def fetch_run(
         return reply, None
     try:
         return reply, read(reply.records)
-    except CorruptRecord as error:
+    except errors.CorruptRecord as error:
         sound_bytes = int(error.details["sound_bytes"])
         if not sound_bytes:
             raise
@@ -426,3 +422,67 @@ async def pull_once(
     if run is not None:
         messages = MessageBatch(run, run.first_at_or_after(offset))
     return Pulled(messages, reply.next_offset, reply.min_offset, reply.max_offset)
+
+
+# ---------------------------------------------------------------- where a consumer's queues come from
+
+
+@dataclass(frozen=True, slots=True)
+class Supply:
+    """A source of queues and a keeper of their offsets."""
+
+    source: QueueSource
+    keeper: OffsetKeeper
+
+    def doubt(self, held: HeldQueue) -> None:
+        """Hear that the connection broke by which HELD was read: its broker may be another run."""
+        self.source.doubt(held)
+        self.keeper.doubt(held.queue.broker)
+
+    def fetched(self, held: HeldQueue, sent_ms: int, breaks: int) -> None:
+        """Hear that the master has answered a fetch of HELD that was sent at SENT_MS, after BREAKS of its broker."""
+        self.source.fetched(held, sent_ms)
+        if held.token:
+            self.keeper.still_there(held.queue, sent_ms, breaks)
+
+
+def group_supply(
+    subscriptions: Subscriptions, user: QueueUser, parts: ConsumerParts, kind: str
+) -> Supply:
+    """Return a share of SUBSCRIPTIONS and of the group's retries for USER. KIND: "pull" or "push"."""
+
+    def renewed(queue: Queue, sent_ms: int, breaks: int) -> None:
+        keeper.still_there(queue, sent_ms, breaks)
+
+    source = Sharing(with_retries(subscriptions, parts), user, parts, kind, renewed)
+    keeper = Commits(parts, source)
+    return Supply(source, keeper)
+
+
+def with_retries(subscriptions: Subscriptions, parts: ConsumerParts) -> Subscriptions:
+    """Return SUBSCRIPTIONS and, unless retries are off, everything in the group's retry topic."""
+    if not parts.config.retries or not subscriptions:
+        return subscriptions
+    return {**subscriptions, retry_topic(parts.group): pb.Filter()}
+
+
+def broadcast_supply(
+    subscriptions: Subscriptions, user: QueueUser, parts: ConsumerParts, folder: str
+) -> Supply:
+    """Return all of SUBSCRIPTIONS for USER, with offsets of its own in a file below FOLDER."""
+    keeper = LocalOffsets(partial(_offsets_path, parts, folder), parts.session.clock)
+    return Supply(WholeTopics(subscriptions, user, parts, keeper.committed_of), keeper)
+
+
+def chosen_supply(user: QueueUser, parts: ConsumerParts) -> tuple[Supply, AssignedQueues]:
+    """Return a supply of queues that the application chooses."""
+    source = AssignedQueues(user, parts, partial(committed_offsets, parts))
+    return Supply(source, Commits(parts, source)), source
+
+
+async def _offsets_path(parts: ConsumerParts, folder: str) -> Path:
+    """Return the file of a broadcasting consumer: in a folder of its machine, and of its instance if it has a name."""
+    config = parts.config
+    host = await local_host(parse_addresses(config.nameservers)[0])
+    client_id = f"{ip_address(host.address)}@{config.instance_id or 'DEFAULT'}"
+    return offsets_path(folder, client_id, parts.group)

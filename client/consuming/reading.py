@@ -1,6 +1,6 @@
 """The core of both pull consumers: reads its queues ahead, keeps and commits the positions, goes where it is sent.
 
-The faces (pull_consumer.py, async_pull_consumer.py) hold the cursor, and say with each call how far the application
+The faces (pull_consumer.py) hold the cursor, and say with each call how far the application
 has come.
 
 A queue that is to go waits until the application has come back from what it was handed of it: then that is finished,
@@ -27,25 +27,35 @@ from ...proto.errors import ClientClosed, InvalidArgument, LeaseLost, PocketMQEr
 from ...proto.facts import Facts
 from ...proto.topics import check_topic
 from ..config import ConsumerConfig
-from ..queue import Queue
+from ..queue import Queue, Subscriptions
 from ..session import Session
-from ..subscriptions import Subscriptions
 from .commits import RegularCommits
 from .held_queue import (
+    ASSIGNED,
+    LOST,
+    REVOKED,
     Batch,
     Cursor,
     HeldQueue,
     OffsetAndMetadata,
     Positions,
+    Prefetch,
+    PrefetchSink,
     ReadPosition,
     ReadStretch,
+    Rebalanced,
 )
 from .parts import ConsumerParts, reach_name_server
-from .prefetch import ASSIGNED, LOST, REVOKED, Prefetch, PrefetchSink, Rebalanced
-from .queue_reader import QueueReader, start_ms
-from .sharing import Sharing
-from .supply import Supply, broadcast_supply, chosen_supply, group_supply, with_retries
-from .unshared_queues import AssignedQueues, committed_positions
+from .queue_reader import (
+    QueueReader,
+    Supply,
+    broadcast_supply,
+    chosen_supply,
+    group_supply,
+    start_ms,
+    with_retries,
+)
+from .sharing import AssignedQueues, Sharing, committed_positions
 
 logger = logging.getLogger(__name__)
 

@@ -15,27 +15,31 @@ counts as there for GONE_AFTER_MS: a broker that restarts, or a name server that
 nothing.
 
 Not thread-safe: its event loop owns it.
+
+Queues that are not shared: a consumer reads them beside whoever else does. All that its topics have or get, or those
+that the application chose.
+
+A topic without a route is waited for, with one warning.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final
 
-from ...proto.errors import ConfigError, MemberFenced, PocketMQError
+from ...proto.errors import ConfigError, GroupNotFound, MemberFenced, PocketMQError
 from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.topics import retry_topic
 from ..allocation import Member, Strategy, allocated, strategy_named
-from ..loop import finished_within
-from ..queue import Queue
-from ..subscriptions import Subscriptions
-from .held_queue import HeldQueue, QueueUser
+from ..loop import Alarm, finished_within
+from ..queue import Queue, Subscriptions, in_parts
+from .held_queue import HeldQueue, OffsetAndMetadata, QueueUser
 from .leases import Leases
 from .membership import Membership, new_member_id
 from .parts import ConsumerParts
-from .unshared_queues import WATCH_MS, TopicWatch
 
 logger = logging.getLogger(__name__)
 
@@ -418,3 +422,251 @@ def plan_to_wire(generation: int, shares: dict[str, list[Queue]]) -> pb.Plan:
 
 def _wired(queues: Iterable[Queue]) -> list[pb.HeldQueue]:
     return [to_wire(queue) for queue in queues]
+
+
+# ---------------------------------------------------------------- queues that are not shared
+
+
+#: How often new queues are looked for: of topics that are there, and of those that are not yet.
+WATCH_MS = 10_000
+WATCH_UNKNOWN_MS = 500
+
+#: Asks for the offsets of queues at which to go on; −1: none.
+CommittedOf = Callable[[Collection[Queue]], Awaitable[dict[Queue, int]]]
+
+
+class TopicWatch:
+    """Finds the queues of topics, again and again. Not thread-safe: its event loop owns it."""
+
+    def __init__(self, parts: ConsumerParts) -> None:
+        self._session = parts.session
+        self._group = parts.group
+        self._retry_topic = retry_topic(parts.group)
+        #: Topics without a route, of which was warned.
+        self._missing: set[str] = set()
+        self._alarm = Alarm(parts.session.clock, parts.session.tasks)
+
+    async def look(self, topics: Collection[str]) -> tuple[list[Queue], bool]:
+        """Return the queues of TOPICS that can be read, and whether all topics but the retry topic have a route."""
+        queues: list[Queue] = []
+        all_known = True
+        for topic in topics:
+            try:
+                route = await self._session.routes.find(topic)
+            except PocketMQError as error:
+                # The retry topic is not there until something fails: nothing to wait for.
+                all_known &= topic == self._retry_topic
+                self._note_missing(topic, error)
+                continue
+            self._missing.discard(topic)
+            queues += route.readable
+        return queues, all_known
+
+    def _note_missing(self, topic: str, error: PocketMQError) -> None:
+        quiet = topic in self._missing or topic == self._retry_topic
+        self._missing.add(topic)
+        logger.log(
+            logging.DEBUG if quiet else logging.WARNING,
+            "waiting for topic %s",
+            Facts(group=self._group, topic=topic, reason=error.message),
+        )
+
+    async def pause(self, all_known: bool) -> None:
+        """Return when it is time to look again, or somebody wants it sooner."""
+        clock = self._session.clock
+        began_ms = clock.now_ms()
+        # Not at once: errors come in numbers, and a change takes its time to be known.
+        await clock.sleep_until(began_ms + WATCH_UNKNOWN_MS)
+        if all_known:
+            await self._alarm.wait_until(began_ms + WATCH_MS)
+
+    def sooner(self) -> None:
+        """Have the next look come soon."""
+        self._alarm.ring()
+
+
+class _Unshared:
+    """A source whose queues are held against nobody: there are no leases."""
+
+    def __init__(self) -> None:
+        self._held: dict[Queue, HeldQueue] = {}
+
+    def held(self, queue: Queue) -> HeldQueue | None:
+        """Return by what right QUEUE is read; None: it is not ours."""
+        return self._held.get(queue)
+
+    def fetched(self, held: HeldQueue, sent_ms: int) -> None:
+        """Nothing is held against anybody: there is no lease."""
+
+    def doubt(self, held: HeldQueue) -> None:
+        """Nothing is held against anybody: there is no lease."""
+
+
+class WholeTopics(_Unshared):
+    """Gives USER all queues of TOPICS; COMMITTED_OF says where each goes on."""
+
+    def __init__(
+        self,
+        topics: Collection[str],
+        user: QueueUser,
+        parts: ConsumerParts,
+        committed_of: CommittedOf,
+    ) -> None:
+        super().__init__()
+        self._topics = topics
+        self._user = user
+        self._parts = parts
+        self._committed_of = committed_of
+        self._watch = TopicWatch(parts)
+
+    def start(self) -> None:
+        """Begin."""
+        self._parts.session.tasks.spawn(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            queues, all_known = await self._watch.look(self._topics)
+            new = [queue for queue in queues if queue not in self._held]
+            try:
+                for queue, committed in (await self._committed_of(new)).items():
+                    held = HeldQueue(queue, 0, committed, from_start=True)
+                    self._held[queue] = held
+                    self._user.begin(held)
+            except PocketMQError as error:
+                logger.warning(
+                    "queues cannot be read yet %s",
+                    Facts(group=self._parts.group, reason=error.message),
+                )
+            all_known &= all(queue in self._held for queue in queues)
+            await self._watch.pause(all_known)
+
+    def lost(self, held: HeldQueue) -> None:
+        """Nothing is held against anybody, so that nothing is lost."""
+
+    def look_again(self) -> None:
+        """Look for changes of the queues soon."""
+        self._watch.sooner()
+
+    async def close(self) -> None:
+        """Have every queue ended."""
+        await asyncio.gather(*(self._user.end(queue, lost=False) for queue in self._held))
+
+
+class AssignedQueues(_Unshared):
+    """Gives USER the queues that `replace` names; COMMITTED_OF says where each goes on."""
+
+    def __init__(self, user: QueueUser, parts: ConsumerParts, committed_of: CommittedOf) -> None:
+        super().__init__()
+        self._user = user
+        self._group = parts.group
+        self._session = parts.session
+        self._committed_of = committed_of
+        self._chosen: set[Queue] = set()
+        self._changed = Alarm(parts.session.clock, parts.session.tasks)
+
+    def start(self) -> None:
+        """Begin."""
+        self._session.tasks.spawn(self._run())
+
+    async def replace(self, queues: Collection[Queue]) -> None:
+        """Read QUEUES from now on, and no others."""
+        self._chosen = set(queues)
+        await self._drop(self._held.keys() - self._chosen)
+        self._changed.ring()
+
+    async def _run(self) -> None:
+        clock = self._session.clock
+        while True:
+            missing = self._chosen - self._held.keys()
+            try:
+                await self._find(missing)
+            except PocketMQError as error:
+                logger.warning(
+                    "queues cannot be read yet %s",
+                    Facts(
+                        group=self._group,
+                        queues=", ".join(map(str, sorted(missing)[:32])),
+                        reason=error.message,
+                    ),
+                )
+            if self._chosen <= self._held.keys():
+                await self._changed.wait()
+            else:
+                await self._changed.wait_until(clock.now_ms() + WATCH_UNKNOWN_MS)
+
+    async def _find(self, missing: Collection[Queue]) -> None:
+        for topic in sorted({queue.topic for queue in missing}):
+            await self._session.routes.find(topic)
+        for queue, committed in (await self._committed_of(missing)).items():
+            if queue in self._chosen and queue not in self._held:
+                held = self._held[queue] = HeldQueue(queue, 0, committed, from_start=True)
+                self._user.begin(held)
+
+    def lost(self, held: HeldQueue) -> None:
+        """Go on: a member of the group holds the queue, which keeps us from committing and from nothing else."""
+        logger.warning(
+            "offset not committed %s",
+            Facts(
+                group=self._group,
+                queue=held.queue,
+                reason="a member of the group holds the queue",
+            ),
+        )
+
+    def look_again(self) -> None:
+        """The queues are the application's choice."""
+
+    async def close(self) -> None:
+        """Have every queue ended."""
+        self._chosen.clear()
+        await self._drop(set(self._held))
+
+    async def _drop(self, queues: Collection[Queue]) -> None:
+        await asyncio.gather(*(self._user.end(queue, lost=False) for queue in queues))
+        for queue in queues:
+            del self._held[queue]
+
+
+async def committed_offsets(parts: ConsumerParts, queues: Collection[Queue]) -> dict[Queue, int]:
+    """Return the offsets alone of `committed_positions`."""
+    found = await committed_positions(parts, queues)
+    return {queue: one.offset for queue, one in found.items()}
+
+
+async def committed_positions(
+    parts: ConsumerParts, queues: Collection[Queue]
+) -> dict[Queue, OffsetAndMetadata]:
+    """Return what the group has committed of QUEUES, by queue; of those whose broker answers. −1: nothing."""
+    session = parts.session
+    found: dict[Queue, OffsetAndMetadata] = {}
+    asked = [
+        (broker, part)
+        for broker in {queue.broker for queue in queues}
+        for part in in_parts(queue for queue in queues if queue.broker == broker)
+    ]
+    for broker, wanted in asked:
+        ids = [pb.QueueId(topic=queue.topic, queue=queue.number) for queue in wanted]
+        request = pb.GroupOffsetsRequest(group=parts.group, queues=ids)
+        try:
+            reply = await session.ask(
+                broker,
+                "GroupOffsets",
+                request,
+                pb.GroupOffsetsReply,
+                parts.config.request_timeout_ms,
+            )
+        except GroupNotFound:
+            found |= dict.fromkeys(wanted, OffsetAndMetadata(-1))
+        except PocketMQError as error:
+            for topic in {queue.topic for queue in wanted}:
+                session.routes.forget(topic)
+            logger.warning(
+                "committed offsets cannot be had, trying again %s",
+                Facts(group=parts.group, broker=broker, reason=error.message),
+            )
+        else:
+            found |= {
+                queue: OffsetAndMetadata(one.offset, one.metadata)
+                for queue, one in zip(wanted, reply.offsets, strict=False)
+            }
+    return found

@@ -34,9 +34,9 @@ from ...proto.errors import (
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.record import encode_run
 from ...proto.topics import MESSAGE_SIZE_MAX
+from ..closing import AsyncBlock, Block
 from ..config import ProducerConfig
 from ..connections import BROKER
-from ..faces import AsyncBlock, Block
 from ..loop import Portal
 from ..message import NO_VALUE, Message, MessageParts, record_size
 from ..queue import Queue

@@ -20,7 +20,7 @@ from ...proto.record import Host
 from ...proto.topics import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX
 from ..config import ProducerConfig
 from ..message import OWN_PROPERTIES_SIZE, RECORD_OVERHEAD, Message, record_size
-from .compression import Compressor
+from ..serialization import Compressor
 
 if TYPE_CHECKING:
     import numpy as np

@@ -57,52 +57,30 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
 
-from ...proto.errors import (
-    ClientClosed,
-    DeliveryTimeout,
-    Disconnected,
-    DiskFailure,
-    FlushTimeout,
-    InvalidArgument,
-    InvalidDelay,
-    MasterFenced,
-    MessageTooLarge,
-    NotEnoughReplicasAfterAppend,
-    NotWritable,
-    PocketMQError,
-    ProducerFenced,
-    ProducerUnknown,
-    QueueNotFound,
-    RequestTimeout,
-    SendFailed,
-    SequenceBroken,
-    StoreError,
-    TopicNotFound,
-    Unreachable,
-)
+from ...proto import errors
 from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ..config import ProducerConfig
+from ..metrics import ProducerCounters
 from ..queue import Queue
 from ..routes import Route
 from ..session import Session
 from .accumulator import Accumulator
-from .metrics import ProducerCounters
 from .receipt import ACKS_CODES
 from .run import Numbering, Origin, Run
 
 logger = logging.getLogger(__name__)
 
-_STALE_ROUTE: Final = (TopicNotFound, QueueNotFound, NotWritable)
+_STALE_ROUTE: Final = (errors.TopicNotFound, errors.QueueNotFound, errors.NotWritable)
 #: Leave it open whether a run was stored.
 _OPEN: Final = (
-    RequestTimeout,
-    Disconnected,
-    FlushTimeout,
-    DiskFailure,
-    ClientClosed,
-    MasterFenced,  # It may have been stored before the epoch ended, and be known to the next master.
-    NotEnoughReplicasAfterAppend,
+    errors.RequestTimeout,
+    errors.Disconnected,
+    errors.FlushTimeout,
+    errors.DiskFailure,
+    errors.ClientClosed,
+    errors.MasterFenced,  # It may have been stored before the epoch ended, and be known to the next master.
+    errors.NotEnoughReplicasAfterAppend,
 )
 
 
@@ -128,7 +106,9 @@ class _Remedy(enum.Enum):
 class Observer(Protocol):
     """Hears how requests end: a queue choice that learns from it."""
 
-    def __call__(self, queue: Queue, latency_ms: float, error: PocketMQError | None, /) -> None: ...
+    def __call__(
+        self, queue: Queue, latency_ms: float, error: errors.PocketMQError | None, /
+    ) -> None: ...
 
 
 class Delivery:
@@ -160,7 +140,7 @@ class Delivery:
         self._alarm: asyncio.Task[object] | None = None
         self._alarm_ms = 0
         #: Why nothing more can be sent at all.
-        self.fatal: PocketMQError | None = None
+        self.fatal: errors.PocketMQError | None = None
         self._on_fatal = on_fatal
 
     # --- which run, and when
@@ -210,18 +190,18 @@ class Delivery:
     async def _try(self, run: Run) -> None:
         began_ms = self._clock.now_ms()
         reply: pb.ProduceReply | None = None
-        error: PocketMQError | None = None
+        error: errors.PocketMQError | None = None
         address, moved = "", False
         try:
             run.seal(self._origin)
             address = self._session.routes.address(run.queue.broker)
             reply = await self._ask(run, address)
-        except PocketMQError as failure:
+        except errors.PocketMQError as failure:
             error = failure
             moved = self._session.routes.astray(run.queue.broker, address, failure)
         except Exception as bug:  # The edge: a bug must not leave senders waiting for ever.
             logger.exception("delivery failed %s", Facts(queue=run.queue, reason=repr(bug)))
-            error = SendFailed(f"delivery to {run.queue} failed: {bug!r}")
+            error = errors.SendFailed(f"delivery to {run.queue} failed: {bug!r}")
         self._note(run, began_ms, error)
         if run.done:  # Given up when the producer was closed.
             self._accumulator.finished(run)
@@ -247,7 +227,7 @@ class Delivery:
         """Return the milliseconds until RUN is given up."""
         return run.born_ms + self._config.delivery_timeout_ms - self._clock.now_ms()
 
-    def _note(self, run: Run, began_ms: int, error: PocketMQError | None) -> None:
+    def _note(self, run: Run, began_ms: int, error: errors.PocketMQError | None) -> None:
         """Count the try of RUN that began at BEGAN_MS and ended in ERROR, or well."""
         counters = self._counters
         latency_ms = self._clock.now_ms() - began_ms
@@ -266,7 +246,7 @@ class Delivery:
                     Facts(queue=run.queue, reason=repr(bug)),
                 )
 
-    def _unheard(self, run: Run, error: PocketMQError) -> None:
+    def _unheard(self, run: Run, error: errors.PocketMQError) -> None:
         """Note that RUN was refused for which nobody waits."""
         self._counters.refused_unheard += 1
         logger.warning(
@@ -286,7 +266,7 @@ class Delivery:
             self._counters.repeats_dropped += reply.repeated_count
             run.succeed(reply)
 
-    def _refused(self, run: Run, error: PocketMQError, *, moved: bool) -> None:
+    def _refused(self, run: Run, error: errors.PocketMQError, *, moved: bool) -> None:
         """Do what the ERROR that ended a try of RUN asks for. MOVED: now it is known where the master is."""
         run.attempts += 1
         run.last_error = error
@@ -312,20 +292,22 @@ class Delivery:
         else:
             self._again(run, error, remedy)
 
-    def _final(self, run: Run, error: PocketMQError, remedy: _Remedy) -> PocketMQError | None:
+    def _final(
+        self, run: Run, error: errors.PocketMQError, remedy: _Remedy
+    ) -> errors.PocketMQError | None:
         """Return what the senders of RUN get after ERROR; None: there is another try, and from when on is noted."""
         if remedy is _Remedy.FAIL:
             return error
         if run.attempts > self._config.retries:
-            return self._failed(run, SendFailed)
+            return self._failed(run, errors.SendFailed)
         run.not_before_ms = 0
         if remedy is _Remedy.RETRY or (remedy is not _Remedy.FOLLOW and run.attempts > 1):
             # A hand-over takes some tenth of a second: longer and longer pauses would only be waited too long.
-            tries = min(run.attempts, 2) if isinstance(error, MasterFenced) else run.attempts
+            tries = min(run.attempts, 2) if isinstance(error, errors.MasterFenced) else run.attempts
             pause_ms = self._pause_ms(tries)
             if pause_ms >= self._left_ms(run):
                 self._counters.expired += 1
-                return self._failed(run, DeliveryTimeout)
+                return self._failed(run, errors.DeliveryTimeout)
             run.not_before_ms = self._clock.now_ms() + pause_ms
         return None
 
@@ -334,7 +316,7 @@ class Delivery:
         pause_ms = min(longest, self._config.retry_backoff_ms << min(attempts - 1, 20))
         return round(pause_ms * (0.5 + self._session.random.random() / 2))
 
-    def _again(self, run: Run, error: PocketMQError, remedy: _Remedy) -> None:
+    def _again(self, run: Run, error: errors.PocketMQError, remedy: _Remedy) -> None:
         """Put RUN in front again, after ERROR, and look where it goes."""
         self._counters.retries += 1
         quiet = remedy in (_Remedy.REROUTE, _Remedy.FOLLOW)
@@ -358,12 +340,12 @@ class Delivery:
         if run.not_before_ms:
             self._set_alarm(run.not_before_ms)
 
-    async def _find(self, run: Run, error: PocketMQError) -> None:
+    async def _find(self, run: Run, error: errors.PocketMQError) -> None:
         """Ask for the route of RUN, which waits after ERROR, and choose where it goes now."""
         route: Route | None = None
         try:
             route = await self._session.routes.find(run.queue.topic, provisional=True)
-        except PocketMQError as failure:
+        except errors.PocketMQError as failure:
             logger.debug("no route for a run %s", Facts(queue=run.queue, reason=failure.message))
         if run.done:  # Expired meanwhile, or closed.
             return
@@ -394,14 +376,14 @@ class Delivery:
 
     def _expire(self, run: Run) -> None:
         self._counters.expired += 1
-        self._give_up(run, self._failed(run, DeliveryTimeout))
+        self._give_up(run, self._failed(run, errors.DeliveryTimeout))
 
-    def end(self, error: PocketMQError) -> None:
+    def end(self, error: errors.PocketMQError) -> None:
         """Give up everything that is not acknowledged, because of ERROR."""
         self._counters.messages_failed += self._accumulator.message_count
         self._accumulator.fail_all(error)
 
-    def _give_up(self, run: Run, error: PocketMQError) -> None:
+    def _give_up(self, run: Run, error: errors.PocketMQError) -> None:
         """Tell the senders of RUN, which neither waits nor travels any more; leave no gap in its queue's numbers."""
         self._counters.messages_failed += len(run.messages)
         if not run.maybe_stored:
@@ -413,7 +395,7 @@ class Delivery:
                 self._begin_anew(run.queue)
         run.fail(error)
 
-    def _failed(self, run: Run, kind: type[SendFailed]) -> SendFailed:
+    def _failed(self, run: Run, kind: type[errors.SendFailed]) -> errors.SendFailed:
         """Return the error of a run that will not be tried again."""
         elapsed_ms = self._clock.now_ms() - run.born_ms
         last = run.last_error
@@ -455,39 +437,39 @@ class Delivery:
 # --- what an error means
 
 
-def _may_have_stored(run: Run, error: PocketMQError) -> bool:
+def _may_have_stored(run: Run, error: errors.PocketMQError) -> bool:
     """Tell whether the try of RUN that ended in ERROR may have stored it."""
-    if isinstance(error, Unreachable):
+    if isinstance(error, errors.Unreachable):
         return False
-    if isinstance(error, _OPEN) or type(error) is PocketMQError:
+    if isinstance(error, _OPEN) or type(error) is errors.PocketMQError:
         return True
-    return run.scattered and isinstance(error, StoreError)
+    return run.scattered and isinstance(error, errors.StoreError)
 
 
-def _was_never_stored(error: PocketMQError) -> bool:
+def _was_never_stored(error: errors.PocketMQError) -> bool:
     """Tell whether ERROR says that no try of the same run can have been stored."""
-    if isinstance(error, MessageTooLarge | InvalidDelay):
+    if isinstance(error, errors.MessageTooLarge | errors.InvalidDelay):
         return False
-    return isinstance(error, InvalidArgument)
+    return isinstance(error, errors.InvalidArgument)
 
 
-def _split_point(run: Run, error: PocketMQError) -> int:
+def _split_point(run: Run, error: errors.PocketMQError) -> int:
     """Return before which message RUN is to be cut because of ERROR; 0: it is not."""
-    if isinstance(error, MessageTooLarge):
+    if isinstance(error, errors.MessageTooLarge):
         return run.middle(within_a_sender=True)
-    if isinstance(error, InvalidArgument):
+    if isinstance(error, errors.InvalidArgument):
         return run.middle(within_a_sender=False)
     return 0
 
 
-def _remedy_for(run: Run, error: PocketMQError, latest_epoch: int) -> _Remedy:
+def _remedy_for(run: Run, error: errors.PocketMQError, latest_epoch: int) -> _Remedy:
     """Return what is to be done about ERROR, which ended a try of RUN. LATEST_EPOCH: of any queue of the producer."""
     if _split_point(run, error):
         return _Remedy.SPLIT
     if run.numbers is not None:
-        if isinstance(error, ProducerUnknown | SequenceBroken):
+        if isinstance(error, errors.ProducerUnknown | errors.SequenceBroken):
             return _Remedy.RENUMBER
-        if isinstance(error, ProducerFenced):
+        if isinstance(error, errors.ProducerFenced):
             # A newer epoch of our own in another queue, or somebody else with our id?
             own = run.numbers.epoch < latest_epoch
             return _Remedy.RENUMBER if own else _Remedy.END

@@ -16,10 +16,9 @@ from ...proto.configuration import nearest
 from ...proto.errors import ClientClosed, InvalidArgument, PocketMQError
 from ..config import ProducerConfig
 from ..message import NO_VALUE, Draft, ManyParts, Message, MessageParts
-from ..serialization import key_encoder, value_encoder
+from ..serialization import Compressor, key_encoder, value_encoder
 from ..session import Session
 from .bodies import Bodies, check_count, checked_bodies
-from .compression import Compressor
 from .interceptors import Interceptors, Sending
 from .receipt import SendOutcome, Watch
 

@@ -28,21 +28,19 @@ from ...proto.errors import (
     RouteNotFound,
 )
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from ...proto.message_id import UniqueIds
-from ...proto.recall_handle import decode_handle
+from ...proto.message_id import UniqueIds, decode_handle
 from ..config import ProducerConfig
 from ..message import NO_VALUE, Draft, Message, MessageParts, record_size
+from ..metrics import ProducerCounters, ProducerMetrics
 from ..queue import Queue
 from ..routes import Route
 from ..session import Session, local_host
 from .accumulator import Accumulator, Budget
 from .atomic_commit import AsyncAtomicCommit
 from .bodies import PLACE, parts_of
-from .checking import Checker, Transacting
 from .delivery import Delivery
 from .intake import Intake
 from .interceptors import Sending
-from .metrics import ProducerCounters, ProducerMetrics
 from .queue_choice import queue_choice, queue_for
 from .receipt import (
     Gathered,
@@ -54,7 +52,7 @@ from .receipt import (
     recall_handle_of,
 )
 from .run import MessageRow, Origin, Parcel
-from .transaction import AsyncTransaction
+from .transaction import AsyncTransaction, Checker, Transacting
 
 if TYPE_CHECKING:
     from ..consuming.atomic_reading import AtomicReading

@@ -21,14 +21,13 @@ from typing import Final, Protocol, TypeAlias
 from ...proto.clock import Clock
 from ...proto.errors import PocketMQError
 from ...proto.facts import Facts
+from ..config import PushConfig
 from ..consuming.sending_back import SentBack, send_back
 from ..loop import Tasks
 from ..queue import Queue
 from ..received_message import ReceivedMessage
 from ..session import Session
-from .config import PushConfig
-from .metrics import PushCounts
-from .process_queue import Failure, Portion, QueueIntake
+from .process_queue import Failure, Portion, PushCounts, QueueIntake
 from .workers import OrderedBacklog, SharedBacklog
 
 logger = logging.getLogger(__name__)

@@ -23,22 +23,19 @@ from typing import Final
 from ...proto.errors import ClientClosed, PocketMQError
 from ...proto.facts import Facts
 from ...proto.topics import retry_topic
+from ..config import PushConfig
 from ..consuming.commits import RegularCommits
 from ..consuming.held_queue import HeldQueue
 from ..consuming.parts import ConsumerParts, reach_name_server
-from ..consuming.queue_reader import QueueReader
+from ..consuming.queue_reader import QueueReader, Supply, broadcast_supply, group_supply
 from ..consuming.sending_back import SentBack
-from ..consuming.supply import Supply, broadcast_supply, group_supply
 from ..loop import finished_within
-from ..queue import Queue
+from ..queue import Queue, Subscriptions
 from ..received_message import ReceivedMessage, RetriedMessage
 from ..session import Session
-from ..subscriptions import Subscriptions
-from .config import PushConfig
 from .failures import Failures, LetGo, Returns, SendBack, Telling, TryInPlace
 from .listening import Calls, Listener, is_async
-from .metrics import PushCounts, PushMetrics
-from .process_queue import Failure, Portion, ProcessQueue, QueueIntake
+from .process_queue import Failure, Portion, ProcessQueue, PushCounts, PushMetrics, QueueIntake
 from .workers import (
     HISTOGRAM_MS,
     Backlog,

@@ -23,8 +23,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..configuration import read_yaml
 from ..errors import ConfigError
-from .credentials import own_credentials, own_path, read_private, read_secret, signed_now
 from .guard import AUDIT, Audit, Guard
+from .signing import (
+    own_credentials,
+    own_path,
+    read_private,
+    read_secret,
+    signed_now,
+)
 from .users import UserEntry, Users, read_users
 
 if TYPE_CHECKING:  # It imports the credentials beside.

@@ -14,6 +14,18 @@ client comes again and hears why. An answer to one call that waits already is no
 
 A denial is one line of JSON in the log `pocketmq.audit`, and so is a change of users. The same denial is told once a
 minute, with how many there were; LINES_MAX denials a minute at most, HOST_LINES_MAX of one host.
+
+What each method of `pocketmq.v1`, and of the services beside it, needs. A method without a rule is not served.
+
+    Broker       Topic              Group              Cluster
+      Produce      Pub
+      Fetch        Sub                Sub, if named
+      …
+    NameServer   Route: Pub, Sub or Get on each topic; Register: Update on the cluster
+
+What lists or counts everything of a kind needs List or Get on all of that kind (`Topic:*`, `Group:*`), which rules for
+prefixes do not cover, and what is denied of it denies. Where brokers are, whether one answers, and its time any user
+may know. Health and reflection ask for nobody: probes have no secrets, and this file tells as much as reflection does.
 """
 
 from __future__ import annotations
@@ -28,9 +40,10 @@ from typing import Any, Final, Protocol, TypeAlias
 from google.protobuf.message import Message
 
 from ..errors import Disconnected, NotAuthenticated, NotAuthorized, PocketMQError
+from ..errors_wire import to_wire
+from ..gen import pocketmq_v1_pb2 as pb
 from ..rpc import CallContext, Method, MethodKind, MethodTable, Receiver, Stream
-from . import signing
-from .policies import Need, action_names, is_loopback
+from . import policies, signing
 from .signing import NO_USER
 from .users import User, Users
 
@@ -38,7 +51,7 @@ logger = logging.getLogger(__name__)
 AUDIT: Final = logging.getLogger("pocketmq.audit")
 
 #: Says what a request needs, one after the other.
-Rule: TypeAlias = Callable[[Any], Iterable[Need]]
+Rule: TypeAlias = Callable[[Any], Iterable[policies.Need]]
 #: Needs of one stream that are asked again when users change; beyond, any change ends it.
 _NEEDS_MAX: Final = 1_000
 LINES_MAX: Final = 600
@@ -49,12 +62,12 @@ _NOTICED_MAX: Final = 1_000
 _MINUTE_MS: Final = 60_000
 
 
-def any_user(request: Any) -> Iterable[Need]:
+def any_user(request: Any) -> Iterable[policies.Need]:
     """Ask for a user, whoever it is."""
     return ()
 
 
-def anybody(request: Any) -> Iterable[Need]:
+def anybody(request: Any) -> Iterable[policies.Need]:
     """Ask for nothing: `guarded` leaves such a method as it is."""
     return ()
 
@@ -131,7 +144,7 @@ class Guard:
 
         PASSED_ON: the other end says that it asks for somebody else, who may be anywhere.
         """
-        is_here = is_loopback(host_of(call.peer)) and not passed_on
+        is_here = policies.is_loopback(host_of(call.peer)) and not passed_on
         if not (self._plaintext or call.is_secure or is_here):
             raise NotAuthenticated(
                 f"credentials came in plaintext from {host_of(call.peer)}: connect with TLS, or have the server take"
@@ -152,7 +165,7 @@ class Guard:
                     f"User:{user.name} has no permission to access {need} from {host}, {decision.reason}.",
                     user=user.name,
                     resource=str(need),
-                    actions=",".join(action_names(need.actions)),
+                    actions=",".join(policies.action_names(need.actions)),
                     policy="" if decision.policy is None else str(decision.policy),
                 )
 
@@ -300,7 +313,7 @@ class _GuardedReceiver:
         self._inner: Receiver[Any] | None = None
         #: It is to be refused when its first message comes: who writes to a stream that has ended may not hear why.
         self._refused: PocketMQError | None = None
-        self._needs: dict[Need, None] = {}
+        self._needs: dict[policies.Need, None] = {}
         #: It got more than `_needs` says: as a Super user, or beyond what is remembered.
         self._has_forgotten = False
 
@@ -328,7 +341,7 @@ class _GuardedReceiver:
             return None
         return self._inner.on_message(message)
 
-    def _noted(self, message: Any) -> Iterable[Need]:
+    def _noted(self, message: Any) -> Iterable[policies.Need]:
         """Return what MESSAGE needs, and remember it for when users change."""
         needs = tuple(self._rule(message))
         if len(self._needs) > _NEEDS_MAX:
@@ -441,3 +454,231 @@ def host_of(peer: str) -> str:
     """Return the address in PEER, "127.0.0.1:40312" or "[::1]:40312"."""
     host = peer.rpartition(":")[0]
     return host[1:-1] if host.startswith("[") else host
+
+
+# ---------------------------------------------------------------- what each method of `pocketmq.v1`
+
+
+Needs = Iterable[policies.Need]
+
+
+def _topics(actions: int) -> Rule:
+    """Return the rule that asks for ACTIONS on all of `topics`."""
+    return lambda request: (policies.of_topic(name, actions) for name in request.topics)
+
+
+def _topic(actions: int) -> Rule:
+    return lambda request: (policies.of_topic(request.topic, actions),)
+
+
+def _group(actions: int) -> Rule:
+    return lambda request: (policies.of_group(request.group, actions),)
+
+
+def _every_topic(actions: int) -> Rule:
+    return lambda request: (policies.of_topic("*", actions),)
+
+
+def _fetch(request: pb.FetchRequest) -> Needs:
+    if request.group:
+        yield policies.of_group(request.group)
+    yield policies.of_topic(request.topic, policies.SUB)
+
+
+def _commit(request: pb.CommitOffsetsRequest) -> Needs:
+    if request.force or request.moved_by:
+        yield policies.of_group(request.group, policies.UPDATE)
+        return
+    yield policies.of_group(request.group)
+    for topic in {one.topic for one in request.offsets}:
+        yield policies.of_topic(topic, policies.SUB)
+
+
+def _queue_offsets(request: pb.QueueOffsetsRequest) -> Needs:
+    return (
+        policies.of_topic(name, policies.PUB | policies.SUB | policies.GET)
+        for name in {one.topic for one in request.queues}
+    )
+
+
+def _create_topic(request: pb.CreateTopicRequest) -> Needs:
+    yield policies.of_topic(
+        request.topic.name, policies.UPDATE if request.update else policies.CREATE
+    )
+
+
+def _create_group(request: pb.CreateGroupRequest) -> Needs:
+    yield policies.of_group(
+        request.group.name, policies.UPDATE if request.update else policies.CREATE
+    )
+
+
+def _lookup(request: pb.LookupRequest) -> Needs:
+    yield policies.of_topic(request.topic or "*", policies.SUB | policies.GET)
+
+
+def _send_back(request: pb.SendBackRequest) -> Needs:
+    yield policies.of_group(request.group)
+    yield policies.of_topic(request.topic, policies.SUB)
+
+
+def _resend(request: pb.ResendDeadLettersRequest) -> Needs:
+    yield policies.of_group(request.group, policies.UPDATE)
+    yield policies.of_topic(
+        request.topic or "*", policies.PUB
+    )  # Without a topic each letter names its own.
+
+
+def _end_transaction(request: pb.EndTransactionRequest) -> Needs:
+    yield policies.of_topic(request.topic, policies.PUB)
+    if (
+        request.group != request.topic
+    ):  # Official clients have no group of producers: it is the topic.
+        yield policies.of_group(request.group, policies.PUB)
+
+
+def _transaction_checks(request: pb.TransactionListener) -> Needs:
+    yield policies.of_group(
+        request.group, policies.PUB
+    )  # Whoever listens for a group may be asked about all of its topics.
+    for name in request.topics:
+        yield policies.of_topic(name, policies.PUB)
+
+
+def _commit_atomically(request: pb.AtomicCommitRequest) -> Needs:
+    yield policies.of_group(request.group)
+    for topic in {one.topic for one in request.offsets}:
+        yield policies.of_topic(topic, policies.SUB)
+    for topic in {one.topic for one in request.runs}:
+        yield policies.of_topic(topic, policies.PUB)
+
+
+def _join(request: pb.MemberRequest) -> Needs:
+    if request.WhichOneof("what") == "join":
+        yield policies.of_group(request.join.group)
+        for one in request.join.subscriptions:
+            yield policies.of_topic(one.topic, policies.SUB)
+
+
+def _leases(request: pb.LeaseRequest | pb.ReleaseRequest) -> Needs:
+    yield policies.of_group(request.group)
+    for topic in {one.topic for one in request.queues}:
+        yield policies.of_topic(topic, policies.SUB)
+
+
+def _register(request: pb.BrokerRegistration) -> Needs:
+    yield policies.of_cluster(request.cluster, policies.UPDATE)
+
+
+def _paths(service: str, rules: dict[str, Rule]) -> dict[str, Rule]:
+    return {f"/{service}/{method}": rule for method, rule in rules.items()}
+
+
+#: Of the services that stand beside a server's own.
+BESIDE: Final = {
+    **_paths("grpc.health.v1.Health", dict.fromkeys(("Check", "List", "Watch"), anybody)),
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": anybody,
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": anybody,
+}
+#: Of a name server; its cluster is any.
+NAME_SERVER: Final = {
+    **BESIDE,
+    **_paths(
+        "pocketmq.v1.NameServer",
+        {
+            "Register": _register,
+            "Route": _topics(policies.PUB | policies.SUB | policies.GET),
+            "Cluster": any_user,
+            "ListTopics": _every_topic(policies.LIST | policies.GET),
+        },
+    ),
+    "/pocketmq.v1.Connections/List": lambda request: (policies.of_cluster("*", policies.GET),),
+    "/pocketmq.v1.Settings/List": lambda request: (policies.of_cluster("*", policies.GET),),
+    "/pocketmq.v1.Settings/Set": lambda request: (policies.of_cluster("*", policies.UPDATE),),
+}
+
+
+def broker_rules(cluster: str) -> dict[str, Rule]:
+    """Return the rules of a broker in CLUSTER, but those of official clients."""
+
+    def of_this(actions: int) -> Rule:
+        return lambda request: (policies.of_cluster(cluster, actions),)
+
+    return {
+        **BESIDE,
+        **_paths(
+            "pocketmq.v1.Broker",
+            {
+                "Produce": _topic(policies.PUB),
+                "Fetch": _fetch,
+                "CommitOffsets": _commit,
+                "GroupOffsets": _group(policies.SUB | policies.GET),
+                "QueueOffsets": _queue_offsets,
+                "CreateTopic": _create_topic,
+                "DeleteTopic": _topic(policies.DELETE),
+                "DescribeTopic": _topic(policies.PUB | policies.SUB | policies.GET),
+                "ListTopics": _every_topic(policies.LIST | policies.GET),
+                "CreateGroup": _create_group,
+                "DeleteGroup": _group(policies.DELETE),
+                "ListGroups": lambda request: (
+                    policies.of_group("*", policies.LIST | policies.GET),
+                ),
+                "Lookup": _lookup,
+                "Status": any_user,
+                "Recall": _topic(policies.PUB),
+                "SendBack": _send_back,
+                "DeadLetters": _group(policies.SUB | policies.GET),
+                "ResendDeadLetters": _resend,
+                "PurgeDeadLetters": _group(policies.DELETE | policies.UPDATE),
+                "EndTransaction": _end_transaction,
+                "TransactionChecks": _transaction_checks,
+                "CommitAtomically": _commit_atomically,
+                "JoinGroup": _join,
+                "LeaseQueues": _leases,
+                "ReleaseQueues": _leases,
+                "GroupState": _group(policies.SUB | policies.GET),
+                "ListClients": of_this(policies.GET),
+                "AskClient": of_this(policies.UPDATE),
+                "Now": any_user,
+                "AdvanceClock": of_this(policies.UPDATE),
+            },
+        ),
+        "/pocketmq.v1.Connections/List": of_this(policies.GET),
+        "/pocketmq.v1.Settings/List": of_this(policies.GET),
+        "/pocketmq.v1.Settings/Set": of_this(policies.UPDATE),
+        "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export": any_user,
+        "/opencensus.proto.agent.metrics.v1.MetricsService/Export": any_user,
+        **_paths(
+            "opencensus.proto.agent.trace.v1.TraceService",
+            dict.fromkeys(("Export", "Config"), any_user),
+        ),
+    }
+
+
+def _explained(error: PocketMQError) -> PocketMQError:
+    """Return ERROR, with what to do where nobody has signed."""
+    if error.message != NO_USER:
+        return error
+    return NotAuthenticated(
+        f"{NO_USER.rstrip('.')}: this server has users, name one by user= and secret=, or by POCKETMQ_USER and"
+        " POCKETMQ_SECRET or POCKETMQ_SECRET_FILE"
+    )
+
+
+class OwnRefusal(Refusal):
+    """How our own clients hear of it: of one run or fetch in its answer, and the stream goes on with the others."""
+
+    def unary(self, method: Method, error: PocketMQError) -> Message:
+        return super().unary(method, _explained(error))
+
+    def stream(self, method: Method, stream: Stream, error: PocketMQError) -> None:
+        super().stream(method, stream, _explained(error))
+
+    def message(self, method: Method, stream: Stream, message: Any, error: PocketMQError) -> bool:
+        if method.request_type is pb.ProduceRun:
+            stream.send(pb.ProduceReply(run_id=message.run_id, error=to_wire(error)))
+        elif method.request_type is pb.FetchRequest:
+            stream.send(pb.FetchReply(fetch_id=message.fetch_id, error=to_wire(error)))
+        else:
+            return super().message(method, stream, message, error)
+        return True

@@ -10,16 +10,25 @@ it for ever, and TLS is what hides it.
 
 A header is read as Apache RocketMQ's proxy does: everything up to the first space is skipped, the rest split at commas,
 each item at its first `=`; other items are passed over.
+
+Secrets where they are kept, and the credentials by which our own programs sign.
+
+A secret is written down as itself, or as `env:NAME`, `file:PATH` (its first line) or `inline:TEXT`, which is for a text
+that begins with one of these words. A file with a secret is its owner's alone (mode 0600, or less).
 """
 
 from __future__ import annotations
 
 import binascii
 import hmac
+import os
+import stat
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final, NamedTuple
 
-from ..errors import NotAuthenticated
+from ..errors import ConfigError, NotAuthenticated
+from ..time_text import format_instant
 
 AUTHORIZATION: Final = "authorization"
 DATE_TIME: Final = "x-mq-date-time"
@@ -122,3 +131,113 @@ def _read_items(text: str) -> tuple[str, bytes]:
                     "create authentication context error.", field=AUTHORIZATION
                 ) from None
     return user, given
+
+
+# ---------------------------------------------------------------- secrets where they are kept
+
+
+#: Makes 20261224T180000 of 2026-12-24 18:00:00.
+_COMPACT: Final = str.maketrans(" ", "T", "-:")
+_SECRET_BYTES_MAX: Final = 64 * 1024
+
+
+def read_secret(user: str, text: str) -> str:
+    """Return the secret of USER that TEXT says or refers to; raise ConfigError if it is not there."""
+    kind, colon, rest = text.partition(":")
+    if not colon or kind not in ("env", "file", "inline"):
+        return text
+    if kind == "inline":
+        return rest
+    if kind == "env":
+        found = os.environ.get(rest)
+        if found is None:
+            raise ConfigError(
+                f"users.{user}.secret: the environment has no {rest}: set it for the server, or give the secret"
+                " otherwise (inline:TEXT is a text that begins with env:)",
+                field="secret",
+            )
+        return found
+    return read_secret_file(rest, f"users.{user}.secret")
+
+
+def read_secret_file(path: str, where: str) -> str:
+    """Return the first line of the file at PATH; raise ConfigError, which says WHERE it is asked for."""
+    try:
+        content = read_private(own_path(path), _SECRET_BYTES_MAX)
+        return content.partition("\n")[0].strip("\r")
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error.message}", **error.details) from None
+
+
+def own_path(text: str | Path) -> Path:
+    """Return the path that TEXT, of an operator, says; `~` is a home. Raises ConfigError."""
+    shown = ascii(str(text))[:80]
+    refusal = ConfigError(
+        f"{shown} is no path: it has no such home, or signs that no path has", file=shown
+    )
+    try:
+        found = Path(text).expanduser()
+        has_nul = b"\0" in os.fsencode(found)
+    except (RuntimeError, ValueError):  # No such home; characters that no path has.
+        raise refusal from None
+    if has_nul:
+        raise refusal
+    return found
+
+
+def read_private(path: Path, bytes_max: int) -> str:
+    """Return the text of the file at PATH, which nobody but its owner may read; raise ConfigError."""
+    try:
+        with path.open("rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            if os.name == "posix" and mode & 0o077:
+                raise ConfigError(
+                    f"{path}: others may read it, its mode is {mode:04o}: chmod 600 {path}",
+                    file=path,
+                    limit="0600",
+                    value=f"{mode:04o}",
+                )
+            content = file.read(bytes_max + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: it cannot be read: {error.strerror}", file=path) from None
+    if len(content) > bytes_max:
+        raise ConfigError(f"{path}: it is larger than {bytes_max} bytes", file=path)
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: it is not UTF-8", file=path) from None
+
+
+def own_credentials(
+    environment: Mapping[str, str], user: str = "", secret: str = ""
+) -> tuple[str, str] | None:
+    """Return the user by whom our own programs sign, and the secret; None: they do not.
+
+    USER and SECRET, if they are given, win over the ENVIRONMENT's POCKETMQ_USER and POCKETMQ_SECRET, or the file
+    POCKETMQ_SECRET_FILE. Raises ConfigError where one is there without the other.
+    """
+    user = user or environment.get("POCKETMQ_USER", "")
+    if not secret:
+        secret = environment.get("POCKETMQ_SECRET", "")
+        file = environment.get("POCKETMQ_SECRET_FILE", "")
+        if not secret and file:
+            secret = read_secret_file(file, "POCKETMQ_SECRET_FILE")
+    if not user and not secret:
+        return None
+    if not user or not secret:
+        missing = "user" if secret else "secret"
+        raise ConfigError(
+            f"{missing} is missing: a user and a secret are given together, as user= and secret= or in POCKETMQ_USER"
+            " and POCKETMQ_SECRET or POCKETMQ_SECRET_FILE",
+            field=missing,
+        )
+    return user, secret
+
+
+def signed_now(user: str, secret: str) -> tuple[tuple[str, str], ...]:
+    """Return the metadata of calls of USER with SECRET. Servers do not look at the date: one signature lasts."""
+    # It brings asyncio, which a probe without a user does not need.
+    from ..clock import SystemClock
+
+    now = format_instant(SystemClock().unix_ms())[: len("2026-12-24 18:00:00")]
+    return signed(user, secret, f"{now.translate(_COMPACT)}Z")

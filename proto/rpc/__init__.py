@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from .channels import EOF, CallFailed, Channel, ChannelClosed, StatusCode, StreamCall
     from .errors import Describe, RpcError, RpcFailure
     from .limits import ChannelLimits, ConnectionLimits, Limits
+    from .listening import Certificate
     from .methods import (
         LATER,
         Call,
         CallContext,
         Carrier,
-        Certificate,
         ConnectionFigures,
         ConnectionTotals,
         CountsConnections,
@@ -97,7 +97,7 @@ _MODULES = {
     "Call": "methods",
     "CallContext": "methods",
     "Carrier": "methods",
-    "Certificate": "methods",
+    "Certificate": "listening",
     "ConnectionFigures": "methods",
     "ConnectionTotals": "methods",
     "CountsConnections": "methods",

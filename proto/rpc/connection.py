@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
-from . import floods
+from . import frames
 from .frames import (
     DEFAULT_WINDOW,
     ENABLE_PUSH,
@@ -77,7 +77,7 @@ class Http2Connection(ABC, Generic[EventT, IncomingT]):
 
     def __init__(self, limits: ConnectionLimits, now_ms: int) -> None:
         self._limits = limits
-        self._budget = floods.FloodBudget(now_ms)
+        self._budget = frames.FloodBudget(now_ms)
         self._table = StreamTable()
         self._streams = self._table.open
         self._events: list[Any] = []
@@ -110,7 +110,7 @@ class Http2Connection(ABC, Generic[EventT, IncomingT]):
             self._incoming.read(data, now_ms)
         except ConnectionFault as fault:
             self.end(fault.code, fault.reason)
-        except floods.Exhausted as spent:
+        except frames.Exhausted as spent:
             self.end(ErrorCode.ENHANCE_YOUR_CALM, str(spent))
         return self.events()
 
@@ -195,7 +195,7 @@ class Http2Connection(ABC, Generic[EventT, IncomingT]):
 
     def earn(self) -> None:
         """Count a message that came: it was of use."""
-        self._budget.earn(floods.MESSAGE)
+        self._budget.earn(frames.MESSAGE)
 
     # --- the connection itself
 

@@ -35,10 +35,9 @@ from .incoming import (
     RequestTooLarge,
     StreamReset,
 )
-from .methods import MethodKind
+from .methods import HeldAnswers, MethodKind, Served
 from .pages import PageRequest, PageStream
 from .protocol import HEAD, MessageReader, http_only, http_refusal, is_compressed, timeout_ms
-from .served import HeldAnswers, Served
 from .server_calls import RequestedCall, ServerStreamCall, ServerUnaryCall
 
 OpenCall = ServerUnaryCall | ServerStreamCall

@@ -1,4 +1,4 @@
-"""Taking a port: sockets that listen, and the one sentence for why they cannot be had.
+"""Taking a port: sockets that listen, the one sentence for why they cannot be had, and what they show over TLS.
 
 A port belongs to one server: SO_REUSEPORT is off, so that a second one fails to start. SO_REUSEADDR is on, so that a
 server can start again at once where connections of the last one still die.
@@ -16,6 +16,9 @@ import errno
 import logging
 import os
 import socket
+import ssl
+import tempfile
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from .errors import CannotListen
@@ -222,3 +225,56 @@ def _reason(error: OSError) -> str:
     number = error.errno or 0
     # The plain words: create_server adds the address, which stands in the sentence already.
     return os.strerror(number) if number > 0 else error.strerror or str(error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """What a side shows over TLS, as PEM: its certificate with those between it and a root, and its key.
+
+    AUTHORITIES, PEM as well, are for those who know each other: the other side has to show a certificate that one of
+    them signed, whatever name is in it. Empty: a server asks callers for none.
+    """
+
+    chain: bytes
+    key: bytes = field(repr=False)
+    authorities: bytes = b""
+
+    def server_context(self) -> ssl.SSLContext:
+        """Return what a server's handshakes need: TLS 1.2 or later, HTTP/2 before HTTP/1.1 (ALPN).
+
+        Raises ssl.SSLError for what is no certificate, no key of it, or no authority.
+        """
+        context = self._context(ssl.PROTOCOL_TLS_SERVER)
+        context.options |= ssl.OP_NO_RENEGOTIATION
+        context.set_alpn_protocols(["h2", "http/1.1"])
+        if self.authorities:
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+    def client_context(self) -> ssl.SSLContext:
+        """Return what a client's handshakes need, who believes AUTHORITIES only. Raises ssl.SSLError likewise."""
+        context = self._context(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.set_alpn_protocols(["h2"])
+        return context
+
+    def _context(self, protocol: int) -> ssl.SSLContext:
+        context = ssl.SSLContext(protocol)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_COMPRESSION
+        if self.authorities:
+            context.load_verify_locations(cadata=self.authorities.decode("ascii", "replace"))
+        # OpenSSL takes files only: it gets one without a name where there are such.
+        content = self.key + b"\n" + self.chain
+        if hasattr(os, "memfd_create"):
+            with open(os.memfd_create("certificate"), "wb") as file:
+                file.write(content)
+                file.flush()
+                context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+        else:
+            with tempfile.NamedTemporaryFile() as named:
+                named.write(content)
+                named.flush()
+                context.load_cert_chain(named.name)
+        return context

@@ -24,24 +24,43 @@ Duties of a carrier (`Carrier`)
   - It keeps the order of `send`, and reads no further message of a stream while the awaitable that
     `on_message` returned is pending or the outgoing queue stands at its bound.
   - It drops answers to callers that have gone, without an error: they may race with a flush.
+
+What the connections of a server share: its methods and bounds, bytes that are held for peers, and deadlines.
+
+Those bytes are bounded over all connections, with one bound and no fixed share: a single busy peer may have nearly all
+of it. Where all of it is in use, room is made for whoever comes by taking from the others in the order of their
+burdens: bytes that are held, times how long they have been. The host whose connections are the greatest burden together
+gives first, so that many connections that hold a little each are one burden; of its connections the greatest, so that
+of many clients behind one address those that go on keep what they have. Who sends a request, or takes an answer, at any
+pace that a network has is next to none.
+
+Cost: nothing per call that holds nothing; else two look-ups in a table. Room is made an eighth of the bound at once, so
+that looking through all holders happens once for so many bytes.
+
+Deadlines are seldom met: thousands of calls wait for an answer, and each ends at its instant if none comes. Those of
+one step of time share a set, so that adding and cancelling cost a hash each, and only steps are kept in order. A
+deadline is met at the end of its step: late by `STEP_MS` at most, never early. Pure: the owner brings the time.
 """
 
 from __future__ import annotations
 
 import enum
+import heapq
+import inspect
 import logging
-import os
-import ssl
-import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Final, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 from google.protobuf.message import Message
 
-from .errors import BadRequest, RpcError
-from .limits import Limits
+from .connection import ServerConnection
+from .errors import BadRequest, Describe, RpcError, described, not_read
+from .limits import Limits, owner_of
+from .pages import Page, PageCalls
+from .protocol import Inflater, failed
 
 logger = logging.getLogger(__name__)
 
@@ -314,59 +333,6 @@ def service(name: str, entries: Mapping[str, MethodEntry]) -> MethodTable:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Certificate:
-    """What a side shows over TLS, as PEM: its certificate with those between it and a root, and its key.
-
-    AUTHORITIES, PEM as well, are for those who know each other: the other side has to show a certificate that one of
-    them signed, whatever name is in it. Empty: a server asks callers for none.
-    """
-
-    chain: bytes
-    key: bytes = field(repr=False)
-    authorities: bytes = b""
-
-    def server_context(self) -> ssl.SSLContext:
-        """Return what a server's handshakes need: TLS 1.2 or later, HTTP/2 before HTTP/1.1 (ALPN).
-
-        Raises ssl.SSLError for what is no certificate, no key of it, or no authority.
-        """
-        context = self._context(ssl.PROTOCOL_TLS_SERVER)
-        context.options |= ssl.OP_NO_RENEGOTIATION
-        context.set_alpn_protocols(["h2", "http/1.1"])
-        if self.authorities:
-            context.verify_mode = ssl.CERT_REQUIRED
-        return context
-
-    def client_context(self) -> ssl.SSLContext:
-        """Return what a client's handshakes need, who believes AUTHORITIES only. Raises ssl.SSLError likewise."""
-        context = self._context(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.set_alpn_protocols(["h2"])
-        return context
-
-    def _context(self, protocol: int) -> ssl.SSLContext:
-        context = ssl.SSLContext(protocol)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.options |= ssl.OP_NO_COMPRESSION
-        if self.authorities:
-            context.load_verify_locations(cadata=self.authorities.decode("ascii", "replace"))
-        # OpenSSL takes files only: it gets one without a name where there are such.
-        content = self.key + b"\n" + self.chain
-        if hasattr(os, "memfd_create"):
-            with open(os.memfd_create("certificate"), "wb") as file:
-                file.write(content)
-                file.flush()
-                context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
-        else:
-            with tempfile.NamedTemporaryFile() as named:
-                named.write(content)
-                named.flush()
-                context.load_cert_chain(named.name)
-        return context
-
-
 class Carrier(Protocol):
     """What puts method tables within reach of callers."""
 
@@ -448,3 +414,336 @@ class CountsConnections(Protocol):
     def close_connection(self, number: int) -> bool:
         """Break off connection NUMBER, with all that is under way on it; return whether it was open."""
         ...
+
+
+# ---------------------------------------------------------------- what the connections of a server share
+
+
+#: The part of the bound that is made free when it is reached.
+_ROOM: Final = 8
+#: Who held so much, and holds a quarter of it, has freed what is worth giving back to the system.
+_PEAK_BYTES: Final = 64 * 1024 * 1024
+STEP_MS: Final = 50
+#: So many steps are kept, and twice those that have deadlines, before the others are looked for.
+_STEPS_MIN: Final = 100
+
+
+class Holder(Protocol):
+    """A connection."""
+
+    #: The peer's end of it, "127.0.0.1:40312" or "[::1]:40312".
+    peer: str
+
+
+HolderT = TypeVar("HolderT", bound=Holder)
+
+
+def _ignore() -> None:
+    """Leave what was freed to the allocator."""
+
+
+class Shares(Generic[HolderT]):
+    """What holders have of BYTES_MAX; KIND says of what, in the log."""
+
+    def __init__(self, kind: str, bytes_max: int, released: Callable[[], None] = _ignore) -> None:
+        """RELEASED is told when much was held and is no more."""
+        self._released = released
+        self._kind = kind
+        self.bytes_max = bytes_max
+        #: Bytes of all.
+        self.held = 0
+        #: What is left when room was made.
+        self.goal = bytes_max - bytes_max // _ROOM
+        self._of: dict[HolderT, int] = {}
+        self._is_making_room = False
+        self._was_over = False
+        self._peak = 0
+
+    @property
+    def free(self) -> int:
+        """Bytes that nobody holds; none where room has to be made."""
+        return max(0, self.bytes_max - self.held)
+
+    def hold(self, holder: HolderT, size: int) -> None:
+        """Note that HOLDER has SIZE bytes now."""
+        self.held += size - self._of.pop(holder, 0)
+        if size:
+            self._of[holder] = size
+        if self.held > self._peak:
+            self._peak = self.held
+        elif self._peak >= _PEAK_BYTES and self.held < self._peak // 4:
+            self._peak = self.held
+            self._was_over = False
+            self._released()
+
+    def make_room(self, burden: Callable[[HolderT], int], take: Callable[[HolderT], None]) -> None:
+        """Unless all is within the bound, have TAKE end what holders have, the greatest BURDEN (bytes × time) first.
+
+        TAKE ends no more than it takes to come down to `goal`.
+        """
+        if self.held <= self.bytes_max or self._is_making_room:
+            return
+        self._is_making_room = True
+        try:
+            holders = self._by_burden(burden)
+            if not self._was_over:
+                logger.warning(
+                    "peers hold too much kind=%s limit=%d holders=%d first=%s",
+                    self._kind,
+                    self.bytes_max,
+                    len(holders),
+                    holders[0].peer,
+                )
+            self._was_over = True
+            for holder in holders:
+                if self.held <= self.goal:
+                    break
+                take(holder)
+        finally:
+            self._is_making_room = False
+
+    def _by_burden(self, burden: Callable[[HolderT], int]) -> list[HolderT]:
+        """Return all holders: those of the host with the greatest burden first, and of a host the greatest first."""
+        burdens = {holder: (owner_of(holder.peer), burden(holder)) for holder in self._of}
+        sums: Counter[str] = Counter()
+        for host, own in burdens.values():
+            sums[host] += own
+
+        def rank(holder: HolderT) -> tuple[int, int]:
+            host, own = burdens[holder]
+            return sums[host], own
+
+        return sorted(burdens, key=rank, reverse=True)
+
+
+class ServedMethod:
+    """A method as calls need it: what is asked of it a thousand times a second is looked up once."""
+
+    __slots__ = ("decode", "handler", "is_coroutine", "kind", "path")
+
+    def __init__(self, method: Method) -> None:
+        self.path = method.path
+        self.kind: MethodKind = method.kind
+        self.decode: Callable[[bytes], Message] = method.decode
+        self.handler: Callable[..., Any] = method.handler
+        self.is_coroutine = inspect.iscoroutinefunction(method.handler)
+
+
+class Served:
+    """The methods of TABLES within LIMITS, and PAGE if there is one. DESCRIBE says how errors travel.
+
+    NOW_MS and SPAWN (which runs a coroutine as a task) are the owner's. RELEASED is told when peers held much and do so
+    no more.
+    """
+
+    def __init__(  # noqa: PLR0913  (all that connections share)
+        self,
+        tables: Iterable[MethodTable],
+        limits: Limits,
+        deadlines: Deadlines,
+        now_ms: Callable[[], int],
+        spawn: Callable[[Coroutine[Any, Any, None]], Any],
+        page: Page | None = None,
+        describe: Describe = described,
+        released: Callable[[], None] = _ignore,
+    ) -> None:
+        self._describe = describe
+        self.serve(tables, page)
+        self.limits = limits
+        self.deadlines = deadlines
+        self.now_ms = now_ms
+        self.spawn = spawn
+        #: Bytes of requests that have begun and are not whole, or wait for their reader, on all connections, …
+        self.requests: Shares[Any] = Shares("requests", limits.half_sent_bytes_server, released)
+        #: … and of answers that wait for their peers.
+        self.answers: Shares[Any] = Shares("answers", limits.queue_bytes_server, released)
+        self.inflater = Inflater()
+        #: A stop has begun: streams are to end.
+        self.stopping = False
+
+    def serve(self, tables: Iterable[MethodTable], page: Page | None) -> None:
+        """Have the methods of TABLES, and PAGE, answer what is asked from now on."""
+        self.methods: dict[str, ServedMethod] = {}
+        for table in tables:
+            for method in table:
+                assert method.path not in self.methods, f"two tables serve {method.path}"
+                self.methods[method.path] = ServedMethod(method)
+        self.pages = None if page is None else PageCalls(page)
+
+    def begin(self) -> None:
+        """Have streams go on until their callers or handlers end them."""
+        self.stopping = False
+
+    def begin_to_stop(self) -> None:
+        """Have streams end."""
+        self.stopping = True
+
+    def failed(self, error: RpcError) -> bytes:
+        """Return the trailers of an answer that is ERROR."""
+        return failed(error, self._describe)
+
+    @property
+    def half_sent(self) -> int:
+        """Bytes of requests that are held."""
+        return self.requests.held
+
+
+class Waiter(Protocol):
+    """A stream that is not read while so much waits for the peer."""
+
+    def drain(self) -> None:
+        """Go on."""
+        ...
+
+
+class HeldAnswers:
+    """What waits for PEER on CONNECTION, and the streams that wait for it to be taken.
+
+    CUT_SHORT ends the answer on a stream with an error; BREAK_OFF ends a connection whose peer does not even read its
+    socket.
+    """
+
+    def __init__(
+        self,
+        connection: ServerConnection,
+        served: Served,
+        peer: str,
+        cut_short: Callable[[int, RpcError], None],
+        break_off: Callable[[], None],
+    ) -> None:
+        self._connection = connection
+        self._served = served
+        self._cut_short = cut_short
+        self._break_off = break_off
+        self.peer = peer
+        #: Bytes, as they were last noted; those of them that have left the connection, and not this host.
+        self._held = 0
+        self._unsent = 0
+        #: A round ends when the peer has taken as much as waited at its beginning.
+        self._round_ms = 0
+        self._round_end = 0
+        self._waiting: dict[Waiter, None] = {}
+
+    def note(self, unsent: int, written: int) -> None:
+        """Note how much waits, UNSENT bytes on their way included, after WRITTEN bytes in all; make room if need be."""
+        held = self._connection.queued + unsent
+        if not held and not self._held:
+            return
+        if not self._held or written >= self._round_end:
+            self._round_ms, self._round_end = self._served.now_ms(), written + held
+        self._unsent = unsent
+        self._hold(held)
+        if self._waiting and not self.is_full:
+            waiting, self._waiting = self._waiting, {}
+            for stream in waiting:
+                stream.drain()
+        self._served.answers.make_room(HeldAnswers.burden, HeldAnswers.shed)
+
+    def _hold(self, held: int) -> None:
+        self._held = held
+        self._served.answers.hold(self, held)
+
+    @property
+    def is_full(self) -> bool:
+        """Does so much wait that nothing is to be made for the peer which can wait?"""
+        queued = self._connection.queued
+        return queued > 0 and (
+            queued >= self._served.answers.free
+            or queued * 2 >= self._served.limits.connection_queue_bytes_max
+        )
+
+    def wait(self, stream: Waiter) -> None:
+        """Have STREAM go on once it is not full any more."""
+        self._waiting[stream] = None
+
+    def forget(self, stream: Waiter) -> None:
+        """Know that STREAM, which may have waited, is over."""
+        self._waiting.pop(stream, None)
+
+    def drop(self) -> None:
+        """Let go of all: the connection is gone. Now, not when cycles of references are looked for."""
+        self._waiting.clear()
+        self._connection.drop()
+        self._hold(0)
+
+    # --- what is taken from it where all connections have too much
+
+    def burden(self) -> int:
+        """Return how much waits, times how long the peer has not taken as much."""
+        return self._held * (self._served.now_ms() - self._round_ms + 1)
+
+    def shed(self) -> None:
+        """End answers, the largest first, until all peers have room again; all of them where none is read."""
+        if self._unsent:
+            self._break_off()
+            self._hold(0)
+            return
+        answers = self._served.answers
+        for stream_id, queued in self._connection.queued_most():
+            if answers.held <= answers.goal:
+                break
+            self._cut_short(
+                stream_id, not_read(answers.held, answers.bytes_max, "queue_bytes_server")
+            )
+            self._hold(self._held - queued)
+
+
+# --- deadlines
+
+
+class Deadline:
+    """An action that is due, unless it is cancelled before."""
+
+    __slots__ = ("_others", "action")
+
+    def __init__(self, action: Callable[[], None], others: set[Deadline]) -> None:
+        self.action = action
+        self._others = others
+        others.add(self)
+
+    def cancel(self) -> None:
+        """Have the action not done. Twice is once."""
+        self._others.discard(self)
+
+
+class Deadlines:
+    """All deadlines of one owner. WAKE is told when the first of them is earlier than it was, or there was none."""
+
+    def __init__(self, wake: Callable[[int], None]) -> None:
+        self._wake = wake
+        self._by_step: dict[int, set[Deadline]] = {}
+        self._steps: list[int] = []
+        self._sweep_at = _STEPS_MIN
+
+    @property
+    def next_ms(self) -> int | None:
+        """When to ask for what is due; None: nothing is."""
+        return self._steps[0] * STEP_MS if self._steps else None
+
+    def add(self, due_ms: int, action: Callable[[], None]) -> Deadline:
+        """Have ACTION due at DUE_MS."""
+        step = -(-due_ms // STEP_MS)
+        found = self._by_step.get(step)
+        if found is None:
+            if len(self._steps) >= self._sweep_at:
+                self._sweep()
+            found = self._by_step[step] = set()
+            heapq.heappush(self._steps, step)
+            if self._steps[0] == step:
+                self._wake(step * STEP_MS)
+        return Deadline(action, found)
+
+    def take_due(self, now_ms: int) -> list[Callable[[], None]]:
+        """Return the actions that are due at NOW_MS and forget them."""
+        due: list[Callable[[], None]] = []
+        while self._steps and self._steps[0] * STEP_MS <= now_ms:
+            found = self._by_step.pop(heapq.heappop(self._steps))
+            due.extend(deadline.action for deadline in found)
+            found.clear()
+        return due
+
+    def _sweep(self) -> None:
+        """Forget steps of which every deadline was cancelled: callers may name any time, a new one each call."""
+        self._by_step = {step: found for step, found in self._by_step.items() if found}
+        self._steps = sorted(self._by_step)
+        self._sweep_at = max(_STEPS_MIN, 2 * len(self._steps))

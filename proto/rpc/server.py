@@ -29,10 +29,15 @@ from typing import Any, Final
 from .conversation import OpenCall
 from .errors import Describe, RpcError, RpcFailure, described
 from .limits import ConnectionLimits, Limits
-from .listening import BACKLOG, listen
-from .methods import Certificate, ConnectionFigures, ConnectionTotals, MethodTable
+from .listening import BACKLOG, Certificate, listen
+from .methods import (
+    ConnectionFigures,
+    ConnectionTotals,
+    Deadlines,
+    MethodTable,
+    Served,
+)
 from .pages import Page
-from .served import Deadlines, Served
 from .server_link import ServerLink, loop_ms
 
 logger = logging.getLogger(__name__)

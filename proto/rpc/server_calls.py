@@ -12,7 +12,17 @@ from google.protobuf.message import Message
 
 from .connection import ServerConnection
 from .errors import BadRequest, RpcError, internal_error, not_read, shutting_down
-from .methods import LATER, Call, MethodKind, Receiver, Stream
+from .methods import (
+    LATER,
+    Call,
+    Deadline,
+    HeldAnswers,
+    MethodKind,
+    Receiver,
+    Served,
+    ServedMethod,
+    Stream,
+)
 from .protocol import (
     GOOD,
     HEAD,
@@ -24,7 +34,6 @@ from .protocol import (
     not_one,
     with_prefix,
 )
-from .served import Deadline, HeldAnswers, Served, ServedMethod
 
 #: Headers that are about the transport; a handler has no use for them.
 _OF_TRANSPORT: Final = frozenset(

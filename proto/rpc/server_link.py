@@ -26,13 +26,11 @@ from typing import Any, Final, Protocol
 from .connection import ServerConnection
 from .conversation import NO_CALLS, ServerConversation
 from .frames import ErrorCode, goaway, settings
-from .http1 import HttpRefused, RequestReader, head_of
 from .incoming import PingAnswered
 from .limits import ConnectionLimits, Limits
 from .listening import address_of
-from .methods import ConnectionFigures
-from .pages import BUSY, PageCalls, PageRequest, Shown
-from .served import Deadline, Deadlines, Served
+from .methods import ConnectionFigures, Deadline, Deadlines, Served
+from .pages import BUSY, HttpRefused, PageCalls, PageRequest, RequestReader, Shown, head_of
 
 logger = logging.getLogger(__name__)
 _READ_BYTES: Final = 64 * 1024

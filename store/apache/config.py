@@ -2,6 +2,11 @@
 
 A file that does not parse is deleted and its `.bak` is read; if that fails as well, the broker does not start. Both
 missing means defaults. Values are plain JSON with strings as keys, as `java-store dump` prints them.
+
+The beans in Apache's smaller config files: what its reader takes from them, and what its writer would print.
+
+A field that the bean does not have is dropped, a missing one has its default; fields without a value (None) are not
+printed. A value of the wrong kind is a ValueError. Pure.
 """
 
 from __future__ import annotations
@@ -14,17 +19,8 @@ from typing import Any, Final, TypeVar
 
 from ...proto.topics import system_topic_queues
 from ..disk import Disk
+from ..format import state_tables
 from ..format.java_json import parse
-from ..format.state_tables import (
-    DataVersion,
-    GroupConfig,
-    TopicConfig,
-    parse_consumer_offsets,
-    parse_delay_offsets,
-    parse_groups,
-    parse_topics,
-)
-from . import beans
 from .files import StartRefused
 from .settings import ApacheSettings
 
@@ -48,19 +44,23 @@ _DEAD_AFTER_LOAD_MS: Final = 30_000
 class JavaConfig:
     """The tables, by the names of the dump's `config` key."""
 
-    topics: dict[str, TopicConfig] = field(default_factory=dict)
-    topics_version: DataVersion = field(default_factory=DataVersion)
-    groups: dict[str, GroupConfig] = field(default_factory=dict)
-    groups_version: DataVersion = field(default_factory=DataVersion)
+    topics: dict[str, state_tables.TopicConfig] = field(default_factory=dict)
+    topics_version: state_tables.DataVersion = field(default_factory=state_tables.DataVersion)
+    groups: dict[str, state_tables.GroupConfig] = field(default_factory=dict)
+    groups_version: state_tables.DataVersion = field(default_factory=state_tables.DataVersion)
     forbidden: dict[str, dict[str, int]] = field(default_factory=dict)
     consumer_offsets: dict[str, dict[int, int]] = field(default_factory=dict)
-    consumer_offsets_version: DataVersion = field(default_factory=DataVersion)
+    consumer_offsets_version: state_tables.DataVersion = field(
+        default_factory=state_tables.DataVersion
+    )
     delay_offsets: dict[int, int] = field(default_factory=dict)
     order: dict[str, Any] = field(default_factory=dict)
     filters: dict[str, Any] = field(default_factory=dict)
     request_modes: dict[str, Any] = field(default_factory=dict)
     queue_mappings: dict[str, Any] = field(default_factory=dict)
-    queue_mappings_version: DataVersion = field(default_factory=DataVersion)
+    queue_mappings_version: state_tables.DataVersion = field(
+        default_factory=state_tables.DataVersion
+    )
     timers_pending: dict[str, int] = field(default_factory=dict)
 
     def topic_attributes(self, topic: str) -> dict[str, str]:
@@ -124,7 +124,7 @@ class ConfigLoader:
 
     def metadata(self) -> JavaConfig:
         """Return what the broker knows before it opens the message store; `StartRefused` if a table cannot be read."""
-        fresh = DataVersion(0, 0, self._now_ms)
+        fresh = state_tables.DataVersion(0, 0, self._now_ms)
         config = JavaConfig(
             topics=system_topics(self._settings),
             topics_version=fresh,
@@ -132,18 +132,18 @@ class ConfigLoader:
             consumer_offsets_version=fresh,
             queue_mappings_version=fresh,
         )
-        topics = self._load("topics.json", parse_topics)
+        topics = self._load("topics.json", state_tables.parse_topics)
         if topics is not None:
             config.topics |= topics.topics
             config.topics_version = topics.version
         mappings = self._load("topicQueueMapping.json", _queue_mappings)
         if mappings is not None:
             config.queue_mappings, config.queue_mappings_version = mappings
-        offsets = self._load("consumerOffset.json", parse_consumer_offsets)
+        offsets = self._load("consumerOffset.json", state_tables.parse_consumer_offsets)
         if offsets is not None:
             config.consumer_offsets = offsets.offsets
             config.consumer_offsets_version = offsets.version
-        groups = self._load("subscriptionGroup.json", parse_groups)
+        groups = self._load("subscriptionGroup.json", state_tables.parse_groups)
         if groups is not None:
             config.groups |= groups.groups
             config.groups_version = groups.version
@@ -153,25 +153,25 @@ class ConfigLoader:
 
     def _load_consumers(self, config: JavaConfig) -> None:
         dead_since_ms = self._now_ms - _DEAD_AFTER_LOAD_MS
-        filters = self._load(
-            "consumerFilter.json", lambda text: beans.filters(_bean(text), dead_since_ms)
+        config.filters = (
+            self._load("consumerFilter.json", lambda text: filters(_bean(text), dead_since_ms))
+            or {}
         )
-        config.filters = filters or {}
-        orders = self._load("consumerOrderInfo.json", lambda text: beans.orders(_bean(text)))
-        config.order = _known_orders(orders or {}, config)
+        found = self._load("consumerOrderInfo.json", lambda text: orders(_bean(text)))
+        config.order = _known_orders(found or {}, config)
 
     def timers(self, config: JavaConfig) -> bool:
         """Load the numbers of pending timers; False where Java's load says false."""
         try:
-            counts = self._load("timermetrics", lambda text: beans.counts(_bean(text)))
+            found = self._load("timermetrics", lambda text: counts(_bean(text)))
         except StartRefused:
             return False
-        config.timers_pending = counts or {}
+        config.timers_pending = found or {}
         return True
 
     def delays(self, config: JavaConfig) -> None:
         """Load the delivery progress of the delay levels."""
-        table = self._load("delayOffset.json", parse_delay_offsets)
+        table = self._load("delayOffset.json", state_tables.parse_delay_offsets)
         config.delay_offsets = {} if table is None else table.offsets
 
     def request_modes(self, config: JavaConfig) -> None:
@@ -179,9 +179,7 @@ class ConfigLoader:
         with contextlib.suppress(StartRefused):
             self._load("transactionMetrics", _bean)
         with contextlib.suppress(StartRefused):
-            modes = self._load(
-                "messageRequestMode.json", lambda text: beans.request_modes(_bean(text))
-            )
+            modes = self._load("messageRequestMode.json", lambda text: request_modes(_bean(text)))
             config.request_modes = modes or {}
 
     def _load(self, name: str, parse_text: Callable[[str], T]) -> T | None:
@@ -222,9 +220,9 @@ def _bean(text: str) -> dict[str | int, Any]:
     return value
 
 
-def _queue_mappings(text: str) -> tuple[dict[str, Any], DataVersion]:
+def _queue_mappings(text: str) -> tuple[dict[str, Any], state_tables.DataVersion]:
     document = _bean(text)
-    return beans.queue_mappings(document), DataVersion.of(document)
+    return queue_mappings(document), state_tables.DataVersion.of(document)
 
 
 def _known_orders(table: dict[str, Any], config: JavaConfig) -> dict[str, Any]:
@@ -242,22 +240,22 @@ def _known_orders(table: dict[str, Any], config: JavaConfig) -> dict[str, Any]:
     return kept
 
 
-def system_topics(settings: ApacheSettings) -> dict[str, TopicConfig]:
+def system_topics(settings: ApacheSettings) -> dict[str, state_tables.TopicConfig]:
     """Return the topics that a broker makes before it reads topics.json."""
-    found: dict[str, TopicConfig] = {}
+    found: dict[str, state_tables.TopicConfig] = {}
     for name, queues, permission in system_topic_queues(settings.cluster, settings.broker):
-        found[name] = TopicConfig(
+        found[name] = state_tables.TopicConfig(
             name=name, read_queues=queues, write_queues=queues, permission=permission
         )
     _adjust(found, settings)
     return found
 
 
-def _adjust(topics: dict[str, TopicConfig], settings: ApacheSettings) -> None:
+def _adjust(topics: dict[str, state_tables.TopicConfig], settings: ApacheSettings) -> None:
     """Apply the settings that switch system topics or change their queues."""
 
     def put(name: str, queues: int, permission: int) -> None:
-        topics[name] = TopicConfig(
+        topics[name] = state_tables.TopicConfig(
             name=name, read_queues=queues, write_queues=queues, permission=permission
         )
 
@@ -275,5 +273,141 @@ def _adjust(topics: dict[str, TopicConfig], settings: ApacheSettings) -> None:
         topics.pop("rmq_sys_wheel_timer", None)
 
 
-def _built_in_groups() -> dict[str, GroupConfig]:
-    return {name: GroupConfig(name=name, consume_broadcast_enable=True) for name in BUILT_IN_GROUPS}
+def _built_in_groups() -> dict[str, state_tables.GroupConfig]:
+    return {
+        name: state_tables.GroupConfig(name=name, consume_broadcast_enable=True)
+        for name in BUILT_IN_GROUPS
+    }
+
+
+# ---------------------------------------------------------------- the beans in Apache's smaller config files
+
+
+Bean = dict[Any, Any]
+
+_MAPPING: Final[Bean] = {
+    "bname": None,
+    "currIdMap": {},
+    "dirty": False,
+    "epoch": 0,
+    "hostedQueues": {},
+    "scope": "__global__",
+    "topic": None,
+    "totalQueues": 0,
+}
+_MAPPING_ITEM: Final = {
+    "bname": None,
+    "endOffset": -1,
+    "gen": 0,
+    "logicOffset": 0,
+    "queueId": 0,
+    "startOffset": 0,
+    "timeOfEnd": -1,
+    "timeOfStart": -1,
+}
+_FILTER: Final = {
+    "bloomFilterData": None,
+    "bornTime": 0,
+    "clientVersion": 0,
+    "consumerGroup": None,
+    "deadTime": 0,
+    "expression": None,
+    "expressionType": None,
+    "topic": None,
+}
+_BLOOM: Final = {"bitNum": 0, "bitPos": None}
+_ORDER: Final = {
+    "a": None,
+    "cm": 0,
+    "i": None,
+    "l": 0,
+    "o": None,
+    "oc": None,
+    "ot": None,
+    "popTime": 0,
+}
+_REQUEST_MODE: Final = {
+    "consumerGroup": None,
+    "mode": "PULL",
+    "popShareQueueNum": 0,
+    "topic": None,
+}
+
+
+def child(bean: Bean, name: str) -> Bean:
+    """Return the object NAME of BEAN; an empty one if there is none."""
+    value = bean.get(name)
+    return {} if value is None else _of_kind(value, dict)
+
+
+def _of_kind(value: Any, kind: type) -> Any:
+    if not isinstance(value, kind):
+        raise ValueError(f"{value!r} is no {kind.__name__}")
+    return value
+
+
+def _shaped(bean: Any, fields: Bean) -> Bean:
+    """Return BEAN with FIELDS and nothing else."""
+    found = _of_kind(bean, dict)
+    values = {name: found.get(name, default) for name, default in fields.items()}
+    for name, default in fields.items():
+        if isinstance(default, int) and not isinstance(values[name], int | str):
+            raise ValueError(f"{name} is {values[name]!r}")
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def queue_mappings(document: Bean) -> Bean:
+    """Return the static topics of topicQueueMapping.json."""
+    found = {}
+    for topic, bean in child(document, "topicQueueMappingInfoMap").items():
+        mapping = _shaped(bean, _MAPPING)
+        mapping["hostedQueues"] = {
+            queue: [_shaped(item, _MAPPING_ITEM) for item in _of_kind(items, list)]
+            for queue, items in child(mapping, "hostedQueues").items()
+        }
+        found[topic] = mapping
+    return found
+
+
+def filters(document: Bean, dead_since_ms: int) -> Bean:
+    """Return the filters of consumerFilter.json; consumers that lived count as dead since DEAD_SINCE_MS."""
+    found = {}
+    for topic, bean in child(document, "filterDataByTopic").items():
+        groups = {
+            group: _filter(one, dead_since_ms)
+            for group, one in child(bean, "groupFilterData").items()
+        }
+        found[topic] = _shaped(bean, {"topic": None}) | {"groupFilterData": groups}
+    return found
+
+
+def _filter(bean: Bean, dead_since_ms: int) -> Bean:
+    shaped = _shaped(bean, _FILTER)
+    if "bloomFilterData" in shaped:
+        shaped["bloomFilterData"] = _shaped(shaped["bloomFilterData"], _BLOOM)
+    born_ms, dead_ms = int(shaped["bornTime"]), int(shaped["deadTime"])
+    if dead_ms == 0:
+        shaped["deadTime"] = dead_ms = max(dead_since_ms, born_ms)
+    return shaped | {"dead": dead_ms >= born_ms}
+
+
+def orders(document: Bean) -> Bean:
+    """Return the orderly consumption of consumerOrderInfo.json."""
+    return {
+        key: {queue: _shaped(one, _ORDER) for queue, one in _of_kind(queues, dict).items()}
+        for key, queues in child(document, "table").items()
+    }
+
+
+def request_modes(document: Bean) -> Bean:
+    """Return the modes of messageRequestMode.json."""
+    return {
+        topic: {group: _shaped(one, _REQUEST_MODE) for group, one in _of_kind(groups, dict).items()}
+        for topic, groups in child(document, "messageRequestModeMap").items()
+    }
+
+
+def counts(document: Bean) -> dict[str, int]:
+    """Return how many timers are pending for each topic, from timermetrics."""
+    found = child(document, "timingCount").items()
+    return {str(topic): int(_shaped(one, {"count": 0})["count"]) for topic, one in found}

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..disk import Disk
-from ..format.queue_entries import BATCH_ENTRY, ENTRY, NOT_COMPACTED, PRE_BLANK_SIZE, leading
+from ..format.log_and_queues import BATCH_ENTRY, ENTRY, NOT_COMPACTED, PRE_BLANK_SIZE, leading
 from .files import JavaFile, JavaFiles
 from .records import Checked
 

@@ -7,18 +7,8 @@ from dataclasses import replace
 from typing import Final
 
 from ...proto.topics import TIMER_TOPIC
-from ..checkpoints import CHECKPOINT_SIZE, TimerCheckpoint, read_timer_checkpoint
-from ..format.timers import (
-    MESSAGE,
-    MESSAGE_AT,
-    RECORD_SIZE,
-    SLOTS,
-    WHEEL_SIZE,
-    TimerBlank,
-    TimerRecord,
-    TimerWheel,
-    records,
-)
+from ..format import timers
+from ..state_files import CHECKPOINT_SIZE, TimerCheckpoint, read_timer_checkpoint
 from .files import JavaFiles, StartRefused
 from .store import JavaReading
 
@@ -33,7 +23,7 @@ class JavaTimers:
     def __init__(self, store: JavaReading) -> None:
         self._store = store
         self._disk = store.disk
-        self.wheel = TimerWheel()
+        self.wheel = timers.TimerWheel()
         self.checkpoint = TimerCheckpoint()
         folder = posixpath.join(store.root, "timerlog")
         self.log = JavaFiles(store.disk, folder, store.settings.timer_log_file_size)
@@ -47,9 +37,11 @@ class JavaTimers:
         self.checkpoint = read_timer_checkpoint(self._disk, path)
         self._disk.open_map(path, size=CHECKPOINT_SIZE, create=True)
         wheel = posixpath.join(self._store.root, "timerwheel")
-        if self._disk.exists(wheel) and self._disk.size(wheel) not in (0, WHEEL_SIZE):
+        if self._disk.exists(wheel) and self._disk.size(wheel) not in (0, timers.WHEEL_SIZE):
             raise StartRefused
-        self.wheel = TimerWheel.parse(self._disk.open_map(wheel, size=WHEEL_SIZE, create=True).view)
+        self.wheel = timers.TimerWheel.parse(
+            self._disk.open_map(wheel, size=timers.WHEEL_SIZE, create=True).view
+        )
 
     def start(self, now_ms: int, *, metrics_loaded: bool) -> None:
         """Load the log and recover; `StartRefused` if the log or the metrics could not be loaded."""
@@ -69,7 +61,7 @@ class JavaTimers:
         end = self._revise(max(0, begin), check=True)
         self.queue_offset = self._queue_offset(end)
         precision = self.precision_ms
-        oldest = now_ms // precision * precision - (SLOTS // 2 - _BLANK_SLOTS) * precision
+        oldest = now_ms // precision * precision - (timers.SLOTS // 2 - _BLANK_SLOTS) * precision
         read_ms = max(self.checkpoint.last_read_ms, oldest)
         first = self.wheel.first_beyond(read_ms // precision, end)
         if first is not None and first < end:
@@ -100,16 +92,16 @@ class JavaTimers:
     def _revise_file(self, data: memoryview, start: int, check: bool) -> tuple[int, bool]:
         precision = self.precision_ms
         at = 0
-        for record in records(data, start):
+        for record in timers.records(data, start):
             at = record.position - start
-            if isinstance(record, TimerBlank):
+            if isinstance(record, timers.TimerBlank):
                 return at, False
             due = record.write_time_ms + record.delay_ms
             if (check and not record.is_sound) or (record.is_sound and due < 0):
                 return at, True
             if record.is_sound:
                 self.wheel.set_last(due // precision, record.position)
-            at += RECORD_SIZE
+            at += timers.RECORD_SIZE
         # A rest that is too short for a record ends in an exception in Java, and so stops the walk.
         return at, at < len(data)
 
@@ -127,10 +119,10 @@ class JavaTimers:
 
     def _offset_of_last(self, end: int) -> int | None:
         """Return the queue offset of the message of the last timer record, by what its queue says."""
-        data = self.log.data(end - (RECORD_SIZE - MESSAGE_AT))
-        if data is None or len(data) < MESSAGE.size:
+        data = self.log.data(end - (timers.RECORD_SIZE - timers.MESSAGE_AT))
+        if data is None or len(data) < timers.MESSAGE.size:
             return None
-        log_offset, size = MESSAGE.read(data)
+        log_offset, size = timers.MESSAGE.read(data)
         try:
             message = self._store.message(log_offset, size)
         except ValueError:
@@ -146,9 +138,9 @@ class JavaTimers:
                     return offset
         return message.queue_offset
 
-    def all_records(self) -> list[TimerRecord | TimerBlank]:
+    def all_records(self) -> list[timers.TimerRecord | timers.TimerBlank]:
         """Return what the log holds now."""
-        found: list[TimerRecord | TimerBlank] = []
+        found: list[timers.TimerRecord | timers.TimerBlank] = []
         for file in self.log.files:
-            found += records(file.view[: file.wrote], file.start)
+            found += timers.records(file.view[: file.wrote], file.start)
         return found

@@ -20,9 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ...proto.java_hash import java_hash
-from ...proto.record import Buffer
-from .rows import RowFormat, Rows
+from ...proto.record import Buffer, java_hash
+from .log_and_queues import RowFormat, Rows
 
 HEADER: Final = RowFormat(
     begin_ms="q",

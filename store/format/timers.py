@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...proto.record import MAGIC_BLANK, Buffer
-from .rows import RowFormat, Rows
+from .log_and_queues import RowFormat, Rows
 
 # ---------------------------------------------------------------- the wheel
 

@@ -2,7 +2,7 @@
 
 Policy OURS, in this order:
 
-1. Read the log: all of it, or only what is newer than the last point up to which everything was verified (verified.py).
+1. Read the log: all of it, or only what is newer than the last point up to which everything was verified (derive.py).
 2. Find its end: the last sound record, or the blank behind it. Bytes behind it are cut and read as zeros from now on,
    also where they look like records: stale ones say that they stand elsewhere, or are older than what precedes them.
 3. Make damage between sound records harmless (store/damage.py), keep the rest.
@@ -31,19 +31,15 @@ import numpy as np
 from ...proto.errors import CorruptState
 from ...proto.record import Record, decode_record
 from ...proto.record_run import walk
-from ..commit_log import CommitLog
 from ..consume_queues import ConsumeQueues, Queue
 from ..damage import LogRepair
 from ..disk import Disk
-from ..dispatch import by_queue
-from ..files import MappedFile
+from ..files import CommitLog, MappedFile
 from ..format.replica_files import EPOCHS_FILE, parse_epochs, render_epochs
-from ..parts import StoreParts
+from ..parts import StoreParts, by_queue
 from ..state_files import StateFile
-from .derive import ContradictionFound, Derivation
-from .report import FindingKind, RecoveryFinding, RecoveryReport
-from .scan import FileScan, ScannedFile
-from .verified import Verified
+from .derive import ContradictionFound, Derivation, Verified
+from .scan import FileScan, FindingKind, RecoveryFinding, RecoveryReport, ScannedFile
 
 #: Records whose parsed fields are kept for the steps behind the reading (some 150 bytes each); those of older files are
 #: parsed again. What stays of every record is some 35 bytes.

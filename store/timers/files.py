@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from ...proto.record_run import Longs, as_bytes
 from ..disk import Buffer, Disk, Mapping
-from ..files import MappedFile, MappedFiles, Syncable
-from ..format.rows import Rows, bytes_of
+from ..files import MappedFile, MappedFiles, Syncable, bytes_of
+from ..format.log_and_queues import Rows
 from ..format.timers import (
     BLANK_SIZE,
     NONE,

@@ -35,10 +35,9 @@ from ...proto.properties import (
 from ...proto.record import QUEUE_OFFSET_AT
 from ...proto.record_run import Ints, Longs, PropertyRanges, as_bytes, parse_run, starts_of
 from ...proto.topics import TIMER_TOPIC
-from ..commit_log import CommitLog
 from ..consume_queue import ConsumeQueue
 from ..disk import Disk
-from ..files import MappedFile
+from ..files import CommitLog, MappedFile
 from ..format.timers import RECORD, RECORD_SIZE, SLOTS, WHEEL_SIZE, is_blank, sound_rows
 from ..parts import StoreHealth, StoreParts
 from ..slices import Entries, QueueName, read_entries, warn_of_missing

@@ -25,10 +25,8 @@ import numpy as np
 from ...proto.errors import CorruptState, DiskFailure, StoreFull
 from ...proto.record_run import Longs
 from ...proto.topics import TIMER_TOPIC
-from ..checkpoints import TimerCheckpoint, TimerCheckpointFile
 from ..disk import Disk
-from ..files import Syncable
-from ..format.rows import bytes_of
+from ..files import Syncable, bytes_of
 from ..format.state_tables import (
     DataVersion,
     TimedCount,
@@ -37,10 +35,9 @@ from ..format.state_tables import (
 )
 from ..format.timers import DELETE, NONE, ORDINARY, RECORD, RECORD_SIZE
 from ..parts import StoreHealth, StoreParts
-from ..state_files import StateFile
-from .entry import Filing, TimerBatch, chain, signs_of
+from ..state_files import StateFile, TimerCheckpoint, TimerCheckpointFile
+from .entry import Filing, TimerBatch, TimerSlot, chain, signs_of
 from .files import TimerLog, TimerRing
-from .slot import TimerSlot
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.topics import Topics
+from pocketmq.broker.topics_and_groups import Topics
 from pocketmq.proto.errors import (
     DiskFailure,
     InvalidArgument,

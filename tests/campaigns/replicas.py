@@ -35,13 +35,12 @@ import numpy as np
 
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.rpc import CallFailed, connect
-from pocketmq.tools.zookeeper_server import ZooKeeperServer
+from pocketmq.tools.java import ZooKeeperServer
 
 from ..zookeeper.servers import running
 from .history import History, Violation, check, tally
 from .links import CLIENTS, REGISTRY, Links
-from .namespaces import check as check_namespaces
-from .namespaces import hub
+from .namespaces import check as check_namespaces, hub
 from .nemesis import Step, Strike, Trouble, plan
 from .replica_set import REPLICAS, SET, Replica, ReplicaSet
 from .spoilt import Spoilt

@@ -16,9 +16,7 @@ from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record_run import walk
 
 from .pull_world import World, numbers, store
-from .push_world import World as PushWorld
-from .push_world import number
-from .push_world import store as push_store
+from .push_world import World as PushWorld, number, store as push_store
 
 BAD = 3
 COUNT = 8

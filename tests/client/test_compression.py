@@ -11,7 +11,7 @@ import pytest
 
 from pocketmq.client import AsyncProducer, AsyncPullConsumer, Message
 from pocketmq.client.config import ProducerConfig
-from pocketmq.client.producing.compression import Compression, Compressor
+from pocketmq.client.serialization import Compression, Compressor
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import ConfigError, MessageTooLarge
 from pocketmq.proto.record import decode_record, decompress_body
@@ -66,7 +66,7 @@ def test_a_kind_without_its_library_names_the_extra(
     kind: Compression, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nowhere: Callable[[str], None] = lambda name: None  # noqa: E731
-    monkeypatch.setattr("pocketmq.client.producing.compression.find_spec", nowhere)
+    monkeypatch.setattr("pocketmq.client.serialization.find_spec", nowhere)
 
     with pytest.raises(ConfigError, match=r"pip install 'pocketmq\[compression\]'"):
         ProducerConfig(compression=kind)

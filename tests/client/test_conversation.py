@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from pocketmq.client.connections import BROKER, GrpcConnection, GrpcConnections
-from pocketmq.client.streams import Conversation
+from pocketmq.client.connections import BROKER, Conversation, GrpcConnection, GrpcConnections
 from pocketmq.proto.carrier_grpcio import GrpcioCarrier
 from pocketmq.proto.errors import Disconnected, MemberFenced, NotServed
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb

@@ -8,8 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pocketmq.client import AsyncProducer, Message, Queue, Receipt, Receipts
 from pocketmq.client.producing.receipt import RunReceipts
@@ -24,7 +23,7 @@ from pocketmq.proto.errors import (
     TooLate,
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.recall_handle import decode_handle
+from pocketmq.proto.message_id import decode_handle
 from pocketmq.proto.record import decode_record
 
 from .fake_broker import WAITING_FROM, FakeBroker, add_topic, bodies

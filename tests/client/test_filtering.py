@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pocketmq.client.subscriptions import Filter, Sql, normalised, to_wire
+from pocketmq.client.queue import Filter, Sql, normalised, to_wire
 from pocketmq.proto.errors import InvalidFilter
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 

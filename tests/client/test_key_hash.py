@@ -5,8 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pocketmq.client import Message, Queue
 from pocketmq.client.producing.queue_choice import (
@@ -15,7 +14,7 @@ from pocketmq.client.producing.queue_choice import (
     in_order,
     sharded_queue,
 )
-from pocketmq.proto.java_hash import consistent_bucket, java_hash
+from pocketmq.proto.record import consistent_bucket, java_hash
 
 
 def queues(count: int, *brokers: str) -> tuple[Queue, ...]:

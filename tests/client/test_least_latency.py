@@ -6,8 +6,7 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pocketmq.client import Message, Queue
 from pocketmq.client.producing.queue_choice import LAG_MS, LEAST_SHARE, LeastLatency

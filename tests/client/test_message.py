@@ -7,11 +7,10 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pocketmq.client import Message, Queue
-from pocketmq.client.delays import INSTANT_MAX_MS, INSTANT_MIN_MS
+from pocketmq.client.message import INSTANT_MAX_MS, INSTANT_MIN_MS
 from pocketmq.proto.errors import InvalidArgument, InvalidDelay, InvalidName, MessageTooLarge
 from pocketmq.proto.properties import decode_properties
 from pocketmq.proto.topics import MESSAGE_SIZE_MAX

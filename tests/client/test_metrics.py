@@ -11,13 +11,9 @@ import pytest
 
 from pocketmq.client import AsyncProducer, Counts, Message, PushMetrics
 from pocketmq.client.consuming import parts
+from pocketmq.client.metrics import HistogramSnapshot, ProducerCounters, ProducerMetrics
 from pocketmq.client.producing.accumulator import Budget
-from pocketmq.client.producing.metrics import (
-    HistogramSnapshot,
-    ProducerCounters,
-    ProducerMetrics,
-)
-from pocketmq.client.pushing import metrics as push_metrics
+from pocketmq.client.pushing import process_queue as push_metrics
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import Overloaded, TopicNotFound
 
@@ -157,7 +153,10 @@ async def test_a_push_consumers_figures_are_told_to_prometheus() -> None:
 def test_every_figure_of_consumers_is_in_the_text() -> None:
     names = {field.name for field in dataclasses.fields(Counts)}
     metrics = {field.name for field in dataclasses.fields(PushMetrics)}
-    told = {row[0] for row in (*parts.COUNTERS, *push_metrics._COUNTERS, *push_metrics._GAUGES)}
+    told = {
+        row[0]
+        for row in (*parts.COUNTERS, *push_metrics._PUSH_COUNTERS, *push_metrics._PUSH_GAUGES)
+    }
 
     assert told == names | metrics - {
         "counts",

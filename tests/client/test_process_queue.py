@@ -6,8 +6,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pocketmq.client.pushing.process_queue import Failure, Portion, ProcessQueue, WorkerPlace

@@ -5,11 +5,10 @@ from __future__ import annotations
 import zlib
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pocketmq.client import received_message
-from pocketmq.client.delays import INSTANT_MAX_MS
+from pocketmq.client.message import INSTANT_MAX_MS
 from pocketmq.client.received_message import FetchedRun, RetriedMessage
 from pocketmq.proto.errors import CorruptRecord
 from pocketmq.proto.properties import decode_properties

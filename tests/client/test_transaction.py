@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from pocketmq.client import AsyncProducer, Message, ReceivedMessage, Resolution
-from pocketmq.client.producing.checking import CHECKS_MAX, Checker
-from pocketmq.client.producing.transaction import Verdict
+from pocketmq.client.producing.transaction import CHECKS_MAX, Checker, Verdict
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
     ClientClosed,

@@ -19,12 +19,12 @@ from typing import Final
 import pytest
 
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.messages.appends import Appends
 from pocketmq.broker.messages.send import Sends, Waits
+from pocketmq.broker.messages.storing import Appends
 from pocketmq.broker.producers.producers import Producers
 from pocketmq.broker.timing.timers import Timers
-from pocketmq.broker.topics import Topics
-from pocketmq.broker.transactions.half_messages import prepare
+from pocketmq.broker.topics_and_groups import Topics
+from pocketmq.broker.transactions.records import prepare
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.topics import SCHEDULE_TOPIC

@@ -12,12 +12,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from pocketmq.broker.accounts.accounts import Accounts
+from pocketmq.broker.accounts import Accounts
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.groups.groups import Groups
 from pocketmq.broker.groups.offsets import Offsets
 from pocketmq.broker.service_v1 import BrokerService
-from pocketmq.broker.topics import Topics
+from pocketmq.broker.topics_and_groups import Groups, Topics
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile

@@ -13,7 +13,7 @@ from pocketmq.broker.broker import Broker, Network
 from pocketmq.broker.ports.certificates import Certificates
 from pocketmq.broker.ports.client_port import ClientPort
 from pocketmq.nameserver.nameserver import NameServer
-from pocketmq.proto.carrier_http2 import Http2Carrier
+from pocketmq.proto.carriers import Http2Carrier
 from pocketmq.proto.clock import SystemClock
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk

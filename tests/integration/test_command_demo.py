@@ -9,9 +9,8 @@ import pytest
 from rich.console import Console
 
 from pocketmq.client import Message
-from pocketmq.tools.demo import steps
-from pocketmq.tools.demo.board import Board
-from pocketmq.tools.demo.flights import Flight
+from pocketmq.tools import demo
+from pocketmq.tools.demo import Board, Flight
 
 pytestmark = pytest.mark.processes
 
@@ -35,15 +34,15 @@ def invented(path: Path) -> Iterator[Flight]:
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    monkeypatch.setattr(steps, "archive", lambda: Path("invented"))
-    monkeypatch.setattr(steps, "flights", invented)
+    monkeypatch.setattr(demo, "archive", lambda: Path("invented"))
+    monkeypatch.setattr(demo, "flights", invented)
     return io.StringIO()
 
 
 def test_every_check_passes(shown: io.StringIO, tmp_path: Path) -> None:
     board = Board(Console(file=shown, width=160))
 
-    steps.Demo(board, tmp_path / "store", ROWS).run()
+    demo.Demo(board, tmp_path / "store", ROWS).run()
     board.summary()
 
     assert board.failures == [], shown.getvalue()
@@ -58,9 +57,9 @@ def test_a_message_that_changed_on_the_way_is_noticed(
     def changed(topic: str, body: bytes, **parts: object) -> Message:
         return Message(topic, body.replace(b'"77"', b'"78"'), **parts)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(steps, "Message", changed)
+    monkeypatch.setattr(demo, "Message", changed)
     board = Board(Console(file=shown, width=160))
 
-    steps.Demo(board, tmp_path / "store", FEW).run()
+    demo.Demo(board, tmp_path / "store", FEW).run()
 
     assert "each has the body, the keys and the tag of its row" in board.failures

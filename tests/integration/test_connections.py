@@ -12,10 +12,10 @@ import grpc.aio
 import pytest
 
 from pocketmq.broker.broker import Broker, Network
-from pocketmq.client.server_connections import AsyncServerConnections
+from pocketmq.client.administration.servers import AsyncServerConnections
 from pocketmq.nameserver.nameserver import NameServer
 from pocketmq.proto.carrier_grpcio import GrpcioCarrier
-from pocketmq.proto.carrier_http2 import Http2Carrier
+from pocketmq.proto.carriers import Http2Carrier
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import ConfigError, NotServed
 from pocketmq.proto.errors_wire import from_rpc_error

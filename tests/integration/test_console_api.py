@@ -15,12 +15,16 @@ import pytest
 import yaml
 
 from pocketmq.broker.broker import SiteParts
-from pocketmq.broker.replication.figures import Behind, CellChanges, ReplicaLook, replica_figures
+from pocketmq.broker.replication.follower_view import (
+    Behind,
+    CellChanges,
+    ReplicaLook,
+    replica_figures,
+)
 from pocketmq.broker.replication.in_sync import ReplicaSettings
 from pocketmq.client import Message, Producer, PullConsumer
 from pocketmq.proto.errors import MessageNotFound
-from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 from pocketmq.proto.rpc import MethodTable
 from pocketmq.proto.rpc.pages import PageRequest
 from pocketmq.tools.console import api as console_api

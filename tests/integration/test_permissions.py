@@ -18,8 +18,7 @@ import yaml
 
 from pocketmq.broker.broker import Broker
 from pocketmq.proto.errors import NotAuthenticated, NotAuthorized
-from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 
 from .whole_broker import EOF, Peer, broker, store_config
 

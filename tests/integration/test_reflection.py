@@ -12,13 +12,12 @@ from google.protobuf import descriptor_pb2, json_format, message_factory
 from google.protobuf.descriptor_pool import DescriptorPool
 
 from pocketmq.broker.broker import Broker, Network
-from pocketmq.broker.service_v2.measurements import TRACES
+from pocketmq.broker.metrics.clients import TRACES
 from pocketmq.nameserver.nameserver import NameServer
 from pocketmq.proto.carrier_grpcio import GrpcioCarrier
 from pocketmq.proto.carriers import GRPC_CHOICES
 from pocketmq.proto.clock import SystemClock
-from pocketmq.proto.gen import grpc_reflection_pb2 as v1
-from pocketmq.proto.gen import grpc_reflection_v1alpha_pb2 as v1alpha
+from pocketmq.proto.gen import grpc_reflection_pb2 as v1, grpc_reflection_v1alpha_pb2 as v1alpha
 from pocketmq.proto.rpc import Limits, MethodTable
 from pocketmq.store.os_disk import OsDisk
 

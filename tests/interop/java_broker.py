@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from pocketmq.proto.errors import ClientError
-from pocketmq.proto.remoting.command import RemotingCommand
-from pocketmq.proto.remoting.connection import RemotingClient
+from pocketmq.proto.remoting import RemotingClient, RemotingCommand
 
 from ..free_ports import APART, free_port
 from .java_oracle import BUILD

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import pytest
 
-from pocketmq.broker.groups.dead_letters import MARK_GROUP
-from pocketmq.broker.groups.groups import intervals_of, is_only_warned
+from pocketmq.broker.groups.retries import MARK_GROUP
+from pocketmq.broker.topics_and_groups import intervals_of, is_only_warned
 from pocketmq.proto.clock import SystemClock, VirtualClock
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import decode_record

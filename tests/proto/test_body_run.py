@@ -5,8 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pocketmq.proto.body_run import BodyOrigin, encode_bodies
 from pocketmq.proto.message_id import UniqueIds

@@ -1,8 +1,7 @@
 """Checking runs: a sound one is accepted, a bad one is told by record, field and value."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pocketmq.proto.errors import InvalidRecord, MessageTooLarge
 from pocketmq.proto.properties import encode_properties

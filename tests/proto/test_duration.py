@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pocketmq.proto.duration import format_duration, parse_duration
 from pocketmq.proto.errors import InvalidArgument
+from pocketmq.proto.time_text import format_duration, parse_duration
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import grpc
 import grpc.aio
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pocketmq.proto import errors
 from pocketmq.proto.errors_wire import (

@@ -7,17 +7,18 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pocketmq.proto.carrier_http2 import Http2Carrier
-from pocketmq.proto.rpc.http1 import HEAD_BYTES_MAX, HttpRefused, RequestReader
+from pocketmq.proto.carriers import Http2Carrier
 from pocketmq.proto.rpc.pages import (
     BODIES_OF_HOST,
     BODY_BYTES_MAX,
+    HEAD_BYTES_MAX,
     PAGES_MAX,
+    HttpRefused,
     Page,
     PageRequest,
+    RequestReader,
     Shown,
 )
 

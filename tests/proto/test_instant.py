@@ -2,7 +2,7 @@
 
 import pytest
 
-from pocketmq.proto.instant import format_instant
+from pocketmq.proto.time_text import format_instant
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pocketmq.proto.byte_ranges import hash_ranges, java_hashes
-from pocketmq.proto.java_hash import java_hash
+from pocketmq.proto.record import java_hash
 
 _TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 

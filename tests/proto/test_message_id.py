@@ -4,8 +4,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pocketmq.proto.errors import InvalidArgument
 from pocketmq.proto.message_id import (

@@ -1,8 +1,7 @@
 """Records read and written one at a stroke are what record.py makes of them."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pocketmq.proto.errors import InvalidRecord, MessageTooLarge
 from pocketmq.proto.properties import encode_properties

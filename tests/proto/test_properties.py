@@ -1,8 +1,7 @@
 """The property string, by Apache's reader's rules."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pocketmq.proto.errors import InvalidArgument
 from pocketmq.proto.properties import (

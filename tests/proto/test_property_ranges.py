@@ -4,12 +4,10 @@ import random
 import tracemalloc
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pocketmq.proto.java_hash import java_hash
 from pocketmq.proto.properties import decode_properties
-from pocketmq.proto.record import Host, encode_run
+from pocketmq.proto.record import Host, encode_run, java_hash
 from pocketmq.proto.record_run import PropertyRanges, parse_run, starts_of, tags_codes
 
 NAMES = ["KEYS", "TAGS", "UNIQ_KEY", "KEY", "ab", "a_longer_name", ""]

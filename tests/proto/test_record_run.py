@@ -5,10 +5,8 @@ import struct
 from pathlib import Path
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pocketmq.proto.java_hash import java_hash
 from pocketmq.proto.properties import encode_properties
 from pocketmq.proto.record import (
     MAGIC_BLANK,
@@ -17,6 +15,7 @@ from pocketmq.proto.record import (
     decode_record,
     encode_record,
     encode_run,
+    java_hash,
 )
 from pocketmq.proto.record_run import (
     PropertyRanges,

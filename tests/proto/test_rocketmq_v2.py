@@ -7,11 +7,13 @@ import pytest
 from google.protobuf import descriptor_pool, json_format
 
 from pocketmq.proto import private_pool
-from pocketmq.proto.gen import grpc_health_pb2 as health
-from pocketmq.proto.gen import grpc_reflection_pb2 as reflection
-from pocketmq.proto.gen import opencensus_pb2 as census
-from pocketmq.proto.gen import otlp_metrics_pb2 as otlp
-from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
+from pocketmq.proto.gen import (
+    grpc_health_pb2 as health,
+    grpc_reflection_pb2 as reflection,
+    opencensus_pb2 as census,
+    otlp_metrics_pb2 as otlp,
+    rocketmq_v2_pb2 as v2,
+)
 from tests.recorded_v2 import recorded_groups, recorded_wires
 
 

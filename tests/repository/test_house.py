@@ -32,7 +32,7 @@ from .test_links import ARCHITECTURE, paths_named
 
 CLOCK = "proto/clock.py"
 #: Measuring needs the real time.
-MEASURING = ("tools/bench/", "tools/demo/")
+MEASURING = ("tools/bench/", "tools/demo.py", "tools/advise.py")
 #: A probe of one blocking socket: it has no loop, and a Clock would have it import asyncio each time.
 PROBE = "tools/health.py"
 
@@ -156,7 +156,7 @@ def test_http2_and_grpc_know_nothing_of_the_package() -> None:
         for node in nodes_of(path)
         if isinstance(node, ast.ImportFrom) and node.level > 1
     ]
-    assert found == [], "hand it in: proto/carrier_http2.py does so"
+    assert found == [], "hand it in: proto/carriers.py does so"
 
 
 #: Who may import grpc, which is an extra: the carrier of that name, and what measures beside it.

@@ -17,8 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from pocketmq.broker.broker import Broker
-from pocketmq.broker.broker import Network as BrokerNetwork
+from pocketmq.broker.broker import Broker, Network as BrokerNetwork
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.client import AsyncAdmin
 from pocketmq.client.connections import GrpcConnections

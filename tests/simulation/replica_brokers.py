@@ -23,8 +23,7 @@ from random import Random
 from typing import Any, Final
 from unittest.mock import patch
 
-from pocketmq.broker.broker import Broker
-from pocketmq.broker.broker import Network as BrokerNetwork
+from pocketmq.broker.broker import Broker, Network as BrokerNetwork
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.parts import producers_of
 from pocketmq.broker.replication.device import ReplicaDevice

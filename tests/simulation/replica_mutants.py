@@ -11,10 +11,8 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 from unittest.mock import patch
 
-from pocketmq.broker.replication import frames
-from pocketmq.broker.replication import replica as replica_module
-from pocketmq.broker.replication.epochs import Epochs
-from pocketmq.broker.replication.in_sync import InSync
+from pocketmq.broker.replication import links, replica as replica_module
+from pocketmq.broker.replication.in_sync import Epochs, InSync
 from pocketmq.broker.replication.registry import Cell
 from pocketmq.broker.replication.replica import ReplicaCore, ReplicaRole, _Upstream
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
@@ -68,7 +66,7 @@ def _keeps_the_entry_without_a_record() -> _Patches:
 
     return [
         (Epochs, "begin", begin_or_not),
-        (frames, "check_begin", check_begin),
+        (links, "check_begin", check_begin),
     ]
 
 

@@ -26,9 +26,8 @@ from random import Random
 from typing import Any, Final
 
 from pocketmq.broker.replication import effects
-from pocketmq.broker.replication.epochs import Epochs
-from pocketmq.broker.replication.frames import bytes_frame
-from pocketmq.broker.replication.in_sync import ReplicaSettings
+from pocketmq.broker.replication.in_sync import Epochs, ReplicaSettings
+from pocketmq.broker.replication.links import bytes_frame
 from pocketmq.broker.replication.registry import Cell
 from pocketmq.broker.replication.replica import ReplicaCore, ReplicaRole, ReplicaState
 from pocketmq.proto.errors import MasterFenced, NotEnoughReplicas

@@ -15,7 +15,7 @@ from pocketmq.client import (
     OffsetTarget,
     Queue,
 )
-from pocketmq.tools.group_describe import document
+from pocketmq.tools.group import document
 
 from .cluster import Cluster, cluster_of
 from .virtual_loop import run

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pocketmq.proto.java_hash import java_hash
+from pocketmq.proto.record import java_hash
 from pocketmq.store.reader import Choose
 
 from ..runs import make_run, open_store

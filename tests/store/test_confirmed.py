@@ -10,9 +10,9 @@ import pytest
 from pocketmq.proto.errors import OffsetOutOfRange
 from pocketmq.proto.record import decode_record
 from pocketmq.proto.record_run import starts_of
+from pocketmq.store.listing import settings_of
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.sizes import settings_of
 
 from ..recorded import recorded_store
 from ..runs import Hand, make_run, open_store, records_of

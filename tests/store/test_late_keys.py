@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from pocketmq.proto.errors import StoreFull
-from pocketmq.store import dispatch
+from pocketmq.store import parts
 from pocketmq.store.message_store import MessageStore
-from pocketmq.store.recovery import Verified
+from pocketmq.store.recovery.derive import Verified
 
 from ..fakes import FaultyDisk
 from ..runs import Hand, make_run, open_store
@@ -89,7 +89,7 @@ def test_keys_that_wait_make_the_same_index_byte_for_byte(tmp_path: Path) -> Non
 
     assert store.queue_bounds("T", 0) == (0, 2 * RECORDS)
     assert lagging(store)
-    assert turns.all() > 2 * RECORDS * len(MANY) // (dispatch.PIECE_BYTES + len(MANY))
+    assert turns.all() > 2 * RECORDS * len(MANY) // (parts.PIECE_BYTES + len(MANY))
     assert not lagging(store)
 
     store.close()
@@ -106,11 +106,11 @@ def test_no_turn_enters_more_than_a_piece(tmp_path: Path) -> None:
         return sum(file.header.next_entry - 1 for file in index.files)
 
     append_many(store)
-    assert entered() <= dispatch.INDEXED_AT_ONCE
+    assert entered() <= parts.INDEXED_AT_ONCE
     while turns.waiting:
         before = entered()
         turns.next()
-        assert 0 < entered() - before <= dispatch.PIECE_BYTES
+        assert 0 < entered() - before <= parts.PIECE_BYTES
     assert entered() == RECORDS * 10_002
     store.close()
 
@@ -249,7 +249,7 @@ def test_a_full_disk_has_keys_wait_until_there_is_room(tmp_path: Path) -> None:
 
 
 def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "WAITING_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(parts, "WAITING_BYTES_MAX", 1 << 20)
     store, _ = started(tmp_path)
     late = store.parts.dispatcher._late
     assert late is not None

@@ -12,10 +12,10 @@ import pytest
 from pocketmq.proto.errors import DiskFailure, StoreFull
 from pocketmq.proto.record import MAGIC_BLANK
 from pocketmq.store.apache.settings import ApacheSettings
-from pocketmq.store.cleaning import local_hour
 from pocketmq.store.log_writer import Appended
 from pocketmq.store.message_store import MessageStore
-from pocketmq.store.recovery import RecoveryReport
+from pocketmq.store.recovery.scan import RecoveryReport
+from pocketmq.store.upkeep import local_hour
 from pocketmq.tools.inspect.document import describe_apache, describe_ours
 
 from ..fakes import Crash, FaultyDisk, RecordingDisk

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pocketmq.proto.errors import StoreFull, StoreRefused
-from pocketmq.proto.java_hash import java_hash
 from pocketmq.proto.properties import encode_properties
-from pocketmq.proto.record import SYS_PREPARED, SYS_ROLLBACK, Record, encode_record
+from pocketmq.proto.record import SYS_PREPARED, SYS_ROLLBACK, Record, encode_record, java_hash
 from pocketmq.proto.record_run import parse_run, walk
 from pocketmq.store.index_file import IndexFile, check_index_file
 from pocketmq.store.message_index import MessageIndex

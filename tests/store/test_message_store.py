@@ -27,10 +27,10 @@ from pocketmq.proto.errors import (
 )
 from pocketmq.proto.record import MAGIC_BLANK, Host, Record, decode_record, encode_record
 from pocketmq.proto.run import Run
-from pocketmq.store.cleaning import local_hour
 from pocketmq.store.log_writer import Appended
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
+from pocketmq.store.upkeep import local_hour
 
 from ..fakes import FaultyDisk
 from ..runs import Hand, bodies_of, make_run, open_store, records_of, small_config

@@ -8,12 +8,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from pocketmq.proto.record import SYS_ROLLBACK, Record, decode_record
 from pocketmq.store.message_store import MessageStore
-from pocketmq.store.recovery import FindingKind
+from pocketmq.store.recovery.scan import FindingKind
 
 from ..runs import Hand, make_run, open_store, records_of
 

@@ -9,8 +9,8 @@ import pytest
 
 from pocketmq.proto.errors import ConfigError
 from pocketmq.store.config import StoreConfig
+from pocketmq.store.listing import config_of
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.sizes import config_of
 
 
 def make(path: Path, size: int) -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from pocketmq.proto.errors import StoreFull
 from pocketmq.proto.topics import TIMER_TOPIC
@@ -19,8 +18,7 @@ from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.timers.entry import Filing, TimerBatch
 
-from ..recorded import expected, recorded_store
-from ..recorded import settings as recorded_settings
+from ..recorded import expected, recorded_store, settings as recorded_settings
 from ..runs import Hand
 from ..timed import (
     DAY,

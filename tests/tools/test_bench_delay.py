@@ -6,14 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pocketmq.proto.errors import PocketMQError
 from pocketmq.tools import cli
-from pocketmq.tools.bench import timed
-from pocketmq.tools.bench.delay import Deliveries, percentiles
-from pocketmq.tools.bench.pending import disk_bytes, own_memory_bytes
+from pocketmq.tools.bench import delay
+from pocketmq.tools.bench.delay import Deliveries, disk_bytes, own_memory_bytes, percentiles
 from pocketmq.tools.bench.servers import record_bytes
 from pocketmq.tools.server_process import rss_bytes
 
@@ -60,12 +58,12 @@ def test_percentiles_of_nothing_are_none() -> None:
 
 
 def test_messages_are_told_apart_by_their_bodies() -> None:
-    batch = timed.timed_batch(70_000, [10**12, 10**12 + 1])
+    batch = delay.timed_batch(70_000, [10**12, 10**12 + 1])
 
-    assert [timed.index_of(message.body) for message in batch] == [70_000, 70_001]
+    assert [delay.index_of(message.body) for message in batch] == [70_000, 70_001]
     assert [message.deliver_at_ms for message in batch] == [10**12, 10**12 + 1]
-    assert {len(message.body) for message in batch} == {timed.BODY_BYTES}
-    assert len(batch[0].property_string) + record_bytes(timed.BODY_BYTES) == timed.RECORD_BYTES
+    assert {len(message.body) for message in batch} == {delay.BODY_BYTES}
+    assert len(batch[0].property_string) + record_bytes(delay.BODY_BYTES) == delay.RECORD_BYTES
 
 
 async def test_a_receipt_with_another_time_fails_the_bench() -> None:
@@ -73,7 +71,7 @@ async def test_a_receipt_with_another_time_fails_the_bench() -> None:
     receipts.set_result([type("Receipt", (), {"due_ms": 7})()])
 
     with pytest.raises(PocketMQError, match="due at 7"):
-        await timed._acknowledged(5, receipts)  # type: ignore[arg-type]
+        await delay._acknowledged(5, receipts)  # type: ignore[arg-type]
 
 
 def test_disk_bytes_are_blocks_by_folder(tmp_path: Path) -> None:

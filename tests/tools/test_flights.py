@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pocketmq.proto.errors import Disconnected
-from pocketmq.tools.demo import flights as data
+from pocketmq.tools import demo as data
 
 ROWS = """year,month,day,carrier,flight,tailnum,origin
 2013,1,1,UA,1545,N14228,EWR

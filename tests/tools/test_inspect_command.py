@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from pocketmq.store.listing import settings_of
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.sizes import settings_of
 from pocketmq.tools.inspect.command import inspect
 
 from ..recorded import expected, recorded_store, settings

@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, Self
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pocketmq.client import Message, Receipt
 from pocketmq.proto.errors import InvalidArgument

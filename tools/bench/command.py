@@ -14,41 +14,100 @@ from ...proto.carriers import need_grpcio
 from ...proto.errors import ConfigError, PocketMQError
 from ..options import json_option
 from ..output import print_json, print_table
-from .measure import BenchConditions, Figure, beside_line, figures_table
-from .official_client import LANGUAGES
+from .measure import LANGUAGES, BenchConditions, Figure, beside_line, figures_table
 
-#: Name, what it measures; each is a module here with a function of its name, with underscores.
+#: Name, (module and function, what it measures).
 BENCHES: Final = {
-    "store": "Append, queue and key index: 200 B records with one key in runs of 1,000, no network.",
-    "produce": "Our client to our broker on loopback, 128 B, acknowledged in memory.",
-    "send": "Single messages through the full producer, 128 B and 1 KiB; one after the other.",
-    "ordinary": "Shapes of ordinary programs: 64 in flight, lists of 100, one at a time, listeners.",
-    "growth": "Sends by 100 connections, to 100,000 queues, of 1 MiB; a store ten times the page cache.",
-    "send-many": "Lists of bodies, encoded by the column, 128 B, acknowledged in memory.",
-    "sync": "The same as produce, acknowledged on the device, 64 sends in flight.",
-    "consume": "A cold queue to decoded messages, 128 B.",
-    "push": "A listener called once a message, 128 B, default settings.",
-    "poll": "Cold queues to batches whose columns are read, 128 B.",
-    "start": "From the start of `pocketmq serve` to the first acknowledged send.",
-    "memory": "Resident memory of an idle `pocketmq serve`.",
-    "idle-consumers": "A thousand consumers that have nothing to do: memory and CPU time of the broker.",
-    "idle-receives": "Ten thousand ReceiveMessage that wait: memory and CPU time of the broker.",
-    "recovery": "From the start to serving, over a log of 1 GiB that was left by kill -9.",
-    "scan": "Messages and queue entries from files to Arrow columns, beside pyarrow reading Parquet.",
-    "spark": "The same on Spark, local[2] and warm, a filter, the lag job; needs pocketmq[spark].",
-    "inspect": "The overview of a store of 100 GiB; verify half a GiB of 1 KiB messages.",
-    "delay": "A million messages over a minute (with --seconds 15): how late each is; or --pending.",
-    "lookup": "A key in a full index file of 20 M entries, from the files: cold and warm.",
-    "v2": "An official client of Apache RocketMQ (--client): sends, receives; our handlers alone.",
-    "unary": "CPU time of the server for one SendMessage, by our own HTTP/2 and by grpcio's.",
-    "replicas": "Three replicas and ZooKeeper (--zookeeper-home): failover, hand-over, sends, catch-up.",
-    "tasks": "Celery and dramatiq, on Redis beside it; needs pocketmq[celery,dramatiq].",
-    "wheel": "Timers on the timing wheel, beside heapq and call_later: 10 k, 100 k and 1 M.",
+    "store": (
+        "stores:store",
+        "Append, queue and key index: 200 B records with one key in runs of 1,000, no network.",
+    ),
+    "produce": (
+        "sending:produce",
+        "Our client to our broker on loopback, 128 B, acknowledged in memory.",
+    ),
+    "send": (
+        "sending:send",
+        "Single messages through the full producer, 128 B and 1 KiB; one after the other.",
+    ),
+    "ordinary": (
+        "ordinary:ordinary",
+        "Shapes of ordinary programs: 64 in flight, lists of 100, one at a time, listeners.",
+    ),
+    "growth": (
+        "ordinary:growth",
+        "Sends by 100 connections, to 100,000 queues, of 1 MiB; a store ten times the page cache.",
+    ),
+    "send-many": (
+        "sending:send_many",
+        "Lists of bodies, encoded by the column, 128 B, acknowledged in memory.",
+    ),
+    "sync": (
+        "sending:sync",
+        "The same as produce, acknowledged on the device, 64 sends in flight.",
+    ),
+    "consume": ("reading:consume", "A cold queue to decoded messages, 128 B."),
+    "push": ("reading:push", "A listener called once a message, 128 B, default settings."),
+    "poll": ("reading:poll", "Cold queues to batches whose columns are read, 128 B."),
+    "start": ("idle:start", "From the start of `pocketmq serve` to the first acknowledged send."),
+    "memory": ("idle:memory", "Resident memory of an idle `pocketmq serve`."),
+    "idle-consumers": (
+        "idle:idle_consumers",
+        "A thousand consumers that have nothing to do: memory and CPU time of the broker.",
+    ),
+    "idle-receives": (
+        "idle:idle_receives",
+        "Ten thousand ReceiveMessage that wait: memory and CPU time of the broker.",
+    ),
+    "recovery": (
+        "stores:recovery",
+        "From the start to serving, over a log of 1 GiB that was left by kill -9.",
+    ),
+    "scan": (
+        "reading:scan",
+        "Messages and queue entries from files to Arrow columns, beside pyarrow reading Parquet.",
+    ),
+    "spark": (
+        "reading:spark",
+        "The same on Spark, local[2] and warm, a filter, the lag job; needs pocketmq[spark].",
+    ),
+    "inspect": (
+        "stores:inspect",
+        "The overview of a store of 100 GiB; verify half a GiB of 1 KiB messages.",
+    ),
+    "delay": (
+        "delay:delay",
+        "A million messages over a minute (with --seconds 15): how late each is; or --pending.",
+    ),
+    "lookup": (
+        "stores:lookup",
+        "A key in a full index file of 20 M entries, from the files: cold and warm.",
+    ),
+    "v2": (
+        "official:official",
+        "An official client of Apache RocketMQ (--client): sends, receives; our handlers alone.",
+    ),
+    "unary": (
+        "official:unary",
+        "CPU time of the server for one SendMessage, by our own HTTP/2 and by grpcio's.",
+    ),
+    "replicas": (
+        "replicas:replicas",
+        "Three replicas and ZooKeeper (--zookeeper-home): failover, hand-over, sends, catch-up.",
+    ),
+    "tasks": (
+        "tasks:tasks",
+        "Celery and dramatiq, on Redis beside it; needs pocketmq[celery,dramatiq].",
+    ),
+    "wheel": (
+        "wheel:wheel",
+        "Timers on the timing wheel, beside heapq and call_later: 10 k, 100 k and 1 M.",
+    ),
 }
 
 
 @click.command(
-    epilog="\b\nNames:\n" + "\n".join(f"  {name:14} {what}" for name, what in BENCHES.items())
+    epilog="\b\nNames:\n" + "\n".join(f"  {name:14} {what}" for name, (_, what) in BENCHES.items())
 )
 @click.argument(
     "names", nargs=-1, required=True, metavar="NAME…|all", type=click.Choice([*BENCHES, "all"])
@@ -129,11 +188,11 @@ def _figures(
 ) -> Iterator[Figure]:
     for name in names:
         measure: Callable[[BenchConditions], Figure]
-        module = name.replace("-", "_")
+        module, _, function = BENCHES[name][0].partition(":")
         with tempfile.TemporaryDirectory(prefix="pocketmq-bench-", dir=folder) as place:
             try:
                 need_grpcio(f"bench {name} measures beside gRPC's own library")
-                measure = getattr(importlib.import_module(f".{module}", __package__), module)
+                measure = getattr(importlib.import_module(f".{module}", __package__), function)
                 yield measure(BenchConditions(folder=Path(place), **options))
             except ConfigError as error:
                 if not are_all:

@@ -16,6 +16,8 @@ from typing import Any, Final
 import numpy as np
 
 MIB: Final = 1 << 20
+#: Of official clients; best known first: the aims are for Java.
+LANGUAGES: Final = ("java", "go", "node", "python", "rust")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,34 +11,49 @@
 Each shape runs for as long before it is measured, for code that runs first and connections that grow. Client and server
 share the machine, so that the figure that holds on a busy one is processor time a message, of both; beside it stands
 what a bare loopback echo of the same bytes costs in the same run (loopback.py), a message. With --apache the same
-shapes run on Apache's broker by its Java client behind that, and the official client of 5.x on both (apache_load.py).
+shapes run on Apache's broker by its Java client behind that, and the official client of 5.x on both (apache.py).
+
+`bench growth`: the same sends by more connections, to more queues, of longer bodies; a store larger than memory.
+
+    connections     1, 10, 100 producers, a connection each, 128 B bodies, one send after the other on each of 64 tasks
+                    (on 100 with 100 connections)
+    bodies          1 KiB, 64 KiB, 1 MiB; 64 tasks, of 1 MiB 16
+    queues          1; 1,000; 100,000 (a hundred topics of a thousand), each send to one by chance; 64 tasks
+    cold            1 KiB messages, ten times as many bytes as the page cache has for them: the broker runs in a memory
+                    cgroup (version 1 or 2, which takes root), after the files have left the cache. A pull consumer
+                    reads all from the oldest on, while a producer sends one message after the other
+
+Each shape runs for `--seconds`, after one message from each connection to each topic; cold to its end.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import os
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
-from ...client import Message, Producer, PushConsumer
+from ...client import Admin, AsyncProducer, Message, Producer, PullConsumer, PushConsumer
+from ...proto.errors import ConfigError
 from ..server_process import ServerProcess
-from .apache_load import ShapeRun, check_load, classic_load, official_load
-from .apache_pair import apache_alone, apache_version
+from . import measure, servers
+from .apache import ShapeRun, apache_alone, apache_version, check_load, classic_load, official_load
 from .loopback import echo
-from .measure import MIB, BenchConditions, Figure, own_cpu_seconds, percentiles_ms, rounds
-from .servers import TOPIC, record_bytes, server_with_topic
 
 BODY_BYTES: Final = 128
 IN_FLIGHT: Final = 64
 LIST: Final = 100
 _BODY: Final = bytes(range(BODY_BYTES))
-_RECORD_BYTES: Final = record_bytes(BODY_BYTES)
+_RECORD_BYTES: Final = servers.record_bytes(BODY_BYTES)
 #: Of an acknowledgement of a run.
 _REPLY_BYTES: Final = 40
 #: Messages a second that a listener is expected to take, of which its topic is filled.
@@ -70,24 +85,24 @@ class _Shape:
     in_flight: int = 1
 
 
-def ordinary(conditions: BenchConditions) -> Figure:
+def ordinary(conditions: measure.BenchConditions) -> measure.Figure:
     """Measure all shapes, one after the other."""
     seconds = conditions.seconds
     apache = Path(conditions.apache) if conditions.apache else None
     if apache is not None:
         check_load(apache)
-    figure = Figure(
+    figure = measure.Figure(
         name="ordinary",
         what=f"{BODY_BYTES} B, shapes of ordinary programs, each {seconds:g} s after {seconds:g} s of warm-up",
         facts={"body_bytes": BODY_BYTES, "warm_up_seconds": seconds},
     )
     with (
-        server_with_topic(conditions.folder / "sending") as server,
+        servers.server_with_topic(conditions.folder / "sending") as server,
         Producer(server.nameserver) as producer,
     ):
         for shape in _sending(producer):
             _measure(figure, shape, server, seconds)
-    with server_with_topic(conditions.folder / "listening") as server:
+    with servers.server_with_topic(conditions.folder / "listening") as server:
         count = round(_PUSHED * seconds)
         _fill(server.nameserver, count)
         for shape in _listening(server.nameserver, count):
@@ -100,15 +115,15 @@ def ordinary(conditions: BenchConditions) -> Figure:
     return figure
 
 
-def _measure(figure: Figure, shape: _Shape, server: ServerProcess, seconds: float) -> None:
+def _measure(figure: measure.Figure, shape: _Shape, server: ServerProcess, seconds: float) -> None:
     """Run SHAPE, and note what it gave."""
     shape.run(seconds)
-    client_s, server_s = own_cpu_seconds(), server.cpu_seconds()
+    client_s, server_s = measure.own_cpu_seconds(), server.cpu_seconds()
     began = time.perf_counter()
     ran = shape.run(seconds)
     took = ran.took_s or time.perf_counter() - began
     count, latencies = ran.count, ran.latencies
-    client_us = (own_cpu_seconds() - client_s) / count * 1e6
+    client_us = (measure.own_cpu_seconds() - client_s) / count * 1e6
     server_us = (server.cpu_seconds() - server_s) / count * 1e6
     beside = echo(
         request_bytes=shape.request_bytes,
@@ -129,8 +144,8 @@ def _measure(figure: Figure, shape: _Shape, server: ServerProcess, seconds: floa
         f"{name}_echo_us": echo_us,
     }
     if latencies:
-        p50_ms, p99_ms = percentiles_ms(latencies)
-        echo_ms = percentiles_ms(beside.latencies)
+        p50_ms, p99_ms = measure.percentiles_ms(latencies)
+        echo_ms = measure.percentiles_ms(beside.latencies)
         note += (
             f"; p50 {p50_ms:.2f} ms, p99 {p99_ms:.2f} ms (echo {echo_ms[0]:.2f}, {echo_ms[1]:.2f})"
         )
@@ -146,15 +161,15 @@ def _key(name: str) -> str:
 # --- beside Apache
 
 
-def _beside_apache(figure: Figure, home: Path, conditions: BenchConditions) -> None:
+def _beside_apache(figure: measure.Figure, home: Path, conditions: measure.BenchConditions) -> None:
     """Run the shapes on Apache's broker from the jars in HOME, and the official client on both; note the ratios."""
     seconds = conditions.seconds
     count = round(_PUSHED * seconds)
-    with server_with_topic(conditions.folder / "official") as server:
-        ours = official_load(home, str(server.ready["broker"]), TOPIC, seconds)
-    topics = (TOPIC, f"{TOPIC}-read", _OFFICIAL_TOPIC)
+    with servers.server_with_topic(conditions.folder / "official") as server:
+        ours = official_load(home, str(server.ready["broker"]), servers.TOPIC, seconds)
+    topics = (servers.TOPIC, f"{servers.TOPIC}-read", _OFFICIAL_TOPIC)
     with apache_alone(home, conditions.folder / "apache", topics) as (nameserver, proxy):
-        classic = classic_load(home, nameserver, TOPIC, seconds, count)
+        classic = classic_load(home, nameserver, servers.TOPIC, seconds, count)
         official = official_load(home, proxy, _OFFICIAL_TOPIC, seconds)
     figure.notes.append(
         f"Apache RocketMQ {apache_version(home)} with its Java clients, each shape {seconds:g} s after"
@@ -174,7 +189,7 @@ def _beside_apache(figure: Figure, home: Path, conditions: BenchConditions) -> N
         _compare(figure, own, theirs)
 
 
-def _compare(figure: Figure, own: ShapeRun, theirs: ShapeRun) -> None:
+def _compare(figure: measure.Figure, own: ShapeRun, theirs: ShapeRun) -> None:
     """Note what OWN and THEIRS, the same shape, gave."""
     figure.beside[f"apache_{_key(theirs.name)}_per_second"] = theirs.per_second
     text = f"{theirs.name}: {own.text()}, Apache {theirs.text()}: {own.per_second / theirs.per_second:.2f}"
@@ -206,11 +221,11 @@ def _sending(producer: Producer) -> Iterator[_Shape]:
 
 
 def _send_messages(producer: Producer) -> None:
-    producer.send_many([Message(TOPIC, _BODY) for _ in range(LIST)])
+    producer.send_many([Message(servers.TOPIC, _BODY) for _ in range(LIST)])
 
 
 def _send_values(producer: Producer) -> None:
-    producer.send_many(TOPIC, [_BODY] * LIST)
+    producer.send_many(servers.TOPIC, [_BODY] * LIST)
 
 
 def _in_flight(producer: Producer, seconds: float, **parts: Any) -> _Ran:
@@ -227,7 +242,7 @@ def _in_flight(producer: Producer, seconds: float, **parts: Any) -> _Ran:
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         room.acquire()
-        producer.send_nowait(Message(TOPIC, _BODY, **parts)).add_done_callback(acknowledged)
+        producer.send_nowait(Message(servers.TOPIC, _BODY, **parts)).add_done_callback(acknowledged)
         count += 1
     for _ in range(IN_FLIGHT):
         room.acquire()
@@ -240,7 +255,7 @@ def _lists(send: Callable[[], object], threads: int, seconds: float) -> _Ran:
     """SEND lists for SECONDS from each of THREADS; latencies are those of a list."""
     latencies: list[float] = []
     sending = [
-        threading.Thread(target=lambda: latencies.extend(rounds(send, seconds=seconds)))
+        threading.Thread(target=lambda: latencies.extend(measure.rounds(send, seconds=seconds)))
         for _ in range(threads)
     ]
     for thread in sending:
@@ -251,7 +266,9 @@ def _lists(send: Callable[[], object], threads: int, seconds: float) -> _Ran:
 
 
 def _one_at_a_time(producer: Producer, seconds: float) -> _Ran:
-    latencies = rounds(lambda: producer.send(Message(TOPIC, _BODY)), seconds=seconds)
+    latencies = measure.rounds(
+        lambda: producer.send(Message(servers.TOPIC, _BODY)), seconds=seconds
+    )
     return _Ran(len(latencies), latencies)
 
 
@@ -264,7 +281,13 @@ def _fill(nameserver: str, count: int) -> None:
         for begin in range(0, count, 1000):
             numbers = range(begin, min(begin + 1000, count))
             producer.send_many(
-                Message(TOPIC, _BODY, key=f"order-{n}", tag="paid", properties={"source": "bench"})
+                Message(
+                    servers.TOPIC,
+                    _BODY,
+                    key=f"order-{n}",
+                    tag="paid",
+                    properties={"source": "bench"},
+                )
                 for n in numbers
             )
 
@@ -275,9 +298,9 @@ def _listening(nameserver: str, count: int) -> Iterator[_Shape]:
         yield _Shape(
             name=f"push, {what} read",
             run=partial(_listen, nameserver, count, read),
-            messages=MIB // _RECORD_BYTES,
+            messages=measure.MIB // _RECORD_BYTES,
             request_bytes=64,
-            reply_bytes=MIB,
+            reply_bytes=measure.MIB,
         )
 
 
@@ -296,7 +319,9 @@ def _listen(nameserver: str, count: int, read: Callable[[Any], object], _: float
             instants.append(time.perf_counter())
             done.set()
 
-    with PushConsumer(f"bench-{uuid4().hex}", TOPIC, listener, nameserver, start="earliest"):
+    with PushConsumer(
+        f"bench-{uuid4().hex}", servers.TOPIC, listener, nameserver, start="earliest"
+    ):
         assert done.wait(_TIMEOUT_S), f"not all of {count} messages came"
     return _Ran(count, took_s=instants[-1] - instants[0])
 
@@ -311,3 +336,247 @@ def _read_all(message: Any) -> None:
 
 def _read_body(message: Any) -> None:
     assert len(message.body) == BODY_BYTES
+
+
+# ---------------------------------------------------------------- `bench growth`
+
+
+CONNECTIONS: Final = (1, 10, 100)
+QUEUES: Final = (1, 1_000, 100_000)
+BODIES: Final = (1_024, 64 * 1_024, measure.MIB)
+_TASKS: Final = 64
+_TASKS_OF_LARGE: Final = 16
+_BODY_BYTES: Final = 128
+_TOPIC_QUEUES: Final = 1_000
+#: Of the broker that reads a cold store; what is not its own is page cache.
+COLD_LIMIT_BYTES: Final = 160 * measure.MIB
+_COLD_TIMES: Final = 10
+_COLD_BODY_BYTES: Final = 1_024
+_COLD_LIST: Final = 1_000
+_CGROUPS: Final = Path("/sys/fs/cgroup")
+_SETTINGS: Final = "broker:\n  queues_max: 200000\n"
+
+
+@dataclass(frozen=True)
+class _GrowingShape:
+    """Sends from TASKS by CONNECTIONS, of bodies of SIZE, to the PLACES: topics, and queues of each to choose from."""
+
+    name: str
+    tasks: int
+    connections: int = 1
+    size: int = _BODY_BYTES
+    places: Sequence[tuple[str, int]] = ((servers.TOPIC, 8),)
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """What a shape gave."""
+
+    count: int
+    took_s: float
+    latencies: Sequence[float]
+    client_cpu_s: float
+    server_cpu_s: float
+
+
+def growth(conditions: measure.BenchConditions) -> measure.Figure:
+    """Measure all, one after the other."""
+    seconds = conditions.seconds
+    figure = measure.Figure(
+        name="growth", what=f"sends as connections, queues and bodies grow, {seconds:g} s each"
+    )
+    settings = conditions.folder / "growth.yaml"
+    settings.write_text(_SETTINGS, encoding="utf-8")
+    with servers.server_with_topic(
+        conditions.folder / "growing", options=["--config", str(settings)]
+    ) as server:
+        for count in CONNECTIONS:
+            tasks = max(_TASKS, count)
+            _grown(figure, server, seconds, _GrowingShape(f"{count} connections", tasks, count))
+        for size in BODIES:
+            tasks = _TASKS_OF_LARGE if size >= measure.MIB else _TASKS
+            _grown(
+                figure,
+                server,
+                seconds,
+                _GrowingShape(f"bodies of {size // 1024} KiB", tasks, size=size),
+            )
+        for count in QUEUES:
+            places = _places(server, count)
+            _grown(
+                figure, server, seconds, _GrowingShape(f"{count:,} queues", _TASKS, places=places)
+            )
+    try:
+        _cold(figure, conditions.folder / "cold")
+    except ConfigError as error:
+        figure.notes.append(f"cold: not measured: {error.message}")
+    return figure
+
+
+def _places(server: ServerProcess, queues: int) -> list[tuple[str, int]]:
+    """Make topics of QUEUES together; return their names, with how many queues each has."""
+    each = min(queues, _TOPIC_QUEUES)
+    places = [(f"growth-{queues}-{number}", each) for number in range(queues // each)]
+    with Admin(server.nameserver) as admin:
+        for name, _ in places:
+            admin.create_topic(name, queues=each)
+    return places
+
+
+def _grown(
+    figure: measure.Figure, server: ServerProcess, seconds: float, shape: _GrowingShape
+) -> None:
+    """Run SHAPE for SECONDS; note what it gave and cost."""
+    sent = asyncio.run(_send(server, seconds, shape))
+    p50_ms, p99_ms = measure.percentiles_ms(sent.latencies)
+    rate = sent.count / sent.took_s
+    client_us = sent.client_cpu_s / sent.count * 1e6
+    server_us = sent.server_cpu_s / sent.count * 1e6
+    figure.notes.append(
+        f"{shape.name}: {rate:,.0f}/s, {rate * shape.size / 1e6:,.1f} MB/s; p50 {p50_ms:.1f}, p99 {p99_ms:.1f} ms;"
+        f" µs a message: client {client_us:.0f}, server {server_us:.0f}; server {server.rss_bytes() / 1e6:,.0f} MB"
+    )
+    key = shape.name.replace(" ", "_").replace(",", "")
+    figure.facts |= {
+        f"{key}_per_second": rate,
+        f"{key}_p50_ms": p50_ms,
+        f"{key}_p99_ms": p99_ms,
+        f"{key}_client_us": client_us,
+        f"{key}_server_us": server_us,
+    }
+
+
+async def _send(server: ServerProcess, seconds: float, shape: _GrowingShape) -> _Sent:
+    body = bytes(shape.size)
+    latencies: list[float] = []
+    async with AsyncExitStack() as stack:
+        producers = [
+            await stack.enter_async_context(AsyncProducer(server.nameserver))
+            for _ in range(shape.connections)
+        ]
+        topics = [topic for topic, _ in shape.places]
+        await asyncio.gather(*(one.send(topic, body) for one in producers for topic in topics))
+        client_s, server_s = measure.own_cpu_seconds(), server.cpu_seconds()
+        first = time.perf_counter()
+
+        async def work(producer: AsyncProducer) -> None:
+            while (began := time.perf_counter()) < first + seconds:
+                topic, queues = random.choice(shape.places)
+                await producer.send(Message(topic, body, queue=random.randrange(queues)))
+                latencies.append(time.perf_counter() - began)
+
+        await asyncio.gather(
+            *(work(producers[task % shape.connections]) for task in range(shape.tasks))
+        )
+        return _Sent(
+            len(latencies),
+            time.perf_counter() - first,
+            latencies,
+            measure.own_cpu_seconds() - client_s,
+            server.cpu_seconds() - server_s,
+        )
+
+
+# --- a store larger than memory
+
+
+def _cold(figure: measure.Figure, folder: Path) -> None:
+    """Read a store of which a tenth fits into memory; note how fast, and what sends took meanwhile."""
+    store = folder / "store"
+    with memory_limited(COLD_LIMIT_BYTES) as limit:
+        with ServerProcess(store) as server:
+            with Admin(server.nameserver) as admin:
+                admin.create_topic(servers.TOPIC, queues=1)
+            room = COLD_LIMIT_BYTES - server.rss_bytes()
+            lists = max(1, _COLD_TIMES * room // (_COLD_BODY_BYTES * _COLD_LIST))
+            with Producer(server.nameserver) as producer:
+                for _ in range(lists):
+                    producer.send_many(servers.TOPIC, [bytes(_COLD_BODY_BYTES)] * _COLD_LIST)
+        _leave_cache(store)
+        with ServerProcess(store, started=limit) as server:
+            _read_cold(figure, server, lists * _COLD_LIST, room)
+
+
+def _read_cold(figure: measure.Figure, server: ServerProcess, count: int, room: int) -> None:
+    over = threading.Event()
+    latencies: list[float] = []
+
+    def send() -> None:
+        with Producer(server.nameserver) as producer:
+            while not over.is_set():
+                began = time.perf_counter()
+                producer.send("beside", b"x")
+                latencies.append(time.perf_counter() - began)
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    try:
+        began = time.perf_counter()
+        left = count
+        with PullConsumer("cold", servers.TOPIC, server.nameserver, start="earliest") as consumer:
+            while left > 0:
+                batch = consumer.poll(timeout_ms=60_000)
+                assert batch, f"{left} of {count} messages did not come"
+                left -= len(batch)
+        took = time.perf_counter() - began
+    finally:
+        over.set()
+        sending.join()
+    p50_ms, p99_ms = measure.percentiles_ms(latencies)
+    figure.notes.append(
+        f"cold: {count:,} messages of 1 KiB, {_COLD_TIMES} times the {room / 1e6:,.0f} MB left of a cgroup of"
+        f" {COLD_LIMIT_BYTES // measure.MIB} MiB: read with {count * _COLD_BODY_BYTES / took / 1e6:,.1f} MB/s; sends"
+        f" meanwhile p50 {p50_ms:.1f}, p99 {p99_ms:.1f}, longest {max(latencies) * 1000:,.0f} ms"
+    )
+    figure.facts |= {
+        "cold_bytes_per_second": count * _COLD_BODY_BYTES / took,
+        "cold_sends_p50_ms": p50_ms,
+        "cold_sends_p99_ms": p99_ms,
+        "cold_sends_longest_ms": max(latencies) * 1000,
+    }
+
+
+@contextmanager
+def memory_limited(size_bytes: int) -> Iterator[_Limit]:
+    """Yield what puts a process, by its id, among those that have SIZE_BYTES together, page cache included.
+
+    Raises ConfigError where cgroups cannot be made.
+    """
+    is_second = (_CGROUPS / "cgroup.controllers").exists()
+    group = (_CGROUPS if is_second else _CGROUPS / "memory") / f"pocketmq-bench-{os.getpid()}"
+    file = "memory.max" if is_second else "memory.limit_in_bytes"
+    try:
+        group.mkdir()
+        (group / file).write_text(str(size_bytes), encoding="ascii")
+    except OSError as error:
+        raise ConfigError(
+            f"{group} cannot be made ({error.strerror}): a memory cgroup takes root, and a machine that has them",
+            field="cgroup",
+        ) from error
+    try:
+        yield _Limit(group)
+    finally:
+        group.rmdir()
+
+
+@dataclass(frozen=True)
+class _Limit:
+    """A cgroup at its folder."""
+
+    group: Path
+
+    def __call__(self, pid: int) -> None:
+        """Put process PID into it."""
+        (self.group / "cgroup.procs").write_text(str(pid), encoding="ascii")
+
+
+def _leave_cache(folder: Path) -> None:
+    """Have the files below FOLDER leave the page cache."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)

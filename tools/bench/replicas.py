@@ -7,7 +7,7 @@ catches up while nothing is sent, and what sends lose by another one that does; 
 after a failover. Where times depend on what else runs here, processor time is told besides.
 
 Needs the extra `cluster`, a Java, and the jars of a ZooKeeper (--zookeeper-home). With the jars of Apache RocketMQ
-(--apache) its own master and slave run beside (apache_pair.py). All share the processors of this machine: a set on
+(--apache) its own master and slave run beside (apache.py). All share the processors of this machine: a set on
 three machines has three times as many.
 """
 
@@ -33,18 +33,10 @@ from ...proto.clock import SystemClock
 from ...proto.errors import ConfigError, PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import CallFailed, connect
+from ..java import Ports, ZooKeeperServer, find_jars, free_ports
 from ..server_process import ServerProcess
-from ..zookeeper_server import Ports, ZooKeeperServer, find_jars, free_ports
-from .apache_pair import ApacheSender, apache_jars, apache_pair, apache_version
-from .measure import (
-    MIB,
-    BenchConditions,
-    Figure,
-    own_cpu_seconds,
-    percentiles_ms,
-    synced_writes_per_second,
-)
-from .servers import QUEUES, TOPIC, batch, record_bytes
+from . import measure, servers
+from .apache import ApacheSender, apache_jars, apache_pair, apache_version
 
 SET: Final = "bench"
 CLUSTER: Final = "bench-replicas"
@@ -111,7 +103,7 @@ class BenchSet:
             self.begin(replica)
         self.settled()
         with Admin(self.nameserver) as admin:
-            admin.create_topic(TOPIC, queues=QUEUES)
+            admin.create_topic(servers.TOPIC, queues=servers.QUEUES)
 
     @property
     def ids(self) -> range:
@@ -226,11 +218,11 @@ class BenchSet:
             raise PocketMQError(f"not handed over: {failed.details()}") from failed
 
 
-def replicas(conditions: BenchConditions) -> Figure:
+def replicas(conditions: measure.BenchConditions) -> measure.Figure:
     """Measure a replica set."""
     if not conditions.zookeeper_home:
         raise ConfigError("bench replicas needs the jars of a ZooKeeper: --zookeeper-home FOLDER")
-    figure = Figure(
+    figure = measure.Figure(
         name="replicas",
         what=f"{REPLICAS} replicas and ZooKeeper here: acks=replicas, {BODY_BYTES} B, one producer",
     )
@@ -248,7 +240,7 @@ def replicas(conditions: BenchConditions) -> Figure:
         figure.facts |= _catch_up(replica_set)
         figure.facts |= _catch_up_beside_sends(replica_set, conditions.seconds)
     figure.p50_ms, figure.p99_ms = figure.facts["synced_p50_ms"], figure.facts["synced_p99_ms"]
-    writes = synced_writes_per_second(conditions.folder)
+    writes = measure.synced_writes_per_second(conditions.folder)
     figure.beside["fdatasync_ms"] = 1000 / writes
     if apache is not None:
         figure.beside |= _apache(apache, conditions)
@@ -259,7 +251,7 @@ def replicas(conditions: BenchConditions) -> Figure:
     return figure
 
 
-def _notes(figure: Figure) -> list[str]:
+def _notes(figure: measure.Figure) -> list[str]:
     facts = figure.facts
     lines: Sequence[tuple[str, float, str, float, bool]] = (
         ("kill -9 of the master to the next acknowledged send, p95", facts["failover_p95_s"], "s", 3.0, False),
@@ -284,7 +276,7 @@ def _notes(figure: Figure) -> list[str]:
     ]
 
 
-def _plain_notes(figure: Figure) -> list[str]:
+def _plain_notes(figure: measure.Figure) -> list[str]:
     facts = figure.facts
     return [
         *(
@@ -300,14 +292,14 @@ def _plain_notes(figure: Figure) -> list[str]:
     ]
 
 
-def _apache(home: Path, conditions: BenchConditions) -> dict[str, float]:
+def _apache(home: Path, conditions: measure.BenchConditions) -> dict[str, float]:
     """Return what Apache's master and slave in HOME do with single sends."""
     found: dict[str, float] = {}
     for need, flush in _FLUSHES.items():
         folder = conditions.folder / f"apache-{need}"
         with apache_pair(home, folder, flush) as master:
             sender = ApacheSender(master, BODY_BYTES)
-            found[f"apache_{need}_p50_ms"], found[f"apache_{need}_p99_ms"] = percentiles_ms(
+            found[f"apache_{need}_p50_ms"], found[f"apache_{need}_p99_ms"] = measure.percentiles_ms(
                 sender.one_by_one(conditions.seconds)
             )
             found[f"apache_{need}_messages_per_second"] = sender.per_second(
@@ -317,7 +309,7 @@ def _apache(home: Path, conditions: BenchConditions) -> dict[str, float]:
     return found
 
 
-def _apache_note(figure: Figure, version: str) -> str:
+def _apache_note(figure: measure.Figure, version: str) -> str:
     beside = figure.beside
     each = (
         f"{flush}: p50 {beside[f'apache_{need}_p50_ms']:.3g} ms one at a time,"
@@ -331,7 +323,7 @@ def _apache_note(figure: Figure, version: str) -> str:
 
 
 @contextmanager
-def _set(conditions: BenchConditions, need: Need) -> Iterator[BenchSet]:
+def _set(conditions: measure.BenchConditions, need: Need) -> Iterator[BenchSet]:
     """A set that needs NEED, in a folder of its own, with a ZooKeeper and a name server of its own."""
     folder = conditions.folder / need
     jars = find_jars(Path(conditions.zookeeper_home))
@@ -352,22 +344,22 @@ async def _serving(server: ZooKeeperServer) -> None:
     await server.serving()
 
 
-def _one_by_one(replica_set: BenchSet, seconds: float, figure: Figure, need: Need) -> None:
+def _one_by_one(replica_set: BenchSet, seconds: float, figure: measure.Figure, need: Need) -> None:
     """Note p50 and p99 of sends that wait for one another, and what processor time one takes."""
     latencies: list[float] = []
-    message = Message(TOPIC, bytes(BODY_BYTES))
+    message = Message(servers.TOPIC, bytes(BODY_BYTES))
     master = replica_set.settled()
     with Producer(replica_set.nameserver, acks="replicas") as producer:
         for _ in range(100):
             producer.send(message)
-        own, used = own_cpu_seconds(), replica_set.cpu_seconds()
+        own, used = measure.own_cpu_seconds(), replica_set.cpu_seconds()
         end = time.perf_counter() + seconds
         while (sent := time.perf_counter()) < end:
             producer.send(message)
             latencies.append(time.perf_counter() - sent)
-        own = own_cpu_seconds() - own
+        own = measure.own_cpu_seconds() - own
         used = {one: later - used[one] for one, later in replica_set.cpu_seconds().items()}
-    p50_ms, p99_ms = percentiles_ms(latencies)
+    p50_ms, p99_ms = measure.percentiles_ms(latencies)
     led = used.pop(master)
     figure.facts |= {
         f"{need}_p50_ms": p50_ms,
@@ -378,7 +370,7 @@ def _one_by_one(replica_set: BenchSet, seconds: float, figure: Figure, need: Nee
     }
 
 
-def _pipelined(replica_set: BenchSet, seconds: float, figure: Figure) -> None:
+def _pipelined(replica_set: BenchSet, seconds: float, figure: measure.Figure) -> None:
     """Note what one producer sends with acks="replicas", and with "disk", in turns; the best of each."""
     rates: dict[str, list[float]] = {"disk": [], "replicas": []}
     for _ in range(_ROUNDS):
@@ -395,12 +387,12 @@ def _send_for(replica_set: BenchSet, acks: Any, seconds: float) -> float:
     body = bytes(BODY_BYTES)
     count = 0
     with Producer(replica_set.nameserver, acks=acks) as producer:
-        producer.send(Message(TOPIC, body))
-        last = producer.send_nowait(Message(TOPIC, body))
+        producer.send(Message(servers.TOPIC, body))
+        last = producer.send_nowait(Message(servers.TOPIC, body))
         began = time.perf_counter()
         while time.perf_counter() - began < seconds:
             for _ in range(_STRETCH):
-                last = producer.send_nowait(Message(TOPIC, body))
+                last = producer.send_nowait(Message(servers.TOPIC, body))
             count += _STRETCH
         producer.flush()
         took = time.perf_counter() - began
@@ -432,7 +424,7 @@ class _Sending:
         self._thread.join()
 
     def _run(self) -> None:
-        message = Message(TOPIC, bytes(BODY_BYTES))
+        message = Message(servers.TOPIC, bytes(BODY_BYTES))
         with Producer(
             self._nameserver, acks="replicas", delivery_timeout_ms=60_000, retry_backoff_max_ms=100
         ) as producer:
@@ -511,7 +503,7 @@ class _Reading:
         self._thread.join()
 
     def _run(self) -> None:
-        with PullConsumer("bench", TOPIC, self._nameserver, start="latest") as consumer:
+        with PullConsumer("bench", servers.TOPIC, self._nameserver, start="latest") as consumer:
             while not self._ending.is_set():
                 with suppress(PocketMQError):
                     for message in consumer.poll(timeout_ms=200):
@@ -546,8 +538,8 @@ def _catch_up(replica_set: BenchSet) -> dict[str, float]:
         "catch_up_bytes": at - first,
         "catch_up_seconds": took,
         "catch_up_mb_per_second": (at - first) / took / 1e6,
-        "catch_up_master_ms_per_mib": cpu_ms[master] / ((at - first) / MIB),
-        "catch_up_follower_ms_per_mib": cpu_ms[follower] / ((at - first) / MIB),
+        "catch_up_master_ms_per_mib": cpu_ms[master] / ((at - first) / measure.MIB),
+        "catch_up_follower_ms_per_mib": cpu_ms[follower] / ((at - first) / measure.MIB),
     }
 
 
@@ -614,8 +606,8 @@ class _Storm:
             ends: deque[Future[Receipt]] = deque()
             while not self._ending.is_set():
                 for _ in range(_STRETCH - 1):
-                    producer.send_nowait(Message(TOPIC, body))
-                ends.append(producer.send_nowait(Message(TOPIC, body)))
+                    producer.send_nowait(Message(servers.TOPIC, body))
+                ends.append(producer.send_nowait(Message(servers.TOPIC, body)))
                 if len(ends) > _STRETCHES:
                     ends.popleft().result()
                     self._acknowledged.append(time.perf_counter())
@@ -635,10 +627,10 @@ def _end_of(replica_set: BenchSet, replica: int) -> int:
 
 async def _fill(nameserver: str) -> None:
     """Send `CATCH_UP_BYTES` of log."""
-    batches = CATCH_UP_BYTES // (record_bytes(CATCH_UP_BODY) * _STRETCH)
+    batches = CATCH_UP_BYTES // (servers.record_bytes(CATCH_UP_BODY) * _STRETCH)
     async with AsyncProducer(nameserver, acks="memory") as producer:
         for at in range(0, batches, 16):
             some = range(min(16, batches - at))
             await asyncio.gather(
-                *(producer.send_many(batch(_STRETCH, CATCH_UP_BODY)) for _ in some)
+                *(producer.send_many(servers.batch(_STRETCH, CATCH_UP_BODY)) for _ in some)
             )

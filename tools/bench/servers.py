@@ -14,6 +14,8 @@ from ..server_process import ServerProcess
 from .measure import Figure, own_cpu_seconds
 
 TOPIC: Final = "bench"
+
+
 QUEUES: Final = 8
 
 

@@ -14,12 +14,12 @@ from ..options import json_option, nameserver_option
 from ..output import instant, print_json, print_pairs
 
 _COMMANDS: Final = {
-    "status": ("status:status", "Show replica sets: who is master, who is in sync, what each has."),
-    "init": ("init:init", "Make a replica set, or the record of one that ZooKeeper has lost."),
-    "replicas": ("init:replicas", "Add replicas to a set, move them, or take them out."),
-    "move": ("master:move", "Hand over to another master, without a loss."),
+    "status": ("sets:status", "Show replica sets: who is master, who is in sync, what each has."),
+    "init": ("sets:init", "Make a replica set, or the record of one that ZooKeeper has lost."),
+    "replicas": ("sets:replicas", "Add replicas to a set, move them, or take them out."),
+    "move": ("sets:move", "Hand over to another master, without a loss."),
     "quickstart": ("quickstart:quickstart", "Run a replica set on this machine, for trying."),
-    "elect": ("master:elect", "Have a replica stand for master though others may have more."),
+    "elect": ("sets:elect", "Have a replica stand for master though others may have more."),
 }
 
 

@@ -11,11 +11,10 @@ from typing import Any, Final
 from ...broker.service_v2.messages import set_properties, type_of_sent
 from ...client import OffsetTarget
 from ...proto.access.policies import UPDATE, of_cluster
-from ...proto.duration import parse_duration
 from ...proto.errors import InvalidArgument, MessageNotFound, NotAuthorized
-from ...proto.gen import pocketmq_v1_pb2 as pb
-from ...proto.gen import rocketmq_v2_pb2 as v2
+from ...proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 from ...proto.rpc.pages import PageRequest
+from ...proto.time_text import parse_duration
 from ..group import move_document
 from ..topic import topic_document
 from .api import READS, Api, ApiRoute, Document, number

@@ -25,29 +25,19 @@ from ...client.administration.descriptions import (
     TopicDescription,
     topic_description,
 )
+from ...client.administration.servers import figures_of, totals_of
 from ...client.connections import BROKER
-from ...client.server_connections import figures_of, totals_of
+from ...proto import errors
 from ...proto.access.policies import GET, LIST, SUB, Need, of_cluster, of_group, of_topic
 from ...proto.clock import SystemClock
-from ...proto.errors import (
-    GroupNotFound,
-    InvalidArgument,
-    MessageNotFound,
-    NotAuthorized,
-    NotServed,
-    Overloaded,
-    RequestTimeout,
-    ServiceNotFound,
-    TopicNotFound,
-)
-from ...proto.filters.sql.evaluation import compiled
+from ...proto.filters.sql_evaluation import compiled
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc.pages import READING, PageRequest, Shown
 from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from ...store.message_store import MessageStore
 from ...store.timers.store import TimerStore
 from ..dead_letters import letter_document
-from ..group_describe import document as group_document
+from ..group import document as group_document
 from ..lag.live import rows_of_group
 from ..lag.rows import CALM, LagRow
 from ..output import message_document
@@ -148,13 +138,13 @@ class Api:
             return {"token": visitor.token, "user": visitor.user or None}
         if asked.path == "/api/events":
             if asked.method not in READING:
-                raise NotServed("events are asked for with GET")
+                raise errors.NotServed("events are asked for with GET")
             return self._listeners.told(self._changes(visitor))
         for route in routes:
             names = route.names(asked)
             if names is not None:
                 return await route.handler(self, asked, *names)
-        raise ServiceNotFound(
+        raise errors.ServiceNotFound(
             f"{asked.method} {asked.path[:200]} is not there: see /api/openapi.yaml"
         )
 
@@ -167,7 +157,7 @@ class Api:
             return True
         try:
             guard.check(CALLER.get(), lambda wanted: wanted, needs)
-        except NotAuthorized:
+        except errors.NotAuthorized:
             return False
         return True
 
@@ -178,7 +168,7 @@ class Api:
             return
         try:
             guard.check(CALLER.get(), lambda wanted: wanted, needs)
-        except NotAuthorized as error:
+        except errors.NotAuthorized as error:
             guard.audit.denied(asked.path, asked.peer, error)
             raise
 
@@ -268,7 +258,7 @@ class Api:
         """Return what `pocketmq doctor` says of the store, in a process of its own."""
         self.need(asked, self._see_broker)
         if self._doctor_lock.locked():
-            raise Overloaded(
+            raise errors.Overloaded(
                 "the doctor is at work for somebody else: ask again in a moment",
                 field="doctor",
                 limit=1,
@@ -285,7 +275,7 @@ class Api:
                 async with asyncio.timeout(_DOCTOR_S):
                     said, failed = await process.communicate()
             except TimeoutError:
-                raise RequestTimeout(
+                raise errors.RequestTimeout(
                     f"the doctor took more than {_DOCTOR_S:g} s: run `pocketmq doctor {path}` on the broker's machine"
                 ) from None
             finally:
@@ -293,7 +283,7 @@ class Api:
                     process.kill()
                     await process.wait()
         if process.returncode not in (0, 1):
-            raise NotServed(f"the doctor failed: {failed.decode(errors='replace')[-500:]}")
+            raise errors.NotServed(f"the doctor failed: {failed.decode(errors='replace')[-500:]}")
         return {"healthy": process.returncode == 0, "doctor": said.decode(errors="replace")}
 
     async def _broker(self) -> Document:
@@ -325,14 +315,14 @@ class Api:
     async def _rows(self, group: str) -> list[LagRow]:
         try:
             queues = list((await self.admin.describe_group(group)).queues)
-        except GroupNotFound:
+        except errors.GroupNotFound:
             return []  # It was deleted meanwhile.
         known = {one.queue.topic for one in queues}
         for topic in (RETRY_PREFIX + group, DEAD_LETTER_PREFIX + group):
             if topic not in known:
                 try:
                     more = (await self.admin.describe_group(group, topic=topic)).queues
-                except (GroupNotFound, TopicNotFound):
+                except (errors.GroupNotFound, errors.TopicNotFound):
                     continue
                 queues += [one for one in more if one.max_offset > one.min_offset]
         return rows_of_group(group, queues)
@@ -468,7 +458,7 @@ class Api:
                     found += await self.admin.lookup_offset(
                         topic, one.queue, begin, max_messages=limit
                     )
-                except MessageNotFound:
+                except errors.MessageNotFound:
                     continue  # Retention took it meanwhile, or its record is damaged.
         found.sort(key=lambda message: (-message.store_timestamp_ms, -message.log_offset))
         return found[:limit]
@@ -486,7 +476,7 @@ class Api:
         look.add_done_callback(lambda _: self._looking.release())
         stories = await asyncio.shield(look)
         if not stories:
-            raise MessageNotFound(
+            raise errors.MessageNotFound(
                 f"the store has nothing of {message[:200]!r}: check the id, or give topic and key",
                 asked_for=message[:200],
             )
@@ -565,7 +555,7 @@ class Api:
             group = topic.removeprefix(DEAD_LETTER_PREFIX)
             try:
                 bounds = await self.dead_letter_bounds(group)
-            except GroupNotFound:
+            except errors.GroupNotFound:
                 continue
             if bounds.max_offset > bounds.min_offset:
                 rows.append({"group": group, "dead_letters": bounds.max_offset - bounds.min_offset})
@@ -687,7 +677,7 @@ def number(values: Mapping[str, Any], name: str, default: int) -> int:
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
-        raise InvalidArgument(
+        raise errors.InvalidArgument(
             f"{name} is {str(value)[:40]!r}: must be a whole number from 0 on", field=name
         )
     return value
@@ -697,7 +687,7 @@ def limit_of(query: Mapping[str, str]) -> int:
     """Return how many rows QUERY asks for; raise InvalidArgument for more than there may be."""
     limit = number(query, "limit", _LIMIT)
     if not 0 < limit <= LIMIT_MAX:
-        raise InvalidArgument(
+        raise errors.InvalidArgument(
             f"limit is {limit}: must be 1 to {LIMIT_MAX}", field="limit", limit=LIMIT_MAX
         )
     return limit

@@ -34,20 +34,9 @@ from ...proto.rpc import serve
 from ...proto.rpc.pages import READING, PageRequest, Shown
 from ...proto.tls import Trust
 from ..connections import age_text, bytes_text
+from . import frame
 from .api import Document
 from .door import TOKEN, Door
-from .frame import (
-    POLICY,
-    EventListeners,
-    Places,
-    failed,
-    file_shown,
-    json_shown,
-    page_shown,
-    status_of,
-    whole,
-)
-from .markup import Content, Html, badge, card, e, facts, heading, table
 from .rows import create_topic_form, search_box
 
 logger = logging.getLogger(__name__)
@@ -60,7 +49,7 @@ _HEAD_BYTES_MAX: Final = 64 * 1024
 #: Bytes of a broker's answer.
 _BODY_BYTES_MAX: Final = 16 * 1024 * 1024
 _TICK_S: Final = 3.0
-_PLACES: Final[Places] = (("/", "Brokers"), ("/topics", "Topics"), ("/groups", "Groups"))
+_PLACES: Final[frame.Places] = (("/", "Brokers"), ("/topics", "Topics"), ("/groups", "Groups"))
 #: Where a broker's page leads to, but for its brand, which leads here. Text has no quotation mark: it is escaped.
 _LINK: Final = re.compile(rb' (href|src|action|data-post)="/(?!" class="brand")')
 #: What is passed on of a request's fields; of an answer's none are: pages have the same policy here.
@@ -240,19 +229,21 @@ class BrokersSite:
         self._brokers = brokers
         self._caller = _Caller(trust)
         self._door = Door(None, lambda: asyncio.get_running_loop().time())
-        self._listeners = EventListeners()
+        self._listeners = frame.EventListeners()
 
     async def __call__(self, asked: PageRequest) -> Shown:
         """Return what ASKED shows."""
         try:
             shown = await self._shown(asked)
         except PocketMQError as error:
-            shown = failed(asked, status_of(error), type(error).__name__, error.message, _PLACES)
+            shown = frame.failed(
+                asked, frame.status_of(error), type(error).__name__, error.message, _PLACES
+            )
         except Exception:  # The edge: a bug of a page costs its own request.
             logger.exception("console failed path=%s", asked.path[:200])
             words = "a fault in PocketMQ: what the console writes tells more"
-            shown = failed(asked, 500, "Internal", words, _PLACES)
-        return shown._replace(headers=(*POLICY, *shown.headers))
+            shown = frame.failed(asked, 500, "Internal", words, _PLACES)
+        return shown._replace(headers=(*frame.POLICY, *shown.headers))
 
     async def _shown(self, asked: PageRequest) -> Shown:
         place, *names = asked.parts
@@ -262,23 +253,25 @@ class BrokersSite:
                 return Shown(303, "text/plain", b"", (("location", f"{asked.path}/"),))
             return await self._pass_on(asked, names[0])
         visitor = self._door.admit(asked)
-        if (file := file_shown(asked)) is not None and place != "api":
+        if (file := frame.file_shown(asked)) is not None and place != "api":
             return file
         if (asked.method, asked.path) == ("POST", "/api/topics"):
-            return json_shown(200, await self._create_topic(asked))
+            return frame.json_shown(200, await self._create_topic(asked))
         if asked.method not in READING:
             raise ServiceNotFound(f"{asked.method} {asked.path[:200]} is not there")
         if asked.path == "/api/events":
             return self._listeners.told(_ticks())
         if asked.path == "/api/session":
-            return json_shown(200, {"token": visitor.token, "user": None})
+            return frame.json_shown(200, {"token": visitor.token, "user": None})
         if place == "api":
-            return json_shown(200, await self._found("/".join(names), asked))
+            return frame.json_shown(200, await self._found("/".join(names), asked))
         kind = "/".join(asked.parts) or "brokers"
         found = await self._found(kind, asked)
         main = _PAGES[kind](found, asked.query)
         title = kind.capitalize()
-        return page_shown(200, whole(title, asked, main, visitor=visitor, places=_PLACES))
+        return frame.page_shown(
+            200, frame.whole(title, asked, main, visitor=visitor, places=_PLACES)
+        )
 
     async def _found(self, kind: str, asked: PageRequest) -> Document:
         if kind == "brokers":
@@ -376,23 +369,23 @@ async def _ticks() -> AsyncGenerator[bytes, None]:
 # --- pages
 
 
-def _broker_link(name: str, text: str = "", place: str = "/") -> Html:
-    return e("a", text or name, href=f"/brokers/{quote(name, safe='')}{place}")
+def _broker_link(name: str, text: str = "", place: str = "/") -> frame.Html:
+    return frame.e("a", text or name, href=f"/brokers/{quote(name, safe='')}{place}")
 
 
-def _brokers_page(found: Document, query: dict[str, str]) -> Content:
+def _brokers_page(found: Document, query: dict[str, str]) -> frame.Content:
     rows, lags = [], []
     for one in found["brokers"]:
         if "error" in one:
-            failure = e("span", one["error"], class_="badge bad")
+            failure = frame.e("span", one["error"], class_="badge bad")
             rows.append((one["broker"], failure, *("–",) * 6))
             continue
         overview = one["overview"]
         broker, rates = overview["broker"], overview["rates"] or {}
         state = (
-            e("span", "writable", class_="badge good")
+            frame.e("span", "writable", class_="badge good")
             if broker["writable"]
-            else e("span", broker["not_writable_because"], class_="badge bad")
+            else frame.e("span", broker["not_writable_because"], class_="badge bad")
         )
         rows.append(
             (
@@ -410,15 +403,15 @@ def _brokers_page(found: Document, query: dict[str, str]) -> Content:
     lags.sort(key=lambda pair: -(pair[1]["lag"] or 0))
     titles = ("broker", "state", "version", "#in/s", "#out/s", "#waiting", "#disk", "#memory")
     return [
-        heading("Brokers", e("p", f"{len(found['brokers']):,}")),
-        e(
+        frame.heading("Brokers", frame.e("p", f"{len(found['brokers']):,}")),
+        frame.e(
             "section",
-            table(titles, rows, "No broker is registered.", "brokers"),
+            frame.table(titles, rows, "No broker is registered.", "brokers"),
             class_="card",
         ),
-        card(
+        frame.card(
             "Worst lags",
-            table(
+            frame.table(
                 ("broker", "group", "topic", "#queue", "#lag", "#oldest", "verdict"),
                 [
                     (
@@ -428,7 +421,7 @@ def _brokers_page(found: Document, query: dict[str, str]) -> Content:
                         row["queueId"],
                         row["lag"],
                         age_text(row["oldestUnreadAgeMs"]) if row["oldestUnreadAgeMs"] else "–",
-                        badge(row["verdict"]),
+                        frame.badge(row["verdict"]),
                     )
                     for name, row in lags[:10]
                 ],
@@ -443,7 +436,7 @@ def _rate(rates: Document, name: str) -> str:
     return f"{rates[name][-1]:,.1f}" if rates.get(name) else "–"
 
 
-def _topics_page(found: Document, query: dict[str, str]) -> Content:
+def _topics_page(found: Document, query: dict[str, str]) -> frame.Content:
     create = create_topic_form("Create a topic on each broker")
     rows = [
         (
@@ -460,11 +453,11 @@ def _topics_page(found: Document, query: dict[str, str]) -> Content:
     return _list_page("Topics", "topics", "a topic", titles, rows, found, query, create)
 
 
-def _groups_page(found: Document, query: dict[str, str]) -> Content:
+def _groups_page(found: Document, query: dict[str, str]) -> frame.Content:
     rows = [
         (
             one["name"],
-            [badge(verdict) for verdict in sorted({row["verdict"] for row in one["at"]})],
+            [frame.badge(verdict) for verdict in sorted({row["verdict"] for row in one["at"]})],
             sum(row["lag"] for row in one["at"]),
             age_text(max(row["oldest_unread_ms"] for row in one["at"])),
             sum(row["dead_letters"] for row in one["at"]),
@@ -476,7 +469,7 @@ def _groups_page(found: Document, query: dict[str, str]) -> Content:
     return _list_page("Groups", "groups", "a group", titles, rows, found, query)
 
 
-def _at(one: Document, kind: str) -> Content:
+def _at(one: Document, kind: str) -> frame.Content:
     place = f"/{kind}/{quote(one['name'], safe='')}"
     links = [_broker_link(row["broker"], row["broker"], place) for row in one["at"]]
     return [part for link in links for part in (link, " ")]
@@ -487,11 +480,11 @@ def _list_page(
     kind: str,
     what: str,
     titles: tuple[str, ...],
-    rows: Iterable[tuple[Content, ...]],
+    rows: Iterable[tuple[frame.Content, ...]],
     found: Document,
     query: dict[str, str],
-    *actions: Content,
-) -> Content:
+    *actions: frame.Content,
+) -> frame.Content:
     part = (
         f"The first {_ROWS} of each broker are here: search for others."
         if found["partial"]
@@ -499,12 +492,12 @@ def _list_page(
     )
     failures = [(one["broker"], one["error"]) for one in found["errors"]]
     return [
-        heading(title, search_box(f"/{kind}", query, what), *actions),
-        card("Not asked", facts(failures)) if failures else None,
-        e(
+        frame.heading(title, search_box(f"/{kind}", query, what), *actions),
+        frame.card("Not asked", frame.facts(failures)) if failures else None,
+        frame.e(
             "section",
-            table(titles, rows, "There is none.", kind),
-            e("p", part, class_="none") if part else None,
+            frame.table(titles, rows, "There is none.", kind),
+            frame.e("p", part, class_="none") if part else None,
             class_="card",
         ),
     ]

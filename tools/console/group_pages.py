@@ -1,45 +1,39 @@
-"""The console's pages of groups, dead letters, connections and the store; pages.py has the others."""
+"""The console's pages of groups, dead letters, connections and the store; pages.py has the others.
+
+The console's pages of what waits, delayed messages and transactions, and of users; pages.py has the others.
+"""
 
 from __future__ import annotations
 
 import json
 from urllib.parse import quote, urlencode
 
-from ...proto.duration import format_duration
+from ...proto.errors import PocketMQError
 from ...proto.rpc.pages import PageRequest
+from ...proto.time_text import format_duration
 from ..connections import age_text, bytes_text
+from . import frame
 from .api import Api, Document
-from .markup import (
-    Content,
-    Html,
-    badge,
-    card,
-    e,
-    facts,
-    field,
-    form,
-    heading,
-    row_form,
-    table,
-    when,
-)
 from .rows import group_link, lag_table, paging, search_box, short_body, topic_link
+from .waiting import check, delayed, transactions, users
 
 
-async def groups_page(api: Api, asked: PageRequest) -> Content:
+async def groups_page(api: Api, asked: PageRequest) -> frame.Content:
     """Return the page of the groups."""
     query = asked.query
     found = await api.groups(asked)
     return [
-        heading("Groups", e("p", f"{found['total']:,}"), search_box("/groups", query, "a group")),
-        e(
+        frame.heading(
+            "Groups", frame.e("p", f"{found['total']:,}"), search_box("/groups", query, "a group")
+        ),
+        frame.e(
             "section",
-            table(
+            frame.table(
                 ("group", "verdict", "#lag", "#oldest unread", "#dead letters", "#tries"),
                 [
                     (
                         group_link(row["name"]),
-                        badge(row["verdict"]),
+                        frame.badge(row["verdict"]),
                         row["lag"],
                         age_text(row["oldest_unread_ms"]) if row["oldest_unread_ms"] else "–",
                         row["dead_letters"],
@@ -56,59 +50,59 @@ async def groups_page(api: Api, asked: PageRequest) -> Content:
     ]
 
 
-def _reset_form(name: str) -> Content:
-    preview = e(
+def _reset_form(name: str) -> frame.Content:
+    preview = frame.e(
         "label",
-        e("input", type="checkbox", name="preview", data_kind="flag", checked=True),
+        frame.e("input", type="checkbox", name="preview", data_kind="flag", checked=True),
         "Preview: move nothing",
         class_="flag",
     )
-    to = e(
+    to = frame.e(
         "label",
         "To",
-        e(
+        frame.e(
             "select",
-            e("option", "the end", value="to_last"),
-            e("option", "the beginning", value="to_first"),
+            frame.e("option", "the end", value="to_last"),
+            frame.e("option", "the beginning", value="to_first"),
             name="to",
             data_kind="choice",
         ),
     )
-    return form(
+    return frame.form(
         f"/api/groups/{quote(name, safe='')}/reset",
         "Reset offsets",
-        field("Topic", "topic", required=True),
+        frame.field("Topic", "topic", required=True),
         to,
         preview,
         button="Reset",
     )
 
 
-def _conflicts(found: list[Document]) -> Content:
+def _conflicts(found: list[Document]) -> frame.Content:
     if not found:
         return None
     rows = [(", ".join(one["subscriptions"]), ", ".join(one["members"])) for one in found]
-    return card(
+    return frame.card(
         "Members read different things",
-        e(
+        frame.e(
             "p",
             "Members of one group have to want the same topics with the same filters: a queue's messages are skipped by"
             " the filter of the member that reads it.",
             class_="error",
         ),
-        table(("reads", "members"), rows, "", "conflicts"),
+        frame.table(("reads", "members"), rows, "", "conflicts"),
     )
 
 
-async def group_page(api: Api, asked: PageRequest, name: str) -> Content:
+async def group_page(api: Api, asked: PageRequest, name: str) -> frame.Content:
     """Return the page of one group."""
     found = await api.group(asked, name)
     reset = _reset_form(name)
     settings = found["settings"] or {}
-    retry = form(
+    retry = frame.form(
         f"/api/groups/{quote(name, safe='')}",
         "Retries",
-        field(
+        frame.field(
             "Tries at most",
             "retry_max_times",
             "number",
@@ -120,7 +114,7 @@ async def group_page(api: Api, asked: PageRequest, name: str) -> Content:
     intervals = (
         ", ".join(map(format_duration, settings.get("retry_intervals_ms", ()))) or "by delay level"
     )
-    members: list[tuple[Content, ...]] = [
+    members: list[tuple[frame.Content, ...]] = [
         (
             one["member_id"],
             f"PocketMQ, {one['kind']}",
@@ -146,37 +140,37 @@ async def group_page(api: Api, asked: PageRequest, name: str) -> Content:
         else {"dead_letters": []}
     )
     return [
-        heading(
+        frame.heading(
             name,
-            e(
+            frame.e(
                 "p",
                 f"lag {found['lag']:,} · at most {settings.get('retry_max_times', '–')} tries, {intervals}",
             ),
             reset,
             retry,
         ),
-        e(
+        frame.e(
             "p",
-            e("a", "Dead letters", href=f"/dead-letters?{urlencode({'group': name})}"),
+            frame.e("a", "Dead letters", href=f"/dead-letters?{urlencode({'group': name})}"),
             " are waiting.",
             class_="error",
         )
         if dead["dead_letters"]
         else None,
         _conflicts(found["conflicts"]),
-        card(
+        frame.card(
             "Members",
-            table(
+            frame.table(
                 ("member", "client", "address, or language and version", "reads", "#queues"),
                 members,
                 "Nobody is on.",
                 "members",
             ),
         ),
-        card("Queues", lag_table(found["lags"], "lags")),
-        card(
+        frame.card("Queues", lag_table(found["lags"], "lags")),
+        frame.card(
             "Offsets",
-            table(
+            frame.table(
                 (
                     "topic",
                     "#queue",
@@ -213,7 +207,7 @@ async def group_page(api: Api, asked: PageRequest, name: str) -> Content:
     ]
 
 
-async def dead_letters_page(api: Api, asked: PageRequest) -> Content:
+async def dead_letters_page(api: Api, asked: PageRequest) -> frame.Content:
     """Return the page of groups with dead letters, or those of one."""
     query = asked.query
     group = query.get("group", "")
@@ -221,16 +215,18 @@ async def dead_letters_page(api: Api, asked: PageRequest) -> Content:
         found = await api.all_dead_letters(asked)
         rows = [
             (
-                e("a", one["group"], href=f"/dead-letters?{urlencode({'group': one['group']})}"),
+                frame.e(
+                    "a", one["group"], href=f"/dead-letters?{urlencode({'group': one['group']})}"
+                ),
                 one["dead_letters"],
             )
             for one in found["groups"]
         ]
         return [
-            heading("Dead letters"),
-            e(
+            frame.heading("Dead letters"),
+            frame.e(
                 "section",
-                table(("group", "#dead letters"), rows, "No group has any.", "groups"),
+                frame.table(("group", "#dead letters"), rows, "No group has any.", "groups"),
                 class_="card",
             ),
         ]
@@ -239,22 +235,22 @@ async def dead_letters_page(api: Api, asked: PageRequest) -> Content:
     path = f"/api/groups/{quote(group, safe='')}/dead-letters"
     offsets = ", ".join(str(one["offset"]) for one in found["dead_letters"])
     resend = (
-        form(
+        frame.form(
             f"{path}/resend",
             "Send again",
-            field("Numbers", "offsets", "numbers", value=offsets, required=True),
-            field("To", "topic", placeholder="where each came from"),
+            frame.field("Numbers", "offsets", "numbers", value=offsets, required=True),
+            frame.field("To", "topic", placeholder="where each came from"),
             button="Send again",
         )
         if offsets
         else None
     )
     resend_all = (
-        form(
+        frame.form(
             f"{path}/resend",
             "Send all again",
-            e("input", type="hidden", name="from", value=0, data_kind="number"),
-            field("To", "topic", placeholder="where each came from"),
+            frame.e("input", type="hidden", name="from", value=0, data_kind="number"),
+            frame.field("To", "topic", placeholder="where each came from"),
             button="Send all again",
             confirm=f"Send all dead letters of {group} again? They stay here until they are purged.",
         )
@@ -262,7 +258,7 @@ async def dead_letters_page(api: Api, asked: PageRequest) -> Content:
         else None
     )
     purge = (
-        form(
+        frame.form(
             f"{path}/purge",
             "Purge all",
             button="Purge all",
@@ -273,9 +269,9 @@ async def dead_letters_page(api: Api, asked: PageRequest) -> Content:
     )
     following = found["next_from"]
     more = (
-        e(
+        frame.e(
             "nav",
-            e(
+            frame.e(
                 "a",
                 "Next →",
                 href=f"/dead-letters?{urlencode({'group': group, 'from': following})}",
@@ -286,20 +282,22 @@ async def dead_letters_page(api: Api, asked: PageRequest) -> Content:
         else None
     )
     return [
-        heading("Dead letters", e("p", "of ", group_link(group)), resend, resend_all, purge),
-        e(
+        frame.heading(
+            "Dead letters", frame.e("p", "of ", group_link(group)), resend, resend_all, purge
+        ),
+        frame.e(
             "section",
-            table(
+            frame.table(
                 ("#number", "died", "from topic", "#failed", "reason", "message", "body"),
                 [
                     (
                         one["offset"],
-                        when(one["died_ms"]),
+                        frame.when(one["died_ms"]),
                         topic_link(one["origin_topic"]) if one["origin_topic"] else "–",
                         one["reconsume_times"],
                         one["reason"],
                         one["message_id"] or "–",
-                        e("code", short_body(one["message"]), class_="body"),
+                        frame.e("code", short_body(one["message"]), class_="body"),
                     )
                     for one in found["dead_letters"]
                 ],
@@ -312,36 +310,38 @@ async def dead_letters_page(api: Api, asked: PageRequest) -> Content:
     ]
 
 
-def _close(one: Document) -> Html:
+def _close(one: Document) -> frame.Html:
     question = f"Break off the connection of {one['peer']}, with all that is under way on it?"
-    return row_form(f"/api/connections/{one['id']}/close", "Close", question, peer=one["peer"])
+    return frame.row_form(
+        f"/api/connections/{one['id']}/close", "Close", question, peer=one["peer"]
+    )
 
 
-async def connections_page(api: Api, asked: PageRequest) -> Content:
+async def connections_page(api: Api, asked: PageRequest) -> frame.Content:
     """Return the page of who is connected."""
     found = await api.connections(asked)
     totals = found["totals"]
     following = found["next_id"]
     more = (
-        e(
+        frame.e(
             "nav",
-            e("a", "Next →", href=f"/connections?{urlencode({'first_id': following})}"),
+            frame.e("a", "Next →", href=f"/connections?{urlencode({'first_id': following})}"),
             class_="paging",
         )
         if following
         else None
     )
     return [
-        heading(
+        frame.heading(
             "Connections",
-            e(
+            frame.e(
                 "p",
                 f"{totals['open']:,} open, {totals['accepted']:,} accepted, {totals['refused']:,} refused",
             ),
         ),
-        e(
+        frame.e(
             "section",
-            table(
+            frame.table(
                 (
                     "peer",
                     "tls",
@@ -377,9 +377,9 @@ async def connections_page(api: Api, asked: PageRequest) -> Content:
             more,
             class_="card",
         ),
-        card(
+        frame.card(
             "Official clients",
-            table(
+            frame.table(
                 ("client", "type", "language", "version", "group"),
                 [
                     (
@@ -398,25 +398,25 @@ async def connections_page(api: Api, asked: PageRequest) -> Content:
     ]
 
 
-async def store_page(api: Api, asked: PageRequest) -> Content:
+async def store_page(api: Api, asked: PageRequest) -> frame.Content:
     """Return the page of the store."""
     found = await api.store(asked)
     state = (
-        e("span", "writable", class_="badge good")
+        frame.e("span", "writable", class_="badge good")
         if found["writable"]
-        else e("span", found["not_writable_because"], class_="badge bad")
+        else frame.e("span", found["not_writable_because"], class_="badge bad")
     )
     files, kept = found["files"], found["retention"]
     percents = (kept[f"disk_{name}_percent"] for name in ("expire", "force", "refuse"))
     return [
-        heading(
+        frame.heading(
             "Store",
-            e("p", e("code", found["path"])),
-            form("/api/store/doctor", "Ask the doctor", button="Look at the files"),
+            frame.e("p", frame.e("code", found["path"])),
+            frame.form("/api/store/doctor", "Ask the doctor", button="Look at the files"),
         ),
-        card(
+        frame.card(
             "Files",
-            facts(
+            frame.facts(
                 (
                     (
                         "Log",
@@ -435,9 +435,9 @@ async def store_page(api: Api, asked: PageRequest) -> Content:
                 )
             ),
         ),
-        card(
+        frame.card(
             "State",
-            facts(
+            frame.facts(
                 (
                     ("State", state),
                     ("Log", f"{found['min_log_offset']:,} to {found['max_log_offset']:,}"),
@@ -447,7 +447,183 @@ async def store_page(api: Api, asked: PageRequest) -> Content:
                 )
             ),
         ),
-        card(
-            "Last recovery", e("pre", json.dumps(found["recovery"], indent=2, ensure_ascii=False))
+        frame.card(
+            "Last recovery",
+            frame.e("pre", json.dumps(found["recovery"], indent=2, ensure_ascii=False)),
         ),
     ]
+
+
+# ---------------------------------------------------------------- the console's pages of what waits
+
+
+async def delayed_page(api: Api, asked: PageRequest) -> frame.Content:
+    """Return the page of the messages that wait for their time."""
+    found = await delayed(api, asked)
+    due = found["due"]
+    chart: frame.Content = frame.e("p", "No message waits for an instant.", class_="none")
+    if due:
+        most = max(one["messages"] for one in due)
+        span = age_text(due[0]["to_ms"] - due[0]["from_ms"])
+        last = age_text(max(0, found["last_due_ms"] - found["now_ms"]))
+        label = f"From now until {last} from now, {span} a bar of {most:,} at most"
+        chart = [frame.bars([one["messages"] for one in due], label), frame.e("small", label)]
+    return [
+        frame.heading(
+            "Delayed",
+            frame.e(
+                "p", f"{found['waiting']:,} wait, {found['to_an_instant']:,} of them to an instant"
+            ),
+        ),
+        frame.card("Due", chart, frame.facts((("Next", frame.when(found["next_due_ms"])),))),
+        frame.card(
+            "Newest that wait",
+            frame.table(
+                ("due", "topic", "message", "tag", "keys", "body", "recall"),
+                [
+                    (
+                        frame.when(row["due_ms"]),
+                        topic_link(row["topic"]),
+                        frame.e("a", row["message_id"], href=_place(row), class_="id"),
+                        row["tag"] or "–",
+                        " ".join(row["keys"]) or "–",
+                        frame.e("code", short_body(row), class_="body"),
+                        recall_form(row),
+                    )
+                    for row in found["messages"]
+                ],
+                "None of the newest waits.",
+                "waiting",
+            ),
+        ),
+        frame.card(
+            "Topics",
+            frame.table(
+                ("topic", "#messages"),
+                [(topic_link(one["topic"]), one["messages"]) for one in found["topics"]],
+                "No topic has any to an instant.",
+                "topics",
+            ),
+        ),
+    ]
+
+
+def _place(row: Document) -> str:
+    return f"/messages?{urlencode(row['waits_at'])}"
+
+
+def recall_form(row: Document) -> frame.Html:
+    """Return a button that takes back the message ROW, which waits for its time."""
+    path = f"/api/topics/{quote(row['topic'], safe='')}/recall"
+    question = f"Take message {row['message_id']} of {row['topic']} back?"
+    return frame.row_form(path, "Recall", question, handle=row["recall_handle"])
+
+
+async def transactions_page(api: Api, asked: PageRequest) -> frame.Content:
+    """Return the page of the half messages without an outcome."""
+    query = asked.query
+    found = await transactions(api, asked)
+    return [
+        frame.heading(
+            "Transactions",
+            frame.e(
+                "p", f"{found['total']:,} without an outcome, {found['listeners']:,} answer checks"
+            ),
+            search_box("/transactions", query, "a topic"),
+        ),
+        frame.e(
+            "section",
+            frame.table(
+                ("topic", "group", "transaction", "stored", "#age", "#checked", "next check"),
+                [
+                    (
+                        topic_link(row["topic"]),
+                        group_link(row["group"]) if row["group"] != row["topic"] else "–",
+                        frame.e("span", row["transaction_id"], class_="id"),
+                        frame.when(row["stored_ms"]),
+                        age_text(row["age_ms"]),
+                        row["checked"],
+                        frame.when(row["next_check_ms"]),
+                    )
+                    for row in found["transactions"]
+                ],
+                "Every transaction has its outcome.",
+                "transactions",
+            ),
+            paging("/transactions", found, query),
+            class_="card",
+        ),
+    ]
+
+
+async def users_page(api: Api, asked: PageRequest) -> frame.Content:
+    """Return the page of the users and their rules."""
+    query = asked.query
+    try:
+        found = await users(api, asked)
+    except PocketMQError as error:
+        return [frame.heading("Users"), frame.e("p", error.message, class_="error")]
+    return [
+        frame.heading(
+            "Users",
+            frame.e("p", f"{found['total']:,}; `pocketmq user` and `pocketmq acl` change them"),
+            search_box("/users", query, "a user"),
+        ),
+        frame.e(
+            "form",
+            frame.field("User", "user", value=query.get("user", ""), required=True),
+            frame.field("Action", "action", value=query.get("action", "Pub"), required=True),
+            frame.field(
+                "Resource", "resource", value=query.get("resource", "Topic:"), required=True
+            ),
+            frame.field("From", "from", value=query.get("from", "127.0.0.1")),
+            frame.e("button", "May they?"),
+            action="/users",
+            class_="find card",
+        ),
+        await _decision(api, asked),
+        frame.e(
+            "section",
+            frame.table(
+                ("user", "type", "status", "rules", "where none fits"),
+                [
+                    (
+                        row["user"],
+                        row["type"],
+                        row["status"],
+                        _rules(row["policies"]),
+                        _rules(row.get("default_policies", [])),
+                    )
+                    for row in found["users"]
+                ],
+                "No user has this in the name.",
+                "users",
+            ),
+            paging("/users", found, query),
+            class_="card",
+        ),
+    ]
+
+
+async def _decision(api: Api, asked: PageRequest) -> frame.Content:
+    if not asked.query.get("user"):
+        return None
+    try:
+        told = await check(api, asked, asked.query["user"])
+    except PocketMQError as error:
+        return frame.e("p", error.message, class_="error", role="alert")
+    kind = "good" if told["decision"] == "Allow" else "bad"
+    decision = frame.e("span", told["decision"], class_=f"badge {kind}")
+    pairs = (("Decision", decision), ("Reason", told["reason"]), ("Rule", told["policy"] or "–"))
+    return frame.e("section", frame.facts(pairs), class_="card", id="decision")
+
+
+def _rules(rules: list[Document]) -> frame.Content:
+    if not rules:
+        return "–"
+    lines = [
+        f"{one['decision']} {', '.join(one['actions'])} on {one['resource']}"
+        + (f" from {', '.join(one['sources'])}" if "sources" in one else "")
+        for one in rules
+    ]
+    return frame.e("ul", *(frame.e("li", line) for line in lines), class_="rules")

@@ -16,31 +16,25 @@ from contextlib import suppress
 from typing import Final
 from urllib.parse import quote, urlencode
 
-from ...proto.duration import format_duration
 from ...proto.errors import PocketMQError, ServiceNotFound
 from ...proto.rpc.pages import READING, PageRequest
+from ...proto.time_text import format_duration
 from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_topic
 from ..connections import age_text, bytes_text
 from ..instants import past_instant_of
+from . import frame
 from .api import Api, Document
 from .door import Visitor
-from .frame import PLACES, whole
-from .group_pages import connections_page, dead_letters_page, group_page, groups_page, store_page
-from .markup import (
-    Content,
-    Html,
-    badge,
-    card,
-    chart,
-    clock_face,
-    e,
-    facts,
-    field,
-    form,
-    heading,
-    row_form,
-    table,
-    when,
+from .group_pages import (
+    connections_page,
+    dead_letters_page,
+    delayed_page,
+    group_page,
+    groups_page,
+    recall_form,
+    store_page,
+    transactions_page,
+    users_page,
 )
 from .rates import SAMPLE_MS
 from .rows import (
@@ -53,7 +47,6 @@ from .rows import (
     topic_link,
 )
 from .waiting import waiting
-from .waiting_pages import delayed_page, recall_form, transactions_page, users_page
 
 _BODY_SHOWN: Final = 4_000
 _HEX_BYTES: Final = 1_024
@@ -68,27 +61,31 @@ async def page(api: Api, asked: PageRequest, visitor: Visitor) -> str:
     if make is None or len(names) > 1:
         raise ServiceNotFound(f"there is no page {asked.path[:200]}")
     main = await make(api, asked, *names)
-    title = names[0] if names else next((name for path, name in PLACES if path == f"/{place}"), "")
+    title = (
+        names[0]
+        if names
+        else next((name for path, name in frame.PLACES if path == f"/{place}"), "")
+    )
     status = await api.status()
     clock = (
-        e("span", "virtual clock ", when(status.now_ms), class_="clock")
+        frame.e("span", "virtual clock ", frame.when(status.now_ms), class_="clock")
         if status.virtual_clock
         else None
     )
-    return whole(title, asked, main, status.broker_name, clock, visitor)
+    return frame.whole(title, asked, main, status.broker_name, clock, visitor)
 
 
 # --- pages
 
 
-async def _overview(api: Api, asked: PageRequest) -> Content:
+async def _overview(api: Api, asked: PageRequest) -> frame.Content:
     found = await api.overview(asked)
     broker, rates, figures = found["broker"], found["rates"], found["figures"] or {}
-    good = e("span", "writable", class_="badge good")
+    good = frame.e("span", "writable", class_="badge good")
     writable = (
         good
         if broker["writable"]
-        else e("span", f"not writable: {broker['not_writable_because']}", class_="badge bad")
+        else frame.e("span", f"not writable: {broker['not_writable_because']}", class_="badge bad")
     )
     flush = broker["max_log_offset"] - broker["flushed_offset"]
     dispatch = broker["max_log_offset"] - broker["dispatched_offset"]
@@ -110,10 +107,10 @@ async def _overview(api: Api, asked: PageRequest) -> Content:
     )
     advance = None
     if broker["virtual_clock"]:
-        advance = form(
+        advance = frame.form(
             "/api/clock/advance",
             "Advance the clock",
-            field("By", "by", placeholder="2h30m", required=True),
+            frame.field("By", "by", placeholder="2h30m", required=True),
             button="Advance",
         )
     looked, count = found["groups_looked_at"] or 0, found["groups"] or 0
@@ -123,56 +120,64 @@ async def _overview(api: Api, asked: PageRequest) -> Content:
     lags = (
         lag_table(found["lags"], "lags")
         if found["lags"] is not None
-        else e("p", "To see them takes Get on all groups and topics.", class_="none")
+        else frame.e("p", "To see them takes Get on all groups and topics.", class_="none")
     )
     return [
-        heading(
+        frame.heading(
             broker["broker_name"],
-            e(
+            frame.e(
                 "p",
                 f"PocketMQ {broker['version']} · cluster {broker['cluster']} · since ",
-                when(broker["started_ms"]),
+                frame.when(broker["started_ms"]),
             ),
             advance,
         ),
-        e(
+        frame.e(
             "div",
-            *(e("div", e("span", name), e("b", value), class_="tile") for name, value in tiles),
+            *(
+                frame.e("div", frame.e("span", name), frame.e("b", value), class_="tile")
+                for name, value in tiles
+            ),
             class_="tiles",
         ),
-        e(
+        frame.e(
             "div",
             *(_chart_card(title, rates[name], text) for title, name, text in charts),
             class_="charts",
         )
         if rates
-        else e("p", "Rates and figures take Get on the cluster.", class_="none"),
+        else frame.e("p", "Rates and figures take Get on the cluster.", class_="none"),
         _clock_card(broker["now_ms"]) if broker["virtual_clock"] else None,
         _due_card(found["next_due"], broker["now_ms"]),
         _replica_card(found["replica"]),
-        card(f"Worst lags{part}", lags),
-        card("Official clients", facts(clients)) if clients else None,
+        frame.card(f"Worst lags{part}", lags),
+        frame.card("Official clients", frame.facts(clients)) if clients else None,
     ]
 
 
-def _clock_card(now_ms: int) -> Html:
-    return card("The messages' clock", clock_face(now_ms), e("b", when(now_ms)), id_="clock")
+def _clock_card(now_ms: int) -> frame.Html:
+    return frame.card(
+        "The messages' clock",
+        frame.clock_face(now_ms),
+        frame.e("b", frame.when(now_ms)),
+        id_="clock",
+    )
 
 
-def _due_card(found: list[Document] | None, now_ms: int) -> Html | None:
+def _due_card(found: list[Document] | None, now_ms: int) -> frame.Html | None:
     if not found:
         return None
-    pairs: list[tuple[str, Content]] = [
+    pairs: list[tuple[str, frame.Content]] = [
         (
             f"In {age_text(max(0, one['due_ms'] - now_ms))}",
-            [f"{one['messages']:,} at ", when(one["due_ms"])],
+            [f"{one['messages']:,} at ", frame.when(one["due_ms"])],
         )
         for one in found
     ]
-    return card("Next due", facts(pairs), id_="due")
+    return frame.card("Next due", frame.facts(pairs), id_="due")
 
 
-def _replica_card(found: Document | None) -> Html | None:
+def _replica_card(found: Document | None) -> frame.Html | None:
     """Return how the replica set stands, with the distance of each other replica."""
     if not found:
         return None
@@ -188,17 +193,17 @@ def _replica_card(found: Document | None) -> Html | None:
     rows = [
         (
             one["replica"],
-            badge("in sync") if one["in_sync"] else badge("not in sync"),
+            frame.badge("in sync") if one["in_sync"] else frame.badge("not in sync"),
             bytes_text(int(one["behind_bytes"])),
             age_text(int(one["behind_seconds"] * 1000)),
         )
         for one in found["others"]
     ]
     titles = ("replica", "in sync", "#behind", "#for")
-    return card(
+    return frame.card(
         f"Replica set {found['set']}",
-        facts(pairs),
-        table(titles, rows, "It is the only one.", "replicas"),
+        frame.facts(pairs),
+        frame.table(titles, rows, "It is the only one.", "replicas"),
     )
 
 
@@ -206,31 +211,34 @@ def _figure(figures: Document, name: str) -> str:
     return f"{int(figures[name]):,}" if name in figures else "–"
 
 
-def _chart_card(title: str, values: list[float], text: Callable[[float], str]) -> Html:
+def _chart_card(title: str, values: list[float], text: Callable[[float], str]) -> frame.Html:
     now = text(values[-1]) if values else "–"
     span = format_duration(len(values) * SAMPLE_MS) if values else "15 minutes"
     most = f"at most {text(max(values))}" if values else "a sample each 5 s"
-    return e(
+    return frame.e(
         "section",
-        e("h2", title),
-        e("b", now),
-        chart(values, f"{title}, the last {span}, {most}"),
-        e("small", f"{span} · {most}"),
+        frame.e("h2", title),
+        frame.e("b", now),
+        frame.chart(values, f"{title}, the last {span}, {most}"),
+        frame.e("small", f"{span} · {most}"),
         class_="card",
     )
 
 
-async def _topics(api: Api, asked: PageRequest) -> Content:
+async def _topics(api: Api, asked: PageRequest) -> frame.Content:
     query = asked.query
     found = await api.topics(asked)
     create = create_topic_form("Create a topic")
     return [
-        heading(
-            "Topics", e("p", f"{found['total']:,}"), search_box("/topics", query, "a topic"), create
+        frame.heading(
+            "Topics",
+            frame.e("p", f"{found['total']:,}"),
+            search_box("/topics", query, "a topic"),
+            create,
         ),
-        e(
+        frame.e(
             "section",
-            table(
+            frame.table(
                 ("topic", "type", "#queues", "#messages", "#sent", "last sent"),
                 [
                     (
@@ -239,7 +247,7 @@ async def _topics(api: Api, asked: PageRequest) -> Content:
                         row["write_queues"],
                         row["messages"],
                         row["sent_messages"],
-                        when(row["last_sent_ms"]),
+                        frame.when(row["last_sent_ms"]),
                     )
                     for row in found["topics"]
                 ],
@@ -254,25 +262,25 @@ async def _topics(api: Api, asked: PageRequest) -> Content:
     ]
 
 
-async def _topic(api: Api, asked: PageRequest, name: str) -> Content:
+async def _topic(api: Api, asked: PageRequest, name: str) -> frame.Content:
     found = await api.topic(asked, name)
     held = sum(one["max_offset"] - one["min_offset"] for one in found["queues"])
     newest = (await api.messages(PageRequest("GET", "/?limit=20", {}), name))["messages"]
     path = f"/api/topics/{quote(name, safe='')}"
-    send = form(
+    send = frame.form(
         f"{path}/messages",
         "Send a message",
-        e("label", "Body", e("textarea", name="body", rows=4)),
-        field("Keys", "keys", "lines", placeholder="one, two"),
-        field("Tag", "tag"),
-        field("Delay", "delay", placeholder="30s"),
-        field("Message group", "message_group"),
+        frame.e("label", "Body", frame.e("textarea", name="body", rows=4)),
+        frame.field("Keys", "keys", "lines", placeholder="one, two"),
+        frame.field("Tag", "tag"),
+        frame.field("Delay", "delay", placeholder="30s"),
+        frame.field("Message group", "message_group"),
         button="Send",
     )
-    alter = form(
+    alter = frame.form(
         path,
         "Alter",
-        field(
+        frame.field(
             "Queues to write",
             "write_queues",
             "number",
@@ -280,21 +288,21 @@ async def _topic(api: Api, asked: PageRequest, name: str) -> Content:
             min=1,
             max=1024,
         ),
-        field(
+        frame.field(
             "Queues to read", "read_queues", "number", value=found["read_queues"], min=1, max=1024
         ),
         button="Change",
     )
-    delete = form(
+    delete = frame.form(
         f"{path}/delete",
         "Delete",
-        field("Repeat its name", "name", required=True),
+        frame.field("Repeat its name", "name", required=True),
         button="Delete it and its messages",
     )
     return [
-        heading(
+        frame.heading(
             name,
-            e(
+            frame.e(
                 "p",
                 f"{found['type'] or 'no type'} · {held:,} messages",
             ),
@@ -302,21 +310,21 @@ async def _topic(api: Api, asked: PageRequest, name: str) -> Content:
             alter,
             delete,
         ),
-        card("Newest messages", _message_table(newest, "newest")),
-        card(
+        frame.card("Newest messages", _message_table(newest, "newest")),
+        frame.card(
             "Groups",
-            table(
+            frame.table(
                 ("group", "#lag"),
                 [(group_link(one["group"]), one["lag"]) for one in found["groups"]],
                 "No group has read it.",
                 "groups",
             )
             if found["groups"] is not None
-            else e("p", "To see them takes Get on all groups.", class_="none"),
+            else frame.e("p", "To see them takes Get on all groups.", class_="none"),
         ),
-        card(
+        frame.card(
             "Queues",
-            table(
+            frame.table(
                 ("#queue", "#from", "#to", "#messages", "oldest", "last stored", "#in/s"),
                 [
                     (
@@ -324,8 +332,8 @@ async def _topic(api: Api, asked: PageRequest, name: str) -> Content:
                         one["min_offset"],
                         one["max_offset"],
                         one["max_offset"] - one["min_offset"],
-                        when(one["min_store_time_ms"]),
-                        when(one["last_stored_ms"]),
+                        frame.when(one["min_store_time_ms"]),
+                        frame.when(one["last_stored_ms"]),
                         "–" if one["messages_per_s"] is None else f"{one['messages_per_s']:,.1f}",
                     )
                     for one in found["queues"]
@@ -344,12 +352,12 @@ def _place(row: Document, offset: int) -> str:
     )
 
 
-def _message_table(rows: list[Document], key: str) -> Html:
-    return table(
+def _message_table(rows: list[Document], key: str) -> frame.Html:
+    return frame.table(
         ("message", "#queue", "#offset", "stored", "tag", "keys", "body"),
         [
             (
-                e(
+                frame.e(
                     "a",
                     row["message_id"] or "–",
                     href=_place(row, row["queue_offset"]),
@@ -357,10 +365,10 @@ def _message_table(rows: list[Document], key: str) -> Html:
                 ),
                 row["queue"],
                 row["queue_offset"],
-                when(row["stored_ms"]),
+                frame.when(row["stored_ms"]),
                 row["tag"] or "–",
                 " ".join(row["keys"]) or "–",
-                e("code", short_body(row), class_="body"),
+                frame.e("code", short_body(row), class_="body"),
             )
             for row in rows
         ],
@@ -369,32 +377,32 @@ def _message_table(rows: list[Document], key: str) -> Html:
     )
 
 
-async def _messages(api: Api, asked: PageRequest) -> Content:
+async def _messages(api: Api, asked: PageRequest) -> frame.Content:
     query = asked.query
     topic = query.get("topic", "")
     asked_by = ("id", "key", "tag", "queue", "offset", "sql", "from_ms", "to_ms")
     given = {name: query[name] for name in asked_by if query.get(name)}
-    find = e(
+    find = frame.e(
         "form",
-        field("Topic", "topic", value=topic, required=True),
-        field("Key", "key", value=query.get("key", "")),
-        field("Tag", "tag", value=query.get("tag", "")),
-        field("Id", "id", value=query.get("id", "")),
-        field("Queue", "queue", value=query.get("queue", "")),
-        field("Offset", "offset", value=query.get("offset", "")),
-        field("SQL", "sql", value=query.get("sql", ""), placeholder="price > 10"),
-        field("From", "from", value=query.get("from", ""), placeholder="2026-12-24T18:00Z"),
-        field("To", "to", value=query.get("to", "")),
-        e("button", "Find"),
+        frame.field("Topic", "topic", value=topic, required=True),
+        frame.field("Key", "key", value=query.get("key", "")),
+        frame.field("Tag", "tag", value=query.get("tag", "")),
+        frame.field("Id", "id", value=query.get("id", "")),
+        frame.field("Queue", "queue", value=query.get("queue", "")),
+        frame.field("Offset", "offset", value=query.get("offset", "")),
+        frame.field("SQL", "sql", value=query.get("sql", ""), placeholder="price > 10"),
+        frame.field("From", "from", value=query.get("from", ""), placeholder="2026-12-24T18:00Z"),
+        frame.field("To", "to", value=query.get("to", "")),
+        frame.e("button", "Find"),
         action="/messages",
         class_="find card",
         role="search",
     )
     if not topic:
         return [
-            heading("Messages"),
+            frame.heading("Messages"),
             find,
-            e(
+            frame.e(
                 "p",
                 "Say which topic; with nothing else its newest messages are shown.",
                 class_="none",
@@ -413,33 +421,33 @@ async def _messages(api: Api, asked: PageRequest) -> Content:
         ]
     except PocketMQError as error:
         return [
-            heading("Messages"),
+            frame.heading("Messages"),
             find,
-            e("p", error.message, class_="error"),
+            frame.e("p", error.message, class_="error"),
         ]
-    parts: list[Content] = [
-        heading("Messages", e("p", "of ", topic_link(topic))),
+    parts: list[frame.Content] = [
+        frame.heading("Messages", frame.e("p", "of ", topic_link(topic))),
         find,
     ]
     if one and rows:
         return [*parts, *await _one_message(api, rows[0], asked)]
-    return [*parts, e("section", _message_table(rows, "messages"), class_="card")]
+    return [*parts, frame.e("section", _message_table(rows, "messages"), class_="card")]
 
 
-async def _one_message(api: Api, row: Document, asked: PageRequest) -> list[Content]:
+async def _one_message(api: Api, row: Document, asked: PageRequest) -> list[frame.Content]:
     host, secure = asked.headers.get("host", ""), asked.secure
     asked_by_user = api.parts.guard is not None
     place = f"{row['topic']}/{row['queue']}/{row['queue_offset']}"
     try:
         stories = (await api.life(PageRequest("GET", "/", {}), place))["stories"]
     except PocketMQError as error:
-        life: Content = e("p", error.message, class_="error")
+        life: frame.Content = frame.e("p", error.message, class_="error")
     else:
         life = [_story(story) for story in stories]
     before, after = row["queue_offset"] - 1, row["queue_offset"] + 1
 
-    def at(offset: int, text: str) -> Html:
-        return e(
+    def at(offset: int, text: str) -> frame.Html:
+        return frame.e(
             "a",
             text,
             href=_place(row, offset),
@@ -455,10 +463,10 @@ async def _one_message(api: Api, row: Document, asked: PageRequest) -> list[Cont
     status = await api.status()
     return [
         _deeds(row, waiting(row, status.broker_name, status.now_ms)),
-        card("Life", life, id_="life"),
-        card(
+        frame.card("Life", life, id_="life"),
+        frame.card(
             "Body",
-            e(
+            frame.e(
                 "pre",
                 _pretty(text)
                 if text is not None
@@ -467,35 +475,35 @@ async def _one_message(api: Api, row: Document, asked: PageRequest) -> list[Cont
             ),
             id_="body",
         ),
-        card(
+        frame.card(
             "Facts",
-            facts(
+            frame.facts(
                 (
-                    ("Id", e("code", row["message_id"])),
-                    ("Offset id", e("code", row["offset_message_id"])),
+                    ("Id", frame.e("code", row["message_id"])),
+                    ("Offset id", frame.e("code", row["offset_message_id"])),
                     (
                         "Place",
                         f"queue {row['queue']}, offset {row['queue_offset']:,}, log offset {row['log_offset']:,}",
                     ),
-                    ("Born", when(row["born_ms"])),
-                    ("Stored", when(row["stored_ms"])),
-                    ("Due", when(row["due_ms"])),
+                    ("Born", frame.when(row["born_ms"])),
+                    ("Stored", frame.when(row["stored_ms"])),
+                    ("Due", frame.when(row["due_ms"])),
                     ("Tag", row["tag"] or "–"),
                     ("Keys", " ".join(row["keys"]) or "–"),
                     ("Tried before", row["reconsume_times"]),
                 )
             ),
         ),
-        card(
+        frame.card(
             "Properties",
-            table(
+            frame.table(
                 ("name", "value"), sorted(row["properties"].items()), "It has none.", "properties"
             ),
         ),
-        card("As hex", e("pre", hex_dump(body), class_="hex"), id_="hex"),
-        card("With curl", e("pre", curl), id_="curl"),
-        card("In Python", e("pre", _python(row)), id_="python"),
-        e(
+        frame.card("As hex", frame.e("pre", hex_dump(body), class_="hex"), id_="hex"),
+        frame.card("With curl", frame.e("pre", curl), id_="curl"),
+        frame.card("In Python", frame.e("pre", _python(row)), id_="python"),
+        frame.e(
             "nav",
             at(before, "← Offset before") if before >= 0 else None,
             at(after, "Next offset →"),
@@ -517,21 +525,21 @@ def hex_dump(body: bytes) -> str:
     return "\n".join(lines) or "It is empty."
 
 
-def _deeds(row: Document, waits: Document | None) -> Content:
+def _deeds(row: Document, waits: Document | None) -> frame.Content:
     """Return what can be done with message ROW, which WAITS for its time if that is something."""
     topic, place = row["topic"], {"queue": row["queue"], "offset": row["queue_offset"]}
     if waits is not None:
-        return e("div", recall_form(waits), class_="deeds")
+        return frame.e("div", recall_form(waits), class_="deeds")
     if topic.startswith(DEAD_LETTER_PREFIX):
         path = f"/api/groups/{quote(topic.removeprefix(DEAD_LETTER_PREFIX), safe='')}/dead-letters/resend"
         question = "Send this dead letter again, to the topic that it came from?"
-        button = row_form(path, "Send again", question, offsets=[row["queue_offset"]])
-        return e("div", button, class_="deeds")
+        button = frame.row_form(path, "Send again", question, offsets=[row["queue_offset"]])
+        return frame.e("div", button, class_="deeds")
     if topic.startswith(RETRY_PREFIX) or is_system_topic(topic):
         return None
     path = f"/api/topics/{quote(topic, safe='')}/resend"
     question = f"Send a copy of this message to {topic}? All groups that read it get one more."
-    return e("div", row_form(path, "Send again", question, **place), class_="deeds")
+    return frame.e("div", frame.row_form(path, "Send again", question, **place), class_="deeds")
 
 
 def _python(row: Document) -> str:
@@ -551,26 +559,28 @@ def _pretty(text: str) -> str:
     return text if len(text) <= _BODY_SHOWN else f"{text[:_BODY_SHOWN]}\n… {len(text):,} characters"
 
 
-def _story(story: Document) -> Html:
+def _story(story: Document) -> frame.Html:
     events = [
-        e(
+        frame.e(
             "li",
-            when(event["time"]),
-            e("span", event["text"]),
+            frame.when(event["time"]),
+            frame.e("span", event["text"]),
             class_=event["kind"].replace(" ", "-"),
         )
         for event in story["events"]
     ]
-    views = [e("li", e("b", view["group"]), " ", view["text"]) for view in story["groups"]]
-    return e(
+    views = [
+        frame.e("li", frame.e("b", view["group"]), " ", view["text"]) for view in story["groups"]
+    ]
+    return frame.e(
         "div",
-        e("p", story["conclusion"], class_="conclusion"),
-        e("ol", *events, class_="life"),
-        e("ul", *views, class_="views") if views else None,
+        frame.e("p", story["conclusion"], class_="conclusion"),
+        frame.e("ol", *events, class_="life"),
+        frame.e("ul", *views, class_="views") if views else None,
     )
 
 
-_PAGES: Final[dict[str, Callable[..., Awaitable[Content]]]] = {
+_PAGES: Final[dict[str, Callable[..., Awaitable[frame.Content]]]] = {
     "": _overview,
     "topics": _topics,
     "messages": _messages,
@@ -582,7 +592,7 @@ _PAGES: Final[dict[str, Callable[..., Awaitable[Content]]]] = {
     "connections": connections_page,
     "store": store_page,
 }
-_PAGES_OF_ONE: Final[dict[str, Callable[..., Awaitable[Content]]]] = {
+_PAGES_OF_ONE: Final[dict[str, Callable[..., Awaitable[frame.Content]]]] = {
     "topics": _topic,
     "groups": group_page,
 }

@@ -6,7 +6,7 @@ from urllib.parse import quote, urlencode
 
 from ..connections import age_text
 from .api import Document
-from .markup import Content, Html, badge, e, field, form, table
+from .frame import Content, Html, badge, e, field, form, table
 
 
 def topic_link(name: str) -> Html:

@@ -16,16 +16,8 @@ from ...broker.broker import SiteParts
 from ...broker.metrics.page import PATH as METRICS
 from ...proto.errors import InvalidArgument, PocketMQError
 from ...proto.rpc.pages import QUERY_FIELDS_MAX, READING, Page, PageRequest, Shown
+from . import frame
 from .door import Door, NotSignedIn, Visitor
-from .frame import (
-    POLICY,
-    failed,
-    file_shown,
-    json_shown,
-    page_shown,
-    sign_in_page,
-    status_of,
-)
 from .local import CALLER
 from .rates import SAMPLE_MS, Rates
 
@@ -66,14 +58,14 @@ class Site:
         except Exception:  # The edge: a bug of a page costs its own request.
             logger.exception("console failed path=%s", asked.path[:200])
             words = "a fault in PocketMQ: the broker's log tells more"
-            shown = failed(asked, 500, "Internal", words)
-        return shown._replace(headers=(*POLICY, *shown.headers))
+            shown = frame.failed(asked, 500, "Internal", words)
+        return shown._replace(headers=(*frame.POLICY, *shown.headers))
 
     async def _answer(self, asked: PageRequest) -> Shown:
         if self._parts.guard is not None:
             if asked.path == "/sign-in":
                 return self._sign_in(asked)
-            shown = file_shown(asked)
+            shown = frame.file_shown(asked)
             if shown is not None:
                 return shown  # The page to sign in has a style.
         visitor = self._door.admit(asked)
@@ -89,14 +81,14 @@ class Site:
             shown = await self._shown(asked, visitor)
             status = shown.status
         except PocketMQError as error:
-            status = status_of(error)
+            status = frame.status_of(error)
             raise
         finally:
             self._door.changed(asked, visitor, status)
         return shown
 
     async def _shown(self, asked: PageRequest, visitor: Visitor) -> Shown:
-        file = file_shown(asked)
+        file = frame.file_shown(asked)
         if file is not None:
             return file
         if self._api is None:
@@ -106,22 +98,22 @@ class Site:
         if asked.parts[0] != "api":
             from .pages import page
 
-            return page_shown(200, await page(self._api, asked, visitor))
+            return frame.page_shown(200, await page(self._api, asked, visitor))
         from .actions import ROUTES
 
         answer = await self._api.answer(asked, visitor, ROUTES)
-        return answer if isinstance(answer, Shown) else json_shown(200, answer)
+        return answer if isinstance(answer, Shown) else frame.json_shown(200, answer)
 
     def _sign_in(self, asked: PageRequest) -> Shown:
         if asked.method in READING:
             self._door.check_site(asked)  # Nobody is asked for a secret that may not come this way.
             to = asked.query.get("to", "/")
-            return page_shown(200, sign_in_page(asked, to))
+            return frame.page_shown(200, frame.sign_in_page(asked, to))
         try:
             cookie, to = self._door.sign_in(asked)
         except PocketMQError as error:
-            status = status_of(error)
-            return page_shown(status, sign_in_page(asked, "/", error.message))
+            status = frame.status_of(error)
+            return frame.page_shown(status, frame.sign_in_page(asked, "/", error.message))
         return _go_to(to, cookie)
 
 
@@ -139,8 +131,8 @@ def _ask_who(asked: PageRequest, error: NotSignedIn) -> Shown:
 
 
 def _refused(asked: PageRequest, error: PocketMQError) -> Shown:
-    status = status_of(error)
-    shown = failed(asked, status, type(error).__name__, error.message)
+    status = frame.status_of(error)
+    shown = frame.failed(asked, status, type(error).__name__, error.message)
     # A browser would ask by itself; and only where a secret may come this way is it asked for.
     if isinstance(error, NotSignedIn) and "sec-fetch-mode" not in asked.headers:
         challenge = ("www-authenticate", 'Basic realm="PocketMQ", charset="UTF-8"')

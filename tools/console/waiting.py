@@ -12,21 +12,10 @@ from typing import Final
 import numpy as np
 
 from ...proto import properties as names
-from ...proto.access.policies import (
-    GET,
-    UPDATE,
-    Need,
-    Pattern,
-    Resource,
-    of_cluster,
-    of_group,
-    of_topic,
-    parse_actions,
-    parse_source,
-)
+from ...proto.access import policies
 from ...proto.access.users import User, policy_document
 from ...proto.errors import ConfigError, InvalidArgument, MessageNotFound, NotServed, TopicNotFound
-from ...proto.recall_handle import encode_handle
+from ...proto.message_id import encode_handle
 from ...proto.rpc.pages import PageRequest
 from ...proto.topics import TIMER_TOPIC
 from ..output import message_document
@@ -40,7 +29,7 @@ _LOOKED_AT: Final = 500
 
 async def delayed(api: Api, asked: PageRequest) -> Document:
     """Return how many messages wait, until when, of which topics, and the newest of them with what recalls them."""
-    api.need(asked, of_topic("*", GET))
+    api.need(asked, policies.of_topic("*", policies.GET))
     limit = limit_of(asked.query)
     status = await api.status()
     timers = api.parts.store.timers
@@ -134,7 +123,7 @@ def _due_ms(properties: Mapping[str, str]) -> int:
 
 async def transactions(api: Api, asked: PageRequest) -> Document:
     """Return a page of the half messages without an outcome, the oldest first."""
-    api.need(asked, of_topic("*", GET), of_group("*", GET))
+    api.need(asked, policies.of_topic("*", policies.GET), policies.of_group("*", policies.GET))
     query = asked.query
     skip, limit = number(query, "skip", 0), limit_of(query)
     now_ms = (await api.status()).now_ms
@@ -172,7 +161,7 @@ def _need_administrator(api: Api, asked: PageRequest) -> Iterable[User]:
         raise NotServed(
             "this broker has no users: name a file of them in broker.users (docs/security.md)"
         )
-    api.need(asked, of_cluster(api.parts.cluster, UPDATE))
+    api.need(asked, policies.of_cluster(api.parts.cluster, policies.UPDATE))
     return guard.users
 
 
@@ -199,17 +188,17 @@ async def check(api: Api, asked: PageRequest, name: str) -> Document:
     if user is None:
         raise InvalidArgument(f"there is no user {name[:80]!r}", field="user")
     try:
-        resource = Resource.parse(query.get("resource", ""), "resource")
-        actions = parse_actions(query.get("action", "").split(","), "action")
-        host = str(parse_source(query.get("from", "127.0.0.1"), "from").network_address)
+        resource = policies.Resource.parse(query.get("resource", ""), "resource")
+        actions = policies.parse_actions(query.get("action", "").split(","), "action")
+        host = str(policies.parse_source(query.get("from", "127.0.0.1"), "from").network_address)
     except ConfigError as error:
         raise InvalidArgument(error.message, **error.details) from None
-    if resource.pattern is Pattern.PREFIXED or resource.type == "*":
+    if resource.pattern is policies.Pattern.PREFIXED or resource.type == "*":
         raise InvalidArgument(
             "resource: name a single one, as Topic:orders, or all of a type, as Topic:*",
             field="resource",
         )
-    need = Need(resource.type, resource.name or "*", actions)
+    need = policies.Need(resource.type, resource.name or "*", actions)
     return decision_document(user.decide(need, host), enabled=user.enabled)
 
 

@@ -11,13 +11,12 @@ from collections.abc import Sequence
 import click
 
 from ...proto.clock import SystemClock
-from ...store.open_files import allow_many_files
+from ...store.listing import settings_of
 from ...store.os_disk import OsDisk
-from ...store.sizes import settings_of
+from ...store.system import allow_many_files
 from ..options import TakesStores, broker_settings, broker_settings_option, store_argument
 from ..output import print_json
-from .diagnosis import diagnose
-from .text import print_diagnosis
+from .diagnosis import diagnose, print_diagnosis
 
 
 @click.command(cls=TakesStores)

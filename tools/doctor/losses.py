@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...proto.record_run import walk
-from .evidence import Messages, MessageState, Name, StoreEvidence
-from .outcome import StartOutcome
+from .evidence import Messages, MessageState, Name, StartOutcome, StoreEvidence
 
 #: Queues that are named one by one; the rest is counted.
 QUEUES_MAX: Final = 20

@@ -20,12 +20,11 @@ import click
 from ...proto.clock import SystemClock
 from ...proto.errors import StoreRefused
 from ...store.config import StoreConfig, apply_apache_settings
-from ...store.open_files import allow_many_files
 from ...store.os_disk import OsDisk
+from ...store.system import allow_many_files
 from ..log_lines import LogConfig, configure_logging
 from ..stores.locations import check_new_store, is_store
-from .follower import JavaFollower, OtherHistory, set_aside
-from .note import FollowNote, read_note
+from .follower import FollowNote, JavaFollower, OtherHistory, read_note, set_aside
 from .promote import promote as promoted
 
 _LINE_S: Final = 10.0

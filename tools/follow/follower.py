@@ -12,29 +12,30 @@ kill by what Apache's broker does: it closes its ports for requests first, and g
 seconds, in which nothing is appended. Who saw that, and silence at its end, has all of the log.
 
 Memory is bounded: one frame of 4 MiB, one chunk of 1 MiB. One event loop owns everything.
+
+The note in a store that it follows a Java broker: `pocketmq/following.json`.
+
+    {"format":1,"address":"10.0.0.1:10912","rpc":"10.0.0.1:10911","cluster":"DefaultCluster","broker":"broker-a",
+     "autoSwitch":false,"settings":{"mappedFileSizeCommitLog":"1073741824",…},"masterEnd":4096,"tablesEnd":4096,
+     "stoppedAt":null,"timerCheckpoint":"0000…"}
+
+While it is there no broker serves the store; `pocketmq promote` takes it away.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import posixpath
 import zlib
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
-from ...broker.messages.appends import synced
-from ...proto.errors import (
-    ClientError,
-    InvalidArgument,
-    NotServed,
-    StoreFull,
-    StoreRefused,
-    Unreachable,
-)
-from ...proto.remoting.connection import open_tcp
-from ...proto.remoting.ha import (
+from ...broker.messages.storing import synced
+from ...proto import errors
+from ...proto.remoting import (
     AutoSwitchFrames,
     ClassicFrames,
     Handshake,
@@ -42,6 +43,7 @@ from ...proto.remoting.ha import (
     classic_report,
     consistent_end,
     greeting,
+    open_tcp,
     report,
 )
 from ...store.config import StoreConfig, apply_apache_settings
@@ -51,7 +53,6 @@ from ...store.format.replica_files import EPOCHS_FILE, parse_epochs, render_epoc
 from ...store.message_store import MessageStore
 from ...store.state_files import StateFile
 from .master import TOPICS_FILE, JavaMaster, MasterIdentity, MasterTables
-from .note import FollowNote, read_note, write_note
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ STOPPING_S: Final = 1.5
 QUIET_S: Final = 1.0
 
 
-class OtherHistory(StoreRefused):
+class OtherHistory(errors.StoreRefused):
     """The log of the master is not the one that the store has the beginning of."""
 
 
@@ -144,9 +145,9 @@ class JavaFollower:
                 before = self.taken_bytes
                 try:
                     await self._follow_once()
-                except StoreFull as error:
+                except errors.StoreFull as error:
                     self._trouble(error.message)
-                except (ClientError, NotServed, OSError) as error:
+                except (errors.ClientError, errors.NotServed, OSError) as error:
                     self._trouble(str(error))
                 pause_s = _PAUSE_S if self.taken_bytes > before else min(2 * pause_s, _PAUSE_MAX_S)
                 await asyncio.sleep(pause_s)
@@ -202,14 +203,14 @@ class JavaFollower:
         if note is None:
             return identity
         if (note.cluster, note.broker) != (identity.cluster, identity.broker):
-            raise StoreRefused(
+            raise errors.StoreRefused(
                 f"{self._path} follows {note.broker} of {note.cluster}, and {self._master.address} is"
                 f" {identity.broker} of {identity.cluster}: name that one's address, or another folder",
                 path=self._path,
             )
         for name in ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue"):
             if note.settings.get(name) != identity.settings.get(name):
-                raise StoreRefused(
+                raise errors.StoreRefused(
                     f"{self._path} has files of {name}={note.settings.get(name)}, the master of"
                     f" {identity.settings.get(name)}: follow into another folder",
                     path=self._path,
@@ -321,7 +322,7 @@ class JavaFollower:
         logger.warning("log cut", extra={"offset": end, "was": own})
         try:
             store.truncate_to(end)
-        except InvalidArgument as error:
+        except errors.InvalidArgument as error:
             raise self._other(error.message) from None
         self._store = None
         self._open_store()
@@ -357,7 +358,7 @@ class JavaFollower:
                 async with asyncio.timeout(_SILENCE_MAX_S):
                     data = await reader.read(_CHUNK)
             except TimeoutError:
-                raise Unreachable(
+                raise errors.Unreachable(
                     f"{self._address} has sent nothing for {_SILENCE_MAX_S:.0f} s",
                     address=self._address,
                 ) from None
@@ -366,7 +367,7 @@ class JavaFollower:
             try:
                 found = frames.feed(data)
             except ValueError as error:
-                raise StoreRefused(
+                raise errors.StoreRefused(
                     f"what {self._address} sends is not the log of a Java broker ({error}): name its haListenPort",
                     address=self._address,
                 ) from None
@@ -374,7 +375,9 @@ class JavaFollower:
                 self._bytes_s = loop.time()
             self._put(found)
         await self._note_stop(loop.time())
-        raise Unreachable(f"{self._address} has closed the connection", address=self._address)
+        raise errors.Unreachable(
+            f"{self._address} has closed the connection", address=self._address
+        )
 
     def _put(self, found: list[LogFrame] | list[LogFrame | Handshake]) -> None:
         """Append what was FOUND, together what goes together."""
@@ -405,7 +408,7 @@ class JavaFollower:
     def _append(self, data: bytes, offset: int) -> None:
         store = self._opened
         if offset != store.raw_end and (store.raw_end or offset % self._config.log_file_size_bytes):
-            raise Unreachable(
+            raise errors.Unreachable(
                 f"{self._address} sent what stands at {offset:,}, not at {store.raw_end:,}, where the log ends here",
                 address=self._address,
             )
@@ -463,11 +466,11 @@ class JavaFollower:
             begin, _ = await self._master.bounds()
             newest = self._opened.newest_record
             theirs = None if newest is None else await self._master.record(newest[0])
-        except Unreachable as error:
+        except errors.Unreachable as error:
             if isinstance(error.__cause__, ConnectionRefusedError) and self._refused_s is None:
                 self._refused_s = loop.time()
             return
-        except ClientError:
+        except errors.ClientError:
             return
         self._refused_s = None
         self._tables = self._tables or tables
@@ -500,7 +503,7 @@ class JavaFollower:
         ):  # Their messages may have come before: the queues are made anew.
             self._store = None
             store.close()
-            raise Unreachable(
+            raise errors.Unreachable(
                 f"{self._address}: a topic with batch queues is new: {self._path} is opened anew"
             )
 
@@ -528,3 +531,86 @@ def set_aside(disk: Disk, path: str, now_ms: int) -> str:
     target = f"{path}.set-aside-{now_ms}"
     disk.rename(path, target)
     return target
+
+
+# ---------------------------------------------------------------- the note in a store that it follows a Java broker
+
+
+_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowNote:
+    """Whom a store follows, and how far they were."""
+
+    #: Where the master sends its log, and where it answers requests: host:port.
+    address: str
+    rpc: str
+    cluster: str
+    broker: str
+    auto_switch: bool
+    #: The master's settings that decide about files and delays, by Apache's names.
+    settings: dict[str, str] = field(default_factory=dict)
+    #: Where the master's log ended when it was last asked.
+    master_end: int = 0
+    #: The tables of the store were the master's when its log ended here.
+    tables_end: int = 0
+    #: Where the log ended when the master was seen to stop in order, and nothing was missing.
+    stopped_at: int | None = None
+    #: The master's timer checkpoint, hexadecimal; "": none came.
+    timer_checkpoint: str = ""
+
+
+_NAMES: Final = {
+    "auto_switch": "autoSwitch",
+    "master_end": "masterEnd",
+    "tables_end": "tablesEnd",
+    "stopped_at": "stoppedAt",
+    "timer_checkpoint": "timerCheckpoint",
+}
+#: By our names.
+_KEYS: Final = {one.name: _NAMES.get(one.name, one.name) for one in fields(FollowNote)}
+
+
+def note_path(store: str) -> str:
+    """Return where the note of STORE lies."""
+    return posixpath.join(store, "pocketmq", "following.json")
+
+
+def read_note(disk: Disk, store: str) -> FollowNote | None:
+    """Return the note in STORE; None: it follows nobody. Raises CorruptState."""
+    path = note_path(store)
+    if not disk.exists(path):
+        return None
+    try:
+        document = json.loads(disk.read(path))
+        if document.pop("format") != _FORMAT:
+            raise ValueError("it is of another format")
+        values = {name: document[key] for name, key in _KEYS.items()}
+        for name in ("master_end", "tables_end"):
+            if type(values[name]) is not int:
+                raise ValueError(f"{name} is no number")
+        return FollowNote(**values)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise errors.CorruptState(
+            f"{path} cannot be read ({error}): move the whole store away, and follow into a new folder",
+            path=path,
+        ) from None
+
+
+def write_note(disk: Disk, store: str, note: FollowNote) -> None:
+    """Replace the note in STORE; it is on the device when this returns."""
+    document = {"format": _FORMAT} | {key: getattr(note, name) for name, key in _KEYS.items()}
+    path = note_path(store)
+    disk.make_folders(posixpath.dirname(path))
+    disk.write_atomically(path, json.dumps(document, separators=(",", ":")).encode())
+
+
+def check_promoted(disk: Disk, store: str) -> None:
+    """Raise StoreRefused if STORE follows a Java broker: nobody else may write to it."""
+    note = read_note(disk, store)
+    if note is not None:
+        raise errors.StoreRefused(
+            f"{store} follows the Java broker {note.broker} at {note.rpc}: stop that, then `pocketmq promote {store}`",
+            path=store,
+        )

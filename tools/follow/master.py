@@ -11,17 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ...proto.errors import Disconnected, NotServed, StoreRefused
-from ...proto.remoting.command import RequestCode
-from ...proto.remoting.connection import RemotingClient
+from ...proto.remoting import RemotingClient, RequestCode
+from ...store.format import state_tables
 from ...store.format.java_json import Json, parse, render
-from ...store.format.state_tables import (
-    GROUPS,
-    TOPICS,
-    parse_consumer_offsets,
-    parse_delay_offsets,
-    render_consumer_offsets,
-    render_delay_offsets,
-)
 
 #: The settings that decide about the files, and about when delayed messages are due.
 SETTINGS: Final = (
@@ -169,23 +161,23 @@ class JavaMaster:
 
 
 def _topics(text: str) -> str:
-    version, topics, _ = TOPICS.parse(text)
+    version, topics, _ = state_tables.TOPICS.parse(text)
     beans: dict[str | int, Json] = {name: topic.to_json() for name, topic in topics.items()}
-    return render({"dataVersion": version.to_json(), TOPICS.members: beans})
+    return render({"dataVersion": version.to_json(), state_tables.TOPICS.members: beans})
 
 
 def _groups(text: str) -> str:
-    version, groups, others = GROUPS.parse(text)
+    version, groups, others = state_tables.GROUPS.parse(text)
     beans: dict[str | int, Json] = {name: group.to_json() for name, group in groups.items()}
-    return render({"dataVersion": version.to_json(), **others, GROUPS.members: beans})
+    return render({"dataVersion": version.to_json(), **others, state_tables.GROUPS.members: beans})
 
 
 def _offsets(text: str) -> str:
-    return render_consumer_offsets(parse_consumer_offsets(text))
+    return state_tables.render_consumer_offsets(state_tables.parse_consumer_offsets(text))
 
 
 def _delays(text: str) -> str:
-    return render_delay_offsets(parse_delay_offsets(text))
+    return state_tables.render_delay_offsets(state_tables.parse_delay_offsets(text))
 
 
 def _modes(text: str) -> str:

@@ -23,28 +23,16 @@ from typing import Final
 from ...proto.errors import ClientError, NotServed, StoreLocked, StoreRefused, Unreachable
 from ...proto.record_run import crc_mismatches, parse_run, torn, walk
 from ...proto.topics import SCHEDULE_TOPIC, is_system_topic, system_topic_queues
-from ...store.checkpoints import CHECKPOINT_SIZE, TimerCheckpoint
 from ...store.config import StoreConfig, apply_apache_settings
 from ...store.disk import Disk
-from ...store.format.log_file import is_blank
-from ...store.format.state_tables import (
-    ConsumerOffsets,
-    DelayOffsets,
-    TopicConfig,
-    TopicTable,
-    parse_consumer_offsets,
-    parse_delay_offsets,
-    parse_topics,
-    render_consumer_offsets,
-    render_delay_offsets,
-    render_topics,
-)
+from ...store.format import state_tables
+from ...store.format.log_and_queues import is_blank
 from ...store.format.timers import RECORD_SIZE
 from ...store.message_store import MessageStore
-from ...store.state_files import StateFile
+from ...store.state_files import CHECKPOINT_SIZE, StateFile, TimerCheckpoint
 from ...store.system import lock_is_held
+from .follower import FollowNote, note_path, read_note
 from .master import JavaMaster
-from .note import FollowNote, note_path, read_note
 
 
 @dataclass(slots=True)
@@ -184,7 +172,7 @@ def _complete_log(path: str, store: MessageStore, java: StoppedStore, done: Prom
 def _settle_offsets(disk: Disk, path: str, store: MessageStore, done: Promoted) -> None:
     """Have no group and no delay level stand behind the end of a queue."""
     file = StateFile(disk, path, "consumerOffset.json")
-    offsets = file.load(parse_consumer_offsets).value or ConsumerOffsets()
+    offsets = file.load(state_tables.parse_consumer_offsets).value or state_tables.ConsumerOffsets()
     ends = {name: store.queue_bounds(*name)[1] for name in store.queue_names()}
     moved = 0
     for table in (offsets.offsets, offsets.pull_offsets):
@@ -196,19 +184,23 @@ def _settle_offsets(disk: Disk, path: str, store: MessageStore, done: Promoted) 
                     queues[queue] = end
                     moved += 1
     if moved:
-        file.save(render_consumer_offsets(offsets))
+        file.save(state_tables.render_consumer_offsets(offsets))
         done.words.append(
             f"{moved} offsets of groups lay behind the end of their queues, and stand there now"
         )
     levels_file = StateFile(disk, path, "delayOffset.json")
-    levels = levels_file.load(parse_delay_offsets).value or DelayOffsets()
+    levels = levels_file.load(state_tables.parse_delay_offsets).value or state_tables.DelayOffsets()
     late = {
         level: ends[SCHEDULE_TOPIC, level - 1]
         for level, offset in levels.offsets.items()
         if offset > ends.get((SCHEDULE_TOPIC, level - 1), offset)
     }
     if late:
-        levels_file.save(render_delay_offsets(DelayOffsets(levels.version, levels.offsets | late)))
+        levels_file.save(
+            state_tables.render_delay_offsets(
+                state_tables.DelayOffsets(levels.version, levels.offsets | late)
+            )
+        )
         done.words.append(
             f"{len(late)} delay levels stood behind the end of their queues, and stand there now"
         )
@@ -217,7 +209,7 @@ def _settle_offsets(disk: Disk, path: str, store: MessageStore, done: Promoted) 
 def _complete_topics(disk: Disk, path: str, store: MessageStore, done: Promoted) -> None:
     """Give each topic a configuration of which there are queues; system topics get theirs from the broker."""
     file = StateFile(disk, path, "topics.json")
-    table = file.load(parse_topics).value or TopicTable()
+    table = file.load(state_tables.parse_topics).value or state_tables.TopicTable()
     known = {name for name, _, _ in system_topic_queues(done.note.cluster, done.note.broker)}
     known |= table.topics.keys()
     queues: dict[str, int] = {}
@@ -225,9 +217,11 @@ def _complete_topics(disk: Disk, path: str, store: MessageStore, done: Promoted)
         if topic not in known and not is_system_topic(topic):
             queues[topic] = max(queues.get(topic, 0), queue + 1)
     for topic, count in queues.items():
-        table.topics[topic] = TopicConfig(name=topic, read_queues=count, write_queues=count)
+        table.topics[topic] = state_tables.TopicConfig(
+            name=topic, read_queues=count, write_queues=count
+        )
     if queues:
-        file.save(render_topics(table))
+        file.save(state_tables.render_topics(table))
         done.words.append(
             f"topics that the tables did not have yet were made: {', '.join(sorted(queues))[:400]}"
         )

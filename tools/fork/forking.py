@@ -9,6 +9,10 @@ queue's end at the cut: a group is never ahead of the fork, but may be further t
 broker itself keeps is set back so that nothing waits for ever: a delay level to the first message due behind the
 moment, timers to the moment, transactions to the beginning of their queues (the outcomes in the log tell which are
 over).
+
+`pocketmq fork STORE --at TIME --to DIR`: a store of its own with what STORE held at a moment, in a second.
+
+Exit codes: 0 done, 1 it failed (DIR is as it was), 2 wrong arguments.
 """
 
 from __future__ import annotations
@@ -16,41 +20,39 @@ from __future__ import annotations
 import os
 import posixpath
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
+import click
 import numpy as np
 
-from ...broker.accounts.accounts import FILE as ACCOUNTS
+from ...broker.accounts import FILE as ACCOUNTS
+from ...proto.clock import SystemClock
+from ...proto.time_text import format_instant
 from ...proto.topics import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
 from ...store.apache.settings import ApacheSettings
-from ...store.checkpoints import CHECKPOINT_SIZE, read_timer_checkpoint
-from ...store.commit_log import CommitLog
 from ...store.disk import Disk
+from ...store.files import CommitLog
 from ...store.format.state_tables import (
     parse_consumer_offsets,
     parse_delay_offsets,
     render_consumer_offsets,
     render_delay_offsets,
 )
+from ...store.listing import settings_of
 from ...store.message_store import MessageStore
 from ...store.os_disk import OsDisk, sync_tree
 from ...store.overlay_disk import OverlayDisk
-from ...store.recovery import RecoveryReport, Verified
-from ...store.sizes import settings_of
-from ...store.state_files import StateFile
+from ...store.recovery.derive import Verified
+from ...store.recovery.scan import RecoveryReport
+from ...store.state_files import CHECKPOINT_SIZE, StateFile, read_timer_checkpoint
+from ...store.system import allow_many_files
+from ..instants import past_instant_of
+from ..options import TakesStores, broker_settings, broker_settings_option, store_argument
+from ..output import print_json
 from ..stores.locations import check_store
-from .cut import Cut, CutRows, find_cut
-from .skeleton import (
-    Copied,
-    copy_rows,
-    copy_small_files,
-    limit_checkpoint,
-    own_open_files,
-    require_new_folder,
-    settle,
-)
+from . import skeleton
 
 _WHEEL: Final = "timerwheel"
 
@@ -68,12 +70,12 @@ class Clamped:
 class Forked:
     """A fork: the log [LOG_BEGIN, LOG_END) up to CUT. WAS_RUNNING: the source had a broker, or it crashed."""
 
-    cut: Cut
+    cut: skeleton.Cut
     was_running: bool
     verified: bool = False
     log_begin: int = 0
     log_end: int = 0
-    copied: Copied = field(default_factory=Copied)
+    copied: skeleton.Copied = field(default_factory=skeleton.Copied)
     clamped: Clamped = field(default_factory=Clamped)
     has_timers: bool = False
     recovery: RecoveryReport | None = None
@@ -106,7 +108,7 @@ def make_fork(
     DiskFailure; then TARGET is as it was.
     """
     check_store(source)
-    require_new_folder(target, source)
+    skeleton.require_new_folder(target, source)
     was_there = os.path.isdir(target)
     try:
         os.makedirs(target, exist_ok=True)
@@ -138,10 +140,12 @@ class _Forking:
     def run(self) -> Forked:
         disk = OverlayDisk()
         running = disk.exists(os.path.join(self._source, "abort"))
-        copied = Copied()
-        copy_small_files(self._source, self._target, copied, without=[_WHEEL, ACCOUNTS])
-        cut = find_cut(disk, os.path.join(self._source, "commitlog"), self._time_ms)
-        rows = CutRows(OsDisk(), self._source, self._target, self._settings, cut.log_offset)
+        copied = skeleton.Copied()
+        skeleton.copy_small_files(self._source, self._target, copied, without=[_WHEEL, ACCOUNTS])
+        cut = skeleton.find_cut(disk, os.path.join(self._source, "commitlog"), self._time_ms)
+        rows = skeleton.CutRows(
+            OsDisk(), self._source, self._target, self._settings, cut.log_offset
+        )
         rows.copy(copied)
         rows.copy_others(copied)
         accounts = os.path.join(self._source, ACCOUNTS)
@@ -160,7 +164,7 @@ class _Forking:
         if not forked.cut.is_end:
             forked.has_timers = wind_back_timers(OsDisk(), self._target, forked.cut)
             return
-        copy_rows(self._source, self._target, forked.copied, only=["timerlog"])
+        skeleton.copy_rows(self._source, self._target, forked.copied, only=["timerlog"])
         if forked.has_timers:
             forked.copied.copy(wheel, os.path.join(self._target, _WHEEL))
 
@@ -175,14 +179,14 @@ class _Forking:
         store = MessageStore.open(self._config, disk=overlay, now_ms=self._now_ms)
         if not forked.cut.is_end:
             forked.clamped = clamp_tables(overlay, self._target, store, forked.cut)
-        limit_checkpoint(store)
+        skeleton.limit_checkpoint(store)
         forked.recovery = store.recovery
         forked.log_begin, forked.log_end = store.min_log_offset, store.max_log_offset
         store.close()
         if not forked.verified:
             Verified.forget(overlay, self._config.own_folder)
-        settle(overlay, self._target)
-        own_open_files(store)
+        skeleton.settle(overlay, self._target)
+        skeleton.own_open_files(store)
         sync_tree(self._target)
 
     def _prepare(self, overlay: OverlayDisk, forked: Forked) -> bool:
@@ -216,7 +220,7 @@ _CHUNK: Final = 10_000
 Offsets = dict[str, dict[int, int]]
 
 
-def wind_back_timers(disk: Disk, root: str, cut: Cut) -> bool:
+def wind_back_timers(disk: Disk, root: str, cut: skeleton.Cut) -> bool:
     """Let the timers of ROOT go on from the cut's time: their messages are entered again when the store is opened.
 
     Return whether there are any. Wheel and timer log must not be there.
@@ -232,7 +236,7 @@ def wind_back_timers(disk: Disk, root: str, cut: Cut) -> bool:
     return True
 
 
-def clamp_tables(disk: Disk, root: str, store: MessageStore, cut: Cut) -> Clamped:
+def clamp_tables(disk: Disk, root: str, store: MessageStore, cut: skeleton.Cut) -> Clamped:
     """Write the tables of the fork ROOT as of CUT; STORE is the fork, opened on DISK."""
     beyond, total = _clamp_offsets(disk, root, store)
     return Clamped(beyond, total, _clamp_levels(disk, root, store, cut))
@@ -263,7 +267,7 @@ def _clamped(offsets: Offsets, store: MessageStore) -> int:
     return beyond
 
 
-def _clamp_levels(disk: Disk, root: str, store: MessageStore, cut: Cut) -> int:
+def _clamp_levels(disk: Disk, root: str, store: MessageStore, cut: skeleton.Cut) -> int:
     file = StateFile(disk, root, "delayOffset.json")
     table = file.load(parse_delay_offsets).value
     if table is None:
@@ -290,3 +294,81 @@ def _due_by(store: MessageStore, queue: int, time_ms: int) -> int:
             return offset + int(late[0])
         offset = offset + len(codes) if len(codes) else found.offset_behind_hole(offset)
     return found.max_offset
+
+
+# ---------------------------------------------------------------- `pocketmq fork STORE --at TIME --to DIR`
+
+
+@click.command(cls=TakesStores)
+@store_argument
+@click.option(
+    "--at",
+    "at_time",
+    metavar="TIME",
+    default="now",
+    show_default=True,
+    help="The moment: ISO 8601 or Unix milliseconds, by the messages' store time.",
+)
+@click.option("--to", "target", metavar="DIR", required=True, help="A new or empty folder.")
+@broker_settings_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
+def fork(*, store: str, at_time: str, target: str, settings: Sequence[str], as_json: bool) -> None:
+    """Make DIR a store with everything that STORE held at TIME, ready to be served.
+
+    Closed files are linked, so on one file system it costs little room and time; the files that a broker writes to are
+    copied. STORE may be live; it is only read, and stays as it is whatever becomes of the fork.
+    """
+    allow_many_files()
+    time_ms = skeleton.END_OF_TIME_MS if at_time == "now" else past_instant_of(at_time)
+    forked = make_fork(store, target, time_ms, broker_settings(settings), SystemClock().unix_ms)
+    if as_json:
+        print_json(to_json(store, target, forked))
+        return
+    for line in lines_of(store, target, forked):
+        click.echo(line)
+
+
+def to_json(store: str, target: str, forked: Forked) -> dict[str, Any]:
+    """Return FORKED as plain values."""
+    cut, copied = forked.cut, forked.copied
+    return {
+        "store": store,
+        "fork": target,
+        "cutTime": None if cut.time_ms == skeleton.END_OF_TIME_MS else cut.time_ms,
+        "cutOffset": cut.log_offset,
+        "isEnd": cut.is_end,
+        "logBegin": forked.log_begin,
+        "logEnd": forked.log_end,
+        "newestStoreTimestamp": cut.last_ms or None,
+        "linkedFiles": copied.linked_files,
+        "linkedBytes": copied.linked_bytes,
+        "copiedFiles": copied.copied_files,
+        "copiedBytes": copied.copied_bytes,
+        "committedOffsetsClamped": forked.clamped.offsets,
+        "committedOffsets": forked.clamped.of_offsets,
+        "verified": forked.verified,
+        "unknown": forked.unknown(),
+        "recovery": None if forked.recovery is None else forked.recovery.to_json(),
+    }
+
+
+def lines_of(store: str, target: str, forked: Forked) -> list[str]:
+    """Return FORKED for people."""
+    cut, copied = forked.cut, forked.copied
+    when = "its end" if cut.is_end else format_instant(cut.time_ms)
+    newest = f", newest message stored {format_instant(cut.last_ms)}" if cut.last_ms else ""
+    lines = [
+        f"{target}: {store} at {when}",
+        f"log {forked.log_begin:,}–{forked.log_end:,}{newest}",
+        f"{copied.linked_files:,} files linked ({copied.linked_bytes:,} bytes),"
+        f" {copied.copied_files:,} copied ({copied.copied_bytes:,} bytes)",
+    ]
+    if forked.clamped.of_offsets:
+        lines.append(
+            f"{forked.clamped.offsets:,} of {forked.clamped.of_offsets:,} committed offsets were beyond the moment: cut"
+            " back to the fork's end"
+        )
+    findings = forked.recovery.findings if forked.recovery is not None else []
+    lines += [f"found: {finding.text()}" for finding in findings[:10]]
+    lines += [f"not known: {sentence}" for sentence in forked.unknown()]
+    return [*lines, f"serve it: pocketmq serve --store {target}"]

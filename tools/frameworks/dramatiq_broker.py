@@ -24,8 +24,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from dramatiq import Broker, Message, Middleware
-from dramatiq.broker import Consumer as DramatiqConsumer
-from dramatiq.broker import MessageProxy
+from dramatiq.broker import Consumer as DramatiqConsumer, MessageProxy
 from dramatiq.errors import ConnectionClosed, DecodeError, QueueJoinTimeout, QueueNotFound
 
 from ...proto.clock import SystemClock

@@ -35,19 +35,9 @@ from google.protobuf.message import Message
 
 from ...client.connections import BROKER
 from ...client.loop import Portal
-from ...proto.errors import (
-    ClientClosed,
-    Disconnected,
-    InvalidReceiptHandle,
-    NotAuthorized,
-    Overloaded,
-    PocketMQError,
-    TopicExists,
-    TopicNotFound,
-)
+from ...proto import errors
 from ...proto.errors_wire import from_rpc_error
-from ...proto.gen import pocketmq_v1_pb2 as pb
-from ...proto.gen import rocketmq_v2_pb2 as v2
+from ...proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 from ...proto.rpc.channels import EOF, CallFailed, Channel, ChannelClosed
 from ...proto.tls import Trust
 from ...proto.topics import PERMISSION_ALL
@@ -69,11 +59,11 @@ _PAUSE_MAX_S: Final = 5.0
 _CLOSE_S: Final = 5.0
 
 _SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
-_ERRORS: Final[dict[int, type[PocketMQError]]] = {
-    v2.TOPIC_NOT_FOUND: TopicNotFound,
-    v2.INVALID_RECEIPT_HANDLE: InvalidReceiptHandle,
-    v2.UNAUTHORIZED: NotAuthorized,
-    v2.TOO_MANY_REQUESTS: Overloaded,
+_ERRORS: Final[dict[int, type[errors.PocketMQError]]] = {
+    v2.TOPIC_NOT_FOUND: errors.TopicNotFound,
+    v2.INVALID_RECEIPT_HANDLE: errors.InvalidReceiptHandle,
+    v2.UNAUTHORIZED: errors.NotAuthorized,
+    v2.TOO_MANY_REQUESTS: errors.Overloaded,
 }
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_-]")
 _NO_KEY: Final = re.compile(r"[\s\x00-\x1f\x7f]")
@@ -205,7 +195,7 @@ class TaskQueues:
     def run(self, work: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
         """Do WORK on the loop."""
         if self._closed or self._pid != os.getpid():
-            raise ClientClosed(
+            raise errors.ClientClosed(
                 "the connection was closed, or made before this process was forked: make one here"
             )
         return self._portal.run(work())
@@ -213,21 +203,21 @@ class TaskQueues:
     def post(self, function: Callable[..., object], *arguments: Any) -> None:
         """Have FUNCTION called on the loop, soon."""
         if self._pid == os.getpid():
-            with suppress(ClientClosed):
+            with suppress(errors.ClientClosed):
                 self._portal.post(function, *arguments)
 
     def close(self) -> None:
         """Tell what was finished, give the rest back, and disconnect. Does nothing in a process that was forked."""
         if self._closed or self._pid != os.getpid():
             return
-        with suppress(ClientClosed):
+        with suppress(errors.ClientClosed):
             self.run(self._close)
         self._closed = True
 
     async def _close(self) -> None:
         for consumer in list(self._consumers):
             await consumer.end()
-        with suppress(TimeoutError, PocketMQError):
+        with suppress(TimeoutError, errors.PocketMQError):
             async with asyncio.timeout(_CLOSE_S):
                 while self._telling is not None:
                     await asyncio.wait((self._telling,))
@@ -265,7 +255,7 @@ class TaskQueues:
                 permission=PERMISSION_ALL,
                 type=kind,
             )
-            with suppress(TopicExists):
+            with suppress(errors.TopicExists):
                 await self._own("CreateTopic", pb.CreateTopicRequest(topic=config), pb.TopicReply)
             self._known[topic] = levels
         if deliveries is not None:
@@ -287,7 +277,7 @@ class TaskQueues:
         request = v2.QueryRouteRequest(topic=v2.Resource(name=topic), endpoints=_endpoints(self))
         try:
             reply = await self._ask("QueryRoute", request, v2.QueryRouteResponse)
-        except TopicNotFound:
+        except errors.TopicNotFound:
             self._known.pop(topic, None)
             return None
         queues = reply.message_queues
@@ -302,7 +292,7 @@ class TaskQueues:
     async def _delete(self, topic: str) -> None:
         for one in await self._topics(topic):
             self._known.pop(one, None)
-            with suppress(TopicNotFound):
+            with suppress(errors.TopicNotFound):
                 request = pb.DeleteTopicRequest(topic=one)
                 await self._own("DeleteTopic", request, pb.DeleteTopicReply)
 
@@ -391,7 +381,7 @@ class TaskQueues:
         if levels is None:
             levels = await self._levels(topic)
         if levels is None:
-            raise TopicNotFound(
+            raise errors.TopicNotFound(
                 f"there is no queue {queue!r}: declare it before something is sent to it",
                 topic=topic,
             )
@@ -413,7 +403,7 @@ class TaskQueues:
         request = v2.SendMessageRequest(messages=[message])
         try:
             await self._ask("SendMessage", request, v2.SendMessageResponse)
-        except TopicNotFound:
+        except errors.TopicNotFound:
             self._known.pop(topic, None)
             raise
 
@@ -439,7 +429,7 @@ class TaskQueues:
         queue: str,
         room: Callable[[], int],
         deliver: Callable[[Task], object],
-        failed: Callable[[PocketMQError], object],
+        failed: Callable[[errors.PocketMQError], object],
     ) -> Consumer:
         """Have DELIVER called with the tasks of QUEUE as they come, as many as there is ROOM for.
 
@@ -452,7 +442,7 @@ class TaskQueues:
     def _begin(
         self,
         works: Sequence[Callable[[asyncio.Event], Awaitable[None]]],
-        failed: Callable[[PocketMQError], object],
+        failed: Callable[[errors.PocketMQError], object],
     ) -> Consumer:
         consumer = Consumer(self, [partial(self._patiently, work, failed) for work in works])
         self._consumers.append(consumer)
@@ -462,7 +452,7 @@ class TaskQueues:
     async def _patiently(
         self,
         work: Callable[[asyncio.Event], Awaitable[None]],
-        failed: Callable[[PocketMQError], object],
+        failed: Callable[[errors.PocketMQError], object],
         woken: asyncio.Event,
     ) -> None:
         """Do WORK again and again, and more slowly while it fails."""
@@ -471,11 +461,11 @@ class TaskQueues:
             try:
                 await work(woken)
                 pause_s = _PAUSE_S
-            except PocketMQError as error:
+            except errors.PocketMQError as error:
                 failed(error)
             except Exception as bug:  # The edge: what one message brings must not end the reader.
                 logger.exception("receiving failed broker=%s", self.address)
-                failed(PocketMQError(f"internal error: {bug!r}"))
+                failed(errors.PocketMQError(f"internal error: {bug!r}"))
             else:
                 continue
             await asyncio.sleep(pause_s)
@@ -526,7 +516,7 @@ class TaskQueues:
             await ask()
         except asyncio.CancelledError:
             # What was lent in this moment is told again to who asks with the same id.
-            with suppress(TimeoutError, PocketMQError):
+            with suppress(TimeoutError, errors.PocketMQError):
                 async with asyncio.timeout(_AGAIN_S):
                     await ask()
             raise
@@ -575,7 +565,7 @@ class TaskQueues:
                 if not reply.entries:
                     _check(reply.status)  # All of them were refused.
                 break
-            except PocketMQError as error:
+            except errors.PocketMQError as error:
                 if not error.retriable or loop.time() + _PAUSE_S > end_s:
                     logger.error("not acknowledged topic=%s tasks=%d reason=%r: they come again",
                                  topic, len(tasks), error.message)  # fmt: skip
@@ -649,12 +639,12 @@ class TaskQueues:
                 return
             try:
                 await self._change(task, self.lease_s)
-            except InvalidReceiptHandle:
+            except errors.InvalidReceiptHandle:
                 self._lent.discard(task)
                 task.is_over = True
                 logger.warning("lease lost queue=%s id=%s: the task comes again, maybe elsewhere",
                                task.queue, task.message_id)  # fmt: skip
-            except PocketMQError as error:
+            except errors.PocketMQError as error:
                 logger.warning("lease not renewed queue=%s id=%s reason=%r",
                                task.queue, task.message_id, error.message)  # fmt: skip
 
@@ -664,7 +654,7 @@ class TaskQueues:
 
         async def some() -> None:
             while left:
-                with suppress(PocketMQError):
+                with suppress(errors.PocketMQError):
                     await left.pop()()
 
         await asyncio.gather(*(some() for _ in range(min(len(left), RENEWALS_AT_ONCE))))
@@ -675,7 +665,7 @@ class TaskQueues:
         self,
         channel: str,
         deliver: Callable[[bytes], object],
-        failed: Callable[[PocketMQError], object],
+        failed: Callable[[errors.PocketMQError], object],
     ) -> Consumer:
         """Have DELIVER called with all that is sent to CHANNEL, which is there, from now on."""
         topic = topic_of(channel)
@@ -740,7 +730,7 @@ class TaskQueues:
         try:
             reply: Reply = await ask(request, timeout=_REQUEST_S, metadata=self._client)
         except ChannelClosed:
-            raise ClientClosed(f"the connection to {self.address} was closed") from None
+            raise errors.ClientClosed(f"the connection to {self.address} was closed") from None
         except CallFailed as failure:
             raise self._explained(failure) from None
         return reply
@@ -759,7 +749,7 @@ class TaskQueues:
         try:
             call = opened(timeout=_POLL_S + _REQUEST_S, metadata=self._client)
         except ChannelClosed:
-            raise ClientClosed(f"the connection to {self.address} was closed") from None
+            raise errors.ClientClosed(f"the connection to {self.address} was closed") from None
         try:
             await call.write(request)
             await call.done_writing()
@@ -770,14 +760,16 @@ class TaskQueues:
         except CallFailed as failure:
             raise self._explained(failure) from None
         except asyncio.InvalidStateError:
-            raise Disconnected(f"{self.address} ended the call", address=self.address) from None
+            raise errors.Disconnected(
+                f"{self.address} ended the call", address=self.address
+            ) from None
         finally:
             call.cancel()
 
-    def _explained(self, failure: CallFailed) -> PocketMQError:
+    def _explained(self, failure: CallFailed) -> errors.PocketMQError:
         error = from_rpc_error(failure)
-        if isinstance(error, Disconnected):
-            return Disconnected(
+        if isinstance(error, errors.Disconnected):
+            return errors.Disconnected(
                 f"cannot reach {self.address}: {error.message}", address=self.address
             )
         return error
@@ -785,7 +777,7 @@ class TaskQueues:
 
 def _check(status: v2.Status) -> None:
     if status.code != v2.OK:
-        raise _ERRORS.get(status.code, PocketMQError)(
+        raise _ERRORS.get(status.code, errors.PocketMQError)(
             status.message, code=v2.Code.Name(status.code)
         )
 

@@ -36,21 +36,21 @@ from .output import Inspected
 #: View, (module and object, what it shows).
 VIEWS: Final[dict[str, tuple[str, str]]] = {
     "overview": (
-        "views.overview:overview",
+        "overview:overview",
         "Files, topics, groups, health: what STORE alone shows.",
     ),
-    "log": ("views.log:log", "List the records of the commit log, or follow it."),
-    "record": ("views.record:record", "Show one record: every field with its bytes."),
-    "queue": ("views.queue:queue", "List the entries of one consume queue."),
-    "index": ("views.index:index", "List the index files, or the entries of one."),
-    "checkpoint": ("views.state:checkpoint", "Show up to where each part is safe."),
-    "offsets": ("views.state:offsets", "List committed offsets beside their queues' bounds."),
-    "topics": ("views.state:topics", "List topics and their configuration."),
-    "groups": ("views.state:groups", "List consumer groups and their configuration."),
-    "schedule": ("views.later:schedule", "List delay levels, and what is due next."),
-    "timer": ("views.later:timer", "Show timed messages: checkpoint, wheel, timer log."),
-    "transactions": ("views.later:transactions", "List half messages without an outcome."),
-    "verify": ("views.verify:verify", "Hold the whole store together: log, queues, index, CRC."),
+    "log": ("entries:log", "List the records of the commit log, or follow it."),
+    "record": ("record:record", "Show one record: every field with its bytes."),
+    "queue": ("entries:queue", "List the entries of one consume queue."),
+    "index": ("entries:index", "List the index files, or the entries of one."),
+    "checkpoint": ("state:checkpoint", "Show up to where each part is safe."),
+    "offsets": ("state:offsets", "List committed offsets beside their queues' bounds."),
+    "topics": ("state:topics", "List topics and their configuration."),
+    "groups": ("state:groups", "List consumer groups and their configuration."),
+    "schedule": ("later:schedule", "List delay levels, and what is due next."),
+    "timer": ("later:timer", "Show timed messages: checkpoint, wheel, timer log."),
+    "transactions": ("later:transactions", "List half messages without an outcome."),
+    "verify": ("verification:verify", "Hold the whole store together: log, queues, index, CRC."),
 }
 
 
@@ -155,9 +155,9 @@ def _describe(
     context: click.Context, store: str, given: Mapping[str, str], recovery: str, as_json: bool
 ) -> None:
     """Print what a broker would make of STORE; exit code 1 if it would refuse it."""
-    from ...store.sizes import settings_of
+    from ...store.listing import settings_of
     from .document import describe_apache, describe_ours
-    from .summary import print_summary
+    from .overview import print_summary
 
     describe = describe_apache if recovery == "apache" else describe_ours
     chosen = settings_of(OsDisk(), store, given)

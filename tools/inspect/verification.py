@@ -12,53 +12,50 @@ well. Every file is also held against itself: header, slots, links (store/index_
 
 Cost: some 2 µs a record with three keys, and what the CRC of the bodies takes. A live broker may append meanwhile: what
 comes after the beginning is not looked at.
+
+`pocketmq inspect STORE verify`: is the store sound? Exit code 1 when anything is wrong.
 """
 
 from __future__ import annotations
 
+import posixpath
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import click
 import numpy as np
 from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.text import Text
 
+from ...proto import record_run
+from ...proto.clock import SystemClock
 from ...proto.errors import CorruptIndex
 from ...proto.record import SYS_PREPARED, SYS_ROLLBACK, SYS_TRANSACTION
-from ...proto.record_run import (
-    Bytes,
-    Longs,
-    PropertyRanges,
-    RunColumns,
-    as_bytes,
-    crc_mismatches,
-    tags_codes,
-)
+from ...proto.time_text import format_instant
 from ...proto.topics import SCHEDULE_TOPIC
-from ...store.dispatch import by_queue
-from ...store.format.queue_entries import ADDRESS_MAX
+from ...store.format.log_and_queues import ADDRESS_MAX
 from ...store.index_file import IndexFile, LogPlaces, check_index_file
 from ...store.index_view import IndexEntries, IndexName, index_names, open_index
 from ...store.log_view import Gap, LogStretch, LogWalk
 from ...store.message_index import keys_of
 from ...store.overlay_disk import OverlayDisk
+from ...store.parts import by_queue
 from ...store.queue_view import QueueExtent, QueueView
+from ...store.upkeep import ScrubNotes
 from ...store.view import QueueFolder, StoreView
-from .entry_check import (
-    BEHIND_END,
-    GONE,
-    NO_FILE,
-    NO_RECORD,
-    OTHER_MESSAGE,
-    PRE_BLANK,
-    REPEATED,
-    WRONG_SIZE,
-    WRONG_TAGS,
-    EntryCheck,
-    FoundRecords,
-)
-from .tables import Tables
+from . import record_rows
+from .output import Output, Tables, format_options, opened, people
 
 PLACES_MAX: Final = 20
 
@@ -202,7 +199,7 @@ class IndexPass:
         for row in self._rows:
             row.at = row.entries.first_from(offset, row.at)
 
-    def _take(self, end: int) -> tuple[Longs, Longs]:
+    def _take(self, end: int) -> tuple[record_run.Longs, record_run.Longs]:
         """Return log offsets and hashes of the entries up to log offset END that were not taken yet."""
         offsets, hashes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for row in self._rows:
@@ -215,7 +212,13 @@ class IndexPass:
 
     # --- record by record ----------------------------------------------------------------------------------------
 
-    def see(self, array: Bytes, columns: RunColumns, ranges: PropertyRanges, end: int) -> None:
+    def see(
+        self,
+        array: record_run.Bytes,
+        columns: record_run.RunColumns,
+        ranges: record_run.PropertyRanges,
+        end: int,
+    ) -> None:
         """Compare the keys of the records COLUMNS with the entries up to log offset END."""
         if not self._rows:
             return
@@ -232,7 +235,12 @@ class IndexPass:
         self._compare(offsets, hashes, of_records, wanted, columns.log_offset)
 
     def _compare(
-        self, offsets: Longs, hashes: Longs, of_records: Longs, wanted: Longs, records: Longs
+        self,
+        offsets: record_run.Longs,
+        hashes: record_run.Longs,
+        of_records: record_run.Longs,
+        wanted: record_run.Longs,
+        records: record_run.Longs,
     ) -> None:
         base = min((int(one.min()) for one in (offsets, of_records) if len(one)), default=0)
         found = (offsets - base) << _HASH_BITS | hashes
@@ -243,7 +251,13 @@ class IndexPass:
         self._add("indexWithoutKey", strange & ~no_record, offsets, hashes)
         self._add("keyNotIndexed", ~np.isin(keys, found), of_records, wanted)
 
-    def _add(self, kind: str, chosen: NDArray[np.bool_], offsets: Longs, hashes: Longs) -> None:
+    def _add(
+        self,
+        kind: str,
+        chosen: NDArray[np.bool_],
+        offsets: record_run.Longs,
+        hashes: record_run.Longs,
+    ) -> None:
         rows = np.flatnonzero(chosen)
         places = (
             f"log offset {int(offsets[row]):,}, key hash {int(hashes[row])}"
@@ -260,13 +274,13 @@ class IndexPass:
 Rows = NDArray[np.intp]
 
 _KINDS: Final = {
-    NO_FILE: "entryFileMissing",
-    BEHIND_END: "entryBehindEnd",
-    NO_RECORD: "entryWithoutRecord",
-    OTHER_MESSAGE: "entryOfAnother",
-    WRONG_SIZE: "entrySizeWrong",
-    WRONG_TAGS: "tagsCodeWrong",
-    REPEATED: "entryRepeated",
+    record_rows.NO_FILE: "entryFileMissing",
+    record_rows.BEHIND_END: "entryBehindEnd",
+    record_rows.NO_RECORD: "entryWithoutRecord",
+    record_rows.OTHER_MESSAGE: "entryOfAnother",
+    record_rows.WRONG_SIZE: "entrySizeWrong",
+    record_rows.WRONG_TAGS: "tagsCodeWrong",
+    record_rows.REPEATED: "entryRepeated",
 }
 
 
@@ -296,7 +310,7 @@ class QueuePass:
         self._walk = walk
         self._tally = tally
         self._topics = topics
-        self._check = EntryCheck(files, walk)
+        self._check = record_rows.EntryCheck(files, walk)
         self._queues = {
             (folder.topic, folder.queue_id): CheckedQueue(files, folder, walk.begin)
             for folder in files.queues()
@@ -307,13 +321,18 @@ class QueuePass:
 
     # --- record by record ----------------------------------------------------------------------------------------
 
-    def see(self, array: Bytes, columns: RunColumns, ranges: PropertyRanges) -> None:
+    def see(
+        self,
+        array: record_run.Bytes,
+        columns: record_run.RunColumns,
+        ranges: record_run.PropertyRanges,
+    ) -> None:
         """Look for the entries of the records COLUMNS in ARRAY; log offsets are where they stand."""
         kinds = columns.sys_flag & SYS_TRANSACTION
         voided = np.flatnonzero(kinds == SYS_ROLLBACK)
         self._tally.add("voided", _places(columns.log_offset[voided]), len(voided))
         queued = np.flatnonzero((columns.sys_flag & SYS_PREPARED) == 0)
-        codes = tags_codes(array, ranges)
+        codes = record_run.tags_codes(array, ranges)
         for topic, queue_id, rows in by_queue(array, columns, queued):
             queue = self._queues.get((topic, queue_id))
             if queue is None:
@@ -322,12 +341,16 @@ class QueuePass:
                 self._see_batches(queue, array, columns, rows)
             else:
                 if topic == SCHEDULE_TOPIC:
-                    found = FoundRecords(array, columns.take(rows))
+                    found = record_rows.FoundRecords(array, columns.take(rows))
                     codes[rows] = self._check.tags_codes(topic, found)
                 self._see_plain(queue, columns, rows, codes[rows])
 
     def _see_plain(
-        self, queue: CheckedQueue, columns: RunColumns, rows: Rows, codes: Longs
+        self,
+        queue: CheckedQueue,
+        columns: record_run.RunColumns,
+        rows: Rows,
+        codes: record_run.Longs,
     ) -> None:
         numbers = columns.queue_offset[rows]
         entries, there = queue.entries.gather(numbers)
@@ -342,23 +365,31 @@ class QueuePass:
             self._without_entry(queue, columns, rows[~placed])
 
     def _see_batches(
-        self, queue: CheckedQueue, array: Bytes, columns: RunColumns, rows: Rows
+        self,
+        queue: CheckedQueue,
+        array: record_run.Bytes,
+        columns: record_run.RunColumns,
+        rows: Rows,
     ) -> None:
         part = columns.take(rows)
-        _, sizes = PropertyRanges(array, part).find("INNER_BASE")
+        _, sizes = record_run.PropertyRanges(array, part).find("INNER_BASE")
         rows = rows[sizes > 0]
         known = queue.entries.log_offsets()
         missing = rows[~np.isin(columns.log_offset[rows], known)]
         self._without_entry(queue, columns, missing)
 
-    def _without_queue(self, topic: str, queue_id: int, columns: RunColumns, rows: Rows) -> None:
+    def _without_queue(
+        self, topic: str, queue_id: int, columns: record_run.RunColumns, rows: Rows
+    ) -> None:
         offsets = columns.log_offset[rows]
         if self._note_undispatched(offsets, f"{topic}/{queue_id}"):
             return
         kind = "recordWithoutEntry" if topic in self._topics else "topicGone"
         self._tally.add(kind, _places(offsets, f"{topic}/{queue_id}"), len(rows))
 
-    def _without_entry(self, queue: CheckedQueue, columns: RunColumns, rows: Rows) -> None:
+    def _without_entry(
+        self, queue: CheckedQueue, columns: record_run.RunColumns, rows: Rows
+    ) -> None:
         """Count records whose place in QUEUE is empty, or another's."""
         offsets, numbers = columns.log_offset[rows], columns.queue_offset[rows]
         new = self._undispatched(offsets)
@@ -375,14 +406,14 @@ class QueuePass:
             places = _places(offsets[chosen], queue.name)
             self._tally.add(kind, places, int(np.count_nonzero(chosen)))
 
-    def _undispatched(self, offsets: Longs) -> NDArray[np.bool_]:
+    def _undispatched(self, offsets: record_run.Longs) -> NDArray[np.bool_]:
         """Which records may not have been dispatched yet: a broker has the store open, or was killed."""
         if not self._may_be_behind or self._dispatched_end <= self._walk.begin:
             return np.zeros(len(offsets), np.bool_)
         behind: NDArray[np.bool_] = offsets >= self._dispatched_end
         return behind
 
-    def _note_undispatched(self, offsets: Longs, name: str) -> bool:
+    def _note_undispatched(self, offsets: record_run.Longs, name: str) -> bool:
         new = self._undispatched(offsets)
         if not new.all():
             return False
@@ -406,7 +437,7 @@ class QueuePass:
             at = number + len(entries)
             codes = self._check.check(queue.folder, number, entries)
             for code in np.unique(codes).tolist():
-                if code in (0, GONE, PRE_BLANK):
+                if code in (0, record_rows.GONE, record_rows.PRE_BLANK):
                     continue
                 rows = np.flatnonzero(codes == code)
                 places = (
@@ -421,7 +452,7 @@ class QueuePass:
             self._tally.add("queueFileMissing", [f"{queue.name} @{begin}–{end}"], 1)
 
 
-def _places(offsets: Longs, name: str = "") -> Iterator[str]:
+def _places(offsets: record_run.Longs, name: str = "") -> Iterator[str]:
     for offset in offsets.tolist():
         yield f"log offset {offset:,}" + (f" of {name}" if name else "")
 
@@ -469,21 +500,121 @@ class Verification:
         columns = part.columns
         self.tally.records += len(columns)
         self.tally.log_bytes += int(columns.sizes.sum())
-        wrong = np.flatnonzero(crc_mismatches(part.view, columns))
+        wrong = np.flatnonzero(record_run.crc_mismatches(part.view, columns))
         self.tally.add("crcWrong", _told(columns, part.file.start, wrong), len(wrong))
         displaced = part.displaced
         if displaced.any():
             rows = np.flatnonzero(displaced)
             self.tally.add("displaced", _told(columns, part.file.start, rows), len(rows))
             columns = columns.take(~displaced)
-        array = as_bytes(part.view)
-        ranges = PropertyRanges(array, columns)
+        array = record_run.as_bytes(part.view)
+        ranges = record_run.PropertyRanges(array, columns)
         self._queues.see(array, columns, ranges)
         end = part.file.start + int(part.columns.starts[-1]) + int(part.columns.sizes[-1])
         self._index.see(array, columns, ranges, end)
 
 
-def _told(columns: RunColumns, start: int, rows: NDArray[np.intp]) -> Iterator[str]:
+def _told(columns: record_run.RunColumns, start: int, rows: NDArray[np.intp]) -> Iterator[str]:
     for row in rows.tolist():
         place = f"log offset {start + int(columns.starts[row]):,}"
         yield f"{place}, queue {int(columns.queue_id[row])} @{int(columns.queue_offset[row])}"
+
+
+# ---------------------------------------------------------------- `pocketmq inspect STORE verify`
+
+
+_PLACES_SHOWN = 5
+
+
+@click.command()
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+@format_options
+@click.pass_context
+def verify(context: click.Context, *, quiet: bool, as_json: bool, as_jsonl: bool) -> None:
+    """Read the whole store: every record and its CRC, every queue entry, every index entry, and what is missing.
+
+    Also when a broker of ours verified each log file last, in the background (`store.scrub_bytes_per_s`). A progress
+    bar stands on standard error, if that is a terminal. Exit code 1 when anything is wrong.
+    """
+    output = Output.of(as_json, as_jsonl)
+    clock = SystemClock()
+    began_ms = clock.now_ms()
+    files = opened()
+    verification = Verification(files)
+    _run(verification, quiet)
+    document = verification.tally.document()
+    document["lastVerified"] = _last_verified(files)
+    document["elapsedMs"] = max(1, clock.now_ms() - began_ms)
+    document["bytesPerSecond"] = document["logBytes"] * 1000 // document["elapsedMs"]
+    output.document(document, lambda: _print(document))
+    if document["wrong"]:
+        context.exit(1)
+
+
+def _last_verified(files: StoreView) -> list[dict[str, Any]]:
+    """Return what the broker's scrubber noted of each log file; nothing if it never noted anything."""
+    notes = ScrubNotes.load(files.disk, files.path("pocketmq")).files
+    rows = [(file, notes.get(posixpath.basename(file.path))) for file in files.log().files]
+    return [
+        {
+            "file": posixpath.basename(file.path),
+            "verifiedMs": None if note is None else note.verified_ms,
+            "bytes": 0 if note is None else note.size_bytes,
+            "damaged": 0 if note is None else note.damaged,
+        }
+        for file, note in rows
+        if notes
+    ]
+
+
+def _told_to_people(row: dict[str, Any]) -> str:
+    if row["verifiedMs"] is None:
+        return f"{row['file']}: not verified yet in the background"
+    when = format_instant(row["verifiedMs"])
+    found = f", {row['damaged']:,} places damaged then" if row["damaged"] else ""
+    return f"{row['file']}: {row['bytes']:,} bytes verified in the background at {when}{found}"
+
+
+def _run(verification: Verification, quiet: bool) -> None:
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        _exhaust(verification.run())
+        return
+    columns = (
+        TextColumn("verifying"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("verify", total=max(1, verification.total_bytes))
+        for done in verification.run():
+            progress.update(task, completed=done)
+
+
+def _exhaust(steps: Iterable[int]) -> None:
+    for _ in steps:
+        pass
+
+
+def _print(document: dict[str, Any]) -> None:
+    console = people()
+    seconds = document["elapsedMs"] / 1000
+    megabytes = document["bytesPerSecond"] / 1e6
+    console.print(
+        f"{document['records']:,} records, {document['logBytes']:,} bytes; {document['entries']:,} queue entries; "
+        f"{document['indexEntries']:,} index entries: {seconds:.1f} s, {megabytes:,.0f} MB/s"
+    )
+    for row in document["lastVerified"]:
+        console.print(Text(_told_to_people(row), style="dim"))
+    for finding in document["findings"]:
+        style = "red" if finding["wrong"] else "yellow"
+        console.print(Text.assemble((f"{finding['what']}: {finding['count']:,}", style)))
+        places = finding["places"][:_PLACES_SHOWN]
+        for place in places:
+            console.print(Text(f"    {place}"))
+        if finding["count"] > len(places):
+            console.print(Text(f"    … and {finding['count'] - len(places):,} more", style="dim"))
+    if not document["wrong"]:
+        console.print("nothing is wrong", style="green")

@@ -20,13 +20,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...broker.accounts.accounts import accounts_in
+from ...broker.accounts import accounts_in
 from ...proto.record import head_store_time_ms
 from ...proto.record_run import LEAST_SIZE, Longs
 from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from ...store.apache.queue import JavaQueue
 from ...store.apache.store import JavaReading
-from ...store.format.log_file import begins_record
+from ...store.format.log_and_queues import begins_record
 from ...store.format.state_tables import GroupConfig
 from ...store.queue_view import QueueEntries, entries_of
 from ...store.view import OpenedQueue, OpenedStore

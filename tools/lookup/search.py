@@ -16,10 +16,10 @@ from itertools import islice
 from typing import Any, Final
 
 from ...proto.errors import InvalidArgument
-from ...proto.instant import format_instant
 from ...proto.message_id import decode_offset_message_id
 from ...proto.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY
 from ...proto.record import Host, Record
+from ...proto.time_text import format_instant
 from ...store.disk import Disk
 from ...store.format.index import index_key, key_hash
 from ...store.index_view import Candidate, IndexFiles, PagedIndex

@@ -26,9 +26,7 @@ from ..stores.locations import StoreLocation, locate
 from ..stores.scan.conditions import BadRecords
 from ..stores.scan.scan import Scan, ScanTask
 from ..stores.schemas import arrow, projected
-from .asked_columns import check_types
-from .store_filters import Wanted
-from .store_options import StoreOptions, store_options
+from .store_options import StoreOptions, Wanted, check_types, store_options
 
 if TYPE_CHECKING:
     import pyarrow

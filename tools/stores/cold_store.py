@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from ...proto.errors import StoreRefused
 from ...store.apache.files import StartRefused
+from ...store.listing import settings_of
 from ...store.overlay_disk import OverlayDisk
-from ...store.sizes import settings_of
 from ...store.view import OpenedStore
 from . import RecoveryName
 from .locations import StoreLocation

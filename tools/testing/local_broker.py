@@ -19,23 +19,15 @@ from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from ...client.administration.admin import AsyncAdmin
-from ...client.administration.dead_letters import DeadLetter
 from ...client.administration.descriptions import GroupQueue
-from ...client.async_producer import AsyncProducer
-from ...client.async_pull_consumer import AsyncPullConsumer
-from ...client.clock import AsyncClocks
+from ...client.administration.groups import DeadLetter
+from ...client.administration.servers import AsyncClocks
+from ...client.producer import AsyncProducer
+from ...client.pull_consumer import AsyncPullConsumer
 from ...client.received_message import ReceivedMessage
+from ...proto import errors
 from ...proto.clock import SystemClock
-from ...proto.duration import parse_duration
-from ...proto.errors import (
-    ClientClosed,
-    GroupNotFound,
-    InvalidArgument,
-    NotServed,
-    PocketMQError,
-    RequestTimeout,
-    TopicNotFound,
-)
+from ...proto.time_text import parse_duration
 from ..record import line_of, read, resend, speed_of
 from ..torture import Torture, parse_torture
 from .servers import BrokerOptions, KitServers, ServersApart, ServersHere
@@ -96,7 +88,7 @@ class _Kit:
         reader, self._reader = self._reader, None
         for client in (admin, reader):
             if client is not None:
-                with suppress(PocketMQError):
+                with suppress(errors.PocketMQError):
                     await client.close()
 
     def admin(self) -> AsyncAdmin:
@@ -107,7 +99,9 @@ class _Kit:
 
     def _check_running(self) -> None:
         if not self.is_running:
-            raise ClientClosed("the broker was stopped or killed: begin it again with restart()")
+            raise errors.ClientClosed(
+                "the broker was stopped or killed: begin it again with restart()"
+            )
 
     # --- names
 
@@ -178,7 +172,7 @@ class _Kit:
         """
         try:
             queues = await self.admin().queue_offsets(topic)
-        except TopicNotFound:
+        except errors.TopicNotFound:
             return []
         found: list[ReceivedMessage] = []
         for one in queues:
@@ -217,7 +211,7 @@ class _Kit:
         """Return the dead letters of GROUP, those that died first in front; none where there is no such group."""
         try:
             return await self.admin().dead_letters(group)
-        except GroupNotFound:
+        except errors.GroupNotFound:
             return []
 
     async def assert_sent(
@@ -286,7 +280,7 @@ class _Kit:
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_s
         while True:
-            with suppress(GroupNotFound):
+            with suppress(errors.GroupNotFound):
                 queues = (await self.admin().describe_group(group)).queues
                 left = [one for one in queues if one.lag or one.lent_count]
                 if queues and not left:
@@ -298,7 +292,7 @@ class _Kit:
             f"{one.queue}: {one.lag} of {one.max_offset - one.min_offset} unfinished"
             for one in list(left)[:_SHOWN_MAX]
         )
-        raise RequestTimeout(
+        raise errors.RequestTimeout(
             f"group {group} has not finished after {timeout_s:g} s: {what or 'no consumer of it reads a topic'}",
             group=group,
         )
@@ -320,7 +314,7 @@ def _blocking(
     @wraps(method)
     def call(self: LocalBroker, /, *arguments: P.args, **named: P.kwargs) -> R:
         if asyncio._get_running_loop() is not None:
-            raise InvalidArgument(
+            raise errors.InvalidArgument(
                 f"{method.__name__} would keep the running event loop from its work: in coroutines await that of the"
                 " fixture pocketmq_async_broker"
             )
@@ -390,7 +384,7 @@ class _Face:
     def _torture(self) -> Torture:
         torture = self._kit.served.torture
         if torture is None:
-            raise NotServed(
+            raise errors.NotServed(
                 "a broker in a process of its own is told at its start what goes wrong (torture=…, seed=…):"
                 " run it in this process to change that"
             )

@@ -27,7 +27,7 @@ from ..lookup.search import LookupAnswer, StoreSearch
 from ..options import TakesStores, broker_settings, chosen_stores, json_option, stores_argument
 from ..output import instant, print_json
 from ..stores.locations import StoreLocation, locate
-from .copies import messages_of, real_topic
+from .evidence import messages_of, real_topic
 from .story import Event, Story
 from .telling import tell, tell_gone
 from .witnesses import COPIES_MAX, Witnesses

@@ -6,11 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ...proto.instant import format_instant
 from ...proto.record import Record
+from ...proto.time_text import format_instant
 from ..lookup.files import StoredRecord
-from .copies import checks, due_of_timed, group_of, is_commit, real_place, role_of
-from .evidence import Evidence
+from .evidence import (
+    Evidence,
+    checks,
+    due_of_timed,
+    group_of,
+    is_commit,
+    real_place,
+    role_of,
+)
 
 Kind = Literal[
     "stored", "sent again", "half", "checked", "committed", "rolled back", "given up", "waits", "rolled", "recalled",

@@ -1,24 +1,33 @@
-"""From the copies of a message and the evidence beside them to its story. Pure: no file is read here, and no clock."""
+"""From the copies of a message and the evidence beside them to its story. Pure: no file is read here, and no clock.
+
+What each consumer group made of a message: from committed offsets, filters, retries and POP check points. Pure.
+
+A committed offset beyond a message means that its group is done with it: it was read, passed over by a filter, or left
+out by an administrator's move. Our broker's accounts (pocketmq/accounts.jsonl) tell which; a store without them knows a
+filter only where a table holds it (consumerFilter.json, subscriptionGroup.json): tags that a consumer of Apache's gave
+with its pulls stand nowhere.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
-from ...proto.instant import format_instant
-from ...proto.properties import (
-    DEAD_LETTER_REASON,
-    KEYS,
-    PRODUCER_GROUP,
-    REAL_TOPIC,
-    TAGS,
-    TIMER_ROLL_TIMES,
-    TRACE_CONTEXT,
-    TRACEPARENT,
-    UNIQ_KEY,
-)
+from ...broker.accounts import Account, Filtering, told_members
+from ...proto import properties
+from ...proto.errors import InvalidFilter
+from ...proto.filters.expressions import parse_tags
+from ...proto.filters.sql_evaluation import compiled
+from ...proto.record import Record
+from ...proto.time_text import format_instant
 from ..lookup.files import StoredRecord
-from .copies import (
+from .evidence import (
     FIRST_POP_TIME,
+    Evidence,
+    Filter,
+    GroupReading,
+    Place,
+    PopMark,
     checks,
     delay_level,
     due_of_timed,
@@ -31,8 +40,6 @@ from .copies import (
     real_topic,
     role_of,
 )
-from .evidence import Evidence
-from .groups import group_views, pop_events
 from .story import Event, GroupView, Story, ending_of
 
 
@@ -55,12 +62,13 @@ def tell(copies: Sequence[StoredRecord], evidence: Evidence) -> Story:
     ]
     state, conclusion = ending_of(copies, evidence, views)
     return Story(
-        message_id=first.properties.get(UNIQ_KEY),
+        message_id=first.properties.get(properties.UNIQ_KEY),
         topic=real_topic(first),
-        keys=first.properties.get(KEYS),
-        tags=first.properties.get(TAGS),
+        keys=first.properties.get(properties.KEYS),
+        tags=first.properties.get(properties.TAGS),
         born_ms=first.born_timestamp_ms,
-        trace=first.properties.get(TRACE_CONTEXT) or first.properties.get(TRACEPARENT),
+        trace=first.properties.get(properties.TRACE_CONTEXT)
+        or first.properties.get(properties.TRACEPARENT),
         state=state,
         conclusion=conclusion,
         events=sorted(events, key=lambda event: (event.time_ms or 0, not event.is_bound)),
@@ -162,7 +170,7 @@ def _in_topic(
     record = copy.record
     if is_commit(record):
         return _event(copy, "committed", f"committed: in its topic {_place(copy)}")
-    if record.properties.get(REAL_TOPIC) == record.topic:
+    if record.properties.get(properties.REAL_TOPIC) == record.topic:
         return _event(
             copy, "moved", f"moved to its topic {_place(copy)}{_late(copy, before, evidence)}"
         )
@@ -209,7 +217,7 @@ def _sent_back(copy: StoredRecord, group: str, waits: str, due_ms: int | None) -
 
 def _timed(copy: StoredRecord, evidence: Evidence) -> Event:
     record, due_ms = copy.record, due_of(copy, evidence)
-    rolls = number_of(record, TIMER_ROLL_TIMES)
+    rolls = number_of(record, properties.TIMER_ROLL_TIMES)
     mark = evidence.timer_marks.get(copy.log_offset)
     filed = ""
     if mark is not None:
@@ -225,7 +233,7 @@ def _timed(copy: StoredRecord, evidence: Evidence) -> Event:
 
 def _half(copy: StoredRecord) -> Event:
     record, times = copy.record, checks(copy.record)
-    producers = record.properties.get(PRODUCER_GROUP, "?")
+    producers = record.properties.get(properties.PRODUCER_GROUP, "?")
     if role_of(record) == "given up":
         return _event(copy, "given up", f"given up: no outcome after {times} checks")
     if times:
@@ -261,7 +269,7 @@ def _retried(copy: StoredRecord) -> Event:
 
 def _dead(copy: StoredRecord) -> Event:
     record, group = copy.record, group_of(copy.record)
-    reason = record.properties.get(DEAD_LETTER_REASON)
+    reason = record.properties.get(properties.DEAD_LETTER_REASON)
     text = f"dead letter of {group} after {record.reconsume_times} failures, in {_place(copy)}"
     return _event(copy, "dead letter", text + (f": {reason}" if reason else ""), group=group)
 
@@ -279,3 +287,261 @@ def _doubts(views: Sequence[GroupView]) -> list[str]:
 
 def _faults(copies: Sequence[StoredRecord]) -> list[str]:
     return [f"log offset {copy.log_offset:,}: {fault}" for copy in copies for fault in copy.faults]
+
+
+# ---------------------------------------------------------------- what each consumer group made of a message
+
+
+#: Whose committed offset of a dead letter topic says that the letters before it were put away.
+_PUT_AWAY: Final = "CID_RMQ_SYS_DEAD_LETTERS"
+#: Kinds of filters by Apache's names.
+_KINDS: Final = {"TAG": "TAG", "SQL": "SQL92"}
+
+
+def group_views(copies: Sequence[StoredRecord], evidence: Evidence) -> list[GroupView]:
+    """Return what each group made of each of COPIES that consumers can see, in their order."""
+    found = []
+    for number, copy in enumerate(copies):
+        if role_of(copy.record) not in ("message", "retry", "dead letter"):
+            continue
+        record = copy.record
+        later = copies[number + 1 :]
+        readings = {one.group: one for one in evidence.readings.get(_queue(record), ())}
+        failed = {group for one in later if (group := _failed(record, one))}
+        popped = {mark.group for mark in evidence.pops.get(_place_of_group(record), ())}
+        found += [
+            _Look(copy, later, group, readings.get(group), evidence).view()
+            for group in sorted(readings.keys() | failed | popped)
+        ]
+    return found
+
+
+def pop_events(copies: Sequence[StoredRecord], evidence: Evidence) -> Iterator[Event]:
+    """Yield what check points and acknowledgements tell of COPIES."""
+    for copy in copies:
+        marks = evidence.pops.get(_place_of_group(copy.record), ())
+        seen: set[str] = set()
+        for mark in marks:
+            text = f"acknowledged by {mark.group}"
+            due_ms = None
+            if mark.is_ack and mark.popped_ms != _last_popped_ms(marks, mark.group):
+                continue  # A change of the hidden time acknowledges the check point before.
+            if not mark.is_ack:
+                hidden_ms = mark.invisible_ms or 0
+                due_ms = mark.time_ms + hidden_ms
+                what = "kept hidden" if mark.group in seen else "popped"
+                text = f"{what} by {mark.group}, hidden for {hidden_ms / 1000:g} s"
+                seen.add(mark.group)
+            yield Event(
+                kind="acknowledged" if mark.is_ack else "popped",
+                text=text,
+                time_ms=mark.time_ms,
+                copy=mark.copy,
+                group=mark.group,
+                due_ms=due_ms,
+            )
+
+
+def wants(wanted: Filter, record: Record) -> bool | None:
+    """Does the filter WANTED let RECORD through? None if it cannot be told."""
+    try:
+        if wanted.kind == "TAG":
+            tags = parse_tags(wanted.expression)
+            return not tags or record.properties.get(properties.TAGS) in tags
+        if wanted.kind == "SQL92":
+            sql = compiled(wanted.expression)
+            return sql.evaluate([record.properties.get(name) for name in sql.names]) is True
+    except InvalidFilter:
+        return None
+    return None
+
+
+def _wants(name: Filtering, record: Record) -> bool | None:
+    """Does the filter NAME of an account let RECORD through? None if it cannot be told."""
+    kind, expression = name
+    if expression.endswith("…"):
+        return None
+    return True if kind == "ALL" else wants(Filter(_KINDS.get(kind, ""), expression), record)
+
+
+def _last_popped_ms(marks: Sequence[PopMark], group: str) -> int:
+    """Return when GROUP popped last; a change of the hidden time counts, for it makes a check point of its own."""
+    return max(mark.popped_ms for mark in marks if mark.group == group)
+
+
+def _queue(record: Record) -> tuple[str, int]:
+    return record.topic, record.queue_id
+
+
+def _place_of_group(record: Record) -> Place:
+    return record.topic, record.queue_id, record.queue_offset
+
+
+def _failed(record: Record, later: StoredRecord) -> str | None:
+    """Return the group that LATER shows to have failed RECORD; None if it does not show that."""
+    group = group_of(later.record)
+    own = group_of(record)
+    if group is None or later.record.reconsume_times <= record.reconsume_times:
+        return None
+    return group if own in (None, group) else None
+
+
+class _Look:
+    """One group's look at one copy; LATER are the copies that followed it."""
+
+    def __init__(
+        self,
+        copy: StoredRecord,
+        later: Sequence[StoredRecord],
+        group: str,
+        reading: GroupReading | None,
+        evidence: Evidence,
+    ) -> None:
+        self._copy = copy
+        self._record = copy.record
+        self._group = group
+        self._reading = reading
+        self._failure = next((one for one in later if _failed(copy.record, one) == group), None)
+        self._marks: list[PopMark] = [
+            mark
+            for mark in evidence.pops.get(_place_of_group(copy.record), ())
+            if mark.group == group
+        ]
+        self._filter = evidence.filters.get((copy.record.topic, group))
+        self._account = evidence.accounts.get((group, *_queue(copy.record)))
+        #: The filter that looked at the record, if an account knows that.
+        self._looked = (
+            None
+            if self._account is None
+            else self._account.looked_through(self._record.queue_offset)
+        )
+
+    def view(self) -> GroupView:
+        verdict, text, before_ms = self._judged()
+        record = self._record
+        return GroupView(
+            group=self._group,
+            verdict=verdict,  # type: ignore[arg-type]
+            text=text,
+            topic=record.topic,
+            queue=record.queue_id,
+            offset=record.queue_offset,
+            committed=None if self._reading is None else self._reading.committed,
+            before_ms=before_ms,
+            by_offset=not self._marks and self._failure is None,
+            filter_known=self._filter is not None or self._looked is not None,
+        )
+
+    def _judged(self) -> tuple[str, str, int | None]:
+        """Return verdict, sentence, and a time before which it was so."""
+        if self._marks:
+            return self._popped()
+        if self._failure is not None:
+            return self._read_and_failed(self._failure)
+        told = None if self._account is None else self._accounted(self._account)
+        if told is not None:
+            return told
+        if self._filter is not None and wants(self._filter, self._record) is False:
+            return self._filtered(self._filter)
+        reading = self._reading
+        assert reading is not None, "a group without a reading has marks or failures"
+        if reading.committed > self._record.queue_offset:
+            return self._read(reading)
+        distance = self._record.queue_offset - reading.committed
+        where = "it is the next" if not distance else f"{distance:,} before it"
+        text = f"not yet read by {self._group}: it stood at {reading.committed:,} ({where})"
+        return "not yet", f"{text} at {format_instant(reading.at_ms)}", None
+
+    def _accounted(self, account: Account) -> tuple[str, str, int | None] | None:
+        """Return what ACCOUNT says became of the record besides being read; None: nothing else."""
+        offset, group = self._record.queue_offset, self._group
+        move = account.passed_by(offset)
+        if move is not None:
+            start = "its beginning" if move.before is None else f"{move.before:,}"
+            text = f"left out by {group}: {move.who} moved it from {start} to {move.after:,}"
+            return "moved", f"{text} at {format_instant(move.at_ms)}", move.at_ms
+        if self._looked is not None:
+            if _wants(self._looked, self._record) is False:
+                return self._skipped(account, self._looked)
+            return None
+        unsure = [
+            name
+            for name, one in account.skipped.items()
+            if one.first <= offset <= one.last and _wants(name, self._record) is False
+        ]
+        if unsure and self._reading is not None and self._reading.committed > offset:
+            verdict, text, before_ms = self._skipped(account, unsure[-1])
+            return (
+                verdict,
+                f"{text}, or read before: which filters looked is not known any more",
+                before_ms,
+            )
+        return None
+
+    def _skipped(self, account: Account, name: Filtering) -> tuple[str, str, int | None]:
+        skipped = account.skipped.get(name)
+        who = told_members(() if skipped is None else skipped.members)
+        several = skipped is not None and len(skipped.members) > 1
+        by = f"{'one of ' if several else ''}{who}"
+        text = f"skipped by {self._group}: {by} did not want it, with filter {name[1]!r}"
+        return "filtered", text, None if skipped is None else skipped.at_ms
+
+    def _popped(self) -> tuple[str, str, int | None]:
+        popped_ms = _last_popped_ms(self._marks, self._group)
+        acks = [one for one in self._marks if one.is_ack and one.popped_ms == popped_ms]
+        if acks:
+            when = acks[-1].time_ms
+            return "acknowledged", f"acknowledged by {self._group} at {format_instant(when)}", when
+        last = next(one for one in self._marks if one.popped_ms == popped_ms)
+        until_ms = last.time_ms + (last.invisible_ms or 0)
+        if self._failure is not None and role_of(self._failure.record) == "dead letter":
+            return (
+                "dead letter",
+                f"popped by {self._group}, never acknowledged: dead letter",
+                last.time_ms,
+            )
+        if self._failure is not None:
+            return (
+                "revived",
+                f"popped by {self._group}, not acknowledged in time, revived",
+                last.time_ms,
+            )
+        text = f"held by {self._group}: popped, not acknowledged, hidden until {format_instant(until_ms)}"
+        return "held", text, last.time_ms
+
+    def _filtered(self, wanted: Filter) -> tuple[str, str, int | None]:
+        what = "tag filter" if wanted.kind == "TAG" else f"{wanted.kind} filter"
+        reading = self._reading
+        before_ms = None
+        if reading is not None and reading.committed > self._record.queue_offset:
+            before_ms = self._bound(reading)
+        passed = "will never get it" if before_ms is None else "never got it"
+        return "filtered", f"{self._group} {passed}: {what} {wanted.expression!r}", before_ms
+
+    def _read_and_failed(self, failure: StoredRecord) -> tuple[str, str, int | None]:
+        before_ms = failure.record.store_timestamp_ms
+        word = {"dead letter": "failed for good", "retry": "failed"}.get(
+            role_of(failure.record), "sent back"
+        )
+        return (
+            "read",
+            f"read by {self._group} before {format_instant(before_ms)}: {word}",
+            before_ms,
+        )
+
+    def _read(self, reading: GroupReading) -> tuple[str, str, int | None]:
+        before_ms = self._bound(reading)
+        if self._group == _PUT_AWAY:
+            return "read", f"put away (purged) before {format_instant(before_ms)}", before_ms
+        since, earlier_ms = "", reading.earlier_ms
+        if earlier_ms is not None and (reading.earlier or 0) <= self._record.queue_offset:
+            since = f", after {format_instant(earlier_ms)}"
+        text = f"read by {self._group} before {format_instant(before_ms)}{since} (committed {reading.committed:,})"
+        return "read", text, before_ms
+
+    def _bound(self, reading: GroupReading) -> int:
+        """Return a time at which the group's committed offset was beyond the message."""
+        earlier, earlier_ms = reading.earlier, reading.earlier_ms
+        if earlier is not None and earlier_ms is not None and earlier > self._record.queue_offset:
+            return min(earlier_ms, reading.at_ms)
+        return reading.at_ms

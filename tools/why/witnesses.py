@@ -15,12 +15,11 @@ from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 
-from ...broker.accounts.accounts import accounts_in
-from ...broker.transactions.half_messages import resolved_offsets
+from ...broker.accounts import accounts_in
+from ...broker.transactions.records import resolved_offsets
 from ...proto.message_id import offset_message_id
 from ...proto.properties import UNIQ_KEY
 from ...proto.topics import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
-from ...store.checkpoints import TimerCheckpoint, read_timer_checkpoint
 from ...store.disk import Disk
 from ...store.format.java_json import Json, parse
 from ...store.format.state_tables import (
@@ -31,10 +30,20 @@ from ...store.format.state_tables import (
 )
 from ...store.format.timers import DELETE, RECORD, RECORD_SIZE, ROLL
 from ...store.listing import PagedRow
+from ...store.state_files import TimerCheckpoint, read_timer_checkpoint
 from ..lookup.files import QueueFiles, StoredRecord
 from ..lookup.search import SCAN_BYTES, StoreSearch
-from .copies import REVIVE_PREFIX, origin_offset, role_of
-from .evidence import Evidence, Filter, GroupReading, Place, PopMark, TimerMark
+from .evidence import (
+    REVIVE_PREFIX,
+    Evidence,
+    Filter,
+    GroupReading,
+    Place,
+    PopMark,
+    TimerMark,
+    origin_offset,
+    role_of,
+)
 
 T = TypeVar("T")
 _AT: Final = "@"

@@ -7,22 +7,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pocketmq.broker.accounts.account import (
+from pocketmq.broker.accounts import (
     EVERY,
+    FILE,
     FILTERS_MAX,
     LOOKS_MAX,
     MOVES_MAX,
     OTHERS,
     Account,
+    AccountFile,
+    Accounts,
     Filtering,
     MovedBy,
     QueueLook,
     filtering_of,
 )
-from pocketmq.broker.accounts.accounts import FILE, AccountFile, Accounts
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.os_disk import OsDisk
 

@@ -8,8 +8,7 @@ from random import Random
 
 import pytest
 
-from pocketmq.broker.accounts.account import Account
-from pocketmq.broker.accounts.accounts import FILE, AccountFile, Accounts
+from pocketmq.broker.accounts import FILE, Account, AccountFile, Accounts
 from pocketmq.broker.groups.offsets import Offsets
 from pocketmq.proto.commit_metadata import COMMIT_METADATA_MAX, check_metadata
 from pocketmq.proto.errors import InvalidArgument

@@ -12,8 +12,7 @@ from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.topics import SCHEDULE_TOPIC
 from pocketmq.store.config import StoreConfig, apply_apache_settings
 
-from ...recorded import recorded_store
-from ...recorded import settings as recorded_settings
+from ...recorded import recorded_store, settings as recorded_settings
 from ...runs import records_of
 from .leveling import HOUR_MS, LEVELS_MS, Leveling, offsets_in
 

@@ -15,9 +15,9 @@ from pocketmq.broker.delay.deliveries import DelayedDeliveries
 from pocketmq.broker.delay.recalls import RECALL_TAG, Recalls
 from pocketmq.broker.delay.roads import DelayRules, divide, timer_out_ms
 from pocketmq.broker.delay.timed import TimedDeliveries
-from pocketmq.broker.messages.appends import Appends
+from pocketmq.broker.messages.storing import Appends
 from pocketmq.broker.timing.timers import Timers
-from pocketmq.broker.topics import Topics
+from pocketmq.broker.topics_and_groups import Topics
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
     InvalidArgument,
@@ -28,10 +28,10 @@ from pocketmq.proto.errors import (
     TopicNotFound,
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.instant import format_instant
-from pocketmq.proto.recall_handle import encode_handle
+from pocketmq.proto.message_id import encode_handle
 from pocketmq.proto.record import Host, Record
 from pocketmq.proto.rpc import LATER
+from pocketmq.proto.time_text import format_instant
 from pocketmq.proto.topics import TIMER_TOPIC
 from pocketmq.store.config import StoreConfig, apply_apache_settings
 from pocketmq.store.format.state_tables import TopicConfig

@@ -7,16 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pocketmq.broker.delay.roads import LATE_MAX_MS, DelayRules, Part, divide, timer_out_ms
 from pocketmq.proto.errors import InvalidDelay, MessageTooLarge
-from pocketmq.proto.instant import format_instant
 from pocketmq.proto.properties import decode_properties
 from pocketmq.proto.record import Record, decode_record, encode_record, encode_run
 from pocketmq.proto.record_run import parse_run, starts_of
 from pocketmq.proto.run import Run
+from pocketmq.proto.time_text import format_instant
 from pocketmq.proto.topics import PROPERTIES_SIZE_MAX, SCHEDULE_TOPIC, TIMER_TOPIC
 from pocketmq.store.config import StoreConfig, apply_apache_settings
 from pocketmq.store.message_store import MessageStore

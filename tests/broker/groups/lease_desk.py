@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.groups.groups import Groups
 from pocketmq.broker.groups.leases import Fence, KeptLeases, LeaseFile, QueueLeases
 from pocketmq.broker.groups.offsets import Offsets
 from pocketmq.broker.timing.timers import Timers
-from pocketmq.broker.topics import Topics
+from pocketmq.broker.topics_and_groups import Groups, Topics
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.disk import Disk

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.groups.groups import SUBSCRIPTION_CHECK
+from pocketmq.broker.topics_and_groups import SUBSCRIPTION_CHECK
 from pocketmq.proto.errors import (
     InvalidArgument,
     InvalidFilter,

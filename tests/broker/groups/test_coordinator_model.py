@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from pocketmq.proto.errors import MemberFenced
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb

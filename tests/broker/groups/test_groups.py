@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.groups.groups import (
+from pocketmq.broker.topics_and_groups import (
     SUBSCRIPTION_CHECK,
     Groups,
     intervals_of,

@@ -6,8 +6,7 @@ import json
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pocketmq.broker.groups.leases import Asker, LeaseTable, QueueKey, WantedQueue

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from pocketmq.proto.errors import Overloaded
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb

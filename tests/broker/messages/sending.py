@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.messages.appends import Appends, synced
 from pocketmq.broker.messages.send import Sends, Waits
+from pocketmq.broker.messages.storing import Appends, synced
 from pocketmq.broker.producers.producers import Producers
 from pocketmq.broker.timing.timers import Timers
-from pocketmq.broker.topics import Topics
-from pocketmq.broker.transactions.half_messages import prepare
+from pocketmq.broker.topics_and_groups import Topics
+from pocketmq.broker.transactions.records import prepare
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import Overloaded, PocketMQError, TopicExists
 from pocketmq.proto.errors_wire import from_wire

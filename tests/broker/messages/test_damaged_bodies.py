@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.metrics.pocketmq import figures
+from pocketmq.broker.metrics.families import figures
 from pocketmq.broker.service_v2.service import SERVICE
 from pocketmq.proto.errors import MessageNotFound
-from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 from pocketmq.proto.record import decode_record
 from pocketmq.proto.record_run import walk
 from pocketmq.proto.topics import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC

@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from pocketmq.broker.messages import fetch
 from pocketmq.broker.messages.filters import Mask, SqlChoice, TagChoice, choice_of

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from pocketmq.broker.metrics.page import text_of
-from pocketmq.broker.replication.figures import (
+from pocketmq.broker.replication.follower_view import (
     Behind,
     CellChanges,
     ReplicaLook,

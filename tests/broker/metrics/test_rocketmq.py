@@ -10,8 +10,7 @@ import pytest
 
 from pocketmq.broker.groups.lag import note_lag
 from pocketmq.broker.service_v2.service import SERVICE
-from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 
 from ...fake_calls import FakeStream
 from ...numbered import numbered_run

@@ -8,20 +8,24 @@ from random import Random
 from typing import Literal
 
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.groups.groups import Groups
 from pocketmq.broker.groups.offsets import Offsets
 from pocketmq.broker.groups.retries import Retries
-from pocketmq.broker.messages.appends import Appends
 from pocketmq.broker.messages.filters import Filters
+from pocketmq.broker.messages.storing import Appends
 from pocketmq.broker.pop.journal import Journal
 from pocketmq.broker.pop.journal_format import Change, FoundDeliveries, FoundQueue, PopJournal, Safe
-from pocketmq.broker.pop.leases import PopLeases
 from pocketmq.broker.pop.pops import Pops
-from pocketmq.broker.pop.receives import Asked, Popped, PoppedMessage, Receive, serials_from
+from pocketmq.broker.pop.receives import (
+    Asked,
+    PopLeases,
+    Popped,
+    PoppedMessage,
+    Receive,
+    serials_from,
+)
 from pocketmq.broker.pop.table import PopParts
-from pocketmq.broker.timing.timers import Timers
-from pocketmq.broker.timing.waiting import Purgatory
-from pocketmq.broker.topics import Topics
+from pocketmq.broker.timing.timers import Purgatory, Timers
+from pocketmq.broker.topics_and_groups import Groups, Topics
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.record import decode_record
 from pocketmq.store.disk import Disk

@@ -7,8 +7,7 @@ from pathlib import Path
 from random import Random, SystemRandom
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pocketmq.broker.broker import Broker
 from pocketmq.broker.config import BrokerConfig

@@ -9,7 +9,7 @@ from typing import Any
 
 from pocketmq.broker.ports.follower_port import follower_methods
 from pocketmq.broker.ports.relays import KnownMaster, Relays
-from pocketmq.proto.carrier_http2 import Http2Carrier
+from pocketmq.proto.carriers import Http2Carrier
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from pocketmq.proto.rpc import (
     Call,

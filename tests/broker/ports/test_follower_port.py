@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.accounts.accounts import Accounts
+from pocketmq.broker.accounts import Accounts
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.groups.offsets import Offsets
 from pocketmq.broker.ports.follower_port import FollowerReads, follower_methods
@@ -19,8 +19,7 @@ from pocketmq.broker.replication.follower_view import FollowerTables, FollowerVi
 from pocketmq.client.connections import BROKER, GrpcConnections
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import MasterFenced
-from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 from pocketmq.proto.rpc import MethodTable, service, unary
 from pocketmq.proto.rpc.channel import Http2Channel
 from pocketmq.store.format.state_tables import TopicConfig

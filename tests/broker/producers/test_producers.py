@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pocketmq.broker.producers import producers as module
-from pocketmq.broker.producers.snapshot import decoded
+from pocketmq.broker.producers.sequences import decoded
 from pocketmq.proto.errors import ProducerUnknown, StoreFull
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.topics import SCHEDULE_TOPIC

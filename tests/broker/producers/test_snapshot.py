@@ -7,8 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pocketmq.broker.producers.sequences import Sequence, StoredRun
-from pocketmq.broker.producers.snapshot import decoded, encoded, log_tail, rows_of
+from pocketmq.broker.producers.sequences import (
+    Sequence,
+    StoredRun,
+    decoded,
+    encoded,
+    log_tail,
+    rows_of,
+)
 
 from ...runs import make_run, open_store
 

@@ -20,7 +20,7 @@ from pocketmq.broker.replication.node import ReplicaNode
 from pocketmq.broker.replication.registry import Cell, Registry
 from pocketmq.broker.replication.replica import ReplicaRole
 from pocketmq.broker.replication.running import ReplicaParts, RunningReplica
-from pocketmq.proto.carrier_http2 import Http2Carrier
+from pocketmq.proto.carriers import Http2Carrier
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import DiskFailure, PocketMQError, RegistryUnavailable
 from pocketmq.proto.rpc import Channel, connect

@@ -7,7 +7,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from pocketmq.broker.accounts.accounts import AccountFile, Accounts
+from pocketmq.broker.accounts import AccountFile, Accounts
 from pocketmq.broker.groups.offsets import Offsets
 from pocketmq.broker.replication.state_sink import StateSink
 from pocketmq.broker.replication.state_source import StateSource, table_parts
@@ -15,10 +15,9 @@ from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.disk import Disk
 from pocketmq.store.flush import Flusher
 from pocketmq.store.format.state_tables import GROUPS, TOPICS, GroupConfig, TopicConfig
-from pocketmq.store.kept_table import KeptTable
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.state_files import StateFile
+from pocketmq.store.state_files import KeptTable, StateFile
 
 from ...runs import Hand, make_run, open_store
 from ...store.following import frames, take

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.replication.answering import as_master
+from pocketmq.broker.replication.mastership import as_master
 from pocketmq.proto.errors import (
     MasterFenced,
     OffsetOutOfRange,

@@ -16,12 +16,16 @@ from pocketmq.client import AsyncAdmin, AsyncProducer, Message
 from pocketmq.nameserver.nameserver import NameServer
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import ConfigError, Disconnected, NotServed
-from pocketmq.proto.remoting.command import RequestCode
-from pocketmq.proto.remoting.connection import RemotingClient, open_tcp
-from pocketmq.proto.remoting.ha import ClassicFrames, classic_report
-from pocketmq.store.checkpoints import TimerCheckpoint
+from pocketmq.proto.remoting import (
+    ClassicFrames,
+    RemotingClient,
+    RequestCode,
+    classic_report,
+    open_tcp,
+)
 from pocketmq.store.format.java_json import parse
 from pocketmq.store.os_disk import OsDisk
+from pocketmq.store.state_files import TimerCheckpoint
 
 from ...free_ports import free_port
 from ...runs import small_config

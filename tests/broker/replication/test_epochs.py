@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pocketmq.broker.replication.epochs import EPOCHS_MAX, Epochs, EpochStart, consistent_end
+from pocketmq.broker.replication.in_sync import EPOCHS_MAX, Epochs, EpochStart, consistent_end
 
 
 def epochs(*entries: tuple[int, int]) -> Epochs:

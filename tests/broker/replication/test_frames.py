@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.replication.epochs import EPOCHS_MAX
-from pocketmq.broker.replication.frames import (
+from pocketmq.broker.replication.in_sync import EPOCHS_MAX
+from pocketmq.broker.replication.links import (
     DATA_SIZE_MAX,
     bytes_frame,
     check_ack,

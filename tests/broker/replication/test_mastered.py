@@ -16,8 +16,7 @@ from pocketmq.proto.errors import (
     NotEnoughReplicasAfterAppend,
     PocketMQError,
 )
-from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 from pocketmq.store.flush import FlushJob
 
 from ...numbered import numbered_run

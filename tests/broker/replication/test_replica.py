@@ -9,9 +9,8 @@ from typing import Any, TypeVar
 import pytest
 
 from pocketmq.broker.replication import effects
-from pocketmq.broker.replication.epochs import Epochs, EpochStart
-from pocketmq.broker.replication.frames import FAR_BYTES, bytes_frame
-from pocketmq.broker.replication.in_sync import ReplicaSettings
+from pocketmq.broker.replication.in_sync import Epochs, EpochStart, ReplicaSettings
+from pocketmq.broker.replication.links import FAR_BYTES, bytes_frame
 from pocketmq.broker.replication.registry import Cell, LiveNode, VersionedCell
 from pocketmq.broker.replication.replica import SILENT_MS, ReplicaCore, ReplicaRole, ReplicaState
 from pocketmq.proto.errors import ConfigError, MasterFenced, NotEnoughReplicas

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.service_v2 import checks
-from pocketmq.broker.service_v2.checks import INTERNAL, RESERVED
+from pocketmq.broker.service_v2 import messages
+from pocketmq.broker.service_v2.messages import INTERNAL, RESERVED
 from pocketmq.broker.service_v2.service import Refused
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 
@@ -21,7 +21,7 @@ def message(body: bytes = b"x", user: dict[str, str] | None = None, **system: An
 
 
 def check(sent: v2.Message) -> None:
-    checks.check_message(
+    messages.check_message(
         sent,
         sent.body,
         dict(sent.user_properties),
@@ -131,7 +131,7 @@ def test_apaches_reserved_names_are_all_known() -> None:
 
 @pytest.mark.parametrize("name", ["R-normal", "%RETRY%g", "%DLQ%" + "g" * 250, "a|b", "x" * 127])
 def test_names_of_topics_are_taken(name: str) -> None:
-    assert checks.topic_name(v2.Resource(resource_namespace="ns", name=name)) == name
+    assert messages.topic_name(v2.Resource(resource_namespace="ns", name=name)) == name
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_names_of_topics_are_taken(name: str) -> None:
 )
 def test_names_that_are_none_and_those_of_the_system_are_no_topics(name: str) -> None:
     with pytest.raises(Refused) as caught:
-        checks.topic_name(v2.Resource(name=name))
+        messages.topic_name(v2.Resource(name=name))
 
     assert caught.value.code == v2.ILLEGAL_TOPIC
 
@@ -147,10 +147,10 @@ def test_names_that_are_none_and_those_of_the_system_are_no_topics(name: str) ->
 @pytest.mark.parametrize("name", ["", " ", "a.b", "x" * 121, "CID_RMQ_SYS_TRANS"])
 def test_names_that_are_none_and_those_of_the_system_are_no_groups(name: str) -> None:
     with pytest.raises(Refused) as caught:
-        checks.group_name(v2.Resource(name=name))
+        messages.group_name(v2.Resource(name=name))
 
     assert caught.value.code == v2.ILLEGAL_CONSUMER_GROUP
 
 
 def test_a_group_is_taken() -> None:
-    assert checks.group_name(v2.Resource(name="g" * 120)) == "g" * 120
+    assert messages.group_name(v2.Resource(name="g" * 120)) == "g" * 120

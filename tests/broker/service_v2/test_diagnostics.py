@@ -17,8 +17,7 @@ from pocketmq.proto.errors import (
     QueueNotFound,
     RequestTimeout,
 )
-from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 from pocketmq.proto.rpc import LATER
 
 from ...fake_calls import FakeCall

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pocketmq.broker.service_v2.routes import Reach, endpoints_at
 from pocketmq.broker.service_v2.service import Refused

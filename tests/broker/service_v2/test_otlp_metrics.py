@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.metrics.clients import ClientHistogram, ClientMetrics
-from pocketmq.broker.service_v2.measurements import Measurements
+from pocketmq.broker.metrics.clients import ClientHistogram, ClientMetrics, Measurements
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.gen import otlp_metrics_pb2 as otlp
 from pocketmq.proto.rpc import MethodTable

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.broker.groups.groups import SUBSCRIPTION_CHECK, WARN, Groups
+from pocketmq.broker.topics_and_groups import SUBSCRIPTION_CHECK, WARN, Groups
 from pocketmq.proto.errors import InvalidArgument
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from pocketmq.store.format.state_tables import GroupConfig

@@ -12,8 +12,7 @@ from google.protobuf import json_format
 from pocketmq.broker.service_v2.telemetry import CheckCommands
 from pocketmq.broker.transactions.checks import Answering
 from pocketmq.proto import properties as names
-from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 from pocketmq.proto.record import Host, Record, encode_record
 from pocketmq.proto.topics import HALF_TOPIC
 

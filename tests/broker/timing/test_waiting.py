@@ -7,8 +7,7 @@ from random import Random
 
 import pytest
 
-from pocketmq.broker.timing.timers import Timers
-from pocketmq.broker.timing.waiting import Purgatory, WatchedOperation
+from pocketmq.broker.timing.timers import Purgatory, Timers, WatchedOperation
 from pocketmq.proto.clock import VirtualClock
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.groups.groups import Groups
 from pocketmq.broker.groups.leases import (
     Asker,
     Fence,
@@ -17,9 +16,9 @@ from pocketmq.broker.groups.leases import (
     WantedQueue,
 )
 from pocketmq.broker.groups.offsets import Offsets
-from pocketmq.broker.messages.appends import Appends
+from pocketmq.broker.messages.storing import Appends
 from pocketmq.broker.timing.timers import Timers
-from pocketmq.broker.topics import Topics
+from pocketmq.broker.topics_and_groups import Groups, Topics
 from pocketmq.broker.transactions.atomic_commits import AtomicCommits, CommitParts
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb

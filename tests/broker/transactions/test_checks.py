@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pocketmq.broker.transactions import checks
-from pocketmq.broker.transactions.half_messages import HalfCopies
 from pocketmq.broker.transactions.half_queue import OpenHalf
+from pocketmq.broker.transactions.records import HalfCopies
 from pocketmq.proto.errors import InvalidArgument, InvalidName, StoreFull, TransactionResolved
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import decode_record

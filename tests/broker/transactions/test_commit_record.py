@@ -7,10 +7,9 @@ import zlib
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pocketmq.broker.transactions.commit_record import (
+from pocketmq.broker.transactions.records import (
     CommitRecord,
     copies_in,
     copies_of,

@@ -7,10 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pocketmq.broker.transactions.half_messages import (
+from pocketmq.broker.transactions.records import (
     OP_BODY_BYTES_MAX,
     HalfCopies,
     op_parts,

@@ -10,11 +10,11 @@ from typing import Any
 
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.groups.offsets import Offsets
-from pocketmq.broker.messages.appends import Appends
+from pocketmq.broker.messages.storing import Appends
 from pocketmq.broker.timing.timers import Timers
-from pocketmq.broker.topics import Topics
+from pocketmq.broker.topics_and_groups import Topics
 from pocketmq.broker.transactions.checks import Listener
-from pocketmq.broker.transactions.half_messages import prepare
+from pocketmq.broker.transactions.records import prepare
 from pocketmq.broker.transactions.transactions import Transactions
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb

@@ -9,8 +9,13 @@ from typing import Any
 import pytest
 
 from pocketmq.client import Queue
-from pocketmq.client.allocation import MachineRoom, Member, strategy_named
-from pocketmq.client.allocation.strategy import ordered_members, ordered_queues
+from pocketmq.client.allocation import (
+    MachineRoom,
+    Member,
+    ordered_members,
+    ordered_queues,
+    strategy_named,
+)
 
 TABLES = [
     json.loads(line)

@@ -7,8 +7,7 @@ from itertools import product
 from hypothesis import given
 
 from pocketmq.client import Queue
-from pocketmq.client.allocation import Member, Sticky, moves
-from pocketmq.client.allocation.strategy import ordered_members
+from pocketmq.client.allocation import Member, Sticky, moves, ordered_members
 
 from .groups import groups, holding, members_of, queues_of
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from pocketmq.client.server_connections import AsyncServerConnections
+from pocketmq.client.administration.servers import AsyncServerConnections
 
 from ... import served
 from .driver import ClientError, Message

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from pocketmq.client import AsyncAdmin
-from pocketmq.client.clock import AsyncClocks
+from pocketmq.client.administration.servers import AsyncClocks
 
 from ...served import ServerProcess
 from .driver import dialling

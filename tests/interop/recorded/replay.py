@@ -22,8 +22,7 @@ from typing import Any, Final
 from google.protobuf import json_format
 
 from pocketmq.proto.clock import VirtualClock
-from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 
 from .calls import Answer, Conversation, Reach, call
 from .documents import Case, began_ms, instant, instant_ms, long_body

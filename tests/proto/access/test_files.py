@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.proto.access.credentials import own_credentials, read_secret
 from pocketmq.proto.access.files import UserFile, WatchedUsers
+from pocketmq.proto.access.signing import own_credentials, read_secret
 from pocketmq.proto.access.users import UserEntry, changed
 from pocketmq.proto.errors import ConfigError
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pocketmq.proto.carrier_grpcio import GrpcioCarrier
-from pocketmq.proto.carrier_http2 import Http2Carrier
+from pocketmq.proto.carriers import Http2Carrier
 from pocketmq.proto.rpc import Carrier, Certificate, Limits, MakeCarrier, MethodTable
 
 MakeSecureCarrier = Callable[[Iterable[MethodTable], Limits, Callable[[], Certificate]], Carrier]

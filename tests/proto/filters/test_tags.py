@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pocketmq.proto.errors import InvalidFilter
-from pocketmq.proto.filters.tags import (
+from pocketmq.proto.filters.expressions import (
     EXPRESSION_LENGTH_MAX,
     TAGS_MAX,
     parse_tags,

@@ -8,8 +8,7 @@ import random
 import struct
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pocketmq.proto.rpc.errors import BadRequest, TooLarge
 from pocketmq.proto.rpc.protocol import (

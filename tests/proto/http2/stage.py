@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
-from pocketmq.proto.carrier_http2 import Http2Carrier
+from pocketmq.proto.carriers import Http2Carrier
 from pocketmq.proto.rpc import Limits
 from pocketmq.proto.rpc.connection import ServerConnection
 from pocketmq.proto.rpc.conversation import ServerConversation

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import grpc.aio
 
-from pocketmq.proto.carrier_http2 import Http2Carrier
+from pocketmq.proto.carriers import Http2Carrier
 from pocketmq.proto.rpc import Limits
 
 from ..carriers.calling import Caller

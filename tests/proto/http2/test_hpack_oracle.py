@@ -12,8 +12,7 @@ from __future__ import annotations
 import random
 
 from hpack import Decoder, Encoder, HPACKError
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pocketmq.proto.rpc.hpack import (
     CompressionError,

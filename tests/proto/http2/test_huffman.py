@@ -7,10 +7,9 @@ from hpack import HPACKDecodingError
 from hpack.huffman import HuffmanEncoder
 from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 from hpack.huffman_table import decode_huffman
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
-from pocketmq.proto.rpc.huffman import InvalidHuffman, decode, encode
+from pocketmq.proto.rpc.hpack import InvalidHuffman, huffman_decoded, huffman_encoded
 
 THEIRS = HuffmanEncoder(REQUEST_CODES, REQUEST_CODES_LENGTH)
 
@@ -19,15 +18,15 @@ THEIRS = HuffmanEncoder(REQUEST_CODES, REQUEST_CODES_LENGTH)
 def test_every_byte_has_the_code_of_the_rfc(byte: int) -> None:
     text = bytes((byte,))
 
-    assert encode(text) == THEIRS.encode(text)
-    assert decode(encode(text)) == text.decode("latin-1")
+    assert huffman_encoded(text) == THEIRS.encode(text)
+    assert huffman_decoded(huffman_encoded(text)) == text.decode("latin-1")
 
 
 @given(st.binary(max_size=200))
 @example(b"")
 def test_strings_come_back(text: bytes) -> None:
-    assert encode(text) == THEIRS.encode(text)
-    assert decode(encode(text)) == text.decode("latin-1")
+    assert huffman_encoded(text) == THEIRS.encode(text)
+    assert huffman_decoded(huffman_encoded(text)) == text.decode("latin-1")
 
 
 @given(st.binary(max_size=40))
@@ -36,9 +35,9 @@ def test_any_bytes_are_refused_or_read_as_by_the_other_decoder(data: bytes) -> N
         expected = decode_huffman(data)
     except HPACKDecodingError:
         with pytest.raises(InvalidHuffman):
-            decode(data)
+            huffman_decoded(data)
     else:
-        assert decode(data) == expected.decode("latin-1")
+        assert huffman_decoded(data) == expected.decode("latin-1")
 
 
 def of_bits(bits: str) -> bytes:
@@ -55,7 +54,7 @@ def test_up_to_seven_ones_fill_the_last_byte(ones: int) -> None:
     # Codes of five bits, as many as leave so many bits of the last byte.
     count = next(count for count in range(1, 9) if -5 * count % 8 == ones)
 
-    assert decode(of_bits(ZERO * count + "1" * ones)) == "0" * count
+    assert huffman_decoded(of_bits(ZERO * count + "1" * ones)) == "0" * count
 
 
 @pytest.mark.parametrize(
@@ -74,4 +73,4 @@ def test_up_to_seven_ones_fill_the_last_byte(ones: int) -> None:
 )
 def test_strings_that_do_not_end_as_they_must_are_refused(bits: str) -> None:
     with pytest.raises(InvalidHuffman, match="EOS in it, or wrong padding"):
-        decode(of_bits(bits))
+        huffman_decoded(of_bits(bits))

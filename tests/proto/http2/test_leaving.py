@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from pocketmq.proto.carrier_http2 import Http2Carrier
+from pocketmq.proto.carriers import Http2Carrier
 
 from ..carriers.echo import RUN, EchoService
 from .calls import message, request_fields

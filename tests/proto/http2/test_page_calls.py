@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
-from pocketmq.proto.carrier_http2 import Http2Carrier
+from pocketmq.proto.carriers import Http2Carrier
 from pocketmq.proto.rpc.pages import (
     BODIES_MAX,
     BODIES_OF_HOST,

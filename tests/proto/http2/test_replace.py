@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from pocketmq.proto.carrier_http2 import Http2Carrier
+from pocketmq.proto.carriers import Http2Carrier
 from pocketmq.proto.gen import grpc_health_pb2 as pb
 from pocketmq.proto.rpc import Call, MethodTable, Stream, bidi, service, unary
 from pocketmq.proto.rpc.channel import Http2Channel

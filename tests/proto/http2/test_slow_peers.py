@@ -7,10 +7,9 @@ import threading
 
 import pytest
 
-from pocketmq.proto.rpc import Limits
-from pocketmq.proto.rpc import server_link as shell
+from pocketmq.proto.rpc import Limits, server_link as shell
+from pocketmq.proto.rpc.methods import Deadlines
 from pocketmq.proto.rpc.pages import PageRequest, Shown
-from pocketmq.proto.rpc.served import Deadlines
 from pocketmq.proto.rpc.server_link import Keepalive
 
 from ..carriers.echo import RUN

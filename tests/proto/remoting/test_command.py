@@ -6,10 +6,9 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pocketmq.proto.remoting.command import RemotingCommand, decode, encode
+from pocketmq.proto.remoting import RemotingCommand, decode, encode
 
 JSON = bytes.fromhex("0000008600000082") + (
     b'{"code":105,"extFields":{"topic":"orders"},"flag":0,"language":"PYTHON","opaque":7,'

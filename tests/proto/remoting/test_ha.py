@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pocketmq.proto.remoting.ha import (
+from pocketmq.proto.remoting import (
     FRAME_MAX,
     AutoSwitchFrames,
     ClassicFrames,

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2
 
-from pocketmq.proto.gen import grpc_reflection_pb2 as v1
-from pocketmq.proto.gen import grpc_reflection_v1alpha_pb2 as v1alpha
-from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
+from pocketmq.proto.gen import (
+    grpc_reflection_pb2 as v1,
+    grpc_reflection_v1alpha_pb2 as v1alpha,
+    rocketmq_v2_pb2 as v2,
+)
 from pocketmq.proto.rpc import service, unary
-from pocketmq.proto.services.reflection import INVALID_ARGUMENT, NOT_FOUND, Reflection
+from pocketmq.proto.services.port_services import INVALID_ARGUMENT, NOT_FOUND, Reflection
 
 from ...fake_calls import FakeStream
 

@@ -7,17 +7,17 @@ import pytest
 
 from pocketmq.proto.record import decode_record
 from pocketmq.store.config import StoreConfig
+from pocketmq.store.listing import settings_of
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.overlay_disk import OverlayDisk
-from pocketmq.store.sizes import settings_of
-from pocketmq.tools.bench.generated.stores import (
+from pocketmq.tools.bench.generated_stores import (
     GROUPS,
+    Traffic,
     lag_store,
     message_store,
     queue_store,
 )
-from pocketmq.tools.bench.generated.traffic import Traffic
 from pocketmq.tools.inspect.document import describe_apache
 
 NOW_MS = 1_760_000_100_000

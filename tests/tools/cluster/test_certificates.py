@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from pocketmq.proto.rpc import Certificate
-from pocketmq.tools.zookeeper_server import free_ports
+from pocketmq.tools.java import free_ports
 
 from ...authority import Authority
 from ...integration.command import Done, Shell

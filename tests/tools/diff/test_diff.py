@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
+from hypothesis import given, settings as hypothesis_settings, strategies as st
 
 from pocketmq.tools.cli import run as command
-from pocketmq.tools.diff.command import diff
+from pocketmq.tools.diff import diff
 
 from ...recorded import by_size, recorded_names, recorded_store, settings
 from ...runs import Hand, make_run, open_store

@@ -9,13 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
+from hypothesis import given, settings as hypothesis_settings, strategies as st
 
 from pocketmq.proto.clock import SystemClock
+from pocketmq.store.listing import settings_of
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.sizes import settings_of
 from pocketmq.tools.doctor.diagnosis import Diagnosis, diagnose
 from pocketmq.tools.doctor.evidence import MessageState
 from pocketmq.tools.doctor.losses import Reason

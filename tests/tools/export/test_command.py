@@ -15,8 +15,8 @@ pytest.importorskip("pyarrow")
 from pyarrow import dataset, parquet
 
 from pocketmq.proto.errors import ConfigError, CorruptRecord, DiskFailure
-from pocketmq.tools.export import parquet as writing
-from pocketmq.tools.export.command import export
+from pocketmq.tools import export as writing
+from pocketmq.tools.export import export
 
 from ...recorded import expected, recorded_store
 from ..stores.dumps import described, of_messages

@@ -9,13 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from pocketmq.proto.remoting.command import NOT_SUPPORTED, RequestCode, encode
-from pocketmq.proto.remoting.connection import read_command
-from pocketmq.proto.remoting.ha import (
+from pocketmq.proto.remoting import (
+    NOT_SUPPORTED,
     Handshake,
     LogFrame,
+    RequestCode,
     classic_frame,
+    encode,
     handshake_answer,
+    read_command,
     transfer_frame,
 )
 from pocketmq.store.message_store import MessageStore

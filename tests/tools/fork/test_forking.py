@@ -7,20 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
+from hypothesis import given, settings as hypothesis_settings, strategies as st
 
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import InvalidArgument
 from pocketmq.proto.record import Record
+from pocketmq.store.listing import settings_of
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.sizes import settings_of
 from pocketmq.tools.doctor.diagnosis import diagnose
-from pocketmq.tools.fork.cut import END_OF_TIME_MS
 from pocketmq.tools.fork.forking import Forked, make_fork
-from pocketmq.tools.fork.skeleton import Copied, copy_small_files
+from pocketmq.tools.fork.skeleton import END_OF_TIME_MS, Copied, copy_small_files
 
 from ...recorded import recorded_names, recorded_store, settings
 from ...runs import Hand, make_run, open_store, records_of

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pocketmq.tools.cli import run
-from pocketmq.tools.inspect.views.record import record_fields, sys_flag_means
+from pocketmq.tools.inspect.record import record_fields, sys_flag_means
 
 from ...recorded import expected, recorded_store
 from .inspecting import document, lines, unchanged, view

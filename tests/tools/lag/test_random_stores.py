@@ -10,13 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
+from hypothesis import given, settings as hypothesis_settings, strategies as st
 
 from pocketmq.proto.errors import StoreRefused
+from pocketmq.store.listing import settings_of
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.sizes import settings_of
 from pocketmq.tools.inspect.document import describe_apache
 from pocketmq.tools.lag.cold import store_rows
 from pocketmq.tools.lag.rows import LagRow, LagVerdict

@@ -10,17 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pocketmq.broker.accounts.account import EVERY, Filtering, QueueLook
-from pocketmq.broker.accounts.accounts import AccountFile, Accounts
-from pocketmq.broker.groups.groups import Groups
+from pocketmq.broker.accounts import EVERY, AccountFile, Accounts, Filtering, QueueLook
 from pocketmq.broker.groups.offsets import Offsets
-from pocketmq.broker.topics import Topics
+from pocketmq.broker.topics_and_groups import Groups, Topics
 from pocketmq.client import Admin, Message, OffsetTarget, Producer, PullConsumer
 from pocketmq.store.format.state_tables import GroupConfig, TopicConfig
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
 from pocketmq.tools.cli import run
-from pocketmq.tools.lint.rules import (
+from pocketmq.tools.lint import (
     FilterUse,
     GroupShape,
     Mistake,

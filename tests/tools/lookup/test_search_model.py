@@ -5,8 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from tempfile import TemporaryDirectory
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk

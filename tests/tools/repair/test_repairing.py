@@ -9,19 +9,16 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
+from hypothesis import given, settings as hypothesis_settings, strategies as st
 
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import ConfigError, InvalidArgument, PocketMQError
+from pocketmq.store.listing import settings_of
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.sizes import settings_of
 from pocketmq.tools.cli import run as command
 from pocketmq.tools.doctor.diagnosis import Diagnosis, diagnose
 from pocketmq.tools.doctor.evidence import MessageState
-from pocketmq.tools.repair.command import repair
-from pocketmq.tools.repair.repairing import Repaired, make_repaired_copy
+from pocketmq.tools.repair import Repaired, make_repaired_copy, repair
 
 from ...damage import damage
 from ...recorded import recorded_names, recorded_store, settings

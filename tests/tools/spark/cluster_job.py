@@ -11,8 +11,7 @@ import json
 import sys
 from typing import Any
 
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession, functions as F
 
 from pocketmq.tools.spark import spark_session
 

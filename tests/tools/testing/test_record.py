@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from pocketmq.client import Message, Producer
 from pocketmq.proto.clock import VirtualClock

@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import event, given, settings
-from hypothesis import strategies as st
+from hypothesis import event, given, settings, strategies as st
 
 from pocketmq.broker.broker import Broker
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.proto.clock import VirtualClock
-from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 from pocketmq.proto.rpc import LATER, Carrier, MethodTable
 from pocketmq.store.config import StoreConfig
 from pocketmq.store.os_disk import OsDisk

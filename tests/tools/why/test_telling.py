@@ -7,20 +7,18 @@ from io import StringIO
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from rich.console import Console
 
-from pocketmq.broker.accounts.account import Account, MovedBy, QueueLook
+from pocketmq.broker.accounts import Account, MovedBy, QueueLook
 from pocketmq.proto.message_id import offset_message_id
 from pocketmq.proto.record import SYS_COMMIT, Host, Record
 from pocketmq.proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from pocketmq.tools.lookup.files import StoredRecord
 from pocketmq.tools.why.command import print_story
 from pocketmq.tools.why.evidence import Evidence, Filter, GroupReading, PopMark, TimerMark
-from pocketmq.tools.why.groups import wants
 from pocketmq.tools.why.story import GroupView, Story
-from pocketmq.tools.why.telling import tell, tell_gone
+from pocketmq.tools.why.telling import tell, tell_gone, wants
 
 T0 = 1_700_000_000_000
 HOST = Host.parse("127.0.0.1", 10911)

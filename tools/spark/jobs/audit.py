@@ -28,20 +28,18 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from ....proto.byte_ranges import java_hashes
 from ....proto.errors import ConfigError, CorruptIndex
 from ....store.apache.settings import ApacheSettings
-from ....store.checkpoints import CHECKPOINT_SIZE
 from ....store.disk import Disk
 from ....store.format.index import index_file_size
-from ....store.format.log_file import is_blank
+from ....store.format.log_and_queues import is_blank
 from ....store.format.state_tables import parse_consumer_offsets, parse_groups, parse_topics
 from ....store.index_file import IndexFile, check_index_file
-from ....store.listing import missing_between, queue_folders, row_files, zeros_from
+from ....store.listing import missing_between, queue_folders, row_files, settings_of, zeros_from
 from ....store.log_view import log_end
 from ....store.message_index import key_hashes
 from ....store.overlay_disk import OverlayDisk
-from ....store.sizes import settings_of
+from ....store.state_files import CHECKPOINT_SIZE
 from ...stores.locations import StoreLocation, locate
-from .reading import Reading
-from .stores import of_each_store
+from .reading import Reading, of_each_store
 
 if TYPE_CHECKING:
     import pyarrow

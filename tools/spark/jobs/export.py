@@ -48,8 +48,7 @@ def export(
     MODE "new": TO must not be there;  "add": files are added;  "replace": the days and topics that are written replace
     those that are there, and all others stay. So the same range, exported again with "replace", is there once.
     """
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as f
+    from pyspark.sql import Observation, functions as f
 
     seen = Observation("exported")
     frame = messages_by_day(spark, *stores, reading=reading).observe(

@@ -26,7 +26,7 @@ from ...lag.rows import lag_batch
 from ...stores.locations import StoreLocation, locate
 from ...stores.schemas import schema_of
 from ..store_options import Opening
-from .stores import LeftOut, of_each_store
+from .reading import LeftOut, of_each_store
 
 if TYPE_CHECKING:
     import pyarrow

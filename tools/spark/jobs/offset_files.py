@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from ...stores.locations import StoreLocation, locate
-from .stores import of_each_store
+from .reading import of_each_store
 
 if TYPE_CHECKING:
     import pyarrow

@@ -50,8 +50,7 @@ def replay(
     reading: Reading | None = None,
 ) -> int:
     """Send the messages of STORES to the cluster behind NAMESERVER; return how many rows were sent once or more."""
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as f
+    from pyspark.sql import Observation, functions as f
 
     seen = Observation("replayed")
     frame = replayed(spark, *stores, reading=reading, topic=topic)

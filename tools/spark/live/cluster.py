@@ -16,25 +16,15 @@ from google.protobuf.message import Message
 
 from ....client.config import ClientConfig
 from ....client.connections import Connection, Connections, GrpcConnections
-from ....client.follower_choice import FollowerChoices
 from ....client.loop import Portal
 from ....client.queue import Queue
-from ....client.session import NOT_MASTER, Session
+from ....client.session import NOT_MASTER, FollowerChoices, Session
+from ....proto import errors
 from ....proto.clock import Clock, SystemClock
-from ....proto.errors import (
-    Disconnected,
-    NotReadable,
-    PocketMQError,
-    QueueNotFound,
-    RequestTimeout,
-    RouteNotFound,
-    TopicNotFound,
-)
 from ....proto.gen import pocketmq_v1_pb2 as pb
 from .endpoints import EndpointConnections
-from .offsets import Offsets, named
-from .place import Place
-from .read_options import Choice, Pulling
+from .options import Choice, Place, Pulling
+from .ranges import Offsets, named
 
 Value = TypeVar("Value")
 Reply = TypeVar("Reply", bound=Message)
@@ -45,8 +35,8 @@ _QUEUES_AT_ONCE: Final = 1_000
 _TOPICS_KEPT_MS: Final = 10_000
 #: How long a follower is waited for that does not know yet that the master has confirmed what is read.
 _BEHIND_MS: Final = 1_000
-_AWAY: Final = (Disconnected, RequestTimeout)
-_GONE: Final = (TopicNotFound, QueueNotFound, NotReadable)
+_AWAY: Final = (errors.Disconnected, errors.RequestTimeout)
+_GONE: Final = (errors.TopicNotFound, errors.QueueNotFound, errors.NotReadable)
 
 
 class Bounds(NamedTuple):
@@ -185,16 +175,16 @@ class LiveCluster:
         for topic in await self._chosen_topics(choice):
             try:
                 found += (await self._core.routes.find(topic)).readable
-            except RouteNotFound as error:
+            except errors.RouteNotFound as error:
                 if strict and not isinstance(error.__cause__, _AWAY):
-                    raise TopicNotFound(error.message, topic=topic) from None
+                    raise errors.TopicNotFound(error.message, topic=topic) from None
                 if strict:
                     raise
         if not choice.queues:
             return found
         missing = set(choice.queues) - set(found)
         if missing and strict:
-            raise QueueNotFound(
+            raise errors.QueueNotFound(
                 f"option assign: no broker that is there has {named(missing)}; there are {named(found)}",
                 field="assign",
             )
@@ -218,7 +208,7 @@ class LiveCluster:
         queues: Iterable[Queue],
         *,
         time_ms: int | None = None,
-        passing: tuple[type[PocketMQError], ...] = (),
+        passing: tuple[type[errors.PocketMQError], ...] = (),
     ) -> dict[Queue, pb.QueueOffsets]:
         async def ask(broker: str, some: list[Queue]) -> dict[Queue, pb.QueueOffsets]:
             request = pb.QueueOffsetsRequest(queues=_ids(some), time_ms=time_ms)
@@ -262,7 +252,7 @@ class LiveCluster:
         queues: Iterable[Queue],
         ask: Callable[[str, list[Queue]], Awaitable[dict[Queue, Value]]],
         *,
-        passing: tuple[type[PocketMQError], ...] = (),
+        passing: tuple[type[errors.PocketMQError], ...] = (),
     ) -> dict[Queue, Value]:
         """Return what ASK finds for the QUEUES of each broker, in parts; errors of class PASSING leave a broker out."""
         own: dict[str, list[Queue]] = {}
@@ -299,7 +289,7 @@ class LiveCluster:
         for _ in range(self._pulling.retries):
             try:
                 return await attempt()
-            except PocketMQError as error:
+            except errors.PocketMQError as error:
                 if not error.retriable:
                     raise
             clock = self._core.clock
@@ -363,7 +353,7 @@ async def _quietly(work: Awaitable[object]) -> None:
     """Await WORK; that it fails does not matter."""
     try:
         await work
-    except PocketMQError:
+    except errors.PocketMQError:
         return
 
 

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from ....client.connections import BROKER, NAME_SERVER, Connection, Connections
-from ....client.streams import Conversation
+from ....client.connections import BROKER, NAME_SERVER, Connection, Connections, Conversation
 from ....proto.errors import Disconnected, NotServed, PocketMQError, RequestTimeout, TopicNotFound
 from ....proto.gen import pocketmq_v1_pb2 as pb
 

@@ -10,8 +10,8 @@ A batch reads ranges that a live broker does not change while its query runs. Of
     partitions       from the checkpoint, maybe in a later process: what is between start and end, nothing else.
                      Queues that are in the end alone are new: they begin at their oldest message.
 
-A queue whose broker is not there at present stays where it is; one that its broker denies is lost (loss.py). A bound on
-the messages of one batch is shared among queues. Not thread-safe: Spark's planner has one thread.
+A queue whose broker is not there at present stays where it is; one that its broker denies is lost (ranges.py). A bound
+on the messages of one batch is shared among queues. Not thread-safe: Spark's planner has one thread.
 """
 
 from __future__ import annotations
@@ -23,10 +23,8 @@ from ....client.queue import Queue
 from ....proto.clock import Clock
 from ....proto.errors import ConfigError, PocketMQError
 from .cluster import Bounds, Cluster
-from .loss import Losses
-from .offsets import EARLIEST, LATEST, Offsets, named
-from .ranges import QueueRange, cut, ranges_between
-from .read_options import Point, ReadOptions
+from .options import Point, ReadOptions
+from .ranges import EARLIEST, LATEST, Losses, Offsets, QueueRange, cut, named, ranges_between
 
 
 def shares(backlogs: Offsets, limit: int) -> dict[Queue, int]:

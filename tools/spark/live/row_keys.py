@@ -21,10 +21,15 @@ from ....proto.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+
 #: The property that carries it.
 SPARK_SEQUENCE: Final = "SPARK_SEQ"
+
+
 #: Columns by which repeats are told.
 _NEEDED: Final = ("brokerName", "topic", "queueId", "queueOffset", "properties", "body")
+
+
 _KEY: Final = "__spark_sequence"
 
 

@@ -11,13 +11,11 @@ import numpy as np
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.delay.deliveries import DelayedDeliveries, TimedStamps
 from pocketmq.broker.delay.roads import DelayRules
-from pocketmq.broker.groups.dead_letters import DeadLetters
-from pocketmq.broker.groups.groups import Groups
 from pocketmq.broker.groups.offsets import Offsets
-from pocketmq.broker.groups.retries import Retries
-from pocketmq.broker.messages.appends import Appends
+from pocketmq.broker.groups.retries import DeadLetters, Retries
+from pocketmq.broker.messages.storing import Appends
 from pocketmq.broker.timing.timers import Timers
-from pocketmq.broker.topics import Topics
+from pocketmq.broker.topics_and_groups import Groups, Topics
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import Record, decode_record

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.groups.dead_letters import LETTERS_MAX, MARK_GROUP, PAGE_BYTES
 from pocketmq.broker.groups.offsets import Offsets
+from pocketmq.broker.groups.retries import LETTERS_MAX, MARK_GROUP, PAGE_BYTES
 from pocketmq.proto.errors import (
     DiskFailure,
     GroupNotFound,

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pocketmq.proto.errors import InvalidFilter
-from pocketmq.proto.filters.sql import nodes
-from pocketmq.proto.filters.sql.evaluation import (
+from pocketmq.proto.filters import sql_parser
+from pocketmq.proto.filters.sql_evaluation import (
     CACHED_MAX,
     NUMBER_LENGTH_MAX,
     SqlFilter,
@@ -19,8 +18,7 @@ from pocketmq.proto.filters.sql.evaluation import (
     compiled,
     number_of,
 )
-from pocketmq.proto.filters.sql.nodes import Node, unparse
-from pocketmq.proto.filters.sql.parser import parse
+from pocketmq.proto.filters.sql_parser import Node, parse, unparse
 
 
 def evaluated(expression: str, properties: Mapping[str, str]) -> Truth:
@@ -234,30 +232,35 @@ names = st.sampled_from(["a", "b", "TAGS"])
 texts = st.sampled_from(["", "x", "xy", "5", "5.0", "-3", "true", "it's", " 5"])
 numbers = st.sampled_from([0, 5, 7, 2.5, 5.0])
 symbols = st.sampled_from(["<", "<=", ">", ">="])
-values = st.builds(nodes.Constant, numbers) | st.builds(nodes.Property, names)
-ordered = values | st.builds(nodes.Negative, values)
+values = st.builds(sql_parser.Constant, numbers) | st.builds(sql_parser.Property, names)
+ordered = values | st.builds(sql_parser.Negative, values)
 conditions: st.SearchStrategy[Node] = st.recursive(
-    st.builds(nodes.Property, names)
-    | st.builds(nodes.Constant, st.sampled_from([True, False, None]))
-    | st.builds(nodes.Order, symbols, ordered, ordered)
-    | st.builds(nodes.Between, ordered, st.just(nodes.Constant(0)), ordered, st.booleans())
-    | st.builds(nodes.In, names, st.lists(texts, min_size=1).map(tuple), st.booleans())
+    st.builds(sql_parser.Property, names)
+    | st.builds(sql_parser.Constant, st.sampled_from([True, False, None]))
+    | st.builds(sql_parser.Order, symbols, ordered, ordered)
     | st.builds(
-        nodes.Search,
+        sql_parser.Between, ordered, st.just(sql_parser.Constant(0)), ordered, st.booleans()
+    )
+    | st.builds(sql_parser.In, names, st.lists(texts, min_size=1).map(tuple), st.booleans())
+    | st.builds(
+        sql_parser.Search,
         st.sampled_from(["CONTAINS", "STARTSWITH", "ENDSWITH"]),
-        ordered | st.builds(nodes.Constant, texts),
+        ordered | st.builds(sql_parser.Constant, texts),
         texts,
         st.booleans(),
     ),
     lambda inner: st.one_of(
-        st.builds(nodes.Not, inner),
-        st.lists(inner, min_size=2, max_size=4).map(lambda terms: nodes.And(tuple(terms))),
-        st.lists(inner, min_size=2, max_size=4).map(lambda terms: nodes.Or(tuple(terms))),
+        st.builds(sql_parser.Not, inner),
+        st.lists(inner, min_size=2, max_size=4).map(lambda terms: sql_parser.And(tuple(terms))),
+        st.lists(inner, min_size=2, max_size=4).map(lambda terms: sql_parser.Or(tuple(terms))),
         st.builds(
-            nodes.Equal, inner | ordered | st.builds(nodes.Constant, texts), inner, st.booleans()
+            sql_parser.Equal,
+            inner | ordered | st.builds(sql_parser.Constant, texts),
+            inner,
+            st.booleans(),
         ),
-        st.builds(nodes.Equal, ordered, ordered, st.booleans()),
-        st.builds(nodes.IsNull, inner | ordered, st.booleans()),
+        st.builds(sql_parser.Equal, ordered, ordered, st.booleans()),
+        st.builds(sql_parser.IsNull, inner | ordered, st.booleans()),
     ),
     max_leaves=12,
 )
@@ -266,23 +269,23 @@ odd_texts = texts | st.text(max_size=8) | st.from_regex(r"[-+. ]?\d*[.eE_]?\d*",
 
 def naive(node: Node, properties: Mapping[str, str]) -> Value:
     """Evaluate NODE straight from the rules: no closures, no rows, no short cuts."""
-    if isinstance(node, nodes.Constant):
+    if isinstance(node, sql_parser.Constant):
         return node.value
-    if isinstance(node, nodes.Property):
+    if isinstance(node, sql_parser.Property):
         return properties.get(node.name)
-    if isinstance(node, nodes.Negative):
+    if isinstance(node, sql_parser.Negative):
         value = naive(node.operand, properties)
         return -value if type(value) in (int, float) else None  # type: ignore[operator]
-    if isinstance(node, nodes.And | nodes.Or):
+    if isinstance(node, sql_parser.And | sql_parser.Or):
         found = {naive_test(term, properties) for term in node.terms}
-        wins = isinstance(node, nodes.Or)
+        wins = isinstance(node, sql_parser.Or)
         return wins if wins in found else None if None in found else not wins
     return naive_comparison(node, properties)
 
 
 def naive_test(node: Node, properties: Mapping[str, str]) -> Truth:
     value = naive(node, properties)
-    if isinstance(node, nodes.Property):
+    if isinstance(node, sql_parser.Property):
         return None if value is None else False
     assert value is None or isinstance(value, bool)
     return value
@@ -293,16 +296,16 @@ def inverted(truth: Truth, really: bool = True) -> Truth:
 
 
 def naive_comparison(node: Node, properties: Mapping[str, str]) -> Truth:
-    if isinstance(node, nodes.Not):
+    if isinstance(node, sql_parser.Not):
         return inverted(naive_test(node.operand, properties))
-    if isinstance(node, nodes.IsNull):
+    if isinstance(node, sql_parser.IsNull):
         return (naive(node.operand, properties) is None) != node.negated
-    if isinstance(node, nodes.Order):
+    if isinstance(node, sql_parser.Order):
         return naive_order(node.symbol, naive(node.left, properties), naive(node.right, properties))
-    if isinstance(node, nodes.In):
+    if isinstance(node, sql_parser.In):
         text = properties.get(node.name)
         return None if text is None else (text in node.values) != node.negated
-    if isinstance(node, nodes.Search):
+    if isinstance(node, sql_parser.Search):
         value = naive(node.operand, properties)
         if not isinstance(value, str) or not node.text:
             return False
@@ -312,15 +315,19 @@ def naive_comparison(node: Node, properties: Mapping[str, str]) -> Truth:
             "ENDSWITH": value[-len(node.text) :] == node.text,
         }
         return at[node.kind] != node.negated
-    if isinstance(node, nodes.Between):
-        least, most = (nodes.Order(symbol, node.operand, bound) for symbol, bound in bounds(node))
-        return naive_test((nodes.Or if node.negated else nodes.And)((least, most)), properties)
-    assert isinstance(node, nodes.Equal)
+    if isinstance(node, sql_parser.Between):
+        least, most = (
+            sql_parser.Order(symbol, node.operand, bound) for symbol, bound in bounds(node)
+        )
+        return naive_test(
+            (sql_parser.Or if node.negated else sql_parser.And)((least, most)), properties
+        )
+    assert isinstance(node, sql_parser.Equal)
     left, right = naive(node.left, properties), naive(node.right, properties)
     return inverted(naive_equal(left, right), node.negated)
 
 
-def bounds(node: nodes.Between) -> list[tuple[nodes.Symbol, Node]]:
+def bounds(node: sql_parser.Between) -> list[tuple[sql_parser.Symbol, Node]]:
     return (
         [("<", node.low), (">", node.high)]
         if node.negated

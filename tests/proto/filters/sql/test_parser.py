@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from pocketmq.proto.errors import InvalidFilter
-from pocketmq.proto.filters.sql.evaluation import SqlFilter
-from pocketmq.proto.filters.sql.nodes import unparse
-from pocketmq.proto.filters.sql.parser import DEPTH_MAX, EXPRESSION_LENGTH_MAX, OPERATORS_MAX, parse
+from pocketmq.proto.filters.sql_evaluation import SqlFilter
+from pocketmq.proto.filters.sql_parser import (
+    DEPTH_MAX,
+    EXPRESSION_LENGTH_MAX,
+    OPERATORS_MAX,
+    parse,
+    unparse,
+)
 
 
 @pytest.mark.parametrize(

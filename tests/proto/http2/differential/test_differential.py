@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import pytest
 
 from pocketmq.proto.carrier_grpcio import GrpcioCarrier
-from pocketmq.proto.carrier_http2 import Http2Carrier
+from pocketmq.proto.carriers import Http2Carrier
 from pocketmq.proto.rpc import Limits
 
 from .bench import Bench, Outcome

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from pocketmq.proto.carrier_http2 import Http2Carrier
+from pocketmq.proto.carriers import Http2Carrier
 from pocketmq.proto.rpc import Limits
 
 from ..differential.witness import RUN, Witness

@@ -16,7 +16,7 @@ from pocketmq.proto.rpc import Limits
 from pocketmq.proto.rpc.connection import ServerConnection
 from pocketmq.proto.rpc.conversation import ServerConversation
 from pocketmq.proto.rpc.limits import ConnectionLimits
-from pocketmq.proto.rpc.served import Deadlines, Served
+from pocketmq.proto.rpc.methods import Deadlines, Served
 
 from .. import frames
 from ..differential.witness import Witness

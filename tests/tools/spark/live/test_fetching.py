@@ -3,16 +3,13 @@
 from concurrent.futures import Future
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pocketmq.client.queue import Queue
 from pocketmq.proto.errors import CorruptRecord, OffsetOutOfRange, PocketMQError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import NO_HOST, encode_run
-from pocketmq.tools.spark.live.fetching import fetched
-from pocketmq.tools.spark.live.loss import Losses
-from pocketmq.tools.spark.live.ranges import QueueRange
+from pocketmq.tools.spark.live.ranges import Losses, QueueRange, fetched
 
 from .fake_cluster import queue
 

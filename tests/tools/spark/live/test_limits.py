@@ -2,8 +2,7 @@
 
 from fractions import Fraction
 
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from pocketmq.client.queue import Queue
 from pocketmq.tools.spark.live.plans import shares

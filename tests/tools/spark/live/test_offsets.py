@@ -3,12 +3,11 @@
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pocketmq.client.queue import Queue
 from pocketmq.proto.errors import ConfigError
-from pocketmq.tools.spark.live.offsets import (
+from pocketmq.tools.spark.live.ranges import (
     EARLIEST,
     OFFSET_MAX,
     from_tree,

@@ -1,7 +1,6 @@
 """How ranges are cut for tasks."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pocketmq.client.queue import Queue
 from pocketmq.tools.spark.live.ranges import QueueRange, cut, ranges_between

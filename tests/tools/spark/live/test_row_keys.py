@@ -1,7 +1,6 @@
 """Keys of rows."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pocketmq.tools.spark.live.row_keys import row_key, task_key
 

@@ -3,17 +3,16 @@
 import logging
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pocketmq.client.queue import Queue
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import LeaseLost, OffsetOutOfRange
 from pocketmq.tools.spark.live.cluster import Bounds
+from pocketmq.tools.spark.live.options import read_options
 from pocketmq.tools.spark.live.plans import StreamPlan
 from pocketmq.tools.spark.live.ranges import QueueRange
-from pocketmq.tools.spark.live.read_options import read_options
 
 from .fake_cluster import FakeCluster, cluster_of, queue
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from unittest.mock import create_autospec
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pocketmq.proto.record import MAGIC_BLANK, Record, encode_record
 from pocketmq.store import OsDisk, log_view

@@ -1,0 +1,628 @@
+"""The accounts of all groups' queues: in memory, and in `<root>/pocketmq/accounts.jsonl`, at most a few seconds old.
+
+    {"group":"billing","topic":"orders","queue":0,"countedTo":…}      a line an account
+
+A save costs the event loop a copy of what changed; the thread that writes has the text of the rest from the last time.
+A kill loses what was noted since the last save, a move never (its answer waits); the folder may be deleted: then
+accounts begin anew. The text that a consumer committed with an offset (Kafka's commit metadata) lies here as well, with
+that offset, since `consumerOffset.json` is Apache's: it goes when the group's offset changes (see offsets.py). The
+event loop owns it.
+
+Bounds: ACCOUNTS_MAX accounts; beyond it the one that was touched longest ago is forgotten.
+
+The account of one queue of one group: what its filters stepped over, what was lost, how it was moved. Pure.
+
+    skipped   by filter: how many messages it did not want, the first and the last of them, who asked
+    looks     which filter looked at which offsets, for those who want to know what became of one message
+    lost      messages that were damaged, or gone with a file
+    moves     where administrators had the group go on
+    metadata  the text that was committed with the group's offset
+
+Messages may be looked at twice, after a rebalance for instance. Each is counted once: it is known up to where it was
+counted, and only what lies behind that counts. What another filter looks at again (a consumer that begins where the
+group had committed, or behind a move back) is noted as its look: the last one decides what became of a message.
+
+Bounds: FILTERS_MAX filters (the one that skipped longest ago goes under OTHERS), LOOKS_MAX looks, MEMBERS_MAX names of
+members a filter, MOVES_MAX moves; of an expression the first EXPRESSION_MAX characters are kept, ending in "…".
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import posixpath
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from ..proto.errors import PocketMQError
+from ..proto.gen import pocketmq_v1_pb2 as pb
+from ..proto.record_run import Longs
+from ..store.disk import Disk
+from ..store.flush import CallOwner, Flusher, FlushJob
+
+FILTERS_MAX: Final = 8
+LOOKS_MAX: Final = 32
+MEMBERS_MAX: Final = 3
+MOVES_MAX: Final = 16
+EXPRESSION_MAX: Final = 1_024
+
+#: Kind (ALL, TAG or SQL) and expression, in the form of all that mean the same.
+Filtering: TypeAlias = tuple[str, str]
+EVERY: Final[Filtering] = ("ALL", "")
+#: Filters that are not told apart any more, and looks that nobody noted.
+OTHERS: Final[Filtering] = ("", "")
+
+
+@dataclass(slots=True)
+class SkippedBy:
+    """What one filter did not want: COUNT messages from FIRST to LAST, asked by MEMBERS, until AT_MS (Unix)."""
+
+    count: int = 0
+    first: int = -1
+    last: int = -1
+    members: tuple[str, ...] = ()
+    at_ms: int = 0
+
+    def add(self, other: SkippedBy) -> None:
+        """Count what OTHER has, too."""
+        self.first = other.first if self.first < 0 else min(self.first, other.first)
+        self.last = max(self.last, other.last)
+        self.count += other.count
+        self.at_ms = max(self.at_ms, other.at_ms)
+        for member in other.members:
+            if member not in self.members and len(self.members) <= MEMBERS_MAX:
+                # One more than are told says that there were others.
+                self.members = (*self.members, member)
+
+
+@dataclass(frozen=True, slots=True)
+class MovedBy:
+    """WHO (an administrator, and from where) had the group go on at AFTER, not at BEFORE (None: it had not begun)."""
+
+    at_ms: int
+    who: str
+    before: int | None
+    after: int
+
+    def passes(self, offset: int) -> bool:
+        """Was the message at OFFSET left out by this?"""
+        return (self.before or 0) <= offset < self.after
+
+
+@dataclass(slots=True)
+class QueueLook:
+    """What was looked at: the messages [BEGIN, END), of which WANTED (queue offsets) were delivered, LOST are lost."""
+
+    begin: int
+    end: int
+    wanted: Longs
+    stepped: int
+    lost: int
+
+
+@dataclass(slots=True)
+class Account:
+    """The account of one queue of one group; COUNTED_TO and LOOKED_TO: all below was, by looks."""
+
+    counted_to: int = 0
+    looked_to: int = 0
+    lost: int = 0
+    skipped: dict[Filtering, SkippedBy] = field(default_factory=dict)
+    #: From which offset on which filter looked, rising.
+    looks: list[tuple[int, Filtering]] = field(default_factory=list)
+    moves: list[MovedBy] = field(default_factory=list)
+    #: The committed offset that came with a text, and the text; None: the last one came without.
+    metadata: tuple[int, str] | None = None
+
+    @property
+    def skipped_count(self) -> int:
+        """How many messages filters stepped over."""
+        return sum(one.count for one in self.skipped.values())
+
+    def look(self, look: QueueLook, filtering: Filtering, member: str, now_ms: int) -> int:
+        """Note LOOK through FILTERING for MEMBER; return how many lost messages are new in it."""
+        self._note_filter(look.begin, look.end, filtering)
+        begin, end = max(look.begin, self.counted_to), look.end
+        if end <= begin:
+            return 0
+        stepped, lost, wanted = look.stepped, look.lost, look.wanted
+        if begin > look.begin:
+            wanted = wanted[wanted >= begin]
+            lost = min(lost, max(0, end - begin - len(wanted)))
+            stepped = min(stepped, max(0, end - begin - len(wanted) - lost))
+        self.counted_to = end
+        self.lost += lost
+        if stepped:
+            self._skip(begin, end, wanted, stepped, filtering, member, now_ms)
+        return lost
+
+    def _skip(
+        self,
+        begin: int,
+        end: int,
+        wanted: Longs,
+        stepped: int,
+        filtering: Filtering,
+        member: str,
+        now_ms: int,
+    ) -> None:
+        skipped = self.skipped.get(filtering)
+        if skipped is None:
+            skipped = self.skipped[filtering] = SkippedBy()
+            if len(self.skipped) > FILTERS_MAX + (OTHERS in self.skipped):
+                names = (name for name in self.skipped if name not in (filtering, OTHERS))
+                oldest = min(names, key=lambda name: self.skipped[name].at_ms)
+                self.skipped.setdefault(OTHERS, SkippedBy()).add(self.skipped.pop(oldest))
+        first, last = _ends(begin, end, wanted)
+        members = (member,) if member else ()
+        skipped.add(SkippedBy(stepped, first, last, members, now_ms))
+
+    def look_at_all(self, begin: int, end: int) -> None:
+        """Note that all messages [BEGIN, END) were delivered."""
+        self._note_filter(begin, end, EVERY)
+
+    def _note_filter(self, begin: int, end: int, filtering: Filtering) -> None:
+        if begin >= end:
+            return
+        if begin < self.looked_to:
+            if self._looked_only(begin, filtering):
+                begin = self.looked_to
+            else:
+                self._look_again(begin)
+        if end <= begin:
+            return
+        looks = self.looks
+        if begin > self.looked_to and looks and looks[-1][1] != OTHERS:
+            looks.append((self.looked_to, OTHERS))
+        if not looks or looks[-1][1] != filtering:
+            looks.append((begin, filtering))
+        del looks[: max(0, len(looks) - LOOKS_MAX)]
+        self.looked_to = end
+
+    def _looked_only(self, begin: int, filtering: Filtering) -> bool:
+        """Has FILTERING alone looked at all from BEGIN on?"""
+        first = self._stretch(begin)
+        return first >= 0 and all(name == filtering for _, name in self.looks[first:])
+
+    def _look_again(self, offset: int) -> None:
+        """Forget who looked at what lies from OFFSET on."""
+        self.looked_to = min(self.looked_to, offset)
+        self.looks = [look for look in self.looks if look[0] < offset]
+
+    def _stretch(self, offset: int) -> int:
+        return bisect_right(self.looks, offset, key=lambda look: look[0]) - 1
+
+    def looked_through(self, offset: int) -> Filtering | None:
+        """Return the filter that looked at the message at OFFSET; None if that is not known."""
+        if offset >= self.looked_to:
+            return None
+        at = self._stretch(offset)
+        found = None if at < 0 else self.looks[at][1]
+        return None if found == OTHERS else found
+
+    def move(self, move: MovedBy) -> None:
+        """Note MOVE: what lies behind it is looked at again."""
+        self.moves.append(move)
+        del self.moves[: max(0, len(self.moves) - MOVES_MAX)]
+        self._look_again(move.after)
+
+    def passed_by(self, offset: int) -> MovedBy | None:
+        """Return the move that left out the message at OFFSET; None if the group came to it after all moves."""
+        for move in reversed(self.moves):
+            if move.after <= offset:
+                return None
+            if move.passes(offset):
+                return move
+        return None
+
+    # --- on disk
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the account as JSON."""
+        metadata = {} if self.metadata is None else {"metadata": list(self.metadata)}
+        return {
+            "countedTo": self.counted_to,
+            "lookedTo": self.looked_to,
+            "lost": self.lost,
+            "skipped": [
+                [*name, one.count, one.first, one.last, list(one.members), one.at_ms]
+                for name, one in self.skipped.items()
+            ],
+            "looks": [[begin, *name] for begin, name in self.looks],
+            "moves": [[one.at_ms, one.who, one.before, one.after] for one in self.moves],
+            **metadata,
+        }
+
+    @classmethod
+    def from_json(cls, document: Any) -> Account:
+        """Return the account in DOCUMENT; ValueError, LookupError or TypeError for what is none."""
+        metadata = document.get("metadata")
+        if metadata is not None:
+            offset, text = metadata
+            metadata = (int(offset), str(text))
+        return cls(
+            counted_to=int(document["countedTo"]),
+            looked_to=int(document["lookedTo"]),
+            lost=int(document["lost"]),
+            skipped={
+                (str(kind), str(expression)): SkippedBy(
+                    int(count), int(first), int(last), tuple(map(str, members)), int(at_ms)
+                )
+                for kind, expression, count, first, last, members, at_ms in document["skipped"]
+            },
+            looks=[
+                (int(begin), (str(kind), str(expression)))
+                for begin, kind, expression in document["looks"]
+            ],
+            moves=[
+                MovedBy(int(at_ms), str(who), None if before is None else int(before), int(after))
+                for at_ms, who, before, after in document["moves"]
+            ],
+            metadata=metadata,
+        )
+
+
+def filtering_of(kind: str, expression: str) -> Filtering:
+    """Return the filter of KIND and EXPRESSION as accounts keep it."""
+    if len(expression) > EXPRESSION_MAX:
+        expression = expression[: EXPRESSION_MAX - 1] + "…"
+    return kind, expression
+
+
+def told_members(members: Iterable[str]) -> str:
+    """Return MEMBERS of a filter in words."""
+    names = list(members)
+    if not names:
+        return "a consumer that is no member"
+    told = ", ".join(names[:MEMBERS_MAX])
+    return f"{told} and others" if len(names) > MEMBERS_MAX else told
+
+
+def _ends(begin: int, end: int, wanted: Longs) -> tuple[int, int]:
+    """Return the first and the last of [BEGIN, END) that are not WANTED, of which there are fewer; all rise."""
+    count = len(wanted)
+    if not count:
+        return begin, end - 1
+    rising = np.arange(count)
+    before = int((wanted == begin + rising).argmin()) if wanted[0] == begin else 0
+    first = begin + before if wanted[before] != begin + before else begin + count
+    behind = wanted[::-1] == end - 1 - rising
+    after = int(behind.argmin()) if behind[0] else 0
+    last = end - 1 - after if not behind[after] else end - 1 - count
+    return first, last
+
+
+# ---------------------------------------------------------------- the accounts of all groups' queues
+
+
+logger = logging.getLogger(__name__)
+
+ACCOUNTS_MAX: Final = 10_000
+FILE: Final = "pocketmq/accounts.jsonl"
+
+#: Group, topic and queue.
+AccountKey: TypeAlias = tuple[str, str, int]
+#: Told of None, or of the error.
+Safe: TypeAlias = Callable[[PocketMQError | None], None]
+
+
+class Accounts:
+    """Accounts by group, topic and queue. NOW_MS: Unix time.
+
+    lost: lost messages that groups stepped over since the start, each once a group.  skipped: messages that filters
+    stepped over since the start.
+    """
+
+    def __init__(
+        self,
+        now_ms: Callable[[], int] = lambda: 0,
+        file: AccountFile | None = None,
+        limit: int = ACCOUNTS_MAX,
+        holder: Callable[[str, str, int], str] = lambda group, topic, queue: "",
+    ) -> None:
+        """HOLDER tells who holds a queue of ours for a group; "": nobody."""
+        self._holder = holder
+        self._now_ms = now_ms
+        self._file = file
+        self._limit = limit
+        self._accounts: OrderedDict[AccountKey, Account] = OrderedDict()
+        if file is not None:
+            self._accounts.update(file.load(limit))
+        #: Whose account has a text that was committed with an offset.
+        self.annotated = {key for key, one in self._accounts.items() if one.metadata is not None}
+        #: In the order of their changes.
+        self._changed: dict[AccountKey, None] = {}
+        #: What changed since the last `take_watched`; None: nobody asks.
+        self._watched: dict[AccountKey, None] | None = None
+        self._saver = Flusher("not started: works at once")
+        self._call_owner: CallOwner = lambda function: function()
+        self._saving = 0
+        self.lost = 0
+        self.skipped = 0
+
+    # --- noting
+
+    def look(
+        self,
+        key: AccountKey,
+        look: QueueLook,
+        *,
+        queue_end: int,
+        filtering: Filtering = EVERY,
+        member: str | None = None,
+    ) -> None:
+        """Note LOOK at KEY through FILTERING for MEMBER (None: who holds the queue); the queue ends at QUEUE_END."""
+        account = self._of(key, queue_end)
+        before = account.skipped_count
+        who = self._holder(*key) if member is None and look.stepped else member or ""
+        self.lost += account.look(look, filtering, who, self._now_ms())
+        self.skipped += max(0, account.skipped_count - before)
+
+    def look_at_all(self, key: AccountKey, begin: int, end: int) -> None:
+        """Note that KEY's messages [BEGIN, END) were delivered; of use only where others were not."""
+        account = self._accounts.get(key)
+        if account is not None and account.looks:
+            account.look_at_all(begin, end)
+            self._touch(key)
+
+    def lose(self, key: AccountKey) -> None:
+        """Note that a message of KEY that was delivered before is lost, and does not come again."""
+        self._of(key).lost += 1
+        self.lost += 1
+
+    def move(self, key: AccountKey, who: str, before: int | None, after: int) -> None:
+        """Note that WHO had the group of KEY go on at AFTER, not at BEFORE."""
+        if before != after:
+            self._of(key).move(MovedBy(self._now_ms(), who, before, after))
+
+    def annotate(self, key: AccountKey, offset: int, text: str) -> None:
+        """Note that the group of KEY committed OFFSET with TEXT, in place of any other; "": with none."""
+        if text:
+            self._of(key).metadata = (offset, text)
+            self.annotated.add(key)
+        elif key in self.annotated:
+            self._strip(key)
+
+    def metadata(self, key: AccountKey) -> tuple[int, str] | None:
+        """Return the offset of KEY that was committed with a text, and the text."""
+        return self._accounts[key].metadata if key in self.annotated else None
+
+    def stand(self, key: AccountKey, offset: int | None) -> None:
+        """Note that the group of KEY stands at OFFSET (None: it has none): a text of another one goes."""
+        found = self.metadata(key)
+        if found is not None and found[0] != offset:
+            self._strip(key)
+
+    def _strip(self, key: AccountKey) -> None:
+        self.annotated.discard(key)
+        account = self._accounts[key]
+        account.metadata = None
+        if account == Account():
+            del self._accounts[key]
+        self._touch(key)
+
+    def _of(self, key: AccountKey, queue_end: int | None = None) -> Account:
+        account = self._accounts.get(key)
+        if account is None or (queue_end is not None and account.counted_to > queue_end):
+            # A topic that was deleted and made again begins anew; what was counted stays so.
+            anew = (
+                Account()
+                if account is None
+                else Account(lost=account.lost, skipped=account.skipped)
+            )
+            account = self._accounts[key] = anew
+            self.annotated.discard(key)
+        self._touch(key)
+        self._accounts.move_to_end(key)
+        if len(self._accounts) > self._limit:
+            oldest, _ = self._accounts.popitem(last=False)
+            self._touch(oldest)
+            self.annotated.discard(oldest)
+        return account
+
+    def _touch(self, key: AccountKey) -> None:
+        self._changed.pop(key, None)
+        self._changed[key] = None
+        if self._watched is not None:
+            self._watched[key] = None
+
+    def forget_group(self, group: str) -> None:
+        """Forget the accounts of GROUP."""
+        self._forget(lambda key: key[0] == group)
+
+    def forget_topic(self, topic: str) -> None:
+        """Forget the accounts of TOPIC's queues."""
+        self._forget(lambda key: key[1] == topic)
+
+    def _forget(self, matches: Callable[[AccountKey], bool]) -> None:
+        for key in [key for key in self._accounts if matches(key)]:
+            del self._accounts[key]
+            self.annotated.discard(key)
+            self._touch(key)
+
+    # --- following
+
+    def take_watched(self) -> Iterable[AccountKey]:
+        """Return the keys of accounts that changed or went since the last call; the first one begins to watch."""
+        watched, self._watched = self._watched, {}
+        return watched or ()
+
+    def known(self) -> Iterable[AccountKey]:
+        """Return the keys of all accounts, which was touched longest ago first."""
+        return self._accounts
+
+    def replace(self, key: AccountKey, account: Account | None) -> None:
+        """Let the account of KEY be ACCOUNT, as another broker has it (None: gone)."""
+        self._accounts.pop(key, None)
+        self.annotated.discard(key)
+        if account is not None:
+            self._accounts[key] = account
+            if account.metadata is not None:
+                self.annotated.add(key)
+        self._touch(key)
+
+    # --- telling
+
+    def get(self, key: AccountKey) -> Account | None:
+        """Return the account of KEY, if there is one."""
+        return self._accounts.get(key)
+
+    def of_group(self, group: str) -> list[pb.FilteredCount]:
+        """Return what GROUP did not read, by topic and queue; queues of which it got all are left out."""
+        return [
+            pb.FilteredCount(
+                topic=topic,
+                queue=queue,
+                group=name,
+                count=account.skipped_count,
+                lost_count=account.lost,
+                skipped=[_skipped(*item) for item in account.skipped.items()],
+                moves=[_moved(one) for one in account.moves],
+            )
+            for (name, topic, queue), account in sorted(
+                self._accounts.items(), key=lambda item: item[0]
+            )
+            if name == group and (account.skipped or account.lost or account.moves)
+        ]
+
+    def skipped_by_topic(self) -> dict[tuple[str, str], int]:
+        """Return how many messages filters stepped over, by group and topic."""
+        found: dict[tuple[str, str], int] = {}
+        for (group, topic, _), account in self._accounts.items():
+            if count := account.skipped_count:
+                found[group, topic] = found.get((group, topic), 0) + count
+        return found
+
+    # --- saving
+
+    def start(self, saver: Flusher, call_owner: CallOwner) -> None:
+        """From now on write in SAVER's thread."""
+        self._saver = saver
+        self._call_owner = call_owner
+
+    def save_behind(self) -> None:
+        """Begin to write the file, if it lacks anything and is not being written."""
+        if self._changed and not self._saving:
+            self.when_saved(lambda error: None)
+
+    def when_saved(self, done: Safe) -> None:
+        """Call DONE with None once the file has all that was noted up to now, or with the error."""
+        if self._file is None or not (self._changed or self._saving):
+            done(None)
+            return
+        changes = self._take()
+        self._saving += 1
+
+        def saved(error: PocketMQError | None) -> None:
+            self._saving -= 1
+            if error is not None:
+                self._changed = dict.fromkeys(changes) | self._changed
+                logger.error("accounts not saved reason=%s", error.message)
+            done(error)
+
+        file = self._file
+
+        def written(error: PocketMQError | None) -> None:
+            self._call_owner(lambda: saved(error))
+
+        self._saver.submit(FlushJob([_Saving(file, changes)], written))
+
+    def save(self) -> None:
+        """Write the file here and now, if it lacks anything; the saver has ended. Raises StoreError."""
+        if self._file is not None and (self._changed or self._saving):
+            self._saving = 0
+            changes = self._take()
+            try:
+                self._file.save(changes)
+            except PocketMQError:
+                self._changed = dict.fromkeys(changes) | self._changed
+                raise
+
+    def _take(self) -> dict[AccountKey, dict[str, Any] | None]:
+        changed, self._changed = self._changed, {}
+        found: dict[AccountKey, dict[str, Any] | None] = {}
+        for key in changed:
+            account = self._accounts.get(key)
+            found[key] = None if account is None else account.to_json()
+        return found
+
+
+class AccountFile:
+    """The file under ROOT on DISK. Whoever saves has its text, one thread at a time."""
+
+    def __init__(self, disk: Disk, root: str) -> None:
+        self._disk = disk
+        self._path = posixpath.join(root, FILE)
+        self._lines: dict[AccountKey, str] = {}
+
+    def load(self, limit: int = ACCOUNTS_MAX) -> dict[AccountKey, Account]:
+        """Return the last LIMIT accounts in the file; what cannot be read is as none."""
+        text = ""
+        try:
+            if self._disk.exists(self._path):
+                text = self._disk.read(self._path).decode("utf-8", "replace")
+        except (PocketMQError, OSError) as error:
+            logger.warning("accounts not read path=%s reason=%r", self._path, error)
+        found: dict[AccountKey, Account] = {}
+        for number, line in enumerate(text.split("\n")[-limit - 1 : -1]):
+            try:
+                document = json.loads(line)
+                key = (str(document["group"]), str(document["topic"]), int(document["queue"]))
+                found[key] = Account.from_json(document)
+            except (ValueError, LookupError, TypeError) as error:
+                logger.warning(
+                    "account not read path=%s line=%d reason=%r", self._path, number + 1, error
+                )
+                continue
+            self._lines[key] = line
+        return found
+
+    def save(self, changes: Mapping[AccountKey, dict[str, Any] | None]) -> None:
+        """Replace the file by what it had, with CHANGES (None: gone). Raises StoreError."""
+        for key, document in changes.items():
+            self._lines.pop(key, None)  # What changed last stands last.
+            if document is not None:
+                group, topic, queue = key
+                named = {"group": group, "topic": topic, "queue": queue, **document}
+                self._lines[key] = json.dumps(named, ensure_ascii=False, separators=(",", ":"))
+        self._disk.make_folders(posixpath.dirname(self._path))
+        text = "".join(f"{line}\n" for line in self._lines.values())
+        self._disk.write_atomically(self._path, text.encode())
+
+
+def accounts_in(disk: Disk, root: str) -> dict[AccountKey, Account] | None:
+    """Return the accounts of the store at ROOT on DISK, as they were last saved; None: it has none."""
+    if not disk.exists(posixpath.join(root, FILE)):
+        return None
+    return AccountFile(disk, root).load()
+
+
+@dataclass(frozen=True, slots=True)
+class _Saving:
+    file: AccountFile
+    changes: dict[AccountKey, dict[str, Any] | None]
+
+    def sync(self) -> None:
+        self.file.save(self.changes)
+
+
+def _skipped(name: Filtering, one: Any) -> pb.SkippedBy:
+    return pb.SkippedBy(
+        kind=name[0],
+        expression=name[1],
+        count=one.count,
+        first=one.first,
+        last=one.last,
+        members=one.members,
+        at_ms=one.at_ms,
+    )
+
+
+def _moved(one: MovedBy) -> pb.MovedBy:
+    before = -1 if one.before is None else one.before
+    return pb.MovedBy(at_ms=one.at_ms, who=one.who, before=before, after=one.after)

@@ -1,0 +1,607 @@
+"""Apache RocketMQ 5.5.0's families of `/metrics`, with its names, units, types and labels.
+
+So that boards, alarms and RocketMQ Studio that were made for Apache's exporter work here. What differs, and why, is
+listed in docs/metrics.md; a test compares with a page that Apache's broker showed.
+
+What the tables say is copied on the event loop in one turn; the numbers are worked out, and made text, on a thread.
+When the oldest messages were stored is read on the loop, in slices. Counters begin at 0 with the process.
+
+Bounds: `broker.metrics_series_max` series of a kind; `pocketmq_metrics_series_left_out` says how many there are more.
+
+What a broker says of itself on `/metrics` under names of its own, pocketmq_…, and what its clients have told it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ...proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
+from ...proto.rpc.methods import ConnectionTotals
+from ...proto.topics import RETRY_PREFIX, TIMER_TOPIC, is_system_topic
+from ..groups.lag import GroupLag, Place, StoredTimes, age_ms, note_lag
+from ..parts import BrokerParts
+from ..service_v2.sessions import ClientSession
+from .clients import GAUGES, HISTOGRAMS, LABEL_LENGTH_MAX, LABELS, ClientMetrics, LabelValues
+from .page import Labels, PageFigure, gauges
+from .traffic import SIZE_BOUNDS, Distribution
+
+#: Apache's bits: it may be read, and written.
+_READABLE: Final = 4
+_WRITABLE: Final = 2
+_SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+_STORAGE: Final = (("storage_medium", "disk"), ("storage_type", "local"))
+#: What Apache calls the way in which consumers get messages.
+_CONSUME_MODES: Final[Mapping[int, str]] = {v2.PULL_CONSUMER: "pull"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Noted:
+    """What the tables said at one moment."""
+
+    came_in: list[tuple[str, str, list[int], float]]
+    went_out: list[tuple[str, str, int, int]]
+    dead: list[tuple[str, str, int]]
+    outcomes: list[tuple[str, int, int, Distribution]]
+    calls: list[tuple[str, str, bool, bool, Distribution]]
+    halves: dict[str, int]
+    timed: list[tuple[str, int]]
+    producers: dict[tuple[str, str, str], int]
+    consumers: dict[tuple[str, str, str, str, str], int]
+    #: One number each: name, what it says, value, labels.
+    single: list[tuple[str, str, float, Labels]]
+    left_out: dict[str, int]
+
+
+class RocketMQFigures:
+    """The families of a broker with PARTS; STATUS returns how it is. SERIES_MAX bounds those of a kind."""
+
+    def __init__(
+        self,
+        parts: BrokerParts,
+        status: Callable[[], pb.BrokerStatusReply],
+        series_max: Callable[[], int],
+    ) -> None:
+        self._parts = parts
+        self._status = status
+        self._series_max = series_max
+        self._times = StoredTimes(parts.store, parts.topics)
+
+    async def __call__(self) -> Iterable[PageFigure]:
+        """Return what is on the page now."""
+        parts, status = self._parts, self._status()
+        noted = self._noted(status)
+        lag_noted = note_lag(
+            parts.store, parts.topics, parts.offsets, parts.pops, self._series_max()
+        )
+        noted.left_out["consumer_lag"] = lag_noted.left_out
+        found, stored = await self._times.read(lag_noted)
+        who: Labels = (
+            ("cluster", status.cluster),
+            ("node_id", status.broker_name),
+            ("node_type", "broker"),
+            ("otel_scope_name", "broker-meter"),
+        )
+        proxy: Labels = (*who[:2], ("node_type", "proxy"), who[3], ("proxy_mode", "local"))
+        return _figures(noted, found, stored, status.now_ms, who, proxy)
+
+    def _noted(self, status: pb.BrokerStatusReply) -> _Noted:
+        parts = self._parts
+        traffic = parts.traffic
+        producers = _producers(parts.clients.sessions)
+        consumers = _consumers(parts.clients.sessions) + self._members(status.version)
+        halves = parts.transactions.open_by_topic()
+        for topic in traffic.outcomes:  # One that had some has none now.
+            halves.setdefault(topic, 0)
+        timed = sorted(parts.store.timers.metrics.counts.items())
+        return _Noted(
+            came_in=[
+                (topic, kind, sizes.counts.copy(), sizes.total)
+                for (topic, kind), sizes in sorted(traffic.came_in.items())
+            ],
+            went_out=[
+                (topic, group, out.messages, out.bytes)
+                for (topic, group), out in traffic.went_out.items()
+            ],
+            dead=[(topic, group, count) for (topic, group), count in traffic.dead.items()],
+            outcomes=[
+                (topic, one.committed, one.rolled_back, one.waits_s.copy())
+                for topic, one in sorted(traffic.outcomes.items())
+            ],
+            calls=[(*key, took.copy()) for key, took in sorted(traffic.calls.items())],
+            halves=dict(sorted(halves.items())[: self._series_max()]),
+            timed=timed[: self._series_max()],
+            producers=dict(producers.most_common(self._series_max())),
+            consumers=dict(consumers.most_common(self._series_max())),
+            single=self._single(status),
+            left_out={
+                **traffic.left_out,
+                "half_messages": max(0, len(halves) - self._series_max()),
+                "timing_messages": max(0, len(timed) - self._series_max()),
+                "producer_connections": max(0, len(producers) - self._series_max()),
+                "consumer_connections": max(0, len(consumers) - self._series_max()),
+            },
+        )
+
+    def _members(self, version: str) -> Counter[tuple[str, str, str, str, str]]:
+        """Count members that share queues, our own clients."""
+        return Counter(
+            {
+                (group, "python", version, "push", "pocketmq"): count
+                for group, count in self._parts.coordination.coordinator.member_counts()
+            }
+        )
+
+    def _single(self, status: pb.BrokerStatusReply) -> list[tuple[str, str, float, Labels]]:
+        parts, store = self._parts, self._parts.store
+        timers = store.timers
+        entered, timer_end = timers.queue_offset, store.queue_bounds(TIMER_TOPIC, 0)[1]
+        waits = entered < timer_end
+        waits_ms = store.stored_ms(TIMER_TOPIC, 0, entered) if waits else None
+        oldest_ms = store.log_stored_ms(store.min_log_offset)
+        return [
+            (
+                "topic_number",
+                "Topics, those of the system included.",
+                len(parts.topics.names()),
+                (),
+            ),
+            ("consumer_group_number", "Groups of consumers.", len(parts.groups.all()), ()),
+            (
+                "broker_permission",
+                "What the broker may be used for: 6 reading and writing, 4 reading alone.",
+                _READABLE | (_WRITABLE if status.writable else 0),
+                (),
+            ),
+            (
+                "processor_watermark",
+                "Calls that wait: sends for a device, and for messages.",
+                parts.sends.waiting,
+                (("processor", "send"),),
+            ),
+            (
+                "processor_watermark",
+                "",
+                len(parts.purgatory),
+                (("processor", "pull"),),
+            ),
+            (
+                "storage_size_bytes",
+                "Bytes from the oldest record of the log to the newest.",
+                store.max_log_offset - store.min_log_offset,
+                _STORAGE,
+            ),
+            (
+                "storage_flush_behind_bytes",
+                "Bytes of the log that are not on the device yet.",
+                max(0, store.max_log_offset - store.flushed_offset),
+                _STORAGE,
+            ),
+            (
+                "storage_dispatch_behind_bytes",
+                "Bytes of the log that are not in their queues yet.",
+                max(0, store.max_log_offset - store.dispatched_offset),
+                _STORAGE,
+            ),
+            (
+                "storage_message_reserve_time_milliseconds",
+                "How long ago the oldest record of the log was stored.",
+                _since(oldest_ms, status.now_ms),
+                _STORAGE,
+            ),
+            (
+                "timer_enqueue_lag",
+                "Messages with a time that have not been entered into the timer wheel yet.",
+                max(0, timer_end - entered),
+                _STORAGE,
+            ),
+            (
+                "timer_enqueue_latency_milliseconds",
+                "How long the first of them has waited.",
+                _since(waits_ms, status.now_ms),
+                _STORAGE,
+            ),
+            (
+                "timer_dequeue_lag",
+                "Messages in the timer wheel, whenever they are due.",
+                timers.pending,
+                _STORAGE,
+            ),
+            (
+                "timer_dequeue_latency_milliseconds",
+                "How far the timer wheel is behind the clock.",
+                _since(timers.read_ms if timers.pending else None, status.now_ms),
+                _STORAGE,
+            ),
+        ]
+
+
+def _since(at_ms: int | None, now_ms: int) -> int:
+    return 0 if at_ms is None else max(0, now_ms - at_ms)
+
+
+def _producers(sessions: Iterable[ClientSession]) -> Counter[tuple[str, str, str]]:
+    """Count the official clients that send, by language, version and protocol."""
+    return Counter(
+        (*_agent(one), "grpc")
+        for one in sessions
+        if one.settings is not None and one.settings.HasField("publishing")
+    )
+
+
+def _consumers(sessions: Iterable[ClientSession]) -> Counter[tuple[str, str, str, str, str]]:
+    """Count the official clients that consume, by group, language, version, how they get messages, and protocol."""
+    return Counter(
+        (
+            one.settings.subscription.group.name,
+            *_agent(one),
+            _CONSUME_MODES.get(one.settings.client_type, "pop"),
+            "grpc",
+        )
+        for one in sessions
+        if one.settings is not None and one.settings.HasField("subscription")
+    )
+
+
+def _agent(session: ClientSession) -> tuple[str, str]:
+    version = "" if session.settings is None else session.settings.user_agent.version
+    return session.language.lower()[:LABEL_LENGTH_MAX], version.lower()[:LABEL_LENGTH_MAX]
+
+
+# --- the families, on a thread
+
+
+def _figures(
+    noted: _Noted,
+    found: Iterable[GroupLag],
+    stored: Mapping[Place, int],
+    now_ms: int,
+    who: Labels,
+    proxy: Labels,
+) -> Iterator[PageFigure]:
+    """Yield all families: what was NOTED, and the lags FOUND, whose oldest messages were STORED; WHO is on all."""
+    yield PageFigure("gauge", "target_info", "Who this is, in OpenTelemetry's way.", 1)
+    yield PageFigure("gauge", "rocketmq_proxy_up", "Official clients are served.", 1, proxy)
+    for name, what, value, labels in noted.single:
+        yield PageFigure("gauge", f"rocketmq_{name}", what, value, who + labels)
+    yield from _traffic(noted, who)
+    yield from _transactions(noted, who)
+    yield from _clients(noted, who)
+    yield from _lag(list(found), stored, now_ms, who)
+    for kind, left_out in noted.left_out.items():
+        yield PageFigure(
+            "gauge",
+            "pocketmq_metrics_series_left_out",
+            "Series beyond broker.metrics_series_max: of gauges that are not shown, of counters that were dropped.",
+            left_out,
+            (("kind", kind),),
+        )
+
+
+def _traffic(noted: _Noted, who: Labels) -> Iterator[PageFigure]:
+    came = [
+        ((*who, *_topic(topic), ("message_type", kind)), counts, total)
+        for topic, kind, counts, total in noted.came_in
+    ]
+    for labels, counts, _ in came:
+        name, what = "rocketmq_messages_in_total", "Messages that came in and were stored."
+        yield PageFigure("counter", name, what, sum(counts), labels)
+    for labels, _, total in came:
+        name, what = "rocketmq_throughput_in_total", "Bytes of their records."
+        yield PageFigure("counter", name, what, total, labels)
+    for labels, counts, total in came:
+        name, what = "rocketmq_message_size", "Bytes of the records that came in."
+        sizes = Distribution(SIZE_BOUNDS, counts, total)
+        yield PageFigure("histogram", name, what, sizes, labels)
+    went = [
+        ((*who, *_pair(group, topic), _retry(topic)), messages, size)
+        for topic, group, messages, size in noted.went_out
+    ]
+    for labels, messages, _ in went:
+        name, what = "rocketmq_messages_out_total", "Messages that groups were handed."
+        yield PageFigure("counter", name, what, messages, labels)
+    for labels, _, size in went:
+        name, what = "rocketmq_throughput_out_total", "Bytes of their records."
+        yield PageFigure("counter", name, what, size, labels)
+    for topic, group, count in noted.dead:
+        name, what = "rocketmq_send_to_dlq_messages_total", "Messages that became dead letters."
+        yield PageFigure("counter", name, what, count, (*who, *_pair(group, topic)))
+    for topic, count in noted.timed:
+        name, what = "rocketmq_timing_messages", "Messages that wait for an instant."
+        yield PageFigure("gauge", name, what, count, (*who, ("topic", topic), *_STORAGE))
+
+
+def _transactions(noted: _Noted, who: Labels) -> Iterator[PageFigure]:
+    for topic, count in noted.halves.items():
+        name, what = "rocketmq_half_messages", "Transactions without an outcome."
+        yield PageFigure("gauge", name, what, count, (*who, ("topic", topic)))
+    for topic, committed, _, _ in noted.outcomes:
+        name, what = "rocketmq_commit_messages_total", "Transactions that were committed."
+        yield PageFigure("counter", name, what, committed, (*who, ("topic", topic)))
+    for topic, _, rolled_back, _ in noted.outcomes:
+        name, what = "rocketmq_rollback_messages_total", "Transactions that were rolled back."
+        yield PageFigure("counter", name, what, rolled_back, (*who, ("topic", topic)))
+    for topic, _, _, waits_s in noted.outcomes:
+        name = "rocketmq_finish_message_latency_milliseconds"
+        what = "How long transactions waited for their outcome; in seconds, whatever the name says, as Apache's."
+        yield PageFigure("histogram", name, what, waits_s, (*who, ("topic", topic)))
+
+
+def _clients(noted: _Noted, who: Labels) -> Iterator[PageFigure]:
+    for (language, version, protocol), count in sorted(noted.producers.items()):
+        name, what = "rocketmq_producer_connections", "Official clients that send."
+        agent: Labels = (("language", language), ("protocol_type", protocol), ("version", version))
+        yield PageFigure("gauge", name, what, count, who + agent)
+    for (group, language, version, mode, protocol), count in sorted(noted.consumers.items()):
+        name, what = "rocketmq_consumer_connections", "Clients that consume, members of groups."
+        member: Labels = (
+            ("consume_mode", mode),
+            ("consumer_group", group),
+            ("is_system", _text(group.startswith(_SYSTEM_GROUP_PREFIX))),
+            ("language", language),
+            ("protocol_type", protocol),
+            ("version", version),
+        )
+        yield PageFigure("gauge", name, what, count, who + member)
+    for method, code, waited, failed, took in noted.calls:
+        name, what = "rocketmq_rpc_latency_milliseconds", "How long calls of official clients took."
+        call: Labels = (
+            ("is_long_polling", _text(waited)),
+            ("protocol_type", "grpc"),
+            ("request_code", method),
+            ("response_code", code),
+            ("result", "process_request_failed" if failed else "success"),
+        )
+        yield PageFigure("histogram", name, what, took, who + call)
+
+
+def _lag(
+    found: list[GroupLag], stored: Mapping[Place, int], now_ms: int, who: Labels
+) -> Iterator[PageFigure]:
+    shown = [((*who, *_pair(lag.group, lag.topic), _retry(lag.topic)), lag) for lag in found]
+    families: list[tuple[str, str, Callable[[GroupLag], int]]] = [
+        (
+            "lag_messages",
+            "Messages that a group has not finished: ready, or in flight.",
+            lambda lag: lag.messages,
+        ),
+        (
+            "lag_latency_milliseconds",
+            "How long the oldest of them has been stored.",
+            lambda lag: age_ms(lag.unfinished, stored, now_ms),
+        ),
+        (
+            "inflight_messages",
+            "Messages that a group was handed and has not finished.",
+            lambda lag: lag.in_flight,
+        ),
+        (
+            "queueing_latency_milliseconds",
+            "How long the oldest message that a group was not handed yet has been stored.",
+            lambda lag: age_ms(lag.unread, stored, now_ms),
+        ),
+        (
+            "ready_messages",
+            "Messages that a group was not handed yet, or is to be handed again.",
+            lambda lag: lag.ready,
+        ),
+    ]
+    for name, what, value in families:
+        for labels, lag in shown:
+            yield PageFigure("gauge", f"rocketmq_consumer_{name}", what, value(lag), labels)
+
+
+def _topic(topic: str) -> Labels:
+    return ("topic", topic), ("is_system", _text(is_system_topic(topic)))
+
+
+def _pair(group: str, topic: str) -> Labels:
+    is_system = is_system_topic(topic) or group.startswith(_SYSTEM_GROUP_PREFIX)
+    return ("topic", topic), ("consumer_group", group), ("is_system", _text(is_system))
+
+
+def _retry(topic: str) -> tuple[str, str]:
+    return "is_retry", _text(topic.startswith(RETRY_PREFIX))
+
+
+def _text(value: bool) -> str:
+    return "true" if value else "false"
+
+
+# ---------------------------------------------------------------- pocketmq
+
+
+#: Topics of which is told what was sent to them; groups, with a topic each, of which is told what they skipped.
+_TOPICS_MAX: Final = 100
+_GROUPS_MAX: Final = 100
+
+
+def figures(
+    parts: BrokerParts, status: pb.BrokerStatusReply, connections: ConnectionTotals | None
+) -> Iterator[PageFigure]:
+    """Yield the figures of a broker with PARTS and STATUS, and of its CONNECTIONS; None: the carrier does not tell."""
+    who = (
+        ("broker", status.broker_name),
+        ("cluster", status.cluster),
+        ("version", status.version),
+    )
+    yield PageFigure("gauge", "pocketmq_broker_info", "Who this is.", 1, who)
+    yield from _process(status)
+    yield from _own_traffic(parts)
+    yield from _connections(connections or ConnectionTotals(open=0, accepted=0, refused=0))
+    yield from _tables(parts, status)
+    yield from _store(parts, status)
+    yield from _topics(parts)
+    yield from _groups(parts)
+
+
+def _topics(parts: BrokerParts) -> Iterator[PageFigure]:
+    """Yield what producers sent, of the topics that got most."""
+    counts = parts.sends.counts.by_topic
+    most = sorted(counts, key=lambda name: -counts[name].messages)[:_TOPICS_MAX]
+    for field, name, what in (
+        ("messages", "sent_messages", "Messages that were sent to a topic and stored."),
+        ("bytes", "sent_bytes", "Bytes of their records."),
+        ("failed", "sends_failed", "Runs of messages that were refused, or not stored in time."),
+    ):
+        for topic in sorted(most):
+            value = getattr(counts[topic], field)
+            labels = (("topic", topic),)
+            yield PageFigure("counter", f"pocketmq_topic_{name}_total", what, value, labels)
+
+
+def _groups(parts: BrokerParts) -> Iterator[PageFigure]:
+    """Yield what filters stepped over, of the groups and topics with the most of it."""
+    counts = parts.accounts.skipped_by_topic()
+    most = sorted(counts, key=lambda key: -counts[key])[:_GROUPS_MAX]
+    for group, topic in sorted(most):
+        yield PageFigure(
+            "gauge",
+            "pocketmq_group_skipped_messages",
+            "Messages that the filters of a group stepped over, since its account began.",
+            counts[group, topic],
+            (("group", group), ("topic", topic)),
+        )
+
+
+def _process(status: pb.BrokerStatusReply) -> Iterator[PageFigure]:
+    yield PageFigure(
+        "gauge",
+        "pocketmq_broker_start_time_seconds",
+        "When it started, by the messages' time.",
+        status.started_ms / 1000,
+    )
+    yield PageFigure(
+        "counter", "process_cpu_seconds_total", "CPU time of the process.", status.cpu_seconds
+    )
+    yield PageFigure(
+        "gauge",
+        "process_resident_memory_bytes",
+        "Resident memory of the process.",
+        status.rss_bytes,
+    )
+
+
+def _connections(totals: ConnectionTotals) -> Iterator[PageFigure]:
+    """Yield what connections there are, and what they hold: zeros with grpcio, which does not tell."""
+    rows: list[tuple[str, str, float]] = [
+        (
+            "connections",
+            "Connections that are open; 0 with grpcio, which does not tell.",
+            totals.open,
+        ),
+        (
+            "held_request_bytes",
+            "Bytes of requests that are not whole; at most broker.held_bytes_max.",
+            totals.requests_held_bytes,
+        ),
+        (
+            "held_answer_bytes",
+            "Bytes of answers that are not read; at most broker.held_bytes_max.",
+            totals.answers_held_bytes,
+        ),
+    ]
+    yield from gauges("pocketmq_broker_", rows)
+
+
+def _own_traffic(parts: BrokerParts) -> Iterator[PageFigure]:
+    sends, fetches = parts.sends.counts, parts.fetches
+    rows: list[tuple[str, str, float]] = [
+        ("sends", "Runs of messages that were sent and stored.", sends.stored),
+        ("sent_messages", "Messages in them.", sends.messages),
+        (
+            "sends_failed",
+            "Runs of messages that were refused, or not stored in time.",
+            sends.failed,
+        ),
+        ("fetches", "Fetches that were asked for.", fetches.asked),
+        (
+            "lost_messages",
+            "Messages that groups stepped over, each once a group: damaged, or gone with a file.",
+            parts.accounts.lost,
+        ),
+        (
+            "skipped_messages",
+            "Messages that filters of groups stepped over, each once a group.",
+            parts.accounts.skipped,
+        ),
+    ]
+    for name, what, value in rows:
+        yield PageFigure("counter", f"pocketmq_broker_{name}_total", what, value)
+    rows = [
+        ("sends_waiting", "Sends that wait for the device.", parts.sends.waiting),
+        ("waiting", "Fetches and receives that wait for messages.", len(parts.purgatory)),
+    ]
+    yield from gauges("pocketmq_broker_", rows)
+
+
+def _tables(parts: BrokerParts, status: pb.BrokerStatusReply) -> Iterator[PageFigure]:
+    topics = len(parts.topics.all(include_system=True))
+    rows: list[tuple[str, str, float]] = [
+        ("topics", "Topics, those of the system included.", topics),
+        ("groups", "Groups of consumers.", len(parts.groups.all())),
+        ("timers", "What waits for its time in memory.", len(parts.timers)),
+        ("delayed_waiting", "Messages that wait for their time.", status.delayed_waiting),
+        ("transactions_open", "Transactions without an outcome.", status.transactions_open),
+        (
+            "pop_in_flight",
+            "Messages that consumers have popped and not finished.",
+            parts.pops.in_flight,
+        ),
+    ]
+    yield from gauges("pocketmq_broker_", rows)
+
+
+def _store(parts: BrokerParts, status: pb.BrokerStatusReply) -> Iterator[PageFigure]:
+    yield PageFigure(
+        "counter",
+        "pocketmq_store_appended_bytes_total",
+        "Bytes that the log has ever had.",
+        status.max_log_offset,
+    )
+    yield PageFigure(
+        "counter",
+        "pocketmq_store_damaged_records_total",
+        "Records that were found damaged and set aside since the broker started.",
+        parts.store.damages.count,
+    )
+    yield PageFigure(
+        "counter",
+        "pocketmq_store_scrubbed_bytes_total",
+        "Bytes of the log that were verified in the background since the broker started.",
+        parts.store.scrubber.read_bytes,
+    )
+    rows: list[tuple[str, str, float]] = [
+        ("log_begin_bytes", "Log offset of the oldest byte that is kept.", status.min_log_offset),
+        ("flushed_bytes", "Log offset up to which all is on the device.", status.flushed_offset),
+        (
+            "dispatched_bytes",
+            "Log offset up to which all is in its queue.",
+            status.dispatched_offset,
+        ),
+        ("disk_used_ratio", "How full the device is.", status.disk_used_ratio),
+        ("writable", "Does it take messages?", status.writable),
+    ]
+    yield from gauges("pocketmq_store_", rows)
+
+
+def client_figures(clients: ClientMetrics) -> Iterator[PageFigure]:
+    """Yield what CLIENTS have told, under the names that official clients give it."""
+    yield PageFigure(
+        "counter",
+        "pocketmq_broker_client_series_dropped_total",
+        "Series of clients that others took the place of.",
+        clients.dropped,
+    )
+    for name, what in HISTOGRAMS.items():
+        for values, histogram in clients.histograms(name):
+            yield PageFigure("histogram", name, what, histogram, _labels(values))
+    for name, what in GAUGES.items():
+        for values, level in clients.gauges(name):
+            yield PageFigure("gauge", name, what, level, _labels(values))
+
+
+def _labels(values: LabelValues) -> Labels:
+    return tuple(zip(LABELS.values(), values, strict=True))

@@ -1,0 +1,253 @@
+"""Metrics of a producer: its counters, a snapshot of them, and their text for Prometheus.
+
+Counting costs something for a run, nothing for a single message; a snapshot copies a hundred numbers. The client's
+event loop counts; others may read a number at any time.
+
+Figures as text for Prometheus: its exposition format, which a scrape gets as `text/plain; version=0.0.4`.
+
+Names are pocketmq_<client>_<noun>_<unit>; counters end in _total, times are in seconds as Prometheus wants them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any, Final
+
+from .producing.accumulator import Budget
+from .queue import Queue
+
+_MESSAGES: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 4_000)
+_BYTES: Final = tuple(256 << power for power in range(0, 16))
+_MS: Final = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000)
+
+
+class _Histogram:
+    """Counts values up to each of BOUNDS, and above the last; see HistogramSnapshot."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        """Count VALUE."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def frozen(self) -> HistogramSnapshot:
+        """Return what was counted so far."""
+        return HistogramSnapshot(bounds=self.bounds, counts=tuple(self.counts), total=self.total)
+
+
+@dataclass(slots=True)
+class ProducerCounters:
+    """The numbers of ProducerMetrics, while they are counted, but for the buffer's."""
+
+    messages_sent: int = 0
+    messages_failed: int = 0
+    bytes_sent: int = 0
+    requests: int = 0
+    retries: int = 0
+    splits: int = 0
+    moves: int = 0
+    expired: int = 0
+    repeats_dropped: int = 0
+    possible_repeats: int = 0
+    epochs: int = 0
+    refused_unheard: int = 0
+    batch_messages: _Histogram = field(default_factory=lambda: _Histogram(_MESSAGES))
+    batch_bytes: _Histogram = field(default_factory=lambda: _Histogram(_BYTES))
+    queue_time_ms: _Histogram = field(default_factory=lambda: _Histogram(_MS))
+    request_latency_ms: _Histogram = field(default_factory=lambda: _Histogram(_MS))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistogramSnapshot:
+    """How many values lay within each of BOUNDS (above the one before); the last of COUNTS is above all bounds."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    #: The sum of all values.
+    total: float
+
+    @property
+    def count(self) -> int:
+        """How many values there were."""
+        return sum(self.counts)
+
+    @property
+    def mean(self) -> float:
+        """The mean of all values; 0 if there are none."""
+        return self.total / self.count if self.count else 0.0
+
+    def quantile(self, share: float) -> float:
+        """Return a bound which SHARE (0 to 1) of the values do not exceed; infinity if it is above all bounds.
+
+        It is as exact as the bounds are close. 0 if there are no values.
+        """
+        wanted = share * self.count
+        for bound, below in zip(self.bounds, accumulate(self.counts), strict=False):
+            if below >= wanted:
+                return bound if self.count else 0.0
+        return float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerMetrics:
+    """The counters of a producer at one moment. A *request* is one try to send one run."""
+
+    messages_sent: int
+    messages_failed: int
+    bytes_sent: int
+    requests: int
+    retries: int
+    #: Runs that were cut in two, because a broker refused them as a whole.
+    splits: int
+    #: Runs that went to another queue than the one that was chosen first.
+    moves: int
+    #: Runs that were given up because delivery_timeout_ms was over.
+    expired: int
+    #: Messages of which an earlier try had been stored: the broker dropped the repeat.
+    repeats_dropped: int
+    #: Messages that may be stored twice: they were sent again when the broker could not tell repeats any more.
+    possible_repeats: int
+    #: New epochs of idempotent sending.
+    epochs: int
+    #: Refusals of runs that nobody waits for (acks="none").
+    refused_unheard: int
+    #: Senders that found the buffer full and had to wait.
+    buffer_waits: int
+    #: Bytes of the messages without an acknowledgement, and their bound (`buffer_memory`).
+    buffer_bytes: int
+    buffer_limit_bytes: int
+    batch_messages: HistogramSnapshot
+    batch_bytes: HistogramSnapshot
+    #: From the first message of a run to its first request.
+    queue_time_ms: HistogramSnapshot
+    #: From a request to its answer.
+    request_latency_ms: HistogramSnapshot
+
+    @classmethod
+    def of(cls, counters: ProducerCounters, buffer: Budget) -> ProducerMetrics:
+        """Return what COUNTERS and the BUFFER say now."""
+        values = {name: getattr(counters, name) for name in ProducerCounters.__slots__}
+        frozen: dict[str, Any] = {
+            name: value.frozen() if isinstance(value, _Histogram) else value
+            for name, value in values.items()
+        }
+        return cls(
+            buffer_waits=buffer.wait_count,
+            buffer_bytes=buffer.taken_bytes,
+            buffer_limit_bytes=buffer.limit_bytes,
+            **frozen,
+        )
+
+    def text(self, labels: Mapping[str, str] | None = None) -> str:
+        """Return the metrics for Prometheus, each with LABELS, for example {"client": "billing-1"}."""
+        lines = Exposition("pocketmq_producer_", labels)
+        lines.add("counter", _COUNTERS, self)
+        lines.add("gauge", _GAUGES, self)
+        for attribute, name, what, divisor in _HISTOGRAMS:
+            histogram: HistogramSnapshot = getattr(self, attribute)
+            bounds = [bound / divisor for bound in histogram.bounds]
+            total = histogram.total / divisor
+            lines.add_histogram(name, what, bounds, histogram.counts, total)
+        return lines.text
+
+
+#: Field, name, what it counts.
+_COUNTERS: Final = (
+    ("messages_sent", "messages_sent_total", "Messages that were acknowledged."),
+    ("messages_failed", "messages_failed_total", "Messages that were given up."),
+    ("bytes_sent", "sent_bytes_total", "Bytes of the records that were acknowledged."),
+    ("requests", "requests_total", "Tries to send a run."),
+    ("retries", "retries_total", "Tries after the first one."),
+    ("splits", "splits_total", "Runs that were cut in two because a broker refused them."),
+    ("moves", "moves_total", "Runs that went to another queue than the one chosen first."),
+    ("expired", "expired_total", "Runs that were given up because their time was over."),
+    ("repeats_dropped", "repeats_dropped_total", "Messages whose repeat a broker dropped."),
+    ("possible_repeats", "possible_repeats_total", "Messages that may be stored twice."),
+    ("epochs", "epochs_total", "New epochs of idempotent sending."),
+    ("refused_unheard", "refused_unheard_total", "Refusals of runs that nobody waited for."),
+    ("buffer_waits", "buffer_waits_total", "Senders that found the buffer full."),
+)
+_GAUGES: Final = (
+    ("buffer_bytes", "buffer_bytes", "Bytes of the messages without an acknowledgement."),
+    ("buffer_limit_bytes", "buffer_limit_bytes", "Bytes that the buffer may hold."),
+)
+#: Field, name, what it measures, by how much a value is divided.
+_HISTOGRAMS: Final = (
+    ("batch_messages", "batch_messages", "Messages of a run.", 1),
+    ("batch_bytes", "batch_bytes", "Bytes of a run.", 1),
+    ("queue_time_ms", "queue_time_seconds", "From a run's first message to its request.", 1000),
+    ("request_latency_ms", "request_latency_seconds", "From a request to its answer.", 1000),
+)
+
+
+# ---------------------------------------------------------------- figures as text for Prometheus
+
+
+#: Field of the figures, name, what it says.
+Rows = Iterable[tuple[str, str, str]]
+
+
+class Exposition:
+    """Lines of metrics whose names begin with PREFIX, each with LABELS, for example {"client": "billing-1"}."""
+
+    def __init__(self, prefix: str, labels: Mapping[str, str] | None) -> None:
+        self._prefix = prefix
+        self._labels = dict(labels or {})
+        self._lines: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """All lines."""
+        return "".join(f"{line}\n" for line in self._lines)
+
+    def add(self, kind: str, rows: Rows, figures: object) -> None:
+        """Add the numbers of FIGURES that ROWS name, each a KIND ("counter", "gauge"); names in seconds have ms."""
+        for attribute, name, what in rows:
+            value = getattr(figures, attribute)
+            in_seconds = attribute.endswith("_ms") and not name.endswith("_ms")
+            self._head(name, what, kind)
+            self._sample(name, value / 1_000 if in_seconds else value)
+
+    def add_by_queue(self, name: str, what: str, values: Mapping[Queue, int]) -> None:
+        """Add a gauge with a number for each queue."""
+        self._head(name, what, "gauge")
+        for queue, value in sorted(values.items()):
+            self._sample(
+                name, value, topic=queue.topic, broker=queue.broker, queue=str(queue.number)
+            )
+
+    def add_histogram(
+        self, name: str, what: str, bounds: Sequence[float], counts: Sequence[int], total: float
+    ) -> None:
+        """Add a histogram: COUNTS of values within each of BOUNDS, the last above all; TOTAL is the values' sum."""
+        self._head(name, what, "histogram")
+        for bound, count in zip(
+            [*(f"{one:g}" for one in bounds), "+Inf"], accumulate(counts), strict=True
+        ):
+            self._sample(f"{name}_bucket", count, le=bound)
+        self._sample(f"{name}_sum", total)
+        self._sample(f"{name}_count", sum(counts))
+
+    def _head(self, name: str, what: str, kind: str) -> None:
+        self._lines.append(f"# HELP {self._prefix}{name} {what}")
+        self._lines.append(f"# TYPE {self._prefix}{name} {kind}")
+
+    def _sample(self, name: str, value: float, **labels: str) -> None:
+        pairs = ",".join(
+            f'{label}="{_escaped(text)}"' for label, text in (self._labels | labels).items()
+        )
+        braces = f"{{{pairs}}}" if pairs else ""
+        self._lines.append(f"{self._prefix}{name}{braces} {value!r}")
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,282 @@
+"""From the tree of an SQL filter to closures that evaluate it, with three values of truth: true, false, unknown (None).
+
+A closure is called with a row: the values of the properties that the filter names, in that order, None for one that a
+message does not have. A message matches when the filter is true. Nothing that stands in a property makes it raise.
+
+As Apache evaluates, where it does. Properties are strings, and turn into what they are compared with:
+
+    with a number         a decimal number, or else unknown
+    with TRUE, FALSE      true if it is "true" in any case, or else false
+    =, <> with a string   letter by letter
+    <, <=, >, >= of two   both numbers, or else unknown
+
+NULL at the left of = or an order is unknown, at the right of = it is not equal, on both sides it is equal. Where Apache
+gives up and drops the message (a property that is no number, or that has a fraction and meets an integer), the
+comparison alone is unknown here, or compares the numbers that they are.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+from . import sql_parser
+from .sql_parser import Node, parse
+
+Value: TypeAlias = str | int | float | bool | None
+Truth: TypeAlias = bool | None
+#: The values of a filter's properties in one message.
+Row: TypeAlias = Sequence[str | None]
+
+_Term: TypeAlias = Callable[[Row], Value]
+_Test: TypeAlias = Callable[[Row], Truth]
+
+#: Compiled filters that are kept.
+CACHED_MAX: Final = 100
+#: Characters of a property that is read as a number.
+NUMBER_LENGTH_MAX: Final = 64
+
+#: A longer value is searched in a time that grows with its length alone. What `in` takes may grow with the product of
+#: both lengths.
+_SHORT: Final = 100
+_TRUE_LENGTH: Final = len("true")
+
+_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+_ORDERS: Final = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+
+
+class SqlFilter:
+    """A filter that is ready to use: `names` of the properties that it looks at, `matches` of a row of their values."""
+
+    def __init__(self, tree: Node) -> None:
+        self.tree = tree
+        compiling = _Compiling()
+        test = compiling.test(tree)
+        self.names: tuple[str, ...] = tuple(compiling.places)
+        #: What evaluating it costs: tests of a message, and those among them that look through a whole value.
+        self.tests = compiling.tests
+        self.searches = compiling.searches
+        self._test = test
+
+    def evaluate(self, row: Row) -> Truth:
+        """Return whether ROW is true, false or unknown; ROW has the value of each of `names`, in their order."""
+        return self._test(row)
+
+    def matches(self, rows: Sequence[Row]) -> list[bool]:
+        """Tell for each of ROWS whether it is true."""
+        test = self._test
+        return [test(row) is True for row in rows]
+
+
+@lru_cache(CACHED_MAX)
+def compiled(expression: str) -> SqlFilter:
+    """Return the filter that EXPRESSION is; the last CACHED_MAX are kept. Raises InvalidFilter."""
+    return SqlFilter(parse(expression))
+
+
+def number_of(text: str) -> int | float | None:
+    """Return the decimal number that TEXT is, with blanks around it or not; None for any other text, and a long one."""
+    if len(text) > NUMBER_LENGTH_MAX:
+        return None
+    if text.isdigit() and text.isascii():
+        return int(text)
+    text = text.strip()
+    if _NUMBER.fullmatch(text) is None:
+        return None
+    return int(text) if text.lstrip("+-").isdigit() else float(text)
+
+
+def equal(left: Value, right: Value) -> Truth:
+    """Return whether LEFT = RIGHT."""
+    if left is None or right is None:
+        return True if left is right else None if left is None else False
+    if isinstance(left, str):
+        return _equals_text(left, right)
+    if isinstance(right, str):
+        return _equals_text(right, left)
+    return isinstance(left, bool) == isinstance(right, bool) and left == right
+
+
+def _equals_text(text: str, other: str | int | float | bool) -> Truth:
+    if isinstance(other, str):
+        return text == other
+    if isinstance(other, bool):
+        return (len(text) == _TRUE_LENGTH and text.lower() == "true") == other
+    number = number_of(text)
+    return None if number is None else number == other
+
+
+def _ordinal(value: Value) -> int | float | None:
+    """Return the number that VALUE stands for in an order."""
+    return number_of(value) if isinstance(value, str) else value
+
+
+class _Compiling:
+    """Makes closures; `places` has the properties that were met, each with its place in a row."""
+
+    def __init__(self) -> None:
+        self.places: dict[str, int] = {}
+        self.tests = self.searches = 0
+
+    def _place(self, name: str) -> int:
+        return self.places.setdefault(name, len(self.places))
+
+    def test(self, node: Node) -> _Test:
+        """Return what evaluates NODE where a condition is wanted."""
+        self.tests += 1
+        match node:
+            case sql_parser.Not(operand):
+                return _negated(self.test(operand))
+            case sql_parser.And(terms):
+                return _all_of([self.test(term) for term in terms])
+            case sql_parser.Or(terms):
+                return _any_of([self.test(term) for term in terms])
+            case sql_parser.Equal(left, right, negated):
+                found = self._equal(left, right)
+                return _negated(found) if negated else found
+            case sql_parser.IsNull(operand, negated):
+                term = self.term(operand)
+                return lambda row: (term(row) is None) != negated
+            case sql_parser.Constant(value):
+                assert value is None or isinstance(value, bool), "the parser lets no other through"
+                return lambda _: value
+            case sql_parser.Property(name):
+                place = self._place(name)
+                return lambda row: None if row[place] is None else False
+            case _:
+                return self._comparison(node)
+
+    def _comparison(self, node: Node) -> _Test:
+        match node:
+            case sql_parser.Order(symbol, left, right):
+                return self._order(symbol, left, right)
+            case sql_parser.Between(operand, low, high, True):
+                tests = [self._order("<", operand, low), self._order(">", operand, high)]
+                return _any_of(tests)
+            case sql_parser.Between(operand, low, high):
+                tests = [self._order(">=", operand, low), self._order("<=", operand, high)]
+                return _all_of(tests)
+            case sql_parser.In(name, values, negated):
+                place, wanted = self._place(name), frozenset(values)
+                return lambda row: (
+                    None if (text := row[place]) is None else (text in wanted) != negated
+                )
+            case sql_parser.Search(kind, operand, text, negated):
+                self.searches += kind == "CONTAINS"
+                return _search(kind, self.term(operand), text, negated)
+            case _:
+                raise AssertionError(f"{node} is no condition, and the parser lets none through")
+
+    def term(self, node: Node) -> _Term:
+        """Return what evaluates NODE where a value is wanted."""
+        match node:
+            case sql_parser.Constant(value):
+                return lambda _: value
+            case sql_parser.Property(name):
+                return operator.itemgetter(self._place(name))
+            case sql_parser.Negative(operand):
+                return _opposite(self.term(operand))
+            case _:
+                return self.test(node)
+
+    def _equal(self, left: Node, right: Node) -> _Test:
+        match left, right:
+            case sql_parser.Property(name), sql_parser.Constant(str(wanted)):
+                place = self._place(name)
+                return lambda row: None if (text := row[place]) is None else text == wanted
+            case _:
+                one, other = self.term(left), self.term(right)
+                return lambda row: equal(one(row), other(row))
+
+    def _order(self, symbol: str, left: Node, right: Node) -> _Test:
+        holds = _ORDERS[symbol]
+        one, other = self.term(left), self.term(right)
+
+        def test(row: Row) -> Truth:
+            low, high = _ordinal(one(row)), _ordinal(other(row))
+            return None if low is None or high is None else holds(low, high)
+
+        return test
+
+
+def _opposite(term: _Term) -> _Term:
+    def opposite(row: Row) -> Value:
+        value = term(row)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        return -value
+
+    return opposite
+
+
+def _negated(test: _Test) -> _Test:
+    def negated(row: Row) -> Truth:
+        found = test(row)
+        return None if found is None else not found
+
+    return negated
+
+
+def _all_of(tests: Sequence[_Test]) -> _Test:
+    def all_of(row: Row) -> Truth:
+        result: Truth = True
+        for test in tests:
+            found = test(row)
+            if found is False:
+                return False
+            if found is None:
+                result = None
+        return result
+
+    return all_of
+
+
+def _any_of(tests: Sequence[_Test]) -> _Test:
+    def any_of(row: Row) -> Truth:
+        result: Truth = False
+        for test in tests:
+            found = test(row)
+            if found:
+                return True
+            if found is None:
+                result = None
+        return result
+
+    return any_of
+
+
+def _contains(text: str) -> Callable[[str], bool]:
+    search: Callable[[str], object] | None = None
+
+    def contains(value: str) -> bool:
+        nonlocal search
+        if len(value) <= _SHORT:
+            return text in value
+        if search is None:
+            search = re.compile(re.escape(text)).search
+        return search(value) is not None
+
+    return contains
+
+
+_HOLDS: Final[dict[str, Callable[[str], Callable[[str], bool]]]] = {
+    "CONTAINS": _contains,
+    "STARTSWITH": lambda text: lambda value: value.startswith(text),
+    "ENDSWITH": lambda text: lambda value: value.endswith(text),
+}
+
+
+def _search(kind: str, term: _Term, text: str, negated: bool) -> _Test:
+    """Nothing holds an empty text, nor does it lack one, and only strings hold any: as in Apache's."""
+    if not text:
+        return lambda _: False
+    holds = _HOLDS[kind](text)
+
+    def search(row: Row) -> Truth:
+        value = term(row)
+        return isinstance(value, str) and holds(value) != negated
+
+    return search

@@ -1,0 +1,57 @@
+"""Lengths of time as people write them: "500ms", "30s", "2h", "1h30m", "3d". Pure.
+
+Instants as people read them: "2026-12-24 18:00:00.000Z". Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+from .errors import InvalidArgument
+
+_UNITS_MS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
+_PART = re.compile(r"([0-9]{1,15})(ms|[dhms])")
+_WHOLE = re.compile(r"(?:[0-9]{1,15}(?:ms|[dhms]))+")
+
+
+def parse_duration(text: str, *, field: str = "duration") -> int:
+    """Return the milliseconds that TEXT says: whole numbers, each with its unit (d, h, m, s, ms), added up.
+
+    Raises InvalidArgument, which names FIELD, for anything else; so for a number without a unit.
+    """
+    compact = text.replace(" ", "")
+    if _WHOLE.fullmatch(compact) is None:
+        raise InvalidArgument(
+            f"{field}: {text[:64]!r} is no length of time: write 500ms, 30s, 1h30m or 3d",
+            field=field,
+            value=text[:64],
+        )
+    return sum(int(number) * _UNITS_MS[unit] for number, unit in _PART.findall(compact))
+
+
+def format_duration(duration_ms: int) -> str:
+    """Return DURATION_MS (not negative) as `parse_duration` reads it, largest units first: "1h30m", "0ms"."""
+    parts = []
+    for unit, unit_ms in _UNITS_MS.items():
+        number, duration_ms = divmod(duration_ms, unit_ms)
+        if number:
+            parts.append(f"{number}{unit}")
+    return "".join(parts) or "0ms"
+
+
+# ---------------------------------------------------------------- instants as people read them
+
+
+#: The last millisecond of the year 9999; the calendar knows none after it.
+_LAST_MS: Final = 253_402_300_799_999
+
+
+def format_instant(instant_ms: int) -> str:
+    """Return INSTANT_MS, Unix milliseconds, in UTC; what is before 1970 or after 9999 as "5 ms"."""
+    if not 0 <= instant_ms <= _LAST_MS:
+        return f"{instant_ms} ms"
+    seconds, ms = divmod(instant_ms, 1000)
+    whole = datetime.fromtimestamp(seconds, UTC).replace(microsecond=ms * 1000)
+    return whole.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,328 @@
+"""`bench start`: from starting `pocketmq serve` to the first acknowledged send, over a new store.
+
+The process is started, its ready line is read, and a client that was imported before connects, finds the route of a
+topic that is created by the send, and waits for the acknowledgement. The yardstick is an interpreter that starts,
+imports numpy and gRPC, and ends.
+
+`bench memory`: resident memory of an idle `pocketmq serve`, after it has served one client.
+
+The yardstick is an interpreter that has imported numpy and gRPC, and nothing else.
+
+`bench idle-consumers`: what a thousand consumers that have nothing to do cost a broker.
+
+Each has a connection of its own, with the library's settings, is a member of a group of a hundred (a stream, with
+heartbeats), holds a queue and waits for a message of it (fetches one after the other, which renew the lease): as the
+client library does with default settings, in its periods. They speak the protocol and do nothing else, so that one
+process can be all of them. What the library asks a name server is not in it.
+
+`bench idle-receives`: what ten thousand consumers cost that wait for messages which do not come.
+
+Each waiting is a ReceiveMessage as an official simple consumer sends it, a thousand on each of ten connections, with a
+long-polling time beyond the measurement. Beside them is what it cost to take them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from random import Random
+from typing import Any, Final
+
+from ...client import Admin, Message, Producer
+from ...client.config import ReadingConfig
+from ...client.connections import BROKER
+from ...client.consuming.membership import HEARTBEATS
+from ...proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
+from ...proto.rpc.channel import Http2Channel
+from ..server_process import ServerProcess, rss_bytes
+from .measure import BenchConditions, Figure, percentiles_ms, rounds
+from .official import RawConnection
+from .servers import TOPIC, cpu_of_both, server_with_topic
+
+_ROUNDS = 5
+
+
+def start(conditions: BenchConditions) -> Figure:
+    """Measure starting."""
+    figure = Figure(
+        name="start", what="start of `pocketmq serve` to the first acknowledged send, a new store"
+    )
+    ready: list[float] = []
+    acknowledged: list[float] = []
+    for number in range(_ROUNDS):
+        began = time.perf_counter()
+        with ServerProcess(conditions.folder / f"store-{number}") as server:
+            ready.append(time.perf_counter() - began)
+            with Producer(server.nameserver) as producer:
+                producer.send(Message("first", b"hello"))
+            acknowledged.append(time.perf_counter() - began)
+            figure.server_cpu_seconds = server.cpu_seconds()
+            figure.server_rss_bytes = server.rss_bytes()
+    figure.add_latencies(acknowledged)
+    middle = percentiles_ms(acknowledged)[0] / 1000
+    figure.facts = {
+        "ready_p50_ms": percentiles_ms(ready)[0],
+        "seconds_to_first_acknowledgement": middle,
+    }
+    imports = [sys.executable, "-c", "import numpy, grpc.aio"]
+    bare = min(rounds(lambda: subprocess.run(imports, check=True), seconds=2, at_most=3))
+    figure.compare("bare_interpreter_with_numpy_and_grpc_seconds", bare, middle)
+    figure.aim = (middle, 1.0, False)
+    return figure
+
+
+# ---------------------------------------------------------------- `bench memory`
+
+
+_SETTLE_S = 2.0
+
+
+def memory(conditions: BenchConditions) -> Figure:
+    """Measure memory at rest."""
+    figure = Figure(
+        name="memory", what="resident memory of an idle `pocketmq serve` with one topic"
+    )
+    with server_with_topic(conditions.folder) as server:
+        before = server.cpu_seconds()
+        time.sleep(_SETTLE_S)
+        figure.server_cpu_seconds = server.cpu_seconds() - before
+        figure.server_rss_bytes = server.rss_bytes()
+    megabytes = figure.server_rss_bytes / 1e6
+    figure.facts = {
+        "idle_seconds": _SETTLE_S,
+        "idle_cpu_percent": 100 * figure.server_cpu_seconds / _SETTLE_S,
+    }
+    figure.compare("bare_interpreter_with_numpy_and_grpc_megabytes", _bare_megabytes(), megabytes)
+    figure.aim = (megabytes, 80.0, False)
+    return figure
+
+
+def _bare_megabytes() -> float:
+    code = "import numpy, grpc.aio, sys; print(flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        size_bytes = rss_bytes(process.pid)
+        process.communicate(b"")
+    return size_bytes / 1e6
+
+
+# ---------------------------------------------------------------- `bench idle-consumers`
+
+
+CONSUMERS: Final = 1_000
+GROUP_SIZE: Final = 100
+_SETTINGS: Final = ReadingConfig()
+HEARTBEAT_S: Final = _SETTINGS.session_timeout_ms / HEARTBEATS / 1_000
+WAIT_MS: Final = _SETTINGS.fetch_wait_ms
+_LEAST_S: Final = 60.0
+#: How many come at once, and how long until the last generation is agreed on.
+_COMING: Final = 50
+_CONSUMERS_SETTLE_S: Final = 3.0
+_AIM_BYTES: Final = 100_000_000
+_AIM_PERCENT: Final = 5.0
+
+
+def idle_consumers(conditions: BenchConditions) -> Figure:
+    """Measure memory and CPU time of a broker with idle consumers."""
+    figure = Figure(
+        name="idle-consumers",
+        what=f"{CONSUMERS:,} consumers without messages, {GROUP_SIZE} a group, each with its own connection",
+    )
+    with server_with_topic(conditions.folder, queues=GROUP_SIZE) as server:
+        with Admin(server.nameserver) as admin:
+            (broker,) = admin.brokers()
+        before_bytes = server.rss_bytes()
+        seconds = max(_LEAST_S, conditions.seconds)
+
+        async def measure() -> None:
+            consumers = [_Consumer(broker.address, number) for number in range(CONSUMERS)]
+            for begin in range(0, CONSUMERS, _COMING):
+                await asyncio.gather(*(one.begin() for one in consumers[begin : begin + _COMING]))
+            await asyncio.sleep(_CONSUMERS_SETTLE_S)
+            with cpu_of_both(figure, server):
+                await asyncio.sleep(seconds)
+            assert all(one.is_fine for one in consumers), "a consumer lost its place"
+            await asyncio.gather(*(one.end() for one in consumers))
+
+        began = time.perf_counter()
+        asyncio.run(measure())
+        figure.facts["seconds"] = time.perf_counter() - began
+    assert figure.server_rss_bytes is not None
+    assert figure.server_cpu_seconds is not None
+    more_bytes = figure.server_rss_bytes - before_bytes
+    percent = 100 * figure.server_cpu_seconds / seconds
+    figure.facts |= {
+        "consumers": CONSUMERS,
+        "more_bytes": more_bytes,
+        "bytes_a_consumer": more_bytes / CONSUMERS,
+        "more_bytes_aim_met": more_bytes <= _AIM_BYTES,
+        "cpu_percent_of_a_core": percent,
+    }
+    figure.notes += [
+        f"{more_bytes / 1e6:.1f} MB more than before them, {_against(more_bytes <= _AIM_BYTES, '≤ 100 MB')}",
+        f"{percent:.2f} % of a core over {seconds:.0f} s, {_against(percent <= _AIM_PERCENT, '≤ 5 %')}",
+    ]
+    figure.aim = (percent, _AIM_PERCENT, False)
+    return figure
+
+
+def _against(met: bool, aim: str) -> str:
+    return f"aim {aim} {'met' if met else 'missed'}"
+
+
+class _Consumer:
+    """One consumer: number N % GROUP_SIZE of its group."""
+
+    def __init__(self, address: str, number: int) -> None:
+        self._channel: Any = Http2Channel(address)
+        self._group = f"idle-{number // GROUP_SIZE}"
+        self._queue = number % GROUP_SIZE
+        self._member_id = f"consumer-{number}@idle"
+        self._random = Random(number)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._token = 0
+
+    @property
+    def is_fine(self) -> bool:
+        return bool(self._token) and not any(task.done() for task in self._tasks)
+
+    async def begin(self) -> None:
+        """Join, hold a queue, wait for a message."""
+        member = self._open("JoinGroup", pb.MemberRequest, pb.MemberEvent)
+        fetches = self._open("Fetch", pb.FetchRequest, pb.FetchReply)
+        join = pb.Join(
+            group=self._group,
+            member_id=self._member_id,
+            subscriptions=[pb.Subscription(topic=TOPIC)],
+            strategy="idle",
+        )
+        await member.write(pb.MemberRequest(join=join))
+        await self._lease()
+
+        self._tasks = [
+            asyncio.ensure_future(self._listen(member)),
+            asyncio.ensure_future(self._beat(member)),
+            asyncio.ensure_future(self._poll(fetches)),
+        ]
+
+    def _open(self, method: str, request: Any, reply: Any) -> Any:
+        return self._channel.stream_stream(
+            BROKER + method, request.SerializeToString, reply.FromString
+        )()
+
+    async def _beat(self, member: Any) -> None:
+        await asyncio.sleep(self._random.random() * HEARTBEAT_S)
+        while True:
+            await member.write(pb.MemberRequest(heartbeat=pb.Heartbeat()))
+            await asyncio.sleep(HEARTBEAT_S)
+
+    async def _lease(self) -> None:
+        call = self._channel.unary_unary(
+            BROKER + "LeaseQueues", pb.LeaseRequest.SerializeToString, pb.LeaseReply.FromString
+        )
+        queues = [pb.QueueLease(topic=TOPIC, queue=self._queue)]
+        request = pb.LeaseRequest(group=self._group, member_id=self._member_id, queues=queues)
+        self._token = (await call(request)).queues[0].token
+
+    async def _listen(self, member: Any) -> None:
+        async for event in member:
+            told = event.members
+            if event.HasField("members") and told.leader == self._member_id:
+                plan = pb.Plan(generation=told.generation)
+                for number, one in enumerate(told.members):
+                    held = pb.HeldQueue(topic=TOPIC, broker_name="broker-a", queue=number)
+                    plan.shares.add(member_id=one.member_id, queues=[held])
+                await member.write(pb.MemberRequest(plan=plan))
+
+    async def _poll(self, fetches: Any) -> None:
+        request = pb.FetchRequest(
+            topic=TOPIC,
+            queue=self._queue,
+            group=self._group,
+            min_bytes=1,
+            max_wait_ms=WAIT_MS,
+            lease=self._token,
+        )
+        while True:
+            await fetches.write(request)
+            reply = await fetches.read()
+            assert not reply.error.name, reply.error.message
+
+    async def end(self) -> None:
+        """Go without a word."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._channel.close()
+
+
+# ---------------------------------------------------------------- `bench idle-receives`
+
+
+CONNECTIONS: Final = 10
+EACH: Final = 1_000
+_GROUP: Final = "readers"
+_POLL_S: Final = 60
+_RECEIVES_SETTLE_S: Final = 3.0
+_RECEIVES_LEAST_S: Final = 20.0
+_MOST_S: Final = 40.0
+_RECEIVES_AIM_PERCENT: Final = 2.0
+
+
+def idle_receives(conditions: BenchConditions) -> Figure:
+    """Measure memory and CPU time of a broker that holds idle receives."""
+    count = CONNECTIONS * EACH
+    seconds = min(max(_RECEIVES_LEAST_S, conditions.seconds), _MOST_S)
+    with server_with_topic(conditions.folder) as server, ExitStack() as stack:
+        with Admin(server.nameserver) as admin:
+            admin.create_group(_GROUP)
+        before_bytes, before_s = server.rss_bytes(), server.cpu_seconds()
+        for _ in range(CONNECTIONS):
+            connection = stack.enter_context(RawConnection(server.ready["broker"]))
+            for call in connection.calls(
+                "ReceiveMessage", [_request()] * EACH, time_s=_POLL_S + 10
+            ):
+                connection.send(call)
+        time.sleep(_RECEIVES_SETTLE_S)
+        taken_us = (server.cpu_seconds() - before_s) / count * 1e6
+        held_s = server.cpu_seconds()
+        time.sleep(seconds)
+        percent = (server.cpu_seconds() - held_s) / seconds * 100
+        more_bytes = server.rss_bytes() - before_bytes
+        figure = Figure(
+            name="idle-receives",
+            what=f"{count:,} ReceiveMessage that wait, {EACH:,} a connection",
+            server_rss_bytes=server.rss_bytes(),
+            aim=(percent, _RECEIVES_AIM_PERCENT, False),
+        )
+    figure.facts = {
+        "receives": count,
+        "more_bytes": more_bytes,
+        "more_bytes_aim_met": more_bytes <= _AIM_BYTES,
+        "cpu_percent_of_a_core": percent,
+        "us_to_take_one": taken_us,
+    }
+    figure.notes = [
+        f"{more_bytes / 1e6:.1f} MB more than before them, aim ≤ {_AIM_BYTES / 1e6:.0f}",
+        f"{percent:.2f} % of a core (aim < {_RECEIVES_AIM_PERCENT:.0f}), {seconds:.0f} s; {taken_us:.0f} µs each taken",
+    ]
+    return figure
+
+
+def _request() -> Any:
+    topic = v2.Resource(name=TOPIC)
+    request = v2.ReceiveMessageRequest(
+        group=v2.Resource(name=_GROUP),
+        message_queue=v2.MessageQueue(topic=topic),
+        filter_expression=v2.FilterExpression(type=v2.TAG, expression="*"),
+        batch_size=32,
+    )
+    request.invisible_duration.FromSeconds(30)
+    request.long_polling_timeout.FromSeconds(_POLL_S)
+    return request

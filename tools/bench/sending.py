@@ -1,0 +1,367 @@
+"""`bench send`: one message at a time through the full producer, from one thread, with default settings.
+
+New Messages of 128 B, then of 1 KiB, go through `Producer.send_nowait` as fast as one thread makes them, until a flush
+has all acknowledgements; then `Producer.send` one after the other, whose latencies stand in the table. The yardstick
+carries the same requests and answers over a bare gRPC stream, in runs as large as the producer made them; beside it a
+memcpy of the records.
+
+`bench send-many`: lists of bodies to our broker on loopback, 128 B, acknowledged in memory, default settings.
+
+Lists of 10,000 new bodies go through `send_many_nowait("topic", bodies)`, four at a time, as an application does that
+has its data in lists: no Message is made. Beside it the same with Messages, made anew, and a memcpy of the records.
+
+`bench produce`: our client to our broker on loopback, 128 B bodies, acknowledged in memory.
+
+Batches of 1,000 new messages go through `send_many_nowait`, some at a time; a latency is that of a whole batch, from
+the call to the last acknowledgement. Besides, single messages: as many as 1,000 `send`s wait at once, and one after the
+other. The yardstick carries the same requests and answers over a bare gRPC stream.
+
+`bench sync`: messages acknowledged on the device, 64 single sends in flight.
+
+Each of 64 coroutines sends one message of 128 B, waits until it is on the device, and sends the next: the broker forces
+whole groups at once. The yardsticks are 4 KiB written and forced one after the other, and a bare gRPC stream with 64
+small requests in flight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from ...client import AsyncProducer, Message, Producer, Receipts
+from ..server_process import ServerProcess
+from . import measure, servers
+from .echo import echo_per_second
+
+SMALL_BYTES: Final = 128
+LARGE_BYTES: Final = 1024
+#: The largest runs of the producer's default settings.
+RUN_MESSAGES: Final = 4_000
+RUNS_IN_FLIGHT: Final = 8
+_REPLY_BYTES: Final = 40
+_AIM: Final = 190_000
+_LARGE_AIM_MB: Final = 105
+_LATENCY_AIMS_MS: Final = (0.4, 2.0)
+#: Messages between two looks at the clock.
+_STRETCH: Final = 1_000
+
+
+def send(conditions: measure.BenchConditions) -> measure.Figure:
+    """Measure sending one message at a time."""
+    figure = measure.Figure(
+        name="send",
+        what=f"single messages of {SMALL_BYTES} B through the full producer, one thread, memory acknowledgement",
+    )
+    with servers.server_with_topic(conditions.folder) as server:
+        _send_for(server, SMALL_BYTES, 0.5)  # Connections, routes, code that runs first.
+        with servers.cpu_of_both(figure, server):
+            count, seconds = _send_for(server, SMALL_BYTES, conditions.seconds)
+        large_count, large_seconds = _send_for(server, LARGE_BYTES, conditions.seconds)
+        latencies = _send_one_by_one(server, 1.0)
+    figure.add_rate(count, count * SMALL_BYTES, seconds)
+    figure.add_latencies(latencies)
+    assert figure.client_cpu_seconds is not None
+    assert figure.server_cpu_seconds is not None
+    figure.facts = {
+        "messages": count,
+        "body_bytes": SMALL_BYTES,
+        "record_bytes": servers.record_bytes(SMALL_BYTES),
+        "client_cpu_us_per_message": figure.client_cpu_seconds / count * 1e6,
+        "server_cpu_us_per_message": figure.server_cpu_seconds / count * 1e6,
+        "large_body_bytes": LARGE_BYTES,
+        "large_messages_per_second": large_count / large_seconds,
+        "large_bytes_per_second": large_count * LARGE_BYTES / large_seconds,
+        "one_after_the_other_per_second": len(latencies) / sum(latencies),
+    }
+    _compare(figure)
+    return figure
+
+
+def _compare(figure: measure.Figure) -> None:
+    rate = figure.messages_per_second
+    assert rate is not None
+    memcpy = measure.memcpy_bytes_per_second(64 * measure.MIB)
+    figure.compare("memcpy_bytes_per_second", memcpy, rate * servers.record_bytes(SMALL_BYTES))
+    run_bytes = servers.record_bytes(SMALL_BYTES) * RUN_MESSAGES
+    echo = echo_per_second(
+        request_bytes=run_bytes, reply_bytes=_REPLY_BYTES, in_flight=RUNS_IN_FLIGHT
+    )
+    figure.compare("grpc_echo_messages_per_second", echo * RUN_MESSAGES, rate)
+    figure.aim = (rate, _AIM, True)
+    large_mb = figure.facts["large_bytes_per_second"] / 1e6
+    figure.notes = [
+        f"{LARGE_BYTES} B: {large_mb:,.1f} MB/s, {_against(large_mb >= _LARGE_AIM_MB, f'≥ {_LARGE_AIM_MB}')}",
+        *(
+            f"one after the other, {name}: {value:.2f} ms, {_against(value <= aim, f'≤ {aim}')}"
+            for name, value, aim in zip(
+                ("p50", "p99"),
+                (figure.p50_ms or 0, figure.p99_ms or 0),
+                _LATENCY_AIMS_MS,
+                strict=True,
+            )
+        ),
+    ]
+
+
+def _against(met: bool, aim: str) -> str:
+    return f"aim {aim} {'met' if met else 'missed'}"
+
+
+def _send_for(server: ServerProcess, body_bytes: int, seconds: float) -> tuple[int, float]:
+    """Send for SECONDS; return how many messages, and how long it took until all were acknowledged."""
+    body = bytes(range(256)) * (body_bytes // 256 + 1)
+    body = body[:body_bytes]
+    count = 0
+    with Producer(server.nameserver) as producer:
+        producer.send(Message(servers.TOPIC, body))
+        send_nowait = producer.send_nowait
+        last = None
+        began = time.perf_counter()
+        while time.perf_counter() - began < seconds:
+            for _ in range(_STRETCH):
+                last = send_nowait(Message(servers.TOPIC, body))
+            count += _STRETCH
+        producer.flush()
+        took = time.perf_counter() - began
+        assert last is not None
+        assert last.done()
+        last.result()
+    return count, took
+
+
+def _send_one_by_one(server: ServerProcess, seconds: float) -> list[float]:
+    """Send one after the other for SECONDS; return the latency of each, in seconds."""
+    latencies: list[float] = []
+    with Producer(server.nameserver) as producer:
+        message = Message(servers.TOPIC, bytes(SMALL_BYTES))
+        producer.send(message)
+        end = time.perf_counter() + seconds
+        while (sent := time.perf_counter()) < end:
+            producer.send(message)
+            latencies.append(time.perf_counter() - sent)
+    return latencies
+
+
+# ---------------------------------------------------------------- `bench send-many`
+
+
+BODY_BYTES: Final = 128
+AT_ONCE: Final = 10_000
+LISTS_IN_FLIGHT: Final = 4
+_RECORD_BYTES: Final = servers.record_bytes(BODY_BYTES)
+
+#: Sends AT_ONCE messages.
+_SendList = Callable[[AsyncProducer], asyncio.Future[Receipts]]
+
+
+def send_many(conditions: measure.BenchConditions) -> measure.Figure:
+    """Measure sending lists of bodies."""
+    figure = measure.Figure(
+        name="send-many",
+        what=f"{BODY_BYTES} B, lists of {AT_ONCE:,} bodies, {LISTS_IN_FLIGHT} in flight, memory acknowledgement",
+    )
+    with servers.server_with_topic(conditions.folder) as server:
+        address = server.nameserver
+        asyncio.run(
+            _send_lists_for(address, _bodies, 0.5)
+        )  # Connections, routes, code that runs first.
+        with servers.cpu_of_both(figure, server):
+            latencies, seconds = asyncio.run(_send_lists_for(address, _bodies, conditions.seconds))
+        own, own_seconds = asyncio.run(_send_lists_for(address, _messages, 1.0))
+    count = len(latencies) * AT_ONCE
+    figure.add_rate(count, count * BODY_BYTES, seconds)
+    figure.add_latencies(latencies)
+    assert figure.messages_per_second is not None
+    assert figure.client_cpu_seconds is not None
+    assert figure.server_cpu_seconds is not None
+    figure.facts = {
+        "messages": count,
+        "body_bytes": BODY_BYTES,
+        "record_bytes": _RECORD_BYTES,
+        "client_cpu_us_per_message": figure.client_cpu_seconds / count * 1e6,
+        "server_cpu_us_per_message": figure.server_cpu_seconds / count * 1e6,
+        "as_messages_per_second": len(own) * AT_ONCE / own_seconds,
+    }
+    memcpy = measure.memcpy_bytes_per_second(64 * measure.MIB)
+    figure.compare("memcpy_bytes_per_second", memcpy, figure.messages_per_second * _RECORD_BYTES)
+    figure.aim = (figure.messages_per_second, 500_000, True)
+    return figure
+
+
+def _bodies(producer: AsyncProducer) -> asyncio.Future[Receipts]:
+    # New objects each time, as an application has them.
+    data = os.urandom(BODY_BYTES) * AT_ONCE
+    bodies = [data[at : at + BODY_BYTES] for at in range(0, len(data), BODY_BYTES)]
+    return producer.send_many_nowait(servers.TOPIC, bodies)
+
+
+def _messages(producer: AsyncProducer) -> asyncio.Future[Receipts]:
+    return producer.send_many_nowait(servers.batch(AT_ONCE, BODY_BYTES))
+
+
+async def _send_lists_for(
+    nameserver: str, send: _SendList, seconds: float
+) -> tuple[list[float], float]:
+    """Send for SECONDS; return the latency of each list, and how long it took in all."""
+    latencies: list[float] = []
+    async with AsyncProducer(nameserver) as producer:
+        began = time.perf_counter()
+        under_way: deque[tuple[float, asyncio.Future[Receipts]]] = deque()
+        while under_way or time.perf_counter() - began < seconds:
+            open_for_more = time.perf_counter() - began < seconds
+            if len(under_way) == LISTS_IN_FLIGHT or not open_for_more:
+                sent, receipts = under_way.popleft()
+                assert len(await receipts) == AT_ONCE
+                latencies.append(time.perf_counter() - sent)
+            if open_for_more:
+                under_way.append((time.perf_counter(), send(producer)))
+                await asyncio.sleep(0)
+        return latencies, time.perf_counter() - began
+
+
+# ---------------------------------------------------------------- `bench produce`
+
+
+BATCH: Final = 1_000
+IN_FLIGHT: Final = 16
+SINGLES_IN_FLIGHT: Final = 1_000
+SINGLES_S: Final = 1.0
+
+
+def produce(conditions: measure.BenchConditions) -> measure.Figure:
+    """Measure sending."""
+    figure = measure.Figure(
+        name="produce",
+        what=f"{BODY_BYTES} B bodies, batches of {BATCH}, {IN_FLIGHT} batches in flight, memory acknowledgement",
+    )
+    with servers.server_with_topic(conditions.folder) as server:
+        asyncio.run(
+            _produce_for(server.nameserver, 0.5)
+        )  # Connections, routes, code that runs first.
+        with servers.cpu_of_both(figure, server):
+            latencies, seconds = asyncio.run(_produce_for(server.nameserver, conditions.seconds))
+        many, _ = asyncio.run(_send_singles(server.nameserver, SINGLES_IN_FLIGHT))
+        one, one_seconds = asyncio.run(_send_singles(server.nameserver, 1))
+    count = len(latencies) * BATCH
+    figure.add_rate(count, count * BODY_BYTES, seconds)
+    figure.add_latencies(latencies)
+    figure.facts = {
+        "messages": count,
+        "body_bytes": BODY_BYTES,
+        "record_bytes": _RECORD_BYTES,
+        "single_sends_per_second": many,
+        "one_after_the_other_per_second": one,
+        "one_after_the_other_p50_ms": one_seconds * 1000,
+    }
+    _produced_beside(figure)
+    return figure
+
+
+def _produced_beside(figure: measure.Figure) -> None:
+    assert figure.messages_per_second is not None
+    run_bytes = _RECORD_BYTES * BATCH
+    record_rate = figure.messages_per_second * _RECORD_BYTES
+    memcpy = measure.memcpy_bytes_per_second(64 * measure.MIB)
+    figure.compare("memcpy_bytes_per_second", memcpy, record_rate)
+    echo = echo_per_second(request_bytes=run_bytes, reply_bytes=_REPLY_BYTES, in_flight=IN_FLIGHT)
+    figure.compare("grpc_echo_messages_per_second", echo * BATCH, figure.messages_per_second)
+    figure.aim = (figure.messages_per_second, 200_000, True)
+
+
+async def _produce_for(nameserver: str, seconds: float) -> tuple[list[float], float]:
+    """Send for SECONDS; return the latency of each batch, and how long it took in all."""
+    latencies: list[float] = []
+    async with AsyncProducer(nameserver) as producer:
+        began = time.perf_counter()
+        under_way: deque[tuple[float, asyncio.Future[Receipts]]] = deque()
+        while time.perf_counter() - began < seconds:
+            if len(under_way) == IN_FLIGHT:
+                latencies.append(await _acknowledged(*under_way.popleft()))
+            messages = servers.batch(BATCH, BODY_BYTES)
+            under_way.append((time.perf_counter(), producer.send_many_nowait(messages)))
+            await asyncio.sleep(0)
+        while under_way:
+            latencies.append(await _acknowledged(*under_way.popleft()))
+        return latencies, time.perf_counter() - began
+
+
+async def _acknowledged(sent: float, receipts: asyncio.Future[Receipts]) -> float:
+    assert len(await receipts) == BATCH
+    return time.perf_counter() - sent
+
+
+async def _send_singles(nameserver: str, in_flight: int) -> tuple[float, float]:
+    """Send single messages for SINGLES_S; return how many a second, and the median latency in seconds."""
+    latencies: list[float] = []
+    (message,) = servers.batch(1, BODY_BYTES)
+
+    async def send_on() -> None:
+        while (sent := time.perf_counter()) < end:
+            await producer.send(message)
+            latencies.append(time.perf_counter() - sent)
+
+    async with AsyncProducer(nameserver) as producer:
+        await producer.send(message)
+        began = time.perf_counter()
+        end = began + SINGLES_S
+        async with asyncio.TaskGroup() as senders:
+            for _ in range(in_flight):
+                senders.create_task(send_on())
+        took = time.perf_counter() - began
+    return len(latencies) / took, statistics.median(latencies)
+
+
+# ---------------------------------------------------------------- `bench sync`
+
+
+SYNCED_IN_FLIGHT: Final = 64
+
+
+def sync(conditions: measure.BenchConditions) -> measure.Figure:
+    """Measure sending with synchronous flush."""
+    figure = measure.Figure(
+        name="sync",
+        what=f"{BODY_BYTES} B bodies, {SYNCED_IN_FLIGHT} single sends in flight, each acknowledged on the device",
+    )
+    with servers.server_with_topic(conditions.folder) as server:
+        asyncio.run(_send_synced_for(server.nameserver, 0.5))
+        with servers.cpu_of_both(figure, server):
+            latencies, seconds = asyncio.run(
+                _send_synced_for(server.nameserver, conditions.seconds)
+            )
+    figure.add_rate(len(latencies), len(latencies) * BODY_BYTES, seconds)
+    figure.add_latencies(latencies)
+    figure.facts = {"messages": len(latencies), "body_bytes": BODY_BYTES}
+    assert figure.messages_per_second is not None
+    synced = measure.synced_writes_per_second(conditions.folder)
+    figure.compare("synced_4_kib_writes_per_second", synced, figure.messages_per_second)
+    echo = echo_per_second(
+        request_bytes=BODY_BYTES + 200, reply_bytes=40, in_flight=SYNCED_IN_FLIGHT
+    )
+    figure.compare("grpc_echo_per_second", echo, figure.messages_per_second)
+    figure.aim = (figure.messages_per_second, 20_000, True)
+    return figure
+
+
+async def _send_synced_for(nameserver: str, seconds: float) -> tuple[list[float], float]:
+    """Send for SECONDS; return the latencies, and how long it took in all."""
+    latencies: list[float] = []
+    (message,) = servers.batch(1, BODY_BYTES)
+
+    async def send_on() -> None:
+        while (sent := time.perf_counter()) < end:
+            await producer.send(message)
+            latencies.append(time.perf_counter() - sent)
+
+    async with AsyncProducer(nameserver, acks="disk") as producer:
+        began = time.perf_counter()
+        end = began + seconds
+        async with asyncio.TaskGroup() as senders:
+            for _ in range(SYNCED_IN_FLIGHT):
+                senders.create_task(send_on())
+        return latencies, time.perf_counter() - began

@@ -1,1 +1,0 @@
-"""The demo: real data through real processes, each claim checked."""

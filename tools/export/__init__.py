@@ -1,1 +1,0 @@
-"""Messages of stores as Parquet files, without Spark."""

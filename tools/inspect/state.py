@@ -1,0 +1,222 @@
+"""Views of small things: `checkpoint`, and the tables `offsets`, `topics` and `groups`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import click
+from rich.text import Text
+
+from ...proto.errors import StoreRefused
+from ...proto.time_text import format_instant
+from ...store.log_view import LogWalk
+from ...store.queue_view import QueueExtent, QueueView
+from ...store.view import StoreView
+from .document import checkpoint as checkpoint_fields
+from .output import Column, Output, Row, Tables, format_options, limit_option, opened, people
+from .overview import Overview
+
+OFFSETS: Final = (
+    Column("group"),
+    Column("topic"),
+    Column("queueId", "queue", "number"),
+    Column("committedOffset", "committed", "number"),
+    Column("pulledOffset", "pulled", "number"),
+    Column("minOffset", "from", "number"),
+    Column("maxOffset", "to", "number"),
+    Column("lag", kind="number"),
+    Column("problem", kind="problem"),
+)
+TOPICS: Final = (
+    Column("topic"),
+    Column("queues", kind="number"),
+    Column("minOffset", "from", "number"),
+    Column("maxOffset", "to", "number"),
+    Column("messages", kind="number"),
+    Column("readQueueNums", "read queues", "number"),
+    Column("writeQueueNums", "write queues", "number"),
+    Column("perm", "permission"),
+    Column("attributes"),
+)
+GROUPS: Final = (
+    Column("group"),
+    Column("consumeEnable", "may consume"),
+    Column("retryMaxTimes", "retries", "number"),
+    Column("retryQueueNums", "retry queues", "number"),
+    Column("orderly"),
+    Column("topics", kind="number"),
+    Column("behind", kind="number"),
+)
+_TIMES: Final = ("physicMsgTimestamp", "logicsMsgTimestamp", "indexMsgTimestamp")
+_MEANS: Final = {
+    "physicMsgTimestamp": "store time of the last record known to be on the device",
+    "logicsMsgTimestamp": "store time of the last record whose queue entry was flushed thoroughly",
+    "indexMsgTimestamp": "end time of the last full index file that was flushed",
+    "masterFlushedOffset": "replication",
+    "confirmPhyOffset": "start of the last sound record at the last recovery",
+    "logicsPhysicalOffset": "start of the last record whose queue entry was flushed thoroughly",
+}
+_PERMISSIONS: Final = ((4, "read"), (2, "write"), (1, "inherit"))
+
+
+@click.command()
+@format_options
+def checkpoint(*, as_json: bool, as_jsonl: bool) -> None:
+    """Show the checkpoint: up to where each part of the store is safe, with its bytes."""
+    output = Output.of(as_json, as_jsonl)
+    files = opened()
+    there = files.has("checkpoint")
+    values = files.checkpoint()
+    data = values.pack()
+    fields = [
+        {
+            "name": name,
+            "at": 8 * number,
+            "hex": data[8 * number : 8 * number + 8].hex(),
+            "value": value,
+            "means": _MEANS[name],
+        }
+        for number, (name, value) in enumerate(checkpoint_fields(values).items())
+    ]
+    size = files.disk.size(files.path("checkpoint")) if there else 0
+    document: dict[str, Any] = {"present": there, "sizeBytes": size, "fields": fields}
+    output.document(document, lambda: _print_checkpoint(document))
+
+
+def _print_checkpoint(document: dict[str, Any]) -> None:
+    console = people()
+    if not document["present"]:
+        console.print("there is no checkpoint: a broker begins with zeros", style="yellow")
+        return
+    console.print(f"[bold]checkpoint[/bold]  {document['sizeBytes']:,} bytes")
+    for field in document["fields"]:
+        value, shown = field["value"], f"{field['value']:,}"
+        if field["name"] in _TIMES:
+            shown = format_instant(value) if value else "never"
+        line = Text(f"{field['at']:>4}  ", style="dim")
+        line.append(" ".join(field["hex"][at : at + 2] for at in range(0, 16, 2)), style="cyan")
+        line.append(f"  {field['name']:<21}", style="bold")
+        line.append(f"{shown:<26}")
+        line.append(field["means"], style="dim")
+        console.print(line)
+
+
+@click.command()
+@click.option("--group", help="Offsets of this group alone.")
+@click.option("--topic", help="Offsets in this topic alone.")
+@limit_option
+@format_options
+def offsets(
+    *, group: str | None, topic: str | None, limit: int | None, as_json: bool, as_jsonl: bool
+) -> None:
+    """List the committed offsets of consumer groups beside their queues' bounds, as they lie.
+
+    `pocketmq lag` says what they mean: verdicts, bytes and ages.
+    """
+    files = opened()
+    tables = Tables(files)
+    rows = _offset_rows(files, tables, group, topic)
+    output = Output.of(as_json, as_jsonl, limit)
+    output.rows(rows, OFFSETS, what="committed offsets")
+    _require_readable(tables)
+
+
+def _require_readable(tables: Tables) -> None:
+    """Raise StoreRefused if a table could not be read: what was printed is not all."""
+    if tables.refused:
+        raise StoreRefused(tables.refused[0], path=tables.files.path("config"))
+
+
+def _offset_rows(
+    files: StoreView, tables: Tables, group: str | None, topic: str | None
+) -> Iterator[Row]:
+    log_begin = LogWalk(files).begin
+    table = tables.offsets()
+    for key, queues in sorted(table.offsets.items()):
+        of_topic, _, of_group = key.partition("@")
+        if group not in (None, of_group) or topic not in (None, of_topic):
+            continue
+        pulled = table.pull_offsets.get(key, {})
+        for queue_id, committed in sorted(queues.items()):
+            row: dict[str, Any] = {
+                "group": of_group,
+                "topic": of_topic,
+                "queueId": queue_id,
+                "committedOffset": committed,
+                "pulledOffset": pulled.get(queue_id),
+            }
+            yield row | _against(_bounds(files, of_topic, queue_id, log_begin), committed)
+
+
+def _bounds(files: StoreView, topic: str, queue_id: int, log_begin: int) -> QueueExtent | None:
+    folder = files.queue(topic, queue_id)
+    return None if folder is None else QueueView(files, folder, log_begin).bounds()
+
+
+def _against(bounds: QueueExtent | None, committed: int) -> dict[str, Any]:
+    if bounds is None:
+        return {"minOffset": None, "maxOffset": None, "lag": None, "problem": "no such queue"}
+    problem = None
+    if committed > bounds.max_offset:
+        problem = "ahead of the queue"
+    elif committed < bounds.min_offset:
+        problem = f"{bounds.min_offset - committed:,} messages behind the queue's beginning"
+    return {
+        "minOffset": bounds.min_offset,
+        "maxOffset": bounds.max_offset,
+        "lag": max(0, bounds.max_offset - committed),
+        "problem": problem,
+    }
+
+
+@click.command()
+@limit_option
+@format_options
+def topics(*, limit: int | None, as_json: bool, as_jsonl: bool) -> None:
+    """List topics: their queues as they lie, and their configuration."""
+    output = Output.of(as_json, as_jsonl, limit)
+    found = Overview(opened())
+    found.look_at_queues(queues_max=None)
+    rows: Iterator[dict[str, Any]] = found.topics()
+    if output.for_people:
+        rows = (row | _for_people(row) for row in rows)
+    output.rows(rows, TOPICS, what="topics")
+    _require_readable(found.tables)
+
+
+def _for_people(row: dict[str, Any]) -> dict[str, Any]:
+    attributes = ", ".join(f"{name}={value}" for name, value in sorted(row["attributes"].items()))
+    perm = row["perm"]
+    names = None if perm is None else " ".join(name for bit, name in _PERMISSIONS if perm & bit)
+    return {"attributes": attributes or None, "perm": names}
+
+
+@click.command()
+@limit_option
+@format_options
+def groups(*, limit: int | None, as_json: bool, as_jsonl: bool) -> None:
+    """List consumer groups: their configuration, and how far behind they are."""
+    output = Output.of(as_json, as_jsonl, limit)
+    found = Overview(opened())
+    found.look_at_queues(queues_max=None)
+    output.rows(_group_rows(found), GROUPS, what="groups")
+    _require_readable(found.tables)
+
+
+def _group_rows(found: Overview) -> Iterator[Row]:
+    progress: dict[str, list[dict[str, Any]]] = {}
+    for row in found.groups():
+        progress.setdefault(row["group"], []).append(row)
+    known = found.tables.groups().groups
+    for name in sorted({*known, *progress}):
+        config, read = known.get(name), progress.get(name, [])
+        yield {
+            "group": name,
+            "consumeEnable": None if config is None else config.consume_enable,
+            "retryMaxTimes": None if config is None else config.retry_times_max,
+            "retryQueueNums": None if config is None else config.retry_queues,
+            "orderly": None if config is None else config.consume_message_orderly,
+            "topics": len(read),
+            "behind": sum(row["behind"] for row in read) if read else None,
+        }

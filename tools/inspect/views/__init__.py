@@ -1,1 +1,0 @@
-"""The sub-views of `pocketmq inspect STORE`: a file a view."""

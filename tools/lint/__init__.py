@@ -1,1 +1,0 @@
-"""What in topics, groups and their messages is likely a mistake, though nothing fails."""

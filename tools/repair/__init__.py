@@ -1,1 +1,0 @@
-"""A repaired copy of a store that both brokers open."""
