@@ -27,9 +27,8 @@ from .config import BrokerConfig
 from .delay.deliveries import DelayedDeliveries
 from .delay.levels import LevelDeliveries
 from .delay.progress import DeliveredNote, LevelProgress
-from .delay.recalls import Recalls
 from .delay.roads import DelayRules
-from .delay.timed import TimedDeliveries
+from .delay.timed import Recalls, TimedDeliveries
 from .groups.coordinator import Coordination, Coordinator
 from .groups.leases import Fence, KeptLeases, LeaseFile, QueueLeases
 from .groups.offsets import Offsets

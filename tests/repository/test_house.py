@@ -160,7 +160,7 @@ def test_http2_and_grpc_know_nothing_of_the_package() -> None:
 
 
 #: Who may import grpc, which is an extra: the carrier of that name, and what measures beside it.
-GRPC_USERS = ("proto/carrier_grpcio.py", "tools/bench/echo.py")
+GRPC_USERS = ("proto/carrier_grpcio.py", "tools/bench/yardsticks.py")
 
 
 def test_handlers_do_not_know_what_carries_them() -> None:

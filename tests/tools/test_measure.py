@@ -4,9 +4,8 @@ from pathlib import Path
 import pytest
 
 from pocketmq.tools.bench import measure
-from pocketmq.tools.bench.echo import echo_per_second
-from pocketmq.tools.bench.loopback import echo
 from pocketmq.tools.bench.measure import Figure
+from pocketmq.tools.bench.yardsticks import echo, echo_per_second
 from pocketmq.tools.server_process import cpu_seconds, rss_bytes
 
 COLUMNS = [

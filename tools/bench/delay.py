@@ -45,7 +45,7 @@ from ...proto.errors import PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ..server_process import ServerProcess
 from . import measure, servers
-from .echo import echo_per_second
+from .yardsticks import echo_per_second
 
 DUE_PER_SECOND: Final = 1_000_000 / 60
 SPREAD: Final = 4.0

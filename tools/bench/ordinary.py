@@ -46,8 +46,15 @@ from ...client import Admin, AsyncProducer, Message, Producer, PullConsumer, Pus
 from ...proto.errors import ConfigError
 from ..server_process import ServerProcess
 from . import measure, servers
-from .apache import ShapeRun, apache_alone, apache_version, check_load, classic_load, official_load
-from .loopback import echo
+from .servers import (
+    ShapeRun,
+    apache_alone,
+    apache_version,
+    check_load,
+    classic_load,
+    official_load,
+)
+from .yardsticks import echo
 
 BODY_BYTES: Final = 128
 IN_FLIGHT: Final = 64

@@ -50,7 +50,6 @@ from ..stores.locations import locate
 from ..stores.scan.conditions import BadRecords, Conditions as Wanted, Span
 from ..stores.scan.scan import Scan, ScanOptions
 from ..stores.schemas import arrow
-from .echo import echo_per_second
 from .generated_stores import (
     GROUPS,
     LAG,
@@ -71,6 +70,7 @@ from .measure import (
     seconds_of,
 )
 from .servers import TOPIC, batch, cpu_of_both, record_bytes, server_with_topic
+from .yardsticks import echo_per_second
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -36,7 +36,7 @@ from ...proto.rpc import CallFailed, connect
 from ..java import Ports, ZooKeeperServer, find_jars, free_ports
 from ..server_process import ServerProcess
 from . import measure, servers
-from .apache import ApacheSender, apache_jars, apache_pair, apache_version
+from .servers import ApacheSender, apache_jars, apache_pair, apache_version
 
 SET: Final = "bench"
 CLUSTER: Final = "bench-replicas"

@@ -36,7 +36,7 @@ from typing import Final
 from ...client import AsyncProducer, Message, Producer, Receipts
 from ..server_process import ServerProcess
 from . import measure, servers
-from .echo import echo_per_second
+from .yardsticks import echo_per_second
 
 SMALL_BYTES: Final = 128
 LARGE_BYTES: Final = 1024

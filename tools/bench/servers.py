@@ -1,15 +1,48 @@
-"""Servers and topics for the benches that need a broker."""
+"""Servers and topics for the benches that need a broker.
+
+Apache RocketMQ's own servers, from given jars: what `bench ordinary` and `bench replicas` run beside.
+
+`apache_alone` is a name server and a broker with its proxy, as Apache's quick start has them.
+
+`apache_pair` is a name server, a SYNC_MASTER with `inSyncReplicas=2` and its SLAVE, each a Java process on loopback
+with a heap of a gibibyte: a send is answered once the slave has it in memory too; with SYNC_FLUSH the master's device
+has it besides. Messages are sent by our own remoting client, over one connection and one by one, as Apache's own
+producers do: so the client takes a part of each figure. Nothing is elected here: that would need a controller.
+
+What `bench ordinary --apache` runs beside: the same shapes by Apache's Java clients, on Apache's broker and on ours.
+
+Apache's broker is `apache_alone`, with its proxy and its defaults. The load are two Java programs (java/): by the
+client of the remoting protocol, and by the official one of 5.x, which is run on our broker as well. They warm each
+shape as long as they measure it, as `bench ordinary` does, and have a Java process each. A Java Development Kit is
+needed, whose `java` runs a source file.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
+import subprocess
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from ...client import Admin, Message
 from ...client.message import UNIQUE_KEY_SIZE
+from ...proto.errors import ConfigError, PocketMQError
 from ...proto.record import FIXED_SIZE_V4
+from ...proto.remoting import (
+    SUCCESS,
+    RemotingClient,
+    RemotingCommand,
+    encode,
+    open_tcp,
+    read_command,
+)
+from ..java import LOOPBACK, find_java, free_ports
 from ..server_process import ServerProcess
 from .measure import Figure, own_cpu_seconds
 
@@ -49,3 +82,388 @@ def batch(count: int, body_bytes: int) -> list[Message]:
     """Return COUNT messages with bodies of BODY_BYTES."""
     body = bytes(range(256)) * (body_bytes // 256 + 1)
     return [Message(TOPIC, body[:body_bytes]) for _ in range(count)]
+
+
+# ---------------------------------------------------------------- apache RocketMQ's own servers, from given jars
+
+
+_JVM: Final = (
+    "-Xms256m",
+    "-Xmx1g",
+    "-XX:MaxDirectMemorySize=1g",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+)
+_NAME_SERVER: Final = "org.apache.rocketmq.namesrv.NamesrvStartup"
+_BROKER: Final = "org.apache.rocketmq.broker.BrokerStartup"
+_PROXY: Final = "org.apache.rocketmq.proxy.ProxyStartup"
+_BROKER_JAR: Final = "rocketmq-broker-"
+_SEND: Final = 310
+_CREATE_TOPIC: Final = 17
+_CREATE_GROUP: Final = 200
+#: Whom official consumers are of.
+READERS: Final = "bench-readers"
+_START_S: Final = 180.0
+_LOOK_S: Final = 0.1
+_ANSWER_MAX: Final = 1 << 20
+#: Code that the just-in-time compiler has not seen is slow.
+_WARM: Final = 3_000
+#: Ports beside a broker's own that it takes without being told: two below, and those of its HA service above.
+_APART: Final = 10
+
+
+def apache_jars(home: Path) -> str:
+    """Return the class path of the Apache RocketMQ in HOME. Raises ConfigError if there is none."""
+    for folder in (home / "lib", home):
+        if any(folder.glob(f"{_BROKER_JAR}*.jar")):
+            # The client of its 5.x protocol brings another copy of classes that a broker has.
+            jars = [jar for jar in sorted(folder.glob("*.jar")) if "client-java" not in jar.name]
+            return os.pathsep.join(map(str, jars))
+    raise ConfigError(
+        f"{home} has no rocketmq-broker-*.jar, nor has its lib: name the folder of a distribution, or one that Maven"
+        " has filled",
+        field="--apache",
+        value=str(home),
+    )
+
+
+def apache_version(home: Path) -> str:
+    """Return what version the jars in HOME are of."""
+    jar = next(jar for jar in apache_jars(home).split(os.pathsep) if _BROKER_JAR in jar)
+    return Path(jar).stem.removeprefix(_BROKER_JAR)
+
+
+@contextmanager
+def apache_pair(home: Path, folder: Path, flush: str) -> Iterator[str]:
+    """The address of a master with a slave, from the jars in HOME, below FOLDER; FLUSH is their flushDiskType."""
+    jars = apache_jars(home)
+    nameserver, master, slave = _ports(3)
+    servers = [
+        JavaServer(jars, folder / "nameserver", _NAME_SERVER, {"listenPort": str(nameserver)})
+    ]
+    for name, port, role in (("master", master, "SYNC_MASTER"), ("slave", slave, "SLAVE")):
+        settings = {
+            "brokerClusterName": "apache",
+            "brokerName": "apache-pair",
+            "brokerId": "0" if role == "SYNC_MASTER" else "1",
+            "brokerIP1": LOOPBACK,
+            "brokerIP2": LOOPBACK,
+            "listenPort": str(port),
+            "haListenPort": str(port + 1),
+            "namesrvAddr": f"{LOOPBACK}:{nameserver}",
+            "brokerRole": role,
+            "inSyncReplicas": "2",
+            "flushDiskType": flush,
+            "storePathRootDir": str(folder / name / "store"),
+            "storePathCommitLog": str(folder / name / "store" / "commitlog"),
+        }
+        servers.append(JavaServer(jars, folder / name, _BROKER, settings))
+    try:
+        for server in servers:
+            server.start()
+        address = f"{LOOPBACK}:{master}"
+        asyncio.run(_ready(address))
+        yield address
+    finally:
+        for server in reversed(servers):
+            server.kill()
+
+
+@contextmanager
+def apache_alone(home: Path, folder: Path, topics: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Addresses of a name server and a broker's proxy, from the jars in HOME, below FOLDER; with TOPICS and READERS."""
+    jars = apache_jars(home)
+    nameserver, port, proxy = _ports(3)
+    names = f"{LOOPBACK}:{nameserver}"
+    settings = {
+        "brokerClusterName": "DefaultCluster",
+        "brokerName": "apache",
+        "brokerId": "0",
+        "brokerIP1": LOOPBACK,
+        "listenPort": str(port),
+        "namesrvAddr": names,
+        "waitTimeMillsInSendQueue": "30000",  # A busy machine is no reason to refuse a send.
+        "osPageCacheBusyTimeOutMills": "30000",
+        "storePathRootDir": str(folder / "broker" / "store"),
+        "storePathCommitLog": str(folder / "broker" / "store" / "commitlog"),
+    }
+    told = {
+        "rocketMQClusterName": "DefaultCluster",
+        "grpcServerPort": proxy,
+        "remotingListenPort": proxy + 1,
+        "namesrvAddr": names,
+        "useEndpointPortFromRequest": True,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "proxy.json"
+    file.write_text(json.dumps(told), encoding="utf-8")
+    words = ["-pm", "local", "-n", names, "-pc", str(file), "-bc"]
+    servers = [
+        JavaServer(jars, folder / "nameserver", _NAME_SERVER, {"listenPort": str(nameserver)}),
+        JavaServer(jars, folder / "broker", _PROXY, settings, words),
+    ]
+    try:
+        for server in servers:
+            server.start()
+        asyncio.run(_with_topics(f"{LOOPBACK}:{port}", topics, [READERS]))
+        yield names, f"{LOOPBACK}:{proxy}"
+    finally:
+        for server in reversed(servers):
+            server.kill()
+
+
+class JavaServer:
+    """One Java process, `MAIN -c FILE` with SETTINGS, whose files lie in FOLDER; WORDS: instead of -c."""
+
+    def __init__(
+        self,
+        jars: str,
+        folder: Path,
+        main: str,
+        settings: dict[str, str],
+        words: Sequence[str] = ("-c",),
+    ) -> None:
+        self._java = find_java(os.environ, who="Apache RocketMQ").home / "bin" / "java"
+        self._jars = jars
+        self._folder = folder
+        self._main = main
+        self._settings = settings
+        self._words = words
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, and wait until it says that it serves."""
+        self._folder.mkdir(parents=True)
+        file, log = self._folder / "settings.conf", self._folder / "said.log"
+        lines = (f"{name}={value}\n" for name, value in self._settings.items())
+        file.write_text("".join(lines), encoding="utf-8")
+        own = (f"-Duser.home={self._folder}", f"-Drocketmq.home.dir={self._folder}")
+        with log.open("wb") as said:
+            self._process = subprocess.Popen(
+                [
+                    str(self._java),
+                    *_JVM,
+                    *own,
+                    "-cp",
+                    self._jars,
+                    self._main,
+                    *self._words,
+                    str(file),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+            )
+        end = time.perf_counter() + _START_S
+        while b"success" not in log.read_bytes():
+            if self._process.poll() is not None or time.perf_counter() > end:
+                told = log.read_text(errors="replace").strip().splitlines()[-1:]
+                raise PocketMQError(f"{self._main} does not serve: {told}; see {log}")
+            time.sleep(_LOOK_S)
+
+    def kill(self) -> None:
+        """End it as `kill -9` does."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+def _ports(count: int) -> list[int]:
+    """Return COUNT ports with room around each."""
+    found: list[int] = []
+    while len(found) < count:
+        (port,) = free_ports(1)
+        if port < 65_536 - _APART and all(abs(port - other) > _APART for other in found):
+            found.append(port)
+    return found
+
+
+async def _with_topics(address: str, topics: Sequence[str], groups: Sequence[str] = ()) -> None:
+    """Make TOPICS and GROUPS: Apache's proxy lets no official consumer in whose group is not there."""
+    numbers = {"readQueueNums": str(QUEUES), "writeQueueNums": str(QUEUES)}
+    same = {"defaultTopic": "TBW102", "perm": "6", "topicSysFlag": "0", "order": "false"}
+    async with await RemotingClient.connect(address) as client:
+        for topic in topics:
+            told = {"topic": topic, "topicFilterType": "SINGLE_TAG"}
+            await client.call(_CREATE_TOPIC, same | numbers | told)
+        for group in groups:
+            await client.call(_CREATE_GROUP, body=json.dumps({"groupName": group}).encode())
+
+
+async def _ready(address: str) -> None:
+    """Make the topic, and wait until the slave has what is sent."""
+    await _with_topics(address, [TOPIC])
+    end = time.perf_counter() + _START_S
+    async with await RemotingClient.connect(address) as client:
+        while True:
+            with suppress(
+                PocketMQError
+            ):  # FLUSH_SLAVE_TIMEOUT, as long as the slave does not follow.
+                await client.call(_SEND, _fields(0), b"ready?")
+                return
+            if time.perf_counter() > end:
+                raise PocketMQError(f"the slave of {address} has nothing after {_START_S:.0f} s")
+            await asyncio.sleep(_LOOK_S)
+
+
+def _fields(queue: int) -> dict[str, str]:
+    """Return what a send says besides its body."""
+    said = {"a": "bench", "b": TOPIC, "c": "TBW102", "d": "4", "e": str(queue), "f": "0"}
+    return said | {"g": "0", "h": "0", "i": "", "j": "0", "k": "false", "l": "0", "m": "false"}
+
+
+class ApacheSender:
+    """Sends bodies of BODY_BYTES to the master at ADDRESS."""
+
+    def __init__(self, address: str, body_bytes: int) -> None:
+        self._address = address
+        self._body = bytes(body_bytes)
+
+    def one_by_one(self, seconds: float) -> list[float]:
+        """Return how long each send took of those that waited for one another, for SECONDS."""
+        asyncio.run(self._storm(1, count=_WARM))
+        return asyncio.run(self._storm(1, seconds=seconds))
+
+    def per_second(self, in_flight: int, seconds: float) -> float:
+        """Return how many a second are acknowledged with IN_FLIGHT at a time."""
+        asyncio.run(self._storm(in_flight, count=_WARM))
+        began = time.perf_counter()
+        latencies = asyncio.run(self._storm(in_flight, seconds=seconds))
+        return len(latencies) / (time.perf_counter() - began)
+
+    async def _storm(self, in_flight: int, *, count: int = 0, seconds: float = 0.0) -> list[float]:
+        """Send COUNT messages, or for SECONDS; return how long each took that was acknowledged."""
+        reader, writer = await open_tcp(self._address, _START_S)
+        latencies: list[float] = []
+        begun: dict[int, float] = {}
+        number = 0
+        end = time.perf_counter() + seconds
+        while True:
+            while len(begun) < in_flight and (number < count or time.perf_counter() < end):
+                number += 1
+                command = RemotingCommand(
+                    code=_SEND, opaque=number, fields=_fields(number % QUEUES), body=self._body
+                )
+                begun[number] = time.perf_counter()
+                writer.write(encode(command))
+            if not begun:
+                break
+            answer = await read_command(reader, _ANSWER_MAX)
+            if answer is None:
+                raise PocketMQError(f"Apache's master {self._address} closed the connection")
+            if answer.is_answer:
+                took = time.perf_counter() - begun.pop(answer.opaque)
+                latencies += [took] if answer.code == SUCCESS else []
+        writer.close()
+        if not latencies:
+            raise PocketMQError(f"Apache's master {self._address} acknowledged nothing")
+        return latencies
+
+
+# ---------------------------------------------------------------- what `bench ordinary --apache` runs beside
+
+
+_SOURCES: Final = Path(__file__).parent / "java"
+_HEAP: Final = "-Xmx1g"
+_TIMEOUT_S: Final = 900.0
+_LINE: Final = "shape\t"
+
+
+@dataclass(frozen=True)
+class ShapeRun:
+    """What a shape gave; the percentiles are None where no call was waited for."""
+
+    name: str
+    per_second: float
+    p50_ms: float | None
+    p99_ms: float | None
+
+    def text(self) -> str:
+        """Return it in words."""
+        if self.p50_ms is None or self.p99_ms is None:
+            return f"{self.per_second:,.0f}/s"
+        return f"{self.per_second:,.0f}/s (p50 {self.p50_ms:.2f}, p99 {self.p99_ms:.2f} ms)"
+
+
+def check_load(home: Path) -> None:
+    """Raise ConfigError, which says what is missing, unless the jars in HOME and a JDK are there."""
+    _class_path(home, official=False)
+    _class_path(home, official=True)
+    java = find_java(os.environ, who="Apache RocketMQ").home
+    if not (java / "bin" / "javac").exists():
+        raise ConfigError(
+            f"{java} is a Java without a compiler, and the load of --apache is two source files: install a JDK"
+            " (openjdk-17-jdk-headless), and set JAVA_HOME",
+            field="JAVA_HOME",
+            value=java,
+        )
+
+
+def classic_load(
+    home: Path, nameserver: str, topic: str, seconds: float, count: int
+) -> list[ShapeRun]:
+    """Run the remoting client on TOPIC and TOPIC-read, where COUNT messages are read."""
+    words = [nameserver, topic, str(seconds), str(count)]
+    return _run(_class_path(home, official=False), "ClassicLoad", words)
+
+
+def official_load(home: Path, endpoints: str, topic: str, seconds: float) -> list[ShapeRun]:
+    """Run the official client of 5.x on the broker at ENDPOINTS."""
+    return _run(
+        _class_path(home, official=True), "OfficialLoad", [endpoints, topic, str(seconds), READERS]
+    )
+
+
+def _class_path(home: Path, *, official: bool) -> str:
+    """Return the class path of the jars in HOME; OFFICIAL: with the client of 5.x, whose own classes come first."""
+    jars = apache_jars(home)
+    if not official:
+        return jars
+    folder = Path(jars.split(os.pathsep)[0]).parent
+    found = sorted(folder.glob("rocketmq-client-java-[0-9]*.jar"))
+    if not found:
+        raise ConfigError(
+            f"{folder} has no rocketmq-client-java-*.jar, the official client of 5.x: put it there (Maven's"
+            " org.apache.rocketmq:rocketmq-client-java)",
+            field="--apache",
+            value=str(home),
+        )
+    return os.pathsep.join((str(found[-1]), jars))
+
+
+def _run(class_path: str, program: str, words: Sequence[str]) -> list[ShapeRun]:
+    """Run PROGRAM with WORDS to its end; return its shapes. Raises PocketMQError with what it said last."""
+    java = find_java(os.environ, who="Apache RocketMQ").home / "bin" / "java"
+    command = [str(java), _HEAP, "-cp", class_path, str(_SOURCES / f"{program}.java"), *words]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        shapes = (error.stdout or b"").count(_LINE.encode())
+        raise PocketMQError(
+            f"{program}.java had not ended after {_TIMEOUT_S:.0f} s, {shapes} of its shapes were measured: is the"
+            " machine busy? Try again with fewer --seconds"
+        ) from error
+    if done.returncode:
+        told = [line for line in done.stderr.splitlines() if "xception" in line or "error" in line]
+        last = (told or done.stderr.splitlines() or ["it said nothing"])[0]
+        raise PocketMQError(f"{program}.java ended with code {done.returncode}: {last}")
+    return [_shape(line) for line in done.stdout.splitlines() if line.startswith(_LINE)]
+
+
+def _shape(line: str) -> ShapeRun:
+    _, name, count, seconds, p50, p99 = line.split("\t")
+    waited = float(p99) > 0
+    return ShapeRun(
+        name,
+        int(count) / float(seconds),
+        float(p50) if waited else None,
+        float(p99) if waited else None,
+    )
