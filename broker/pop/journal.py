@@ -122,8 +122,9 @@ class Journal:
         self._everything: Callable[[], Iterator[Change]] = lambda: iter(())
         self._encoder = Encoder()
         self._noted: list[Change] = []
-        #: Is a write asked for at the end of this turn?
+        #: Is a write asked for at the end of this turn? And who is told that it was?
         self._asked: asyncio.Handle | None = None
+        self._waiting: list[Safe] = []
         self._file: Mapping | None = None
         self._number = 0
         #: Of the next frame, and where it goes.
@@ -217,6 +218,7 @@ class Journal:
             if handle is not None:
                 handle.cancel()
         self._asked = self._step = None
+        self._tell_waiting()
         if self._tick_timer is not None:
             self._timers.cancel(self._tick_timer)
             self._tick_timer = None
@@ -268,6 +270,13 @@ class Journal:
     def _write_soon(self) -> None:
         self._asked = None
         self.write()
+        self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
+        """Tell who waited for the write of this turn, be it that nothing is kept any more."""
+        waiting, self._waiting = self._waiting, []
+        for done in waiting:
+            done(None)
 
     def write(self) -> None:
         """Write what was noted, as one frame."""
@@ -299,7 +308,13 @@ class Journal:
         self._noted.clear()
 
     def when_safe(self, done: Safe) -> None:
-        """Call DONE once what was noted is written, and for a store that flushes synchronously on the device."""
+        """Call DONE once what was noted is written, and for a store that flushes synchronously on the device.
+
+        What is noted in one turn of the loop is written at its end, as one frame, before anybody is told.
+        """
+        if self._noted and self._store.config.flush != "sync" and self._is_open:
+            self._waiting.append(done)
+            return
         needed = self._store.max_log_offset if self._has_buried else 0
         self.write()
         if self._store.config.flush != "sync" or not self._is_open:

@@ -103,7 +103,7 @@ class Driver:
         (step,) = self.random.choices(list(steps), list(steps.values()))
         if (waits := step()) is not None:
             await waits
-        self.broker.pops.when_safe(lambda error: None)
+        await self.broker.safe()
         self.check()
 
     def send(self, count: int | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
@@ -150,6 +151,12 @@ class Popping:
             if isinstance(self.journal, Journal):
                 self.journal._stop()  # A killed process does nothing more.
             self.store._close_files()
+
+    async def safe(self) -> Exception | None:
+        """Wait until what was noted is safe; return what went wrong."""
+        told: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self.pops.when_safe(told.set_result)
+        return await told
 
     async def restart(self, *, clean: bool = True) -> None:
         await self.stop(clean=clean)

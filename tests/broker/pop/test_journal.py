@@ -33,7 +33,7 @@ class TestRestart:
         broker.send(b"a", b"b", b"c", b"d")
         _, b, _, d = broker.pop()
         broker.ack(b, d)
-        broker.pops.when_safe(lambda error: None)
+        await broker.safe()
 
         await broker.restart(clean=clean)
 
@@ -47,7 +47,7 @@ class TestRestart:
         broker.send(b"a", b"b", b"c")
         a, _, c = broker.pop(invisible_ms=10_000)
         changed = broker.pops.change_invisible(GROUP, TOPIC, c.handle, 60_000)
-        broker.pops.when_safe(lambda error: None)
+        await broker.safe()
 
         await broker.restart(clean=clean)
 
@@ -139,7 +139,7 @@ class TestRestart:
             (one,) = broker.pop(1)
             assert bodies([one]) == [b"%d" % (4 + number)]
             broker.ack(one)
-            broker.pops.when_safe(lambda error: None)
+            await broker.safe()
 
         await broker.restart(clean=clean)
         broker.ack(first)
@@ -154,7 +154,7 @@ class TestRestart:
         broker.pop()
         broker.pops.forget_topic(TOPIC)
         broker.offsets.forget_topic(TOPIC)
-        broker.pops.when_safe(lambda error: None)
+        await broker.safe()
         broker.offsets.save()
 
         await broker.restart(clean=clean)
@@ -169,13 +169,36 @@ class TestRestart:
         broker.send(b"a", b"b", b"c")
         broker.ack(*broker.pop())
         broker.pops.move(GROUP, TOPIC, 0, 1)
-        broker.pops.when_safe(lambda error: None)
+        await broker.safe()
         broker.offsets.save()
 
         await broker.restart(clean=clean)
 
         assert bodies(broker.pop()) == [b"b", b"c"]
         await broker.stop()
+
+
+async def test_what_is_acknowledged_in_one_turn_is_one_frame(tmp_path: Path) -> None:
+    broker = make(tmp_path)
+    broker.send(b"a", b"b", b"c")
+    a, b, c = broker.pop()
+    told: list[object] = []
+    journal = broker.journal
+    assert isinstance(journal, Journal)
+    before = journal._frame
+
+    for delivery in (a, b, c):
+        broker.ack(delivery)
+        broker.pops.when_safe(told.append)
+
+    assert told == [], "none is told before it is written"
+    await asyncio.sleep(0)
+    assert told == [None] * 3
+    assert journal._frame == before + 1
+    await broker.restart(clean=False)
+    await broker.clock.advance(INVISIBLE_MS)
+    assert broker.pop() == []
+    await broker.stop()
 
 
 class TestBounds:
@@ -252,10 +275,9 @@ class TestFailure:
         a, b, _ = broker.pop()
         disk.run_full("/pop/")
         broker.ack(a)
-        told: list[object] = []
-        broker.pops.when_safe(told.append)
 
-        assert told == [None]
+        assert await broker.safe() is None
+
         assert files(tmp_path) == []
         assert "journal of deliveries not written" in caplog.text
         await broker.clock.advance(RETRY_MS)
@@ -278,7 +300,7 @@ class TestFailure:
         disk.run_full("/pop/")
         broker.ack(*broker.pop())
         broker.pops.move(GROUP, TOPIC, 0, 0)
-        broker.pops.when_safe(lambda error: None)
+        await broker.safe()
         disk.heal()
         await broker.clock.advance(RETRY_MS)
         await _snapshot_made(broker)

@@ -104,7 +104,7 @@ class TestLoss:
         ends = []
         for delivery in (a, b, c):
             broker.ack(delivery)
-            broker.pops.when_safe(lambda error: None)
+            await broker.safe()
             ends.append(end_of(newest(tmp_path)))
         await broker.stop(clean=False)
         flip(newest(tmp_path), ends[1] - 1)

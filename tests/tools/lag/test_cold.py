@@ -181,7 +181,7 @@ class TestOurPops:
         broker.send(*(b"%d" % number for number in range(8)))
         got = broker.pop(8)
         broker.ack(got[1], got[3])
-        broker.pops.when_safe(lambda error: None)
+        await broker.safe()
         broker.offsets.save()
         await broker.stop(clean=clean)
 
