@@ -137,7 +137,7 @@ def _guarded(function: _Encode, field: str, wanted: type) -> _Encode:
     return call
 
 
-# ---------------------------------------------------------------- compresses large bodies before they are sent
+# ---------------------------------------------------------------- large bodies compressed before they are sent
 
 
 Compression = Literal["zlib", "lz4", "zstd"]

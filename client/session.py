@@ -218,7 +218,7 @@ async def local_host(address: str) -> Host:
     return Host(own.packed, 0)
 
 
-# ---------------------------------------------------------------- follower choice
+# ---------------------------------------------------------------- the choice of a replica to read from
 
 
 #: How long the master is asked after a follower could not answer.

@@ -373,7 +373,7 @@ async def open_tcp(
         raise Unreachable(f"{address} cannot be reached: {reason}", address=address) from error
 
 
-# ---------------------------------------------------------------- ha
+# ---------------------------------------------------------------- the wire by which a slave takes its master's log
 
 
 #: What an Apache slave's buffer takes; masters send 32 KiB unless haTransferBatchSize says otherwise.

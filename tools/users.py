@@ -432,7 +432,7 @@ def decision_document(judged: Judgement, *, enabled: bool) -> dict[str, str]:
     }
 
 
-# ---------------------------------------------------------------- apache users
+# ---------------------------------------------------------------- users as Apache RocketMQ writes them
 
 
 #: Permissions of 4.x, as a decision and actions.

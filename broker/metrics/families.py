@@ -410,7 +410,7 @@ def _text(value: bool) -> str:
     return "true" if value else "false"
 
 
-# ---------------------------------------------------------------- pocketmq
+# ---------------------------------------------------------------- what a broker says of itself under names of its own
 
 
 #: Topics of which is told what was sent to them; groups, with a topic each, of which is told what they skipped.

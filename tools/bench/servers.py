@@ -84,7 +84,7 @@ def batch(count: int, body_bytes: int) -> list[Message]:
     return [Message(TOPIC, body[:body_bytes]) for _ in range(count)]
 
 
-# ---------------------------------------------------------------- apache RocketMQ's own servers, from given jars
+# ---------------------------------------------------------------- Apache RocketMQ's own servers, from given jars
 
 
 _JVM: Final = (

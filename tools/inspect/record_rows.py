@@ -232,7 +232,7 @@ def _line(row: Row) -> str:
     return "  ".join(words) + (f"  {row['problem']}" if row["problem"] else "")
 
 
-# ---------------------------------------------------------------- entry check
+# ---------------------------------------------------------------- does an entry fit its record?
 
 
 Codes = NDArray[np.int8]

@@ -208,7 +208,7 @@ def check_types(asked: StructType, ours: pyarrow.Schema, of: str = "") -> None:
             )
 
 
-# ---------------------------------------------------------------- store filters
+# ---------------------------------------------------------------- Spark's filters
 
 
 #: The columns of each dataset that conditions are about, and which field of `Conditions` has their span.

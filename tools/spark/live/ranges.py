@@ -215,7 +215,7 @@ def _short(value: object) -> str:
     return text if len(text) <= 64 else text[:63] + "…"
 
 
-# ---------------------------------------------------------------- loss
+# ---------------------------------------------------------------- messages that are not there any more
 
 
 logger = logging.getLogger(__name__)

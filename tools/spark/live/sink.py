@@ -139,7 +139,7 @@ def _warn(messages: list[WriterCommitMessage | None]) -> None:
     logger.warning("job failed after rows were sent, which stay count=%d", _sent(messages))
 
 
-# ---------------------------------------------------------------- sends the rows of one task
+# ---------------------------------------------------------------- sending the rows of one task
 
 
 #: Lists under way at a time.
