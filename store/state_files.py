@@ -76,7 +76,7 @@ from threading import Lock
 from typing import Final, Generic, Literal, Protocol, TypeVar, cast
 
 from ..proto.errors import CorruptState, PocketMQError, StoreError
-from .disk import Disk, Mapping as FileMapping, Mapping as MappedBytes
+from .disk import Disk, Mapping as FileMapping
 from .files import FolderSync, Syncable
 from .flush import CallOwner, Flusher, FlushJob, GroupCommit, Waiter
 from .format.java_json import Json, parse, pieces_with_members, render, render_member
@@ -715,7 +715,7 @@ class CheckpointFile:
 
     def __init__(self, disk: Disk, path: str) -> None:
         self.values = read_checkpoint(disk, path)
-        self.mapping: MappedBytes = disk.open_map(path, size=CHECKPOINT_SIZE, create=True)
+        self.mapping: FileMapping = disk.open_map(path, size=CHECKPOINT_SIZE, create=True)
         self._written = self.values.pack()
 
     def write(self) -> bool:
@@ -741,7 +741,7 @@ class TimerCheckpointFile:
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self._path = path
-        self._mapping: MappedBytes | None = None
+        self._mapping: FileMapping | None = None
         self.written = read_timer_checkpoint(disk, path)
 
     def open(self) -> None:

@@ -27,11 +27,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, Literal, Literal as OneOf, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from ..errors import InvalidFilter
 
-Symbol: TypeAlias = OneOf["<", "<=", ">", ">="]
+Symbol: TypeAlias = Literal["<", "<=", ">", ">="]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class In:
 class Search:
     """The operand holds TEXT, or begins or ends with it."""
 
-    kind: OneOf["CONTAINS", "STARTSWITH", "ENDSWITH"]
+    kind: Literal["CONTAINS", "STARTSWITH", "ENDSWITH"]
     operand: Node
     text: str
     negated: bool = False

@@ -43,7 +43,7 @@ from ...store.state_files import BROKEN_FOLDER
 from ...store.system import lock_is_held
 from ...store.view import QUEUE_FOLDERS, QueueFolder, StoreView
 from .document import checkpoint
-from .output import Column, Output, Row as Row, Tables, format_options, opened, people, table
+from .output import Column, Output, Row, Tables, format_options, opened, people, table
 from .record_rows import record_rows
 
 Severity = Literal["refused", "wrong", "note"]
