@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import grpc
@@ -158,11 +159,14 @@ def _serve_socket() -> None:
 
 
 def _accept(listener: socket.socket) -> None:
-    while True:
-        connection, _ = listener.accept()
-        with connection:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _answer(connection)
+    with suppress(
+        OSError
+    ):  # The port closes at the end, and who asks may go with an answer on its way.
+        while True:
+            connection, _ = listener.accept()
+            with connection:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                _answer(connection)
 
 
 def _answer(connection: socket.socket) -> None:
