@@ -284,8 +284,8 @@ class Topics:
         """Refuse what is out of range in TOPIC; attributes that are KNOWN already may stay as they are."""
         most = self._config.topic_queues_max
         for field in ("read_queues", "write_queues"):
-            _check_range(topic.name, field, getattr(topic, field), 1, most)
-        _check_range(topic.name, "permission", topic.permission, 0, _PERMISSION_MAX)
+            _check_range(f"topic {topic.name!r}", field, getattr(topic, field), 1, most)
+        _check_range(f"topic {topic.name!r}", "permission", topic.permission, 0, _PERMISSION_MAX)
         for name, value in topic.attributes.items() - known.items():
             _check_attribute(topic.name, name, value)
 
@@ -365,10 +365,11 @@ def _check_queue(topic: str, queue: int, queues: int, verb: str) -> None:
         )
 
 
-def _check_range(topic: str, field: str, value: int, least: int, most: int) -> None:
+def _check_range(what: str, field: str, value: int, least: int, most: int) -> None:
+    """Raise InvalidArgument unless the VALUE of FIELD of WHAT is within LEAST and MOST."""
     if not least <= value <= most:
         raise errors.InvalidArgument(
-            f"topic {topic!r}: {field} is {value}, must be {least} to {most}",
+            f"{what}: {field} is {value}, must be {least} to {most}",
             field=field,
             limit=most,
             value=value,
@@ -468,8 +469,12 @@ class Groups:
         its attributes only SUBSCRIPTION_CHECK is taken.
         """
         check_own_choice(group.name)
-        _check_group_range(group.name, "retry_max_times", group.retry_times_max, -1, _RETRIES_MAX)
-        _check_group_range(group.name, "retry_queues", group.retry_queues, 1, _RETRY_QUEUES_MAX)
+        _check_range(
+            f"group {group.name!r}", "retry_max_times", group.retry_times_max, -1, _RETRIES_MAX
+        )
+        _check_range(
+            f"group {group.name!r}", "retry_queues", group.retry_queues, 1, _RETRY_QUEUES_MAX
+        )
         existing = self.get(group.name) if update else self._groups.get(group.name)
         policy = group.retry_policy if existing is None else existing.retry_policy
         if retry_intervals_ms is not None:
@@ -532,16 +537,6 @@ def check_own_choice(name: str) -> None:
     if name.startswith(_OWN_PREFIX):
         raise errors.InvalidName(
             f"group {name!r} is the broker's own: choose another name", field="group", value=name
-        )
-
-
-def _check_group_range(group: str, field: str, value: int, least: int, most: int) -> None:
-    if not least <= value <= most:
-        raise errors.InvalidArgument(
-            f"group {group!r}: {field} is {value}, must be {least} to {most}",
-            field=field,
-            limit=most,
-            value=value,
         )
 
 

@@ -108,7 +108,7 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
     "export": ("export:export", "Write the messages of stores to Parquet files."),
     "inspect": ("inspect.command:inspect", "Describe a store on disk, without writing a byte."),
     "doctor": (
-        "doctor.command:doctor",
+        "doctor.diagnosis:doctor",
         "Say what a start would cut, rebuild and lose, for both brokers.",
     ),
     "diff": ("diff:diff", "Compare two stores by what they mean."),

@@ -1,16 +1,8 @@
-"""Who is connected to servers, as an admin asks them: brokers, and name servers too.
+"""Servers, as an admin asks them: who is connected, their settings, the brokers' clocks.
 
-async with AsyncServerConnections() as servers:
-    for found in await servers.all():
-        print(found.address, found.totals, found.connections)
-
-The settings of servers, as an administrator asks for them and changes them, brokers' and name servers'.
-
-async with AsyncSettings() as settings:
-    for server in await settings.all():
-        print(server.server, server.settings)
-
-The brokers' clocks, as an admin asks for them: what time it is there, and moving it where it can be moved.
+async with AsyncServerConnections() as servers:        async with AsyncSettings() as settings:
+    for found in await servers.all():                      for server in await settings.all():
+        print(found.address, found.connections)                print(server.server, server.settings)
 """
 
 from __future__ import annotations
@@ -150,8 +142,8 @@ class ServerSettings:
     settings: tuple[ServerSetting, ...]
 
 
-class AsyncSettings(AsyncAsker):
-    """Asks the brokers behind NAMESERVERS; with BROKER that one: its name, or the address of any server."""
+class _AsyncBrokerAsker(AsyncAsker):
+    """Asks the brokers behind NAMESERVERS; with BROKER that one: its name, or an address."""
 
     def __init__(
         self,
@@ -164,6 +156,10 @@ class AsyncSettings(AsyncAsker):
         """CONNECTIONS are for tests."""
         super().__init__(nameservers, request_timeout_ms, connections)
         self._broker = broker
+
+
+class AsyncSettings(_AsyncBrokerAsker):
+    """Asks the brokers behind NAMESERVERS; with BROKER that one: its name, or the address of any server."""
 
     async def all(self) -> list[ServerSettings]:
         """Return the settings of each server, brokers by name."""
@@ -232,26 +228,12 @@ class BrokerClock:
     virtual: bool
 
 
-class AsyncClocks(AsyncAsker):
+class AsyncClocks(_AsyncBrokerAsker):
     """The clocks of the brokers behind NAMESERVERS; with BROKER (a name, or an address) of one of them."""
-
-    def __init__(
-        self,
-        nameservers: str | None = None,
-        broker: str | None = None,
-        *,
-        request_timeout_ms: int = 5_000,
-        connections: Connections | None = None,
-    ) -> None:
-        """CONNECTIONS are for tests."""
-        super().__init__(nameservers, request_timeout_ms, connections)
-        self._broker = broker
-        self._quick = Brokers(self._session, request_timeout_ms)
-        self._patient = Brokers(self._session, ADVANCE_TIMEOUT_MS)
 
     async def now(self) -> list[BrokerClock]:
         """Return the clock of each broker, by name."""
-        return await self._of_all(self._quick, "Now", pb.ClockRequest())
+        return await self._of_all("Now", pb.ClockRequest(), self._timeout_ms)
 
     async def advance(self, by_ms: int) -> list[BrokerClock]:
         """Move the clocks by BY_MS; return them once all that fell due on the way has happened.
@@ -267,14 +249,16 @@ class AsyncClocks(AsyncAsker):
                 broker=real[0],
             )
         request = pb.AdvanceClockRequest(by_ms=by_ms)
-        return await self._of_all(self._patient, "AdvanceClock", request)
+        return await self._of_all("AdvanceClock", request, ADVANCE_TIMEOUT_MS)
 
     async def _of_all(
-        self, brokers: Brokers, method: str, request: pb.ClockRequest | pb.AdvanceClockRequest
+        self, method: str, request: pb.ClockRequest | pb.AdvanceClockRequest, timeout_ms: int
     ) -> list[BrokerClock]:
+        brokers = Brokers(self._session, timeout_ms)
+
         async def one(name: str, address: str) -> BrokerClock:
             reply = await brokers.ask(name, method, request, pb.ClockReply)
             return BrokerClock(name, address, reply.now_ms, reply.virtual)
 
-        addresses = await self._quick.addresses(self._broker)
-        return await asyncio.gather(*(one(name, address) for name, address in addresses.items()))
+        known = await Brokers(self._session, self._timeout_ms).addresses(self._broker)
+        return await asyncio.gather(*(one(name, address) for name, address in known.items()))

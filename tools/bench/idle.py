@@ -38,7 +38,7 @@ from ...client.consuming.membership import HEARTBEATS
 from ...proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 from ...proto.rpc.channel import Http2Channel
 from ..server_process import ServerProcess, rss_bytes
-from .measure import BenchConditions, Figure, percentiles_ms, rounds
+from .measure import BenchConditions, Figure, against, percentiles_ms, rounds
 from .official import RawConnection
 from .servers import TOPIC, cpu_of_both, server_with_topic
 
@@ -165,15 +165,11 @@ def idle_consumers(conditions: BenchConditions) -> Figure:
         "cpu_percent_of_a_core": percent,
     }
     figure.notes += [
-        f"{more_bytes / 1e6:.1f} MB more than before them, {_against(more_bytes <= _AIM_BYTES, '≤ 100 MB')}",
-        f"{percent:.2f} % of a core over {seconds:.0f} s, {_against(percent <= _AIM_PERCENT, '≤ 5 %')}",
+        f"{more_bytes / 1e6:.1f} MB more than before them, {against(more_bytes <= _AIM_BYTES, '≤ 100 MB')}",
+        f"{percent:.2f} % of a core over {seconds:.0f} s, {against(percent <= _AIM_PERCENT, '≤ 5 %')}",
     ]
     figure.aim = (percent, _AIM_PERCENT, False)
     return figure
-
-
-def _against(met: bool, aim: str) -> str:
-    return f"aim {aim} {'met' if met else 'missed'}"
 
 
 class _Consumer:
@@ -269,7 +265,6 @@ CONNECTIONS: Final = 10
 EACH: Final = 1_000
 _GROUP: Final = "readers"
 _POLL_S: Final = 60
-_RECEIVES_SETTLE_S: Final = 3.0
 _RECEIVES_LEAST_S: Final = 20.0
 _MOST_S: Final = 40.0
 _RECEIVES_AIM_PERCENT: Final = 2.0
@@ -289,7 +284,7 @@ def idle_receives(conditions: BenchConditions) -> Figure:
                 "ReceiveMessage", [_request()] * EACH, time_s=_POLL_S + 10
             ):
                 connection.send(call)
-        time.sleep(_RECEIVES_SETTLE_S)
+        time.sleep(_CONSUMERS_SETTLE_S)
         taken_us = (server.cpu_seconds() - before_s) / count * 1e6
         held_s = server.cpu_seconds()
         time.sleep(seconds)

@@ -104,6 +104,11 @@ def rounded(value: Any) -> Any:
     return round(value) if abs(value) >= 1000 else float(f"{value:.4g}")
 
 
+def against(met: bool, aim: str) -> str:
+    """Return the end of a note: was AIM MET?"""
+    return f"aim {aim} {'met' if met else 'missed'}"
+
+
 def percentiles_ms(seconds: Sequence[float]) -> tuple[float, float]:
     """Return the median and the 99th percentile of SECONDS, in milliseconds."""
     middle, high = np.percentile(np.asarray(seconds) * 1000, [50, 99])

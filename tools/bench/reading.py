@@ -79,12 +79,16 @@ BODY_BYTES: Final = 128
 RATE_EXPECTED: Final = 300_000
 _BATCH: Final = 4_000
 _RECORD_BYTES: Final = record_bytes(BODY_BYTES)
+_SIZES: Final = {"body_bytes": BODY_BYTES, "record_bytes": _RECORD_BYTES}
+
+
+#: Looks at a batch; returns how many bytes its bodies have.
+Look = Callable[[MessageBatch], int]
 
 
 def consume(conditions: BenchConditions) -> Figure:
     """Measure reading."""
-    batches = max(1, round(RATE_EXPECTED * conditions.seconds / _BATCH))
-    count = batches * _BATCH
+    batches, count = _sent(conditions, RATE_EXPECTED)
     figure = Figure(
         name="consume",
         what=f"{BODY_BYTES} B bodies, a cold queue, one consumer, body, properties and offset read",
@@ -92,25 +96,24 @@ def consume(conditions: BenchConditions) -> Figure:
     with server_with_topic(conditions.folder) as server:
         asyncio.run(fill(server.nameserver, batches, BODY_BYTES))
         with cpu_of_both(figure, server):
-            latencies, seconds = asyncio.run(_read(server.nameserver, count, properties=True))
-        _, body_seconds = asyncio.run(_read(server.nameserver, count, properties=False))
+            latencies, seconds = asyncio.run(_read(server.nameserver, count, "whole", _whole))
+        # Who just left a group may still be in it.
+        _, body_seconds = asyncio.run(
+            _read(server.nameserver, count, "bodies", _without_properties)
+        )
     figure.add_rate(count, count * BODY_BYTES, seconds)
     figure.add_latencies(latencies)
-    figure.facts = {
+    figure.facts = _SIZES | {
         "messages": count,
-        "body_bytes": BODY_BYTES,
-        "record_bytes": _RECORD_BYTES,
         "body_only_messages_per_second": count / body_seconds,
     }
-    assert figure.messages_per_second is not None
-    record_rate = figure.messages_per_second * _RECORD_BYTES
-    figure.compare("memcpy_bytes_per_second", memcpy_bytes_per_second(64 * MIB), record_rate)
-    echo = echo_per_second(request_bytes=64, reply_bytes=MIB, in_flight=8)
-    figure.compare(
-        "grpc_echo_messages_per_second", echo * MIB / _RECORD_BYTES, figure.messages_per_second
-    )
-    figure.aim = (figure.messages_per_second, 300_000, True)
-    return figure
+    return _beside(figure, RATE_EXPECTED)
+
+
+def _sent(conditions: BenchConditions, rate: int) -> tuple[int, int]:
+    """Return how many batches, and messages, keep who reads RATE a second busy for as long as CONDITIONS say."""
+    batches = max(1, round(rate * conditions.seconds / _BATCH))
+    return batches, batches * _BATCH
 
 
 async def fill(nameserver: str, batches: int, body_bytes: int) -> None:
@@ -121,24 +124,57 @@ async def fill(nameserver: str, batches: int, body_bytes: int) -> None:
             await asyncio.gather(*(producer.send_many(batch(_BATCH, body_bytes)) for _ in some))
 
 
-async def _read(nameserver: str, count: int, *, properties: bool) -> tuple[list[float], float]:
-    """Read COUNT messages; return the latency of each poll, and how long it took in all."""
+def _whole(batch: MessageBatch) -> int:
+    size_bytes = 0
+    for message in batch:
+        assert message.queue_offset >= 0
+        assert message.properties
+        size_bytes += len(message.body)
+    return size_bytes
+
+
+def _without_properties(batch: MessageBatch) -> int:
+    size_bytes = 0
+    for message in batch:
+        assert message.queue_offset >= 0
+        size_bytes += len(message.body)
+    return size_bytes
+
+
+def _messages(batch: MessageBatch) -> int:
+    return sum(len(message.body) for message in batch)
+
+
+async def _read(nameserver: str, count: int, group: str, look: Look) -> tuple[list[float], float]:
+    """Read COUNT messages as GROUP, with LOOK; return the latency of each poll, and how long it took in all."""
     latencies: list[float] = []
-    group = "whole" if properties else "bodies"  # Who just left a group may still be in it.
+    size_bytes = 0
     began = time.perf_counter()
     async with AsyncPullConsumer(group, TOPIC, nameserver, start="earliest") as consumer:
         left = count
         while left > 0:
             asked = time.perf_counter()
-            messages = await consumer.poll(timeout_ms=10_000)
+            batch = await consumer.poll(timeout_ms=10_000)
             latencies.append(time.perf_counter() - asked)
-            assert messages, f"{left} of {count} messages did not come"
-            for message in messages:
-                assert len(message.body) == BODY_BYTES
-                assert message.queue_offset >= 0
-                assert not properties or message.properties
-            left -= len(messages)
-        return latencies, time.perf_counter() - began
+            assert batch, f"{left} of {count} messages did not come"
+            size_bytes += look(batch)
+            left -= len(batch)
+        seconds = time.perf_counter() - began
+    assert size_bytes == count * BODY_BYTES
+    return latencies, seconds
+
+
+def _beside(figure: Figure, aim: int) -> Figure:
+    """Hold FIGURE against a copy and a gRPC echo of the same bytes, and against AIM messages a second."""
+    assert figure.messages_per_second is not None
+    record_rate = figure.messages_per_second * _RECORD_BYTES
+    figure.compare("memcpy_bytes_per_second", memcpy_bytes_per_second(64 * MIB), record_rate)
+    echo = echo_per_second(request_bytes=64, reply_bytes=MIB, in_flight=8)
+    figure.compare(
+        "grpc_echo_messages_per_second", echo * MIB / _RECORD_BYTES, figure.messages_per_second
+    )
+    figure.aim = (figure.messages_per_second, aim, True)
+    return figure
 
 
 # ---------------------------------------------------------------- `bench push`
@@ -149,8 +185,7 @@ _TIMEOUT_S: Final = 600.0
 
 def push(conditions: BenchConditions) -> Figure:
     """Measure listening."""
-    batches = max(1, round(RATE_EXPECTED * conditions.seconds / _BATCH))
-    count = batches * _BATCH
+    batches, count = _sent(conditions, RATE_EXPECTED)
     figure = Figure(
         name="push",
         what=f"{BODY_BYTES} B bodies, a cold topic, one push consumer, a call a message, body read",
@@ -169,15 +204,7 @@ def push(conditions: BenchConditions) -> Figure:
         "in_order_messages_per_second": count / ordered_seconds,
         "awaited_messages_per_second": count / awaited_seconds,
     }
-    assert figure.messages_per_second is not None
-    echo = echo_per_second(request_bytes=64, reply_bytes=MIB, in_flight=8)
-    figure.compare(
-        "grpc_echo_messages_per_second",
-        echo * MIB / record_bytes(BODY_BYTES),
-        figure.messages_per_second,
-    )
-    figure.aim = (figure.messages_per_second, 225_000, True)
-    return figure
+    return _beside(figure, 225_000)
 
 
 def _counter(count: int, done: Callable[[], object]) -> Callable[[Any], None]:
@@ -222,8 +249,27 @@ def _handled(
 
 POLLED_RATE_EXPECTED: Final = 1_000_000
 
-#: Looks at a batch; returns how many bytes its bodies have.
-Look = Callable[[MessageBatch], int]
+
+def poll(conditions: BenchConditions) -> Figure:
+    """Measure polling."""
+    batches, count = _sent(conditions, POLLED_RATE_EXPECTED)
+    figure = Figure(
+        name="poll",
+        what=f"{BODY_BYTES} B bodies, cold queues, one consumer, batches read by the column",
+    )
+    with server_with_topic(conditions.folder) as server:
+        asyncio.run(fill(server.nameserver, batches, BODY_BYTES))
+        with cpu_of_both(figure, server):
+            latencies, seconds = asyncio.run(_read(server.nameserver, count, "columns", _columns))
+        others = {
+            name: count / asyncio.run(_read(server.nameserver, count, name, look))[1]
+            for name, look in (("matrix", _matrix), ("bodies", _bodies), ("messages", _messages))
+        }
+    figure.add_rate(count, count * BODY_BYTES, seconds)
+    figure.add_latencies(latencies)
+    rates = {f"{name}_messages_per_second": rate for name, rate in others.items()}
+    figure.facts = _SIZES | {"messages": count} | rates
+    return _beside(figure, POLLED_RATE_EXPECTED)
 
 
 def _columns(batch: MessageBatch) -> int:
@@ -240,68 +286,6 @@ def _matrix(batch: MessageBatch) -> int:
 
 def _bodies(batch: MessageBatch) -> int:
     return sum(map(len, batch.bodies))
-
-
-def _messages(batch: MessageBatch) -> int:
-    return sum(len(message.body) for message in batch)
-
-
-def poll(conditions: BenchConditions) -> Figure:
-    """Measure polling."""
-    batches = max(1, round(POLLED_RATE_EXPECTED * conditions.seconds / _BATCH))
-    count = batches * _BATCH
-    figure = Figure(
-        name="poll",
-        what=f"{BODY_BYTES} B bodies, cold queues, one consumer, batches read by the column",
-    )
-    with server_with_topic(conditions.folder) as server:
-        asyncio.run(fill(server.nameserver, batches, BODY_BYTES))
-        with cpu_of_both(figure, server):
-            latencies, seconds = asyncio.run(
-                _read_batches(server.nameserver, count, "columns", _columns)
-            )
-        others = {
-            name: count / asyncio.run(_read_batches(server.nameserver, count, name, look))[1]
-            for name, look in (("matrix", _matrix), ("bodies", _bodies), ("messages", _messages))
-        }
-    figure.add_rate(count, count * BODY_BYTES, seconds)
-    figure.add_latencies(latencies)
-    figure.facts = {
-        "messages": count,
-        "body_bytes": BODY_BYTES,
-        "record_bytes": _RECORD_BYTES,
-        **{f"{name}_messages_per_second": rate for name, rate in others.items()},
-    }
-    assert figure.messages_per_second is not None
-    record_rate = figure.messages_per_second * _RECORD_BYTES
-    figure.compare("memcpy_bytes_per_second", memcpy_bytes_per_second(64 * MIB), record_rate)
-    echo = echo_per_second(request_bytes=64, reply_bytes=MIB, in_flight=8)
-    figure.compare(
-        "grpc_echo_messages_per_second", echo * MIB / _RECORD_BYTES, figure.messages_per_second
-    )
-    figure.aim = (figure.messages_per_second, POLLED_RATE_EXPECTED, True)
-    return figure
-
-
-async def _read_batches(
-    nameserver: str, count: int, group: str, look: Look
-) -> tuple[list[float], float]:
-    """Read COUNT messages as GROUP, with LOOK; return the latency of each poll, and how long it took in all."""
-    latencies: list[float] = []
-    size_bytes = 0
-    began = time.perf_counter()
-    async with AsyncPullConsumer(group, TOPIC, nameserver, start="earliest") as consumer:
-        left = count
-        while left > 0:
-            asked = time.perf_counter()
-            batch = await consumer.poll(timeout_ms=10_000)
-            latencies.append(time.perf_counter() - asked)
-            assert batch, f"{left} of {count} messages did not come"
-            size_bytes += look(batch)
-            left -= len(batch)
-        seconds = time.perf_counter() - began
-    assert size_bytes == count * BODY_BYTES
-    return latencies, seconds
 
 
 # ---------------------------------------------------------------- `bench scan`

@@ -34,11 +34,13 @@ from collections.abc import Callable
 from typing import Final
 
 from ...client import AsyncProducer, Message, Producer, Receipts
+from ...client.producing.receipt import Acks
 from ..server_process import ServerProcess
 from . import measure, servers
 from .yardsticks import echo_per_second
 
-SMALL_BYTES: Final = 128
+BODY_BYTES: Final = 128
+_RECORD_BYTES: Final = servers.record_bytes(BODY_BYTES)
 LARGE_BYTES: Final = 1024
 #: The largest runs of the producer's default settings.
 RUN_MESSAGES: Final = 4_000
@@ -55,22 +57,22 @@ def send(conditions: measure.BenchConditions) -> measure.Figure:
     """Measure sending one message at a time."""
     figure = measure.Figure(
         name="send",
-        what=f"single messages of {SMALL_BYTES} B through the full producer, one thread, memory acknowledgement",
+        what=f"single messages of {BODY_BYTES} B through the full producer, one thread, memory acknowledgement",
     )
     with servers.server_with_topic(conditions.folder) as server:
-        _send_for(server, SMALL_BYTES, 0.5)  # Connections, routes, code that runs first.
+        _send_for(server, BODY_BYTES, 0.5)  # Connections, routes, code that runs first.
         with servers.cpu_of_both(figure, server):
-            count, seconds = _send_for(server, SMALL_BYTES, conditions.seconds)
+            count, seconds = _send_for(server, BODY_BYTES, conditions.seconds)
         large_count, large_seconds = _send_for(server, LARGE_BYTES, conditions.seconds)
         latencies = _send_one_by_one(server, 1.0)
-    figure.add_rate(count, count * SMALL_BYTES, seconds)
+    figure.add_rate(count, count * BODY_BYTES, seconds)
     figure.add_latencies(latencies)
     assert figure.client_cpu_seconds is not None
     assert figure.server_cpu_seconds is not None
     figure.facts = {
         "messages": count,
-        "body_bytes": SMALL_BYTES,
-        "record_bytes": servers.record_bytes(SMALL_BYTES),
+        "body_bytes": BODY_BYTES,
+        "record_bytes": _RECORD_BYTES,
         "client_cpu_us_per_message": figure.client_cpu_seconds / count * 1e6,
         "server_cpu_us_per_message": figure.server_cpu_seconds / count * 1e6,
         "large_body_bytes": LARGE_BYTES,
@@ -82,22 +84,26 @@ def send(conditions: measure.BenchConditions) -> measure.Figure:
     return figure
 
 
-def _compare(figure: measure.Figure) -> None:
+def _beside(figure: measure.Figure, run_messages: int, in_flight: int, aim: int) -> None:
+    """Hold FIGURE against a copy, and a gRPC echo of as many runs IN_FLIGHT, and against AIM messages a second."""
     rate = figure.messages_per_second
     assert rate is not None
     memcpy = measure.memcpy_bytes_per_second(64 * measure.MIB)
-    figure.compare("memcpy_bytes_per_second", memcpy, rate * servers.record_bytes(SMALL_BYTES))
-    run_bytes = servers.record_bytes(SMALL_BYTES) * RUN_MESSAGES
+    figure.compare("memcpy_bytes_per_second", memcpy, rate * _RECORD_BYTES)
     echo = echo_per_second(
-        request_bytes=run_bytes, reply_bytes=_REPLY_BYTES, in_flight=RUNS_IN_FLIGHT
+        request_bytes=_RECORD_BYTES * run_messages, reply_bytes=_REPLY_BYTES, in_flight=in_flight
     )
-    figure.compare("grpc_echo_messages_per_second", echo * RUN_MESSAGES, rate)
-    figure.aim = (rate, _AIM, True)
+    figure.compare("grpc_echo_messages_per_second", echo * run_messages, rate)
+    figure.aim = (rate, aim, True)
+
+
+def _compare(figure: measure.Figure) -> None:
+    _beside(figure, RUN_MESSAGES, RUNS_IN_FLIGHT, _AIM)
     large_mb = figure.facts["large_bytes_per_second"] / 1e6
     figure.notes = [
-        f"{LARGE_BYTES} B: {large_mb:,.1f} MB/s, {_against(large_mb >= _LARGE_AIM_MB, f'≥ {_LARGE_AIM_MB}')}",
+        f"{LARGE_BYTES} B: {large_mb:,.1f} MB/s, {measure.against(large_mb >= _LARGE_AIM_MB, f'≥ {_LARGE_AIM_MB}')}",
         *(
-            f"one after the other, {name}: {value:.2f} ms, {_against(value <= aim, f'≤ {aim}')}"
+            f"one after the other, {name}: {value:.2f} ms, {measure.against(value <= aim, f'≤ {aim}')}"
             for name, value, aim in zip(
                 ("p50", "p99"),
                 (figure.p50_ms or 0, figure.p99_ms or 0),
@@ -106,10 +112,6 @@ def _compare(figure: measure.Figure) -> None:
             )
         ),
     ]
-
-
-def _against(met: bool, aim: str) -> str:
-    return f"aim {aim} {'met' if met else 'missed'}"
 
 
 def _send_for(server: ServerProcess, body_bytes: int, seconds: float) -> tuple[int, float]:
@@ -138,7 +140,7 @@ def _send_one_by_one(server: ServerProcess, seconds: float) -> list[float]:
     """Send one after the other for SECONDS; return the latency of each, in seconds."""
     latencies: list[float] = []
     with Producer(server.nameserver) as producer:
-        message = Message(servers.TOPIC, bytes(SMALL_BYTES))
+        message = Message(servers.TOPIC, bytes(BODY_BYTES))
         producer.send(message)
         end = time.perf_counter() + seconds
         while (sent := time.perf_counter()) < end:
@@ -150,12 +152,10 @@ def _send_one_by_one(server: ServerProcess, seconds: float) -> list[float]:
 # ---------------------------------------------------------------- `bench send-many`
 
 
-BODY_BYTES: Final = 128
 AT_ONCE: Final = 10_000
 LISTS_IN_FLIGHT: Final = 4
-_RECORD_BYTES: Final = servers.record_bytes(BODY_BYTES)
 
-#: Sends AT_ONCE messages.
+#: Sends a list of messages.
 _SendList = Callable[[AsyncProducer], asyncio.Future[Receipts]]
 
 
@@ -166,13 +166,14 @@ def send_many(conditions: measure.BenchConditions) -> measure.Figure:
         what=f"{BODY_BYTES} B, lists of {AT_ONCE:,} bodies, {LISTS_IN_FLIGHT} in flight, memory acknowledgement",
     )
     with servers.server_with_topic(conditions.folder) as server:
-        address = server.nameserver
-        asyncio.run(
-            _send_lists_for(address, _bodies, 0.5)
-        )  # Connections, routes, code that runs first.
+        address, lists = server.nameserver, (LISTS_IN_FLIGHT, AT_ONCE)
+        # Connections, routes, code that runs first.
+        asyncio.run(_send_lists_for(address, _bodies, 0.5, *lists))
         with servers.cpu_of_both(figure, server):
-            latencies, seconds = asyncio.run(_send_lists_for(address, _bodies, conditions.seconds))
-        own, own_seconds = asyncio.run(_send_lists_for(address, _messages, 1.0))
+            latencies, seconds = asyncio.run(
+                _send_lists_for(address, _bodies, conditions.seconds, *lists)
+            )
+        own, own_seconds = asyncio.run(_send_lists_for(address, _messages, 1.0, *lists))
     count = len(latencies) * AT_ONCE
     figure.add_rate(count, count * BODY_BYTES, seconds)
     figure.add_latencies(latencies)
@@ -205,22 +206,26 @@ def _messages(producer: AsyncProducer) -> asyncio.Future[Receipts]:
 
 
 async def _send_lists_for(
-    nameserver: str, send: _SendList, seconds: float
+    nameserver: str, send: _SendList, seconds: float, in_flight: int, messages: int
 ) -> tuple[list[float], float]:
-    """Send for SECONDS; return the latency of each list, and how long it took in all."""
+    """SEND lists of MESSAGES for SECONDS; return the latency of each, and how long it took in all."""
     latencies: list[float] = []
+    under_way: deque[tuple[float, asyncio.Future[Receipts]]] = deque()
+
+    async def oldest_acknowledged() -> None:
+        sent, receipts = under_way.popleft()
+        assert len(await receipts) == messages
+        latencies.append(time.perf_counter() - sent)
+
     async with AsyncProducer(nameserver) as producer:
         began = time.perf_counter()
-        under_way: deque[tuple[float, asyncio.Future[Receipts]]] = deque()
-        while under_way or time.perf_counter() - began < seconds:
-            open_for_more = time.perf_counter() - began < seconds
-            if len(under_way) == LISTS_IN_FLIGHT or not open_for_more:
-                sent, receipts = under_way.popleft()
-                assert len(await receipts) == AT_ONCE
-                latencies.append(time.perf_counter() - sent)
-            if open_for_more:
-                under_way.append((time.perf_counter(), send(producer)))
-                await asyncio.sleep(0)
+        while time.perf_counter() - began < seconds:
+            if len(under_way) == in_flight:
+                await oldest_acknowledged()
+            under_way.append((time.perf_counter(), send(producer)))
+            await asyncio.sleep(0)
+        while under_way:
+            await oldest_acknowledged()
         return latencies, time.perf_counter() - began
 
 
@@ -240,13 +245,15 @@ def produce(conditions: measure.BenchConditions) -> measure.Figure:
         what=f"{BODY_BYTES} B bodies, batches of {BATCH}, {IN_FLIGHT} batches in flight, memory acknowledgement",
     )
     with servers.server_with_topic(conditions.folder) as server:
-        asyncio.run(
-            _produce_for(server.nameserver, 0.5)
-        )  # Connections, routes, code that runs first.
+        address, lists = server.nameserver, (IN_FLIGHT, BATCH)
+        # Connections, routes, code that runs first.
+        asyncio.run(_send_lists_for(address, _batch, 0.5, *lists))
         with servers.cpu_of_both(figure, server):
-            latencies, seconds = asyncio.run(_produce_for(server.nameserver, conditions.seconds))
-        many, _ = asyncio.run(_send_singles(server.nameserver, SINGLES_IN_FLIGHT))
-        one, one_seconds = asyncio.run(_send_singles(server.nameserver, 1))
+            latencies, seconds = asyncio.run(
+                _send_lists_for(address, _batch, conditions.seconds, *lists)
+            )
+        many, many_s = asyncio.run(_send_singles(address, SINGLES_IN_FLIGHT, SINGLES_S))
+        one, one_s = asyncio.run(_send_singles(address, 1, SINGLES_S))
     count = len(latencies) * BATCH
     figure.add_rate(count, count * BODY_BYTES, seconds)
     figure.add_latencies(latencies)
@@ -254,49 +261,22 @@ def produce(conditions: measure.BenchConditions) -> measure.Figure:
         "messages": count,
         "body_bytes": BODY_BYTES,
         "record_bytes": _RECORD_BYTES,
-        "single_sends_per_second": many,
-        "one_after_the_other_per_second": one,
-        "one_after_the_other_p50_ms": one_seconds * 1000,
+        "single_sends_per_second": len(many) / many_s,
+        "one_after_the_other_per_second": len(one) / one_s,
+        "one_after_the_other_p50_ms": statistics.median(one) * 1000,
     }
-    _produced_beside(figure)
+    _beside(figure, BATCH, IN_FLIGHT, 200_000)
     return figure
 
 
-def _produced_beside(figure: measure.Figure) -> None:
-    assert figure.messages_per_second is not None
-    run_bytes = _RECORD_BYTES * BATCH
-    record_rate = figure.messages_per_second * _RECORD_BYTES
-    memcpy = measure.memcpy_bytes_per_second(64 * measure.MIB)
-    figure.compare("memcpy_bytes_per_second", memcpy, record_rate)
-    echo = echo_per_second(request_bytes=run_bytes, reply_bytes=_REPLY_BYTES, in_flight=IN_FLIGHT)
-    figure.compare("grpc_echo_messages_per_second", echo * BATCH, figure.messages_per_second)
-    figure.aim = (figure.messages_per_second, 200_000, True)
+def _batch(producer: AsyncProducer) -> asyncio.Future[Receipts]:
+    return producer.send_many_nowait(servers.batch(BATCH, BODY_BYTES))
 
 
-async def _produce_for(nameserver: str, seconds: float) -> tuple[list[float], float]:
-    """Send for SECONDS; return the latency of each batch, and how long it took in all."""
-    latencies: list[float] = []
-    async with AsyncProducer(nameserver) as producer:
-        began = time.perf_counter()
-        under_way: deque[tuple[float, asyncio.Future[Receipts]]] = deque()
-        while time.perf_counter() - began < seconds:
-            if len(under_way) == IN_FLIGHT:
-                latencies.append(await _acknowledged(*under_way.popleft()))
-            messages = servers.batch(BATCH, BODY_BYTES)
-            under_way.append((time.perf_counter(), producer.send_many_nowait(messages)))
-            await asyncio.sleep(0)
-        while under_way:
-            latencies.append(await _acknowledged(*under_way.popleft()))
-        return latencies, time.perf_counter() - began
-
-
-async def _acknowledged(sent: float, receipts: asyncio.Future[Receipts]) -> float:
-    assert len(await receipts) == BATCH
-    return time.perf_counter() - sent
-
-
-async def _send_singles(nameserver: str, in_flight: int) -> tuple[float, float]:
-    """Send single messages for SINGLES_S; return how many a second, and the median latency in seconds."""
+async def _send_singles(
+    nameserver: str, in_flight: int, seconds: float, acks: Acks | None = None
+) -> tuple[list[float], float]:
+    """Send single messages for SECONDS; return the latency of each, in seconds, and how long it took in all."""
     latencies: list[float] = []
     (message,) = servers.batch(1, BODY_BYTES)
 
@@ -305,15 +285,14 @@ async def _send_singles(nameserver: str, in_flight: int) -> tuple[float, float]:
             await producer.send(message)
             latencies.append(time.perf_counter() - sent)
 
-    async with AsyncProducer(nameserver) as producer:
+    async with AsyncProducer(nameserver, acks=acks) as producer:
         await producer.send(message)
         began = time.perf_counter()
-        end = began + SINGLES_S
+        end = began + seconds
         async with asyncio.TaskGroup() as senders:
             for _ in range(in_flight):
                 senders.create_task(send_on())
-        took = time.perf_counter() - began
-    return len(latencies) / took, statistics.median(latencies)
+        return latencies, time.perf_counter() - began
 
 
 # ---------------------------------------------------------------- `bench sync`
@@ -329,10 +308,11 @@ def sync(conditions: measure.BenchConditions) -> measure.Figure:
         what=f"{BODY_BYTES} B bodies, {SYNCED_IN_FLIGHT} single sends in flight, each acknowledged on the device",
     )
     with servers.server_with_topic(conditions.folder) as server:
-        asyncio.run(_send_synced_for(server.nameserver, 0.5))
+        address = server.nameserver
+        asyncio.run(_send_singles(address, SYNCED_IN_FLIGHT, 0.5, acks="disk"))
         with servers.cpu_of_both(figure, server):
             latencies, seconds = asyncio.run(
-                _send_synced_for(server.nameserver, conditions.seconds)
+                _send_singles(address, SYNCED_IN_FLIGHT, conditions.seconds, acks="disk")
             )
     figure.add_rate(len(latencies), len(latencies) * BODY_BYTES, seconds)
     figure.add_latencies(latencies)
@@ -346,22 +326,3 @@ def sync(conditions: measure.BenchConditions) -> measure.Figure:
     figure.compare("grpc_echo_per_second", echo, figure.messages_per_second)
     figure.aim = (figure.messages_per_second, 20_000, True)
     return figure
-
-
-async def _send_synced_for(nameserver: str, seconds: float) -> tuple[list[float], float]:
-    """Send for SECONDS; return the latencies, and how long it took in all."""
-    latencies: list[float] = []
-    (message,) = servers.batch(1, BODY_BYTES)
-
-    async def send_on() -> None:
-        while (sent := time.perf_counter()) < end:
-            await producer.send(message)
-            latencies.append(time.perf_counter() - sent)
-
-    async with AsyncProducer(nameserver, acks="disk") as producer:
-        began = time.perf_counter()
-        end = began + seconds
-        async with asyncio.TaskGroup() as senders:
-            for _ in range(SYNCED_IN_FLIGHT):
-                senders.create_task(send_on())
-        return latencies, time.perf_counter() - began

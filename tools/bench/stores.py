@@ -12,9 +12,9 @@ compute and compare: no reader that checks what it finds can be quicker on one c
 `bench inspect`: the overview of a store of 100 GiB, and the verification of one that is read as a whole.
 
 The large store is holes, but for a record at the beginning of each log file, some thousands at the end, and 1,000
-queues: what an overview must not read costs no room. The verification reads LOG_BYTES of 1 KiB messages with a key and
-a tag; its yardstick is the CRC of the same bytes, which no check can do without. Both run in this process: starting
-Python and importing comes on top for who types the command.
+queues: what an overview must not read costs no room. The verification reads VERIFIED_LOG_BYTES of 1 KiB messages with a
+key and a tag; its yardstick is the CRC of the same bytes, which no check can do without. Both run in this process:
+starting Python and importing comes on top for who types the command.
 
 `bench lookup`: a key in a full index file of Apache's default size (20 M entries, 420 MB), read from the files.
 
@@ -220,7 +220,7 @@ def crc_seconds(store: Path) -> float:
 GIB: Final = 1 << 30
 LOG_FILES: Final = 100
 VERIFIED_QUEUES: Final = 1_000
-SPARSE_LOG_BYTES: Final = 512 * measure.MIB
+VERIFIED_LOG_BYTES: Final = 512 * measure.MIB
 _NEWEST: Final = 5_000
 _RUN: Final = 500
 _BODY_BYTES: Final = 1024
@@ -294,7 +294,7 @@ def _make_whole(path: Path) -> int:
     store = MessageStore.open(StoreConfig(path=str(path)), disk=OsDisk(), now_ms=lambda: 1)
     count = 0
     try:
-        while store.max_log_offset < SPARSE_LOG_BYTES:
+        while store.max_log_offset < VERIFIED_LOG_BYTES:
             store.append(_run_of_bodies(count))
             count += _RUN
     finally:

@@ -1,26 +1,36 @@
 """The diagnosis of a store: its messages as they are, and what a power cut, or a start of either broker, would do.
 
 A diagnosis for people: both brokers side by side, then what each loses.
+
+`pocketmq doctor STORE`: what a start of either broker would do to a store, without writing a byte.
+
+Exit codes: 0 healthy, or running or killed with nothing to lose; 1 something would be lost or served damaged, a store
+that stopped cleanly would be rebuilt, or a broker would refuse it; 2 wrong arguments.
 """
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
+from ...proto.clock import SystemClock
 from ...proto.time_text import format_instant
 from ...store.apache.settings import ApacheSettings
 from ...store.disk import Disk
+from ...store.listing import settings_of
+from ...store.os_disk import OsDisk
 from ...store.overlay_disk import OverlayDisk
 from ...store.recovery.derive import Verified
 from ...store.recovery.scan import FindingKind
 from ...store.state_files import read_checkpoint
+from ...store.system import allow_many_files
 from ..inspect.document import files
-from ..output import print_table
+from ..options import TakesStores, broker_settings, broker_settings_option, store_argument
+from ..output import print_json, print_table
 from .evidence import (
     MessageState,
     StartOutcome,
@@ -374,3 +384,40 @@ def _count(number: int, what: str) -> str:
     if number == 1:
         return f"1 {what}"
     return f"{number:,} {what[:-1] + 'ies' if what.endswith('y') else what + 's'}"
+
+
+# ---------------------------------------------------------------- `pocketmq doctor STORE`
+
+
+@click.command(cls=TakesStores)
+@store_argument
+@click.option(
+    "--what-if",
+    type=click.Choice(("crash",)),
+    help="Look at the store as if its broker were killed now.",
+)
+@broker_settings_option
+@click.option("--json", "as_json", is_flag=True, help="Print the diagnosis as one JSON object.")
+@click.pass_context
+def doctor(
+    context: click.Context,
+    *,
+    store: str,
+    what_if: str | None,
+    settings: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Say what a start of Apache's broker, and of ours, would do to the store in the folder STORE.
+
+    Where each would cut the log, what it would rebuild, which messages it would lose and why. The store may be live,
+    stopped, copied or damaged, and of either broker; it is only read.
+    """
+    allow_many_files()
+    chosen = settings_of(OsDisk(), store, broker_settings(settings))
+    diagnosis = diagnose(store, chosen, SystemClock().unix_ms(), crash=what_if == "crash")
+    if as_json:
+        print_json(diagnosis.to_json())
+    else:
+        print_diagnosis(diagnosis)
+    if not diagnosis.is_safe:
+        context.exit(1)

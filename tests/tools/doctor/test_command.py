@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pocketmq.tools.cli import run as command
-from pocketmq.tools.doctor.command import doctor
+from pocketmq.tools.doctor.diagnosis import doctor
 
 from ...integration.command import pocketmq
 from ...recorded import recorded_store, settings
