@@ -31,6 +31,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from ...client import AsyncProducer, Message, Producer, Receipts
@@ -166,17 +167,9 @@ def send_many(conditions: measure.BenchConditions) -> measure.Figure:
         what=f"{BODY_BYTES} B, lists of {AT_ONCE:,} bodies, {LISTS_IN_FLIGHT} in flight, memory acknowledgement",
     )
     with servers.server_with_topic(conditions.folder) as server:
-        address, lists = server.nameserver, (LISTS_IN_FLIGHT, AT_ONCE)
-        # Connections, routes, code that runs first.
-        asyncio.run(_send_lists_for(address, _bodies, 0.5, *lists))
-        with servers.cpu_of_both(figure, server):
-            latencies, seconds = asyncio.run(
-                _send_lists_for(address, _bodies, conditions.seconds, *lists)
-            )
-        own, own_seconds = asyncio.run(_send_lists_for(address, _messages, 1.0, *lists))
-    count = len(latencies) * AT_ONCE
-    figure.add_rate(count, count * BODY_BYTES, seconds)
-    figure.add_latencies(latencies)
+        lists = LISTS_IN_FLIGHT, AT_ONCE
+        count = _add_lists(figure, server, _bodies, conditions.seconds, *lists)
+        own, own_seconds = asyncio.run(_send_lists_for(server.nameserver, _messages, 1.0, *lists))
     assert figure.messages_per_second is not None
     assert figure.client_cpu_seconds is not None
     assert figure.server_cpu_seconds is not None
@@ -203,6 +196,25 @@ def _bodies(producer: AsyncProducer) -> asyncio.Future[Receipts]:
 
 def _messages(producer: AsyncProducer) -> asyncio.Future[Receipts]:
     return producer.send_many_nowait(servers.batch(AT_ONCE, BODY_BYTES))
+
+
+def _add_lists(
+    figure: measure.Figure,
+    server: ServerProcess,
+    send: _SendList,
+    seconds: float,
+    in_flight: int,
+    messages: int,
+) -> int:
+    """Send as `_send_lists_for` does, and note it in FIGURE; return how many messages were sent."""
+    send_for = partial(_send_lists_for, server.nameserver, send)
+    asyncio.run(send_for(0.5, in_flight, messages))  # Connections, routes, code that runs first.
+    with servers.cpu_of_both(figure, server):
+        latencies, took_s = asyncio.run(send_for(seconds, in_flight, messages))
+    count = len(latencies) * messages
+    figure.add_rate(count, count * BODY_BYTES, took_s)
+    figure.add_latencies(latencies)
+    return count
 
 
 async def _send_lists_for(
@@ -245,18 +257,9 @@ def produce(conditions: measure.BenchConditions) -> measure.Figure:
         what=f"{BODY_BYTES} B bodies, batches of {BATCH}, {IN_FLIGHT} batches in flight, memory acknowledgement",
     )
     with servers.server_with_topic(conditions.folder) as server:
-        address, lists = server.nameserver, (IN_FLIGHT, BATCH)
-        # Connections, routes, code that runs first.
-        asyncio.run(_send_lists_for(address, _batch, 0.5, *lists))
-        with servers.cpu_of_both(figure, server):
-            latencies, seconds = asyncio.run(
-                _send_lists_for(address, _batch, conditions.seconds, *lists)
-            )
-        many, many_s = asyncio.run(_send_singles(address, SINGLES_IN_FLIGHT, SINGLES_S))
-        one, one_s = asyncio.run(_send_singles(address, 1, SINGLES_S))
-    count = len(latencies) * BATCH
-    figure.add_rate(count, count * BODY_BYTES, seconds)
-    figure.add_latencies(latencies)
+        count = _add_lists(figure, server, _batch, conditions.seconds, IN_FLIGHT, BATCH)
+        many, many_s = asyncio.run(_send_singles(server.nameserver, SINGLES_IN_FLIGHT, SINGLES_S))
+        one, one_s = asyncio.run(_send_singles(server.nameserver, 1, SINGLES_S))
     figure.facts = {
         "messages": count,
         "body_bytes": BODY_BYTES,
