@@ -577,7 +577,7 @@ class Sends:
     def _append(self, runs: list[Run], *, together: bool) -> list[Appended | errors.PocketMQError]:
         try:
             if together:
-                return list[Appended | errors.PocketMQError](self._appends.put_together(runs))
+                return [*self._appends.put_together(runs)]
             return self._appends.put(runs)
         except errors.PocketMQError as error:
             return [error] * len(runs)
