@@ -200,7 +200,7 @@ class LogWriter:
             self.catch_up()
             self._roll_by_age()
             if self._fit(runs):
-                return list[Appended | errors.PocketMQError](self._append(runs))
+                return [*self._append(runs)]
         except errors.DiskFailure as error:
             self._health.fail(error)
             return [error] * len(runs)
