@@ -1,5 +1,7 @@
 import importlib
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -14,6 +16,32 @@ def test_every_bench_is_a_function(name: str) -> None:
     module, _, function = command.BENCHES[name][0].partition(":")
 
     assert callable(getattr(importlib.import_module(f"pocketmq.tools.bench.{module}"), function))
+
+
+@pytest.mark.processes
+def test_a_bench_needs_grpcio_only_if_it_measures_beside_it() -> None:
+    code = (
+        "import importlib, sys\n"
+        "sys.modules['grpc'] = None\n"
+        "from pocketmq.tools.bench import command\n"
+        "for at, _ in command.BENCHES.values():\n"
+        "    importlib.import_module('pocketmq.tools.bench.' + at.partition(':')[0])\n"
+    )
+
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_bench_beside_grpcio_says_that_it_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+    told: list[BenchConditions],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(sys.modules, "grpc", None)
+
+    assert cli.run(["bench", "wheel"]) == 0
+    assert cli.run(["bench", "produce"]) != 0
+    assert "bench produce" in capsys.readouterr().err
+    assert len(told) == 1
 
 
 @pytest.fixture

@@ -105,6 +105,11 @@ BENCHES: Final = {
     ),
 }
 
+#: What is measured beside gRPC's own library, an echo or its server.
+_BESIDE_GRPC: Final = frozenset(
+    {"produce", "send", "send-many", "sync", "consume", "push", "poll", "delay", "unary"}
+)
+
 
 @click.command(
     epilog="\b\nNames:\n" + "\n".join(f"  {name:14} {what}" for name, (_, what) in BENCHES.items())
@@ -191,7 +196,8 @@ def _figures(
         module, _, function = BENCHES[name][0].partition(":")
         with tempfile.TemporaryDirectory(prefix="pocketmq-bench-", dir=folder) as place:
             try:
-                need_grpcio(f"bench {name} measures beside gRPC's own library")
+                if name in _BESIDE_GRPC:
+                    need_grpcio(f"bench {name} measures beside gRPC's own library")
                 measure = getattr(importlib.import_module(f".{module}", __package__), function)
                 yield measure(BenchConditions(folder=Path(place), **options))
             except ConfigError as error:

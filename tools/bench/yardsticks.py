@@ -25,13 +25,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-import grpc
-import grpc.aio
-
 from ..server_process import cpu_seconds
 from .measure import own_cpu_seconds
 
-_PATH: Final = "/pocketmq.bench.Echo/Echo"
+_SERVICE: Final = "pocketmq.bench.Echo"
+_METHOD: Final = "Echo"
 _REPLY_SIZE: Final = struct.Struct(">I")
 _NO_LIMIT: Final = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
@@ -53,9 +51,11 @@ def echo_per_second(
 
 
 async def _measure(port: int, request: bytes, in_flight: int, seconds: float) -> float:
+    import grpc.aio
+
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=_NO_LIMIT) as channel:
         call: Any = channel.stream_stream  # Its stubs want serialisers; bytes need none.
-        stream = call(_PATH)()
+        stream = call(f"/{_SERVICE}/{_METHOD}")()
         for _ in range(in_flight):
             await stream.write(request)
         began = time.perf_counter()
@@ -69,31 +69,27 @@ async def _measure(port: int, request: bytes, in_flight: int, seconds: float) ->
         return answered / took
 
 
-class _Echo(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in its stubs only
-    """Answers each request with as many zeros as it asks for."""
-
-    def service(self, handler_call_details: Any) -> Any:
-        if handler_call_details.method != _PATH:
-            return None
-        return grpc.stream_stream_rpc_method_handler(self._echo)
-
-    async def _echo(self, requests: AsyncIterator[bytes], _context: Any) -> AsyncIterator[bytes]:
-        answers: collections.defaultdict[int, bytes] = collections.defaultdict(bytes)
-        async for request in requests:
-            (size,) = _REPLY_SIZE.unpack_from(request)
-            if size not in answers:
-                answers[size] = bytes(size)
-            yield answers[size]
-
-
 async def _serve_grpc() -> None:
+    import grpc.aio
+
+    handlers = {_METHOD: grpc.stream_stream_rpc_method_handler(_echoed)}
     server = grpc.aio.server(options=_NO_LIMIT)
-    server.add_generic_rpc_handlers((_Echo(),))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     print(port, flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     await server.stop(0)
+
+
+async def _echoed(requests: AsyncIterator[bytes], _context: Any) -> AsyncIterator[bytes]:
+    """Answer each of REQUESTS with as many zeros as it asks for."""
+    answers: collections.defaultdict[int, bytes] = collections.defaultdict(bytes)
+    async for request in requests:
+        (size,) = _REPLY_SIZE.unpack_from(request)
+        if size not in answers:
+            answers[size] = bytes(size)
+        yield answers[size]
 
 
 # ---------------------------------------------------------------- the bare loopback echo
