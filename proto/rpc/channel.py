@@ -377,13 +377,16 @@ class ClientLink(asyncio.BufferedProtocol):
         if not (host and port.isdecimal() and 0 < int(port) <= PORT_MAX):
             raise ValueError(f"{address[:60]!r} is no host:port")
         host = host.strip("[]")
-        transport, link = await asyncio.get_running_loop().create_connection(
+        loop = asyncio.get_running_loop()
+        # The race of a name's addresses can leave a socket open where it is broken off. Only asyncio's own loops know
+        # it: with uvloop one address is tried after the other.
+        races = not _is_address(host) and isinstance(loop, asyncio.BaseEventLoop)
+        transport, link = await loop.create_connection(
             lambda: cls(limits, leaving, is_secure=tls is not None),
             host,
             int(port),
             ssl=tls,
-            # The race of a name's addresses can leave a socket open where it is broken off.
-            happy_eyeballs_delay=None if _is_address(host) else _NEXT_ADDRESS_S,
+            **({"happy_eyeballs_delay": _NEXT_ADDRESS_S} if races else {}),
         )
         try:
             await link._ready
