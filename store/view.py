@@ -244,7 +244,7 @@ class OpenedStore:
         store, config = open_ours(disk, root, settings, lambda: now_ms)
         with _refusing_as_ours(root):
             reading = _reading(store, disk, settings, config, now_ms)
-            timers = _timers(reading, now_ms)
+            timers = _timers(reading, now_ms, store.timers.read_ms)
         disk.delete(store.config.abort_path)  # it says that a broker is running, and none is
         report = store.recovery
         return cls(reading, config, timers, clean=report.clean, report=report)
@@ -420,11 +420,12 @@ def _reading(
     return reading
 
 
-def _timers(reading: JavaReading, now_ms: int) -> JavaTimers | None:
+def _timers(reading: JavaReading, now_ms: int, read_ms: int) -> JavaTimers | None:
+    """Return the timers of READING, of which the slots before READ_MS are over; None if they cannot be read."""
     timers = JavaTimers(reading)
     try:
         timers.open()
-        timers.start(now_ms, metrics_loaded=True)
+        timers.start(now_ms, metrics_loaded=True, read_ms=read_ms)
     except StartRefused:
         return None
     return timers

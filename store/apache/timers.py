@@ -43,17 +43,21 @@ class JavaTimers:
             self._disk.open_map(wheel, size=timers.WHEEL_SIZE, create=True).view
         )
 
-    def start(self, now_ms: int, *, metrics_loaded: bool) -> None:
-        """Load the log and recover; `StartRefused` if the log or the metrics could not be loaded."""
+    def start(self, now_ms: int, *, metrics_loaded: bool, read_ms: int | None = None) -> None:
+        """Load the log and recover; `StartRefused` if the log or the metrics could not be loaded.
+
+        READ_MS: the oldest slot that may wait, where another recovery has found it. Java leaves what is overdue for
+        more than a week.
+        """
         try:
             loaded = self.log.load()
         except ValueError as error:
             raise StartRefused(f"java.lang.NumberFormatException: {error}") from None
         if not (loaded and metrics_loaded):
             raise StartRefused
-        self.recover(now_ms)
+        self.recover(now_ms, read_ms)
 
-    def recover(self, now_ms: int) -> None:
+    def recover(self, now_ms: int, read_ms: int | None) -> None:
         """Find the end of the log, repair the wheel, work out where reading goes on."""
         begin = self.checkpoint.log_flushed
         if self.log.last is not None:
@@ -61,8 +65,9 @@ class JavaTimers:
         end = self._revise(max(0, begin), check=True)
         self.queue_offset = self._queue_offset(end)
         precision = self.precision_ms
-        oldest = now_ms // precision * precision - (timers.SLOTS // 2 - _BLANK_SLOTS) * precision
-        read_ms = max(self.checkpoint.last_read_ms, oldest)
+        if read_ms is None:
+            kept_ms = (timers.SLOTS // 2 - _BLANK_SLOTS) * precision
+            read_ms = max(self.checkpoint.last_read_ms, now_ms // precision * precision - kept_ms)
         first = self.wheel.first_beyond(read_ms // precision, end)
         if first is not None and first < end:
             self._revise(first, check=False)

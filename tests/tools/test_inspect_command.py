@@ -1,14 +1,17 @@
 """`pocketmq inspect`: what it prints, and its exit codes."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from pocketmq.proto.clock import VirtualClock
 from pocketmq.store.listing import settings_of
 from pocketmq.store.os_disk import OsDisk
+from pocketmq.tools.inspect import command
 from pocketmq.tools.inspect.command import inspect
 
 from ..recorded import expected, recorded_store, settings
@@ -48,14 +51,31 @@ def test_sizes_come_from_the_files(tmp_path: Path) -> None:
     assert differences(comparable(wanted), comparable(document(str(store)))) == []
 
 
-@pytest.mark.parametrize("whose", ["apache", "ours"])
-def test_the_summary_says_what_waits_for_its_time(whose: str, tmp_path: Path) -> None:
+#: When the store "delays" had handed on what was due.
+HANDED_ON = datetime(2026, 11, 21, 1, 55, 39, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("whose", "days", "waiting"),
+    [
+        ("apache", 1, "9 timed, handed on until 2026-11-21 01:55:39Z"),
+        ("ours", 1, "9 timed, handed on until 2026-11-21 01:55:39Z"),
+        # Java's broker leaves what is overdue for more than a week.
+        ("apache", 30, "0 timed, handed on until 2026-12-14 01:56:39Z"),
+        ("ours", 30, "9 timed, handed on until 2026-11-21 01:55:39Z"),
+    ],
+)
+def test_the_summary_says_what_waits_for_its_time(
+    whose: str, days: int, waiting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = VirtualClock(round(HANDED_ON.timestamp() + days * 86_400) * 1000)
+    monkeypatch.setattr(command, "SystemClock", lambda: clock)
     store = recorded_store("delays", tmp_path / "store")
     words = sets(settings("delays"))
 
     lines = run(str(store), *words, "--recovery", whose).stdout.splitlines()
 
-    assert lines[2] == ("waiting: 15 by delay level, 9 timed, handed on until 2026-11-21 01:55:39Z")
+    assert lines[2] == f"waiting: 15 by delay level, {waiting}"
     nothing = recorded_store("basic", tmp_path / "basic")
     assert "waiting" not in run(str(nothing), "--recovery", whose).stdout
 
