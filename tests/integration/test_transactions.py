@@ -218,7 +218,7 @@ async def test_bad_outcomes_are_refused_and_nothing_is_stored(tmp_path: Path) ->
 async def test_half_messages_beyond_the_bound_are_refused(tmp_path: Path) -> None:
     async with (
         site(tmp_path, transactions_open_max=1) as at,
-        AsyncProducer(at.address, group="G", delivery_timeout_ms=200) as producer,
+        AsyncProducer(at.address, group="G", delivery_timeout_ms=1_000) as producer,
     ):
         async with producer.transaction(Message(TOPIC, b"one")) as first:
             with pytest.raises(PocketMQError) as caught:
