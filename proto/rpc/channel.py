@@ -380,13 +380,15 @@ class ClientLink(asyncio.BufferedProtocol):
         loop = asyncio.get_running_loop()
         # The race of a name's addresses can leave a socket open where it is broken off. Only asyncio's own loops know
         # it: with uvloop one address is tried after the other.
-        races = not _is_address(host) and isinstance(loop, asyncio.BaseEventLoop)
+        race: dict[str, Any] = {}
+        if isinstance(loop, asyncio.BaseEventLoop) and not _is_address(host):
+            race["happy_eyeballs_delay"] = _NEXT_ADDRESS_S
         transport, link = await loop.create_connection(
             lambda: cls(limits, leaving, is_secure=tls is not None),
             host,
             int(port),
             ssl=tls,
-            **({"happy_eyeballs_delay": _NEXT_ADDRESS_S} if races else {}),
+            **race,
         )
         try:
             await link._ready
