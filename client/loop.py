@@ -7,18 +7,23 @@ All synchronous clients of a process share one background thread with one loop: 
 ends it, and no thread is left behind. (Two would only wait for each other's interpreter lock.) `Portal.post` is the
 cheap way in: calls are appended to a row, and only the first of a row wakes the loop. Any thread may use a portal; what
 is called runs on the loop's thread, in the order of posting.
+
+A process that is forked has a copy of the clients, and not the thread. There they raise ClientClosed, closing them does
+nothing, and clients that are made there get a loop of their own. The copies are kept: taken to pieces, they would end
+the connections of the process before.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from ..proto.clock import Clock
 from ..proto.errors import ClientClosed
@@ -115,6 +120,8 @@ class Portal:
 
     _shared: Portal | None = None
     _shared_lock = threading.Lock()  # protects _shared and _holders
+    #: What the processes before a fork had.
+    _inherited: ClassVar[list[Portal]] = []
 
     def __init__(self) -> None:
         self._holders = 0
@@ -122,6 +129,8 @@ class Portal:
         self._awake = False
         #: What is appended, or started, before this is set is still done, or told that its client is closed.
         self._has_ended = False
+        #: Was this process forked since?
+        self.is_inherited = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="pocketmq-client", daemon=True)
         self._thread.start()
@@ -135,8 +144,19 @@ class Portal:
             cls._shared._holders += 1
             return cls._shared
 
+    @classmethod
+    def forked(cls) -> None:
+        """Leave behind what the process before has; for a process that was forked just now."""
+        cls._shared_lock = threading.Lock()  # Another thread may have held it.
+        if (left := cls._shared) is not None:
+            left.is_inherited = left._has_ended = True
+            cls._inherited.append(left)
+            cls._shared = None
+
     def release(self) -> None:
         """Let go; the last holder ends loop and thread."""
+        if self.is_inherited:
+            return
         with self._shared_lock:
             self._holders -= 1
             if self._holders:
@@ -173,7 +193,7 @@ class Portal:
         if (
             self._has_ended
         ):  # Looked at behind the append: what comes before the end is worked off by it.
-            raise ClientClosed("the client was closed")
+            raise self.closed()
         if not self._awake:
             self._awake = True
             with suppress(RuntimeError):  # The loop has ended meanwhile, and has worked it off.
@@ -194,14 +214,30 @@ class Portal:
             return future.result()
         except CancelledError:
             if self._has_ended:
-                raise ClientClosed("the client was closed") from None
+                raise self.closed() from None
             raise
         except BaseException:
             future.cancel()
             raise
 
+    def check(self) -> None:
+        """Raise ClientClosed in a process that was forked since."""
+        if self.is_inherited:
+            raise self.closed()
+
+    def closed(self) -> ClientClosed:
+        """Return what is raised by a client that can do nothing here any more."""
+        if self.is_inherited:
+            return ClientClosed(
+                "the client was made before this process was forked: make one in this process"
+            )
+        return ClientClosed("the client was closed")
+
     def start(self, work: Coroutine[Any, Any, Value]) -> Future[Value]:
         """Start WORK on the loop. Raises if called on the loop's own thread, which would wait for itself."""
+        if self.is_inherited:
+            work.close()
+            raise self.closed()
         if threading.current_thread() is self._thread or self._has_ended:
             work.close()
             raise ClientClosed(
@@ -212,9 +248,13 @@ class Portal:
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError:  # The loop was closed meanwhile.
             work.close()
-            raise ClientClosed("the client was closed") from None
+            raise self.closed() from None
         if self._has_ended:  # It may have come too late for the loop.
             self._thread.join()
             if future.cancel():
                 work.close()
         return future
+
+
+if hasattr(os, "register_at_fork"):  # Windows has neither.
+    os.register_at_fork(after_in_child=Portal.forked)

@@ -293,6 +293,7 @@ class Producer(SignalledFace):
     ) -> Future[Receipt]:
         """Send what has to be serialized, compressed or shown to interceptors first."""
         self._sender.check_open()
+        self._portal.check()
         intake = self._sender.intake
         gate = intake.gate
         if type(message) is str and value is not NO_VALUE and not intake.interceptors:
@@ -423,7 +424,7 @@ class Producer(SignalledFace):
 
     def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
         """Deliver what is under way for up to TIMEOUT_MS, fail the rest with ClientClosed, and disconnect."""
-        if self._closed:
+        if self._closed or self._portal.is_inherited:
             return
         self._closed = True
         self._ended()
@@ -454,9 +455,10 @@ class _Handover:
 
     def put(self, message: Message) -> SendFuture:
         """Take MESSAGE, waiting for room; return the future of its receipt."""
-        sender = self._sender
-        if not sender.is_open:
+        sender, portal = self._sender, self._portal
+        if not sender.is_open or portal.is_inherited:
             sender.check_open()
+            portal.check()
         size_bytes = record_size(message)
         if size_bytes > self._largest_bytes or not self._take_bytes(size_bytes):
             self.take(message)

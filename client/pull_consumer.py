@@ -96,9 +96,13 @@ class PullConsumer(SignalledFace):
             raise
         self._opened()
 
+    def _check_open(self) -> None:
+        self._core.check_open()
+        self._portal.check()
+
     def _run(self, work: Coroutine[Any, Any, Value]) -> Value:
         try:
-            self._core.check_open()
+            self._check_open()
         except BaseException:
             work.close()
             raise
@@ -112,7 +116,7 @@ class PullConsumer(SignalledFace):
         The batch is empty if none comes within TIMEOUT_MS (None: wait on). What earlier polls returned is finished.
         Raises what the coordinator refuses this member with, and errors of fetches that no repetition heals.
         """
-        self._core.check_open()
+        self._check_open()
         self._check_signals()
         most = max_messages or self.config.max_poll_records
         if not (messages := self._cursor.hand_out(most)) and self._next_batch(timeout_ms):
@@ -126,6 +130,7 @@ class PullConsumer(SignalledFace):
         signals = self._signals
         with signals.returning() if timeout_ms is None else nullcontext():
             while signals.told is None:
+                self._portal.check()
                 for message in self._cursor.one_by_one():
                     yield message
                     if signals.told is not None:
@@ -299,7 +304,7 @@ class PullConsumer(SignalledFace):
         FINISHED: what was handed out counts as done. Raises what kept a broker from taking the offsets; the consumer is
         closed all the same.
         """
-        if self._closed:
+        if self._closed or self._portal.is_inherited:
             return
         self._closed = True
         self._ended()

@@ -276,6 +276,8 @@ class PushConsumer(SignalledFace):
         """Hand out nothing more, let listeners at work end within close_timeout_ms, commit, disconnect."""
         if self._closed or self._portal is None or self._pushing is None:
             return
+        if self._portal.is_inherited:
+            return
         self._closed = True
         self._ended()
         try:

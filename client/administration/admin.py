@@ -380,7 +380,7 @@ class Admin(Face):
 
     def close(self) -> None:
         """Disconnect."""
-        if self._closed:
+        if self._closed or self._portal.is_inherited:
             return
         try:
             self.run(AsyncAdmin.close)

@@ -13,6 +13,7 @@ Thread contract: the client's event loop settles; any thread may ask.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -273,6 +274,16 @@ class Receipts(Sequence[Receipt]):
 _FINISHED: Final = "FINISHED"
 #: Makes what futures have on demand: two threads may ask for one's at once.
 _making = threading.Lock()
+
+
+def _make_lock_anew() -> None:
+    """In a process that was forked just now: a thread that is not there may hold it."""
+    global _making
+    _making = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):  # Windows has neither.
+    os.register_at_fork(after_in_child=_make_lock_anew)
 
 
 class _Watch:

@@ -13,9 +13,9 @@ was delivered as often as the group allows is a dead letter. A channel is a topi
 from when it begins: nothing of it is lent, kept for anybody, or finished. A queue with levels of priority has a second
 topic for tasks that wait for their time, which topics of priorities do not take.
 
-Any thread may call; all of it happens on an event loop in a thread of its own, one for each process: a process that was
-forked has another, and what it inherited does nothing. Bounds: BATCH_MAX messages a receive, as many at once as a
-consumer has room for; RENEWALS_AT_ONCE calls.
+Any thread may call; all of it happens on the event loop of clients (client/loop.py): in a process that was forked what
+is inherited raises ClientClosed. Bounds: BATCH_MAX messages a receive, as many at once as a consumer has room for;
+RENEWALS_AT_ONCE calls.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import asyncio
 import logging
 import os
 import re
-import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
@@ -108,31 +107,6 @@ class Task:
         self.is_over = False
 
 
-# ---------------------------------------------------------------- the loop of a process
-
-_portal: Portal | None = None
-_portal_lock = threading.Lock()
-#: What processes before a fork had: taken to pieces here, it would end their connections.
-_inherited: list[object] = []
-
-
-def _the_portal() -> Portal:
-    global _portal
-    with _portal_lock:
-        if _portal is None:
-            _portal = Portal()
-        return _portal
-
-
-def _forget_portal() -> None:
-    global _portal, _portal_lock
-    _inherited.append(_portal)
-    _portal, _portal_lock = None, threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forget_portal)
-
-
 # ---------------------------------------------------------------- queues
 
 
@@ -177,10 +151,9 @@ class TaskQueues:
         self.address = address
         self.lease_s = lease_s
         self.renew_s = lease_s / 3
-        self._pid = os.getpid()
-        self._portal = _the_portal()
-        self._client = (("x-mq-client-id", f"pocketmq-{self._pid}-{uuid4().hex[:12]}"),)
+        self._client = (("x-mq-client-id", f"pocketmq-{os.getpid()}-{uuid4().hex[:12]}"),)
         self._channel: Channel = (trust or Trust()).or_environment().dial()(address)
+        self._portal = Portal.hold()
         self._lent: set[Task] = set()
         #: What is finished and not told yet, by group and topic.
         self._finished: dict[str, list[Task]] = {}
@@ -193,26 +166,26 @@ class TaskQueues:
     # --- threads
 
     def run(self, work: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
-        """Do WORK on the loop."""
-        if self._closed or self._pid != os.getpid():
-            raise errors.ClientClosed(
-                "the connection was closed, or made before this process was forked: make one here"
-            )
+        """Do WORK on the loop. Raises ClientClosed, also in a process that was forked since."""
+        if self._closed:
+            raise errors.ClientClosed("the connection was closed: make a new one")
         return self._portal.run(work())
 
     def post(self, function: Callable[..., object], *arguments: Any) -> None:
         """Have FUNCTION called on the loop, soon."""
-        if self._pid == os.getpid():
-            with suppress(errors.ClientClosed):
-                self._portal.post(function, *arguments)
+        with suppress(errors.ClientClosed):
+            self._portal.post(function, *arguments)
 
     def close(self) -> None:
         """Tell what was finished, give the rest back, and disconnect. Does nothing in a process that was forked."""
-        if self._closed or self._pid != os.getpid():
+        if self._closed or self._portal.is_inherited:
             return
-        with suppress(errors.ClientClosed):
-            self.run(self._close)
-        self._closed = True
+        try:
+            with suppress(errors.ClientClosed):
+                self.run(self._close)
+        finally:
+            self._closed = True
+            self._portal.release()
 
     async def _close(self) -> None:
         for consumer in list(self._consumers):
