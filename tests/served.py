@@ -8,6 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.nameserver.config import NameServerConfig
 from pocketmq.proto.carriers import GRPC_CHOICES
@@ -26,6 +28,12 @@ def choose(grpc: str) -> None:
 def chosen() -> str:
     """Return the carrier that servers use."""
     return _chosen
+
+
+def need_own(why: str) -> None:
+    """Skip the test on grpcio, because of WHY."""
+    if _chosen != "own":
+        pytest.skip(why)
 
 
 def broker_config(**settings: Any) -> BrokerConfig:

@@ -17,6 +17,7 @@ from pocketmq.tools.lag.cold import store_rows
 from pocketmq.tools.stores.cold_store import open_cold
 from pocketmq.tools.stores.locations import locate
 
+from ..served import need_own
 from .command import Shell
 from .v2_caller import SERVICE
 from .whole_broker import serving, store_config
@@ -68,6 +69,7 @@ def told(queue: GroupQueue) -> list[tuple[str, int, int, int]]:
 
 
 async def test_what_filters_stepped_over_is_told_everywhere_and_stays(tmp_path: Path) -> None:
+    need_own("a port of grpcio has no /metrics")
     store = store_config(tmp_path)
     async with serving(store) as (nameserver, broker):
         await asyncio.to_thread(use, nameserver, broker.address)

@@ -16,7 +16,7 @@ from ..proto.http2 import frames
 from ..proto.http2.calls import message, request_fields
 from ..proto.http2.frames import Setting
 from ..proto.http2.peer import Peer
-from ..served import ServerProcess, chosen
+from ..served import ServerProcess, need_own
 
 pytestmark = pytest.mark.processes
 
@@ -31,8 +31,7 @@ RESOURCE_EXHAUSTED = "8"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    if chosen() != "own":
-        pytest.skip("grpcio has bounds of its own")
+    need_own("grpcio has bounds of its own")
     folder = tmp_path_factory.mktemp("hostile")
     config = folder / "broker.yaml"
     config.write_text(f"broker:\n  held_bytes_max: {HELD_MAX}\n", encoding="utf-8")

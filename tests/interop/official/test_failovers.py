@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ...served import need_own
 from .driver import leave_out, need
 from .failovers import failed_over
 from .programs import PROGRAMS, BuildFailed
@@ -15,6 +16,7 @@ pytestmark = [pytest.mark.long, pytest.mark.alone, pytest.mark.processes, pytest
 
 @pytest.mark.parametrize("language", ["python", "java"])
 async def test_nothing_that_was_acknowledged_is_missing(language: str, tmp_path: Path) -> None:
+    need_own("replicas have no grpcio")
     need(PROGRAMS[language])
     try:
         (traffic,) = await failed_over([language], tmp_path, 2)
