@@ -21,6 +21,7 @@ import atexit
 import logging
 import os
 import signal
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -119,6 +120,7 @@ class SignalledFace(Face):
     def _opened(self) -> None:
         """Have it closed at exit, if nobody does so before."""
         _open[self] = os.getpid()
+        _close_at_multiprocessings_exit()
 
     def _ended(self) -> None:
         _open.pop(self, None)
@@ -150,6 +152,24 @@ def _close_all() -> None:
             except Exception as error:  # The edge: the others are to be closed too.
                 facts = Facts(client=type(face).__name__, reason=repr(error))
                 logger.warning("client not closed well at exit %s", facts)
+
+
+#: The process that multiprocessing was told in.
+_told_in = 0
+
+
+def _close_at_multiprocessings_exit() -> None:
+    """See to it that what is open here is closed at the end of a process that multiprocessing has forked.
+
+    That ends without what `atexit` has, but for finalizers of multiprocessing's own.
+    """
+    global _told_in
+    multiprocessing, util = map(sys.modules.get, ("multiprocessing", "multiprocessing.util"))
+    if multiprocessing is None or util is None or _told_in == os.getpid():
+        return
+    if multiprocessing.parent_process() is not None:
+        _told_in = os.getpid()
+        util.Finalize(None, _close_all, exitpriority=0)
 
 
 # ---------------------------------------------------------------- signals

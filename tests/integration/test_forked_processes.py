@@ -6,6 +6,7 @@ must say so. Clients that are made there work, and those of the process before g
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 from collections.abc import Callable
@@ -97,3 +98,29 @@ def test_clients_that_are_inherited_say_so_and_close_without_a_word(server: Serv
         while left:
             left -= len(pull.poll(timeout_ms=30_000))
         assert topic in {one.name for one in admin.topics()}
+
+
+def leave_a_producer_open(address: str, topic: str) -> None:
+    producer = Producer(address)
+    for number in range(500):
+        producer.send_nowait(topic, b"%d" % number)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_process_of_multiprocessing_delivers_what_it_took(
+    server: ServerProcess, method: str
+) -> None:
+    topic = f"{TOPIC}-by-{method}"
+    with Producer(server.nameserver) as producer:
+        producer.send(topic, b"first")
+
+    context: Any = multiprocessing.get_context(method)  # Its stub has no Process.
+    process = context.Process(target=leave_a_producer_open, args=(server.nameserver, topic))
+    process.start()
+    process.join(60)
+
+    assert process.exitcode == 0
+    with PullConsumer(f"after-{method}", topic, server.nameserver, start="earliest") as consumer:
+        left = 501
+        while left:
+            left -= len(consumer.poll(timeout_ms=10_000))
