@@ -28,6 +28,8 @@ class JavaTimers:
         folder = posixpath.join(store.root, "timerlog")
         self.log = JavaFiles(store.disk, folder, store.settings.timer_log_file_size)
         self.queue_offset = 0
+        #: All slots before were handed on. Java goes on behind it where that is more than a week ago.
+        self.handed_on_ms = 0
         self.precision_ms = store.settings.timer_precision_ms
 
     def open(self) -> None:
@@ -65,6 +67,7 @@ class JavaTimers:
         end = self._revise(max(0, begin), check=True)
         self.queue_offset = self._queue_offset(end)
         precision = self.precision_ms
+        self.handed_on_ms = self.checkpoint.last_read_ms if read_ms is None else read_ms
         if read_ms is None:
             kept_ms = (timers.SLOTS // 2 - _BLANK_SLOTS) * precision
             read_ms = max(self.checkpoint.last_read_ms, now_ms // precision * precision - kept_ms)

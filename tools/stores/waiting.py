@@ -145,8 +145,8 @@ def _timed(store: OpenedStore) -> Iterator[Record]:
 
 
 def _chains(timers: JavaTimers) -> Iterator[Iterator[TimerRecord]]:
-    """Yield the records of each slot that has not fired, newest first."""
-    read = timers.checkpoint.last_read_ms // timers.precision_ms
+    """Yield the records of each slot that has not fired, newest first; also of those that Java leaves for their age."""
+    read = timers.handed_on_ms // timers.precision_ms
     for slot in timers.wheel.slots.values():
         if slot.time >= read and slot.count >= 0:
             yield _chain(timers, slot.last)
