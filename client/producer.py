@@ -293,13 +293,13 @@ class Producer(SignalledFace):
     ) -> Future[Receipt]:
         """Send what has to be serialized, compressed or shown to interceptors first."""
         self._sender.check_open()
-        self._portal.check()
         intake = self._sender.intake
         gate = intake.gate
         if type(message) is str and value is not NO_VALUE and not intake.interceptors:
             if not gate.is_open(message):
                 self._portal.run(gate.wait(message))
             return self._handover.put(intake.made(message, value, parts))
+        self._portal.check()
         sending = intake.offered(message, value, parts)
         with intake.telling(sending):
             if isinstance(sending, Draft) and not gate.is_open(sending.topic):
