@@ -70,7 +70,7 @@ class JavaTimers:
         self.handed_on_ms = self.checkpoint.last_read_ms if read_ms is None else read_ms
         if read_ms is None:
             kept_ms = (timers.SLOTS // 2 - _BLANK_SLOTS) * precision
-            read_ms = max(self.checkpoint.last_read_ms, now_ms // precision * precision - kept_ms)
+            read_ms = max(self.handed_on_ms, now_ms // precision * precision - kept_ms)
         first = self.wheel.first_beyond(read_ms // precision, end)
         if first is not None and first < end:
             self._revise(first, check=False)
