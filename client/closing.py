@@ -120,7 +120,7 @@ class SignalledFace(Face):
     def _opened(self) -> None:
         """Have it closed at exit, if nobody does so before."""
         _open[self] = os.getpid()
-        _close_at_multiprocessings_exit()
+        _close_with_multiprocessing()
 
     def _ended(self) -> None:
         _open.pop(self, None)
@@ -154,20 +154,19 @@ def _close_all() -> None:
                 logger.warning("client not closed well at exit %s", facts)
 
 
-#: The process that multiprocessing was told in.
+#: The process in which multiprocessing was told.
 _told_in = 0
 
 
-def _close_at_multiprocessings_exit() -> None:
-    """See to it that what is open here is closed at the end of a process that multiprocessing has forked.
-
-    That ends without what `atexit` has, but for finalizers of multiprocessing's own.
+def _close_with_multiprocessing() -> None:
+    """Have what is open closed at the end of a process that multiprocessing has forked: `atexit` is passed over there,
+    but not multiprocessing's own finalizers.
     """
     global _told_in
-    multiprocessing, util = map(sys.modules.get, ("multiprocessing", "multiprocessing.util"))
-    if multiprocessing is None or util is None or _told_in == os.getpid():
+    util = sys.modules.get("multiprocessing.util")
+    if util is None or _told_in == os.getpid():
         return
-    if multiprocessing.parent_process() is not None:
+    if sys.modules["multiprocessing"].parent_process() is not None:
         _told_in = os.getpid()
         util.Finalize(None, _close_all, exitpriority=0)
 

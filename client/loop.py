@@ -193,7 +193,8 @@ class Portal:
         if (
             self._has_ended
         ):  # Looked at behind the append: what comes before the end is worked off by it.
-            raise self.closed()
+            self.check()
+            raise ClientClosed("the client was closed")
         if not self._awake:
             self._awake = True
             with suppress(RuntimeError):  # The loop has ended meanwhile, and has worked it off.
@@ -214,7 +215,7 @@ class Portal:
             return future.result()
         except CancelledError:
             if self._has_ended:
-                raise self.closed() from None
+                raise ClientClosed("the client was closed") from None
             raise
         except BaseException:
             future.cancel()
@@ -223,23 +224,15 @@ class Portal:
     def check(self) -> None:
         """Raise ClientClosed in a process that was forked since."""
         if self.is_inherited:
-            raise self.closed()
-
-    def closed(self) -> ClientClosed:
-        """Return what is raised by a client that can do nothing here any more."""
-        if self.is_inherited:
-            return ClientClosed(
+            raise ClientClosed(
                 "the client was made before this process was forked: make one in this process"
             )
-        return ClientClosed("the client was closed")
 
     def start(self, work: Coroutine[Any, Any, Value]) -> Future[Value]:
         """Start WORK on the loop. Raises if called on the loop's own thread, which would wait for itself."""
-        if self.is_inherited:
-            work.close()
-            raise self.closed()
         if threading.current_thread() is self._thread or self._has_ended:
             work.close()
+            self.check()
             raise ClientClosed(
                 "a synchronous client was called on its own event loop, or after it was closed: "
                 "use the Async… classes in coroutines"
@@ -248,7 +241,7 @@ class Portal:
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError:  # The loop was closed meanwhile.
             work.close()
-            raise self.closed() from None
+            raise ClientClosed("the client was closed") from None
         if self._has_ended:  # It may have come too late for the loop.
             self._thread.join()
             if future.cancel():

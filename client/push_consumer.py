@@ -274,16 +274,15 @@ class PushConsumer(SignalledFace):
 
     def close(self) -> None:
         """Hand out nothing more, let listeners at work end within close_timeout_ms, commit, disconnect."""
-        if self._closed or self._portal is None or self._pushing is None:
-            return
-        if self._portal.is_inherited:
+        portal, pushing = self._portal, self._pushing
+        if self._closed or portal is None or pushing is None or portal.is_inherited:
             return
         self._closed = True
         self._ended()
         try:
-            self._portal.run(self._pushing.close())
+            portal.run(pushing.close())
         finally:
-            self._portal.release()
+            portal.release()
 
     def __enter__(self) -> Self:
         self.start()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +13,8 @@ import pytest
 from pocketmq.proto.errors import ClientClosed, Disconnected, PocketMQError, TopicNotFound
 from pocketmq.tools.frameworks.task_queues import Task, TaskQueues, topic_of
 from pocketmq.tools.testing.local_broker import LocalBroker
+
+from ...integration.test_forked_processes import in_a_fork
 
 SOON_S = 0.2
 LONG_S = 20
@@ -331,18 +331,14 @@ def test_a_process_that_was_forked_has_a_loop_of_its_own(
     queues: TaskQueues, name: str, frameworks_broker: LocalBroker
 ) -> None:
     queues.declare(name)
-    child = os.fork()
-    if not child:
-        status = 1
-        signal.alarm(60)
-        try:
-            queues.close()  # Does nothing here.
-            mine = TaskQueues(frameworks_broker.endpoint)
-            mine.send(name, b"from the child")
-            mine.close()
-            status = 0
-        finally:
-            os._exit(status)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
+
+    def work() -> None:
+        with pytest.raises(ClientClosed, match="before this process was forked"):
+            queues.check()
+        queues.close()  # Does nothing here.
+        mine = TaskQueues(frameworks_broker.endpoint)
+        mine.send(name, b"from the child")
+        mine.close()
+
+    assert in_a_fork(work) == 0
     assert got(queues, name).body == b"from the child"
