@@ -214,7 +214,10 @@ class Broker:
         self._users: WatchedUsers | None = None
         if network.port is None:
             self._users = watched_users(
-                config.users, wall.unix_ms, plaintext=config.plaintext_credentials
+                config.users,
+                wall.unix_ms,
+                plaintext=config.plaintext_credentials,
+                cluster=config.cluster,
             )
         #: Those that its port asks.
         self._asked_users = network.port.users if network.port else self._users

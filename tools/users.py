@@ -29,6 +29,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from ..broker.config import BrokerConfig
 from ..proto.access.files import UserFile
 from ..proto.access.policies import (
     SUPER,
@@ -380,6 +381,13 @@ def list_acls(
 @click.argument("action")
 @click.argument("resource")
 @click.option("--from", "host", metavar="IP", default="127.0.0.1", show_default=True)
+@click.option(
+    "--cluster",
+    metavar="NAME",
+    default=BrokerConfig().cluster,
+    show_default=True,
+    help="The server's cluster, which system topics ask for.",
+)
 @json_option("the answer")
 @_file_options
 @click.pass_context
@@ -390,6 +398,7 @@ def check_acl(  # noqa: PLR0913  (its options)
     resource: str,
     *,
     host: str,
+    cluster: str,
     as_json: bool,
     users_file: Path | None,
     config: Path | None,
@@ -409,7 +418,7 @@ def check_acl(  # noqa: PLR0913  (its options)
     judged = (
         SUPER
         if entry.is_super
-        else Policies(entry.policies, entry.default_policies).decide(need, host)
+        else Policies(entry.policies, entry.default_policies).decide_all(need, host, cluster)
     )
     told = decision_document(judged, enabled=entry.enabled)
     if as_json:

@@ -128,7 +128,10 @@ class ClientPort:
         self._reads = FollowerReads(config, lambda: self._replica.follower_view, clock)
         #: Who may do what, at the broker that leads too; None: everybody everything.
         self.users = watched_users(
-            config.users, clock.unix_ms, plaintext=config.plaintext_credentials
+            config.users,
+            clock.unix_ms,
+            plaintext=config.plaintext_credentials,
+            cluster=config.cluster,
         )
         self._dial = signing(config.peers, self.users)
         settings = live or LiveSettings({"broker": config}, audit=Audit(clock.unix_ms))

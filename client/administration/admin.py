@@ -248,7 +248,9 @@ class AsyncAdmin(GroupAdmin, AsyncFace):
         Without TOPIC a producer's id is looked for in all topics.
         """
         topics = [topic] if topic is not None else [item.name for item in await self.topics()]
-        return await self._finding.by_id(message_id, topics, reads_any(read_from))
+        return await self._finding.by_id(
+            message_id, topics, reads_any(read_from), anywhere=topic is None
+        )
 
     async def lookup_time(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -49,19 +50,27 @@ class Finder:
         found.sort(key=lambda message: message.store_timestamp_ms)
         return found[-request.max_messages :] if request.max_messages else found
 
-    async def by_id(self, message_id: str, topics: list[str], from_any: bool) -> ReceivedMessage:
-        """Return the message with MESSAGE_ID: an offset message id, or the producer's id in one of TOPICS."""
-        if _is_offset_id(message_id):
-            found = await self.lookup(pb.LookupRequest(message_id=message_id, from_any=from_any))
-            if found:
-                return found[0]
+    async def by_id(
+        self, message_id: str, topics: list[str], from_any: bool, *, anywhere: bool
+    ) -> ReceivedMessage:
+        """Return the message with MESSAGE_ID, an offset message id or the producer's, in one of TOPICS.
+
+        ANYWHERE: an offset message id may also be that of a record in no topic of these. Not every user may ask so;
+        then TOPICS are asked.
+        """
+        ids = (message_id, message_id.upper())
+        if anywhere and _is_offset_id(message_id):
+            with suppress(errors.NotAuthorized):
+                request = pb.LookupRequest(message_id=message_id, from_any=from_any)
+                if found := await self.lookup(request):
+                    return found[0]
         for topic in topics:
             request = pb.LookupRequest(
-                topic=topic, key=message_id, max_messages=64, from_any=from_any
+                topic=topic, message_id=message_id, max_messages=64, from_any=from_any
             )
-            found = await self.lookup(request)
-            if exact := [message for message in found if message.message_id == message_id]:
-                return exact[0]
+            for message in await self.lookup(request):
+                if message.message_id == message_id or message.offset_message_id in ids:
+                    return message
         raise errors.MessageNotFound(
             f"no message has the id {message_id!r} (searched {len(topics)} topics)",
             message_id=message_id,

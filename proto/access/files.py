@@ -126,16 +126,17 @@ class WatchedUsers:
         now_ms: Callable[[], int],
         *,
         plaintext: bool,
+        cluster: str = "*",
         write: Callable[[str], None] = AUDIT.warning,
     ) -> None:
-        """NOW_MS is Unix time; PLAINTEXT is as `Guard` has it; WRITE takes lines for the audit log."""
+        """NOW_MS is Unix time; PLAINTEXT and CLUSTER are as `Guard` has them; WRITE takes lines for the audit log."""
         self._file = UserFile(path)
         self._audit = Audit(now_ms, write)
         self._mark = self._file.mark()
         self._entries, users = self._loaded()
         self._asked = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
-        self.guard = Guard(users, self._audit, plaintext=plaintext)
+        self.guard = Guard(users, self._audit, plaintext=plaintext, cluster=cluster)
 
     def start(self) -> None:
         """Watch the file from now on; on a running loop."""
@@ -228,6 +229,8 @@ def signing(peers: Trust, users: WatchedUsers | None) -> Dial:
     return peers.dial(users.signature if users else None)
 
 
-def watched_users(path: str, now_ms: Callable[[], int], *, plaintext: bool) -> WatchedUsers | None:
+def watched_users(
+    path: str, now_ms: Callable[[], int], *, plaintext: bool, cluster: str = "*"
+) -> WatchedUsers | None:
     """Return what guards a server by the file at PATH; None for no path: everybody may do everything there."""
-    return WatchedUsers(path, now_ms, plaintext=plaintext) if path else None
+    return WatchedUsers(path, now_ms, plaintext=plaintext, cluster=cluster) if path else None

@@ -109,11 +109,15 @@ class Guard:
     """Lets calls to a server be done or not by USERS. AUDIT is told of what is denied.
 
     PLAINTEXT: callers on other machines may show signatures without TLS, which everybody on the way can repeat.
+    CLUSTER: whose system topics are asked for; "*" at a name server, which knows several.
     """
 
-    def __init__(self, users: Users, audit: Audit, *, plaintext: bool = False) -> None:
+    def __init__(
+        self, users: Users, audit: Audit, *, plaintext: bool = False, cluster: str = "*"
+    ) -> None:
         self.users = users
         self.audit = audit
+        self.cluster = cluster
         self._plaintext = plaintext
         self._open: dict[_GuardedReceiver, None] = {}
 
@@ -158,16 +162,11 @@ class Guard:
         if user.is_super:
             return
         host = host_of(call.peer)
-        for need in rule(request):
-            decision = user.policies.decide(need, host)
-            if not decision.allowed:
-                raise NotAuthorized(
-                    f"User:{user.name} has no permission to access {need} from {host}, {decision.reason}.",
-                    user=user.name,
-                    resource=str(need),
-                    actions=",".join(policies.action_names(need.actions)),
-                    policy="" if decision.policy is None else str(decision.policy),
-                )
+        for asked in rule(request):
+            for need in policies.expanded(asked, self.cluster):
+                decision = user.policies.decide(need, host)
+                if not decision.allowed:
+                    raise _not_authorized(user, need, asked, host, decision)
 
     def denied(self, method: Method, call: CallContext, error: PocketMQError) -> None:
         """Note that ERROR refuses CALL of METHOD, unless it is the request's fault and nobody's right."""
@@ -255,6 +254,23 @@ class Guard:
             self._open[receiver] = None
         else:
             self._open.pop(receiver, None)
+
+
+def _not_authorized(
+    user: User,
+    need: policies.Need,
+    asked: policies.Need,
+    host: str,
+    decision: policies.Judgement,
+) -> NotAuthorized:
+    because = "" if need is asked else f" (system topic {asked.name})"
+    return NotAuthorized(
+        f"User:{user.name} has no permission to access {need}{because} from {host}, {decision.reason}.",
+        user=user.name,
+        resource=str(need),
+        actions=",".join(policies.action_names(need.actions)),
+        policy="" if decision.policy is None else str(decision.policy),
+    )
 
 
 def noticing(table: MethodTable) -> MethodTable:
@@ -513,8 +529,16 @@ def _create_group(request: pb.CreateGroupRequest) -> Needs:
     )
 
 
-def _lookup(request: pb.LookupRequest) -> Needs:
-    yield policies.of_topic(request.topic or "*", policies.SUB | policies.GET)
+def _lookup(cluster: str) -> Rule:
+    """Return the rule of look-ups: an id without a topic may be that of any record of the log."""
+    reading = policies.SUB | policies.GET
+
+    def rule(request: pb.LookupRequest) -> Needs:
+        if request.topic:
+            return (policies.of_topic(request.topic, reading),)
+        return policies.of_all_messages(cluster, reading)
+
+    return rule
 
 
 def _send_back(request: pb.SendBackRequest) -> Needs:
@@ -623,7 +647,7 @@ def broker_rules(cluster: str) -> dict[str, Rule]:
                 "ListGroups": lambda request: (
                     policies.of_group("*", policies.LIST | policies.GET),
                 ),
-                "Lookup": _lookup,
+                "Lookup": _lookup(cluster),
                 "Status": any_user,
                 "Recall": _topic(policies.PUB),
                 "SendBack": _send_back,

@@ -12,7 +12,11 @@ default policies are asked in the same way; if none of these does, what is neede
 What needs all of a type (`Topic:*`) is denied by each Deny of that type, for a literal name or a prefix too: else
 whoever asks for everything would get what is denied by name.
 
-A topic that holds a group's retries or dead letters (`%RETRY%group`, `%DLQ%group`) counts as the group.
+A topic that holds a group's retries or dead letters (`%RETRY%group`, `%DLQ%group`) counts as the group: sending to it
+asks for Sub on the group, all else for the same action on the group.
+
+A system topic (`SCHEDULE_TOPIC_XXXX`, `RMQ_SYS_TRANS_HALF_TOPIC`, …) holds messages of all topics and groups. It takes
+Get on the cluster to read and Update to write, and the same on all topics and all groups: see `expanded`.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from ..configuration import nearest
 from ..errors import ConfigError
+from ..topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_topic
 
 #: Policies of one user; actions and sources of one policy.
 POLICIES_MAX: Final = 1_000
@@ -33,7 +38,7 @@ SOURCES_MAX: Final = 1_000
 RESOURCE_LENGTH_MAX: Final = 512
 #: Decisions that one user's policies remember; beyond, all are forgotten at once.
 _DECIDED_MAX: Final = 2_048
-_GROUP_PREFIXES: Final = ("%RETRY%", "%DLQ%")
+_GROUP_PREFIXES: Final = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -48,6 +53,7 @@ DELETE: Final = 16
 GET: Final = 32
 LIST: Final = 64
 ALL: Final = 127
+_READING: Final = SUB | GET | LIST
 _ACTIONS: Final = {
     "Pub": PUB,
     "Sub": SUB,
@@ -137,8 +143,13 @@ def of_topic(name: str, actions: int) -> Need:
     if name.startswith("%"):
         for prefix in _GROUP_PREFIXES:
             if name.startswith(prefix):
-                return of_group(name.removeprefix(prefix))
+                return of_group(name.removeprefix(prefix), _on_group(actions))
     return Need(TOPIC, name, actions)
+
+
+def _on_group(actions: int) -> int:
+    """Return what ACTIONS on a topic of a group ask of the group: its consumers write retries and dead letters."""
+    return actions & ~PUB | SUB if actions & PUB else actions
 
 
 def of_group(name: str, actions: int = SUB) -> Need:
@@ -149,6 +160,23 @@ def of_group(name: str, actions: int = SUB) -> Need:
 def of_cluster(name: str, actions: int) -> Need:
     """Return what is needed for one of ACTIONS on cluster NAME."""
     return Need(CLUSTER, name, actions)
+
+
+def of_all_messages(cluster: str, actions: int) -> tuple[Need, ...]:
+    """Return what is needed for one of ACTIONS on what may be of any topic or group in CLUSTER."""
+    on_cluster = (GET if actions & _READING else 0) | (UPDATE if actions & ~_READING else 0)
+    return (
+        of_cluster(cluster, on_cluster),
+        Need(TOPIC, "*", actions),
+        of_group("*", _on_group(actions)),
+    )
+
+
+def expanded(need: Need, cluster: str) -> tuple[Need, ...]:
+    """Return all that NEED asks for in CLUSTER: a system topic holds messages of every topic and group."""
+    if need.type == TOPIC and (is_system_topic(need.name) or need.name == f"{cluster}_REPLY_TOPIC"):
+        return of_all_messages(cluster, need.actions)
+    return (need,)
 
 
 def parse_actions(names: Iterable[str], where: str = "actions") -> int:
@@ -291,6 +319,11 @@ class Policies:
                 self._decided.clear()
             self._decided[key] = found
         return found
+
+    def decide_all(self, need: Need, host: str, cluster: str) -> Judgement:
+        """Return what becomes of NEED and of all that it asks for in CLUSTER: the first that is denied decides."""
+        decisions = [self.decide(one, host) for one in expanded(need, cluster)]
+        return next((one for one in decisions if not one.allowed), decisions[0])
 
     def _decision(self, need: Need, host: str) -> Judgement:
         for is_default, index in enumerate(self._indexes):

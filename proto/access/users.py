@@ -264,9 +264,9 @@ class User:
         self.enabled = entry.enabled
         self.policies = Policies(entry.policies, entry.default_policies)
 
-    def decide(self, need: Need, host: str) -> Judgement:
-        """Return what becomes of NEED of this user, who calls from HOST."""
-        return SUPER if self.is_super else self.policies.decide(need, host)
+    def decide(self, need: Need, host: str, cluster: str) -> Judgement:
+        """Return what becomes of NEED of this user, who calls from HOST, at a server of CLUSTER."""
+        return SUPER if self.is_super else self.policies.decide_all(need, host, cluster)
 
 
 class Users:

@@ -354,10 +354,12 @@ def cut(data: bytes, sizes: list[int]) -> list[bytes]:
 
 def _hit(record: bytes, request: pb.LookupRequest) -> bool:
     decoded = decode_record(record)
-    if request.message_id:
+    if request.message_id and not request.topic:
         return decoded.message_id == request.message_id
     words = [*decoded.properties.get("KEYS", "").split(), decoded.properties.get("UNIQ_KEY", "")]
-    return decoded.topic == request.topic and request.key in words
+    ids = (decoded.message_id, *words)
+    wanted = request.message_id in ids if request.message_id else request.key in words
+    return decoded.topic == request.topic and wanted
 
 
 class _Produce:

@@ -42,6 +42,10 @@ USERS: dict[str, Any] = {
             {"resource": "Group:billing", "actions": ["Sub", "Get"]},
         ],
     },
+    "reader": {
+        "secret": "reader-secret",
+        "policies": [{"resource": "Topic:*", "actions": ["Sub", "Get"]}],
+    },
     "guest": {"secret": "größe"},
     "away": {"secret": "away-secret", "status": "disable"},
 }
@@ -505,3 +509,25 @@ async def test_no_read_and_no_action_is_for_one_without_policies(served: Served)
             status, document = await served.act(path, "guest", **BODIES[route.path])
             text = str(document)
         assert status == (200 if route.path in anybody else 403), (route.path, text)
+
+
+async def test_delayed_messages_are_shown_to_whom_system_topics_are_open(served: Served) -> None:
+    made = await served.act("/api/topics", "root", name="orders", queues=1, type="DELAY")
+    assert made[0] == 200, made
+    status, sent = await served.act(
+        "/api/topics/orders/messages", "root", body="not yet", delay="2h"
+    )
+    assert status == 200, sent
+    status, _, text = await served.ask("GET", "/api/delayed", user="root")
+    assert [one["body"] for one in json.loads(text)["messages"]] == ["not yet"]
+    status, _, text = await served.ask("GET", "/api/delayed", user="reader")
+    found = json.loads(text)
+    assert (status, found["to_an_instant"], found["messages"]) == (200, 1, None)
+    status, _, page = await served.ask("GET", "/delayed", user="reader")
+    assert (status, "not yet" in page, "Get on the cluster" in page) == (200, False, True)
+    for path in ("messages?queue=0&offset=0", "messages?key=1", ""):
+        path = f"/api/topics/rmq_sys_wheel_timer/{path}".rstrip("/")
+        assert (await served.ask("GET", path, user="reader"))[0] == 403
+    assert (
+        await served.ask("GET", "/api/messages/rmq_sys_wheel_timer%2F0%2F0/life", user="reader")
+    )[0] == 403

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from pocketmq.broker.broker import Broker
-from pocketmq.client import AsyncAdmin, AsyncProducer, AsyncPullConsumer
+from pocketmq.client import AsyncAdmin, AsyncProducer, AsyncPullConsumer, Message
 from pocketmq.nameserver import NameServer
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import NotAuthenticated, NotAuthorized, PocketMQError, RouteNotFound
@@ -197,3 +197,52 @@ async def test_what_a_follower_carries_to_its_master_is_asked_at_both(tmp_path: 
                 sent = await asked(channel, "SendMessage", message(1), v2.SendMessageResponse)
                 codes.append(sent.status.code)
     assert codes == [v2.OK, v2.UNAUTHORIZED, v2.UNAUTHORIZED, v2.UNAUTHORIZED]
+
+
+async def test_a_deny_holds_where_messages_wait_in_system_topics(tmp_path: Path) -> None:
+    policies = [
+        {"resource": "Topic:*", "actions": "Sub,Get"},
+        {"resource": "Group:*", "actions": "Sub,Get"},
+        {"resource": "Topic:secret", "actions": "All", "decision": "Deny"},
+    ]
+    users = USERS | {"eve": {"secret": "eve-secret", "policies": policies}}
+    waits = {"SCHEDULE_TOPIC_XXXX": 17, "rmq_sys_wheel_timer": 0, "RMQ_SYS_TRANS_HALF_TOPIC": 0}
+    async with cluster(tmp_path, users) as address, AsyncAdmin(address, **ROOT) as root:
+        await root.create_topic("secret", queues=1)
+        async with (
+            AsyncProducer(address, group="g", checker=lambda message: None, **ROOT) as producer,
+            AsyncAdmin(address, user="eve", secret="eve-secret") as eve,
+            producer.transaction(Message("secret", b"top secret")),
+        ):
+            await producer.send(Message("secret", b"top secret", delay_level=18))
+            await producer.send(Message("secret", b"top secret", delay="2h"))
+            for topic, queue in waits.items():
+                (found,) = await root.lookup_offset(topic, queue, 0)
+                assert found.body == b"top secret"
+                (found,) = [await root.lookup_id(found.offset_message_id)]
+                assert found.topic == topic
+                for asked in (
+                    eve.lookup_offset(topic, queue, 0),
+                    eve.describe_topic(topic),
+                    eve.lookup_id(found.offset_message_id, topic),
+                    eve.lookup_id(found.offset_message_id),
+                ):
+                    with pytest.raises(NotAuthorized):
+                        await asked
+
+
+async def test_who_may_read_topics_alone_finds_a_message_by_its_id_without_naming_one(
+    tmp_path: Path,
+) -> None:
+    policies = [{"resource": "Topic:*", "actions": "Pub,Sub,Get"}]
+    users = USERS | {"eve": {"secret": "eve-secret", "policies": policies}}
+    async with cluster(tmp_path, users) as address, AsyncAdmin(address, **ROOT) as root:
+        await root.create_topic("orders", queues=1)
+        async with AsyncProducer(address, **ALICE) as producer:
+            receipt = await producer.send("orders", b"one")
+        async with AsyncAdmin(address, user="eve", secret="eve-secret") as eve:
+            for message_id in (receipt.offset_message_id, receipt.message_id):
+                for topic in (None, "orders"):
+                    assert (await eve.lookup_id(message_id, topic)).body == b"one"
+        async with AsyncAdmin(address, **ALICE) as alice:
+            assert (await alice.lookup_id(receipt.offset_message_id, "orders")).body == b"one"

@@ -490,9 +490,11 @@ async def delayed_page(api: Api, asked: PageRequest) -> frame.Content:
                         frame.e("code", short_body(row), class_="body"),
                         recall_form(row),
                     )
-                    for row in found["messages"]
+                    for row in found["messages"] or ()
                 ],
-                "None of the newest waits.",
+                "Reading them needs Get on the cluster, and Sub on all topics and groups."
+                if found["messages"] is None
+                else "None of the newest waits.",
                 "waiting",
             ),
         ),

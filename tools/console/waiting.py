@@ -28,12 +28,16 @@ _LOOKED_AT: Final = 500
 
 
 async def delayed(api: Api, asked: PageRequest) -> Document:
-    """Return how many messages wait, until when, of which topics, and the newest of them with what recalls them."""
+    """Return how many messages wait, until when, of which topics, and the newest of them with what recalls them.
+
+    They wait in a system topic: who may not read it gets None for the messages, and the rest.
+    """
     api.need(asked, policies.of_topic("*", policies.GET))
     limit = limit_of(asked.query)
     status = await api.status()
     timers = api.parts.store.timers
     times_ms, counts = due_times(timers)
+    may_read = api.may(policies.of_topic(TIMER_TOPIC, policies.SUB))
     topics = sorted(timers.metrics.counts.items(), key=lambda one: (-one[1], one[0]))
     return {
         "now_ms": status.now_ms,
@@ -45,7 +49,9 @@ async def delayed(api: Api, asked: PageRequest) -> Document:
         "topics": [{"topic": topic, "messages": count} for topic, count in topics if count > 0][
             :LIMIT_MAX
         ],
-        "messages": (await _newest_waiting(api, status.broker_name, status.now_ms))[:limit],
+        "messages": (await _newest_waiting(api, status.broker_name, status.now_ms))[:limit]
+        if may_read
+        else None,
         "limit": limit,
     }
 
@@ -199,7 +205,7 @@ async def check(api: Api, asked: PageRequest, name: str) -> Document:
             field="resource",
         )
     need = policies.Need(resource.type, resource.name or "*", actions)
-    return decision_document(user.decide(need, host), enabled=user.enabled)
+    return decision_document(user.decide(need, host, api.parts.cluster), enabled=user.enabled)
 
 
 def _user_document(user: User) -> Document:

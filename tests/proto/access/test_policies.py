@@ -8,16 +8,21 @@ import pytest
 
 from pocketmq.proto.access.policies import (
     ALL,
+    CREATE,
+    DELETE,
     GET,
     PUB,
     SUB,
+    UPDATE,
     Judgement,
     Need,
     Policies,
     Policy,
     Resource,
     action_names,
+    expanded,
     merged,
+    of_cluster,
     of_group,
     of_topic,
     parse_actions,
@@ -159,3 +164,52 @@ def test_a_policy_takes_the_place_of_one_of_the_same_resource() -> None:
     old = [policy("Topic:a", "Pub"), policy("Topic:b", "Pub")]
     new = policy("Topic:a", "Sub", allow=False)
     assert merged(old, [new]) == (new, old[1])
+
+
+@pytest.mark.parametrize(
+    ("topic", "actions", "on_cluster", "on_groups"),
+    [
+        ("SCHEDULE_TOPIC_XXXX", SUB, GET, SUB),
+        ("RMQ_SYS_TRANS_HALF_TOPIC", SUB | GET, GET, SUB | GET),
+        ("rmq_sys_wheel_timer", PUB | SUB | GET, GET | UPDATE, SUB | GET),
+        ("c_REPLY_TOPIC", DELETE, UPDATE, DELETE),
+    ],
+)
+def test_a_system_topic_needs_the_cluster_and_every_topic_and_group(
+    topic: str, actions: int, on_cluster: int, on_groups: int
+) -> None:
+    assert expanded(of_topic(topic, actions), "c") == (
+        of_cluster("c", on_cluster),
+        of_topic("*", actions),
+        of_group("*", on_groups),
+    )
+
+
+def test_other_topics_need_what_they_are() -> None:
+    for need in (of_topic("orders", SUB), of_topic("x_REPLY_TOPIC", SUB), of_group("g")):
+        assert expanded(need, "c") == (need,)
+
+
+def test_neither_all_topics_nor_a_deny_elsewhere_opens_a_system_topic() -> None:
+    need = of_topic("SCHEDULE_TOPIC_XXXX", SUB)
+
+    def may(*policies: Policy) -> bool:
+        return Policies(policies).decide_all(need, HERE, "c").allowed
+
+    named = policy("Topic:SCHEDULE_TOPIC_XXXX", "Sub")
+    everything = [policy("Topic:*", "Sub"), policy("Group:*", "Sub"), policy("Cluster:c", "Get")]
+    assert may(*everything)
+    assert may(policy("*", "All"))
+    assert not may(named, *everything[:2])
+    assert not may(*everything, policy("Topic:secret", "Sub", allow=False))
+    assert not may(policy("*", "All"), policy("Group:secret", "Sub", allow=False))
+
+
+@pytest.mark.parametrize("topic", ["%RETRY%g", "%DLQ%g"])
+def test_a_topic_of_a_group_needs_the_same_of_the_group_and_a_send_what_its_consumers_have(
+    topic: str,
+) -> None:
+    assert of_topic(topic, PUB) == of_topic(topic, SUB) == of_group("g", SUB)
+    for actions in (SUB | GET, CREATE, UPDATE, DELETE):
+        assert of_topic(topic, actions) == of_group("g", actions)
+    assert of_topic(topic, PUB | SUB | GET) == of_group("g", SUB | GET)
