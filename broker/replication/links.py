@@ -26,10 +26,11 @@ such as its epoch, is checked in replica.py.
 from __future__ import annotations
 
 import asyncio
+import json
 import zlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from ...proto.errors import InvalidArgument, MasterFenced, PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
@@ -426,6 +427,8 @@ DATA_SIZE_MAX: Final = 1_048_576
 #: A follower that lacks more than that of what is confirmed is in no set: nobody waits for its device, or its acks.
 FAR_BYTES: Final = 4 * DATA_SIZE_MAX
 _STATE_FILES_MAX: Final = 64
+#: A version of a file beside the log is the epoch of its master, shifted by so many bits, and a count.
+VERSION_BITS: Final = 32
 _STATE_FILE_NAME_MAX: Final = 128
 #: Content of one frame of the state beside the log: with the rest of it, what the carrier takes.
 STATE_SIZE_MAX: Final = 64 * 1_048_576 - 4_096
@@ -483,7 +486,7 @@ def check_hello(hello: pb.FollowHello) -> None:
     """Raise InvalidArgument if HELLO contradicts itself or its bounds."""
     _within("replica_id", hello.replica_id, 1, REPLICA_ID_MAX)
     _within("epoch_seen", hello.epoch_seen, 0, EPOCH_MAX)
-    _check_epochs(hello.epochs)
+    _check_epochs(hello.epochs, hello.epoch_seen)
     _within("end", hello.end, 0)
     _within("synced", hello.synced, 0, hello.end)
     _within("file_size", hello.file_size, 1)
@@ -546,7 +549,7 @@ def check_bytes(frame: pb.FollowBytes) -> bytes:
     _within("epoch", frame.epoch, 1, EPOCH_MAX)
     _within("offset", frame.offset, 0)
     _within("confirm", frame.confirm, 0)
-    _within("min_offset", frame.min_offset, 0)
+    _within("min_offset", frame.min_offset, 0, max(frame.offset, frame.confirm))
     data = frame.data  # A copy, each time.
     if len(data) > DATA_SIZE_MAX:
         raise InvalidArgument(f"data has {len(data)} bytes, and {DATA_SIZE_MAX} are the limit")
@@ -579,12 +582,42 @@ def check_state(state: pb.FollowState) -> None:
     """Raise InvalidArgument if STATE breaks its bounds."""
     _within("epoch", state.epoch, 1, EPOCH_MAX)
     _within("log_offset", state.log_offset, 0)
-    _within("version", state.version, 0)
     _check_file(state.file)
     if (content := state.WhichOneof("content")) is None:
         raise InvalidArgument(f"content of {state.file!r} is missing: neither whole nor a diff")
     if (size := len(getattr(state, content))) > STATE_SIZE_MAX:
         raise InvalidArgument(f"{content} has {size} bytes, and {STATE_SIZE_MAX} are the limit")
+    # A follower that kept a version of a later epoch would take nothing from any master before that epoch.
+    _within(
+        "version",
+        state.version,
+        state.epoch << VERSION_BITS,
+        (state.epoch + 1 << VERSION_BITS) - 1,
+    )
+
+
+def read_state(content: bytes) -> dict[str, Any]:
+    """Return the JSON object of a frame of the state beside the log.
+
+    Raises ValueError for a value that the files of a store cannot keep: a number that is no 64-bit integer, text that
+    is no UTF-8, and what is nested too deep.
+    """
+    try:
+        document = json.loads(content, parse_int=_long, parse_float=_long, parse_constant=_long)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    if not isinstance(document, dict):
+        raise ValueError(f"it is {type(document).__name__}, not an object")
+    if rb"\u" in content:
+        json.dumps(document, ensure_ascii=False).encode()
+    return document
+
+
+def _long(text: str) -> int:
+    value = int(text) if len(text) <= 20 else 2**63
+    if not -(2**63) <= value < 2**63:
+        raise ValueError(f"{text:.40} is no 64-bit integer")
+    return value
 
 
 def check_state_ack(ack: pb.FollowStateAck) -> None:
@@ -593,12 +626,12 @@ def check_state_ack(ack: pb.FollowStateAck) -> None:
     _within("version", ack.version, 0)
 
 
-def _check_epochs(entries: Sequence[pb.EpochStart]) -> None:
+def _check_epochs(entries: Sequence[pb.EpochStart], most: int = EPOCH_MAX) -> None:
     if len(entries) > EPOCHS_MAX:
         raise InvalidArgument(f"epochs has {len(entries)} entries, and {EPOCHS_MAX} are the limit")
     epoch, start = 0, -1
     for one in entries:
-        _within("epochs: epoch", one.epoch, epoch + 1, EPOCH_MAX)
+        _within("epochs: epoch", one.epoch, epoch + 1, most)
         _within(f"epochs: start of epoch {one.epoch}", one.start, start + 1)
         epoch, start = one.epoch, one.start
 

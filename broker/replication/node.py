@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 #: How long a hand-over may take.
 HAND_OVER_MS: Final = 5_000
+HAND_OVER_MS_MAX: Final = 600_000
 #: With so little of the log missing the next master has it in no time.
 _NEARLY_ALL_BYTES: Final = 1_048_576
 #: So long is waited for what lies beside the log: what is not there by then comes again.
@@ -280,6 +281,13 @@ class ReplicaNode:
 
     async def _move_master(self, request: pb.MoveMasterRequest, call: Call) -> pb.MoveMasterReply:
         self._check_asked(request.set)
+        if not 0 <= request.timeout_ms <= HAND_OVER_MS_MAX:
+            raise errors.InvalidArgument(
+                f"timeout_ms is {request.timeout_ms}: must be from 0 to {HAND_OVER_MS_MAX}",
+                field="timeout_ms",
+                value=request.timeout_ms,
+                limit=HAND_OVER_MS_MAX,
+            )
         refused_ms = await self.hand_over(request.to, request.timeout_ms or HAND_OVER_MS)
         return pb.MoveMasterReply(epoch=self.epoch, refused_ms=refused_ms)
 

@@ -3,7 +3,7 @@
     <cluster>/sets/<name>/state      persistent, changed only by compare-and-set on the version that was read
         {"format":1,"epoch":7,"master":2,"in_sync":[1,2],"replicas":{"1":"host:port","2":"host:port"}}
     <cluster>/sets/<name>/live/<id>  ephemeral: it ends with the session of who announced it
-        {"address":"host:port","epoch":7,"end":4096,"unclean":false}
+        {"address":"host:port","epoch":7,"end":4096,"unclean":false,"epoch_seen":7}
 
 `epoch` is the set's own number, i32 as in Apache's files: it survives a registry that is built anew. `master` 0: the
 set was never led. `in_sync` holds the ids, ascending, of the replicas that have all that was acknowledged; `replicas`
@@ -80,6 +80,8 @@ class LiveNode:
     unclean: bool = False
     #: What tells its store from others; "": it does not say.
     store_id: str = ""
+    #: The highest epoch it has seen, also one for which it stood in vain: followers' hellos are compared with it.
+    epoch_seen: int = 0
 
     def may_be(self, address: str, store_id: str) -> bool:
         """May the replica at ADDRESS with the store STORE_ID be who says this? Else another process has its id."""
@@ -203,6 +205,7 @@ def render_live(node: LiveNode) -> bytes:
             "epoch": node.epoch,
             "end": node.end,
             "unclean": node.unclean,
+            **({"epoch_seen": node.epoch_seen} if node.epoch_seen else {}),
             **({"store": node.store_id} if node.store_id else {}),
         }
     )
@@ -225,6 +228,7 @@ def parse_live(data: bytes, node: str) -> LiveNode:
         end=_integer(fields, "end", node, 0, OFFSET_MAX),
         unclean=unclean,
         store_id=store_id,
+        epoch_seen=_integer({"epoch_seen": 0, **fields}, "epoch_seen", node, 0, EPOCH_MAX),
     )
 
 
@@ -264,6 +268,8 @@ def _check_cell(cell: Cell, node: str) -> None:
 
 def _check_address(address: object, name: str, node: str) -> None:
     host, colon, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
+    if not host.isprintable():  # A lone surrogate is not either: no reply could carry it.
+        host = ""
     is_port = port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65_536
     if not (host and colon and is_port and len(host) <= _ADDRESS_LENGTH_MAX):
         raise _refused(node, f'{name} must be "host:port", not {address!r:.80}')

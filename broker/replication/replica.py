@@ -32,7 +32,7 @@ from ...proto.errors import InvalidArgument, MasterFenced, NotEnoughReplicas
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from . import effects, links
 from .in_sync import Epochs, InSync, ReplicaSettings, consistent_end
-from .registry import Cell, LiveNode, VersionedCell, better_candidates
+from .registry import EPOCH_MAX, Cell, LiveNode, VersionedCell, better_candidates
 
 #: How long after a question to the registry, or a dial, that came to nothing it is tried again.
 RETRY_MS: Final = 100
@@ -239,7 +239,8 @@ class ReplicaCore:
         if found is not None:
             self._see_cell(found, now_ms)
         mine = live.get(self._me)
-        if mine is None or (mine.unclean, mine.epoch) != (self.unclean, self._last_epoch):
+        told = (self.unclean, self._last_epoch, self.epoch_seen)
+        if mine is None or (mine.unclean, mine.epoch, mine.epoch_seen) != told:
             self._announce()
         self._go_on(now_ms)
         return self._take()
@@ -353,6 +354,7 @@ class ReplicaCore:
                         end=self.end,
                         unclean=self.unclean,
                         store_id=self._store_id,
+                        epoch_seen=self.epoch_seen,
                     )
                 )
             )
@@ -412,6 +414,8 @@ class ReplicaCore:
         """May this replica ask to be the master after the one of CELL?"""
         if not self.has_session or not self.is_live or self._set or self._cutting:
             return False
+        if max(cell.epoch, self.epoch_seen) >= EPOCH_MAX:
+            return False  # The files and the registry have no room for a higher one.
         if self._accepts_loss:
             return True
         if cell.master == 0 and self._last_epoch > cell.epoch and cell.in_sync != {self._me}:
@@ -622,6 +626,11 @@ class ReplicaCore:
             raise InvalidArgument("begin came twice")
         if self.is_fenced(begin.epoch):
             raise InvalidArgument(f"epoch is {begin.epoch}, and {self.epoch_seen} was seen")
+        assert self.seen is not None, "a master is dialled because the cell names it"
+        if begin.epoch > self.seen.cell.epoch:
+            raise InvalidArgument(
+                f"epoch is {begin.epoch}, and the registry has {self.seen.cell.epoch}: read it again"
+            )
         if begin.epoch > self.epoch_seen:
             self.epoch_seen = begin.epoch
             self._keep_state()
@@ -740,6 +749,7 @@ class ReplicaCore:
         links.check_hello(hello)
         replicas = self.seen.cell.replicas if self.seen else ()
         links.check_belongs(hello, self._settings, replicas)
+        self._check_epoch_seen(hello)
         if hello.epoch_seen > self.epoch_seen:
             self._see_epoch(hello.epoch_seen, f"replica {hello.replica_id} has seen it")
         if self.role is ReplicaRole.STARTING and len(self._early) < LINKS_MAX:
@@ -763,6 +773,23 @@ class ReplicaCore:
         )
         self._out.append(effects.SendFrame(link, pb.FollowReply(begin=begin)))
 
+    def _check_epoch_seen(self, hello: pb.FollowHello) -> None:
+        """Raise InvalidArgument if HELLO has seen an epoch that the registry does not know.
+
+        The registry knows the epoch of its cell, and the epoch of a failed candidate by its live node. So a
+        malformed hello cannot raise the epoch of the set.
+        """
+        node = self.live.get(hello.replica_id)
+        most = max(self.epoch_seen, node.epoch_seen if node else 0)
+        if hello.epoch_seen > most:
+            raise InvalidArgument(
+                f"epoch_seen is {hello.epoch_seen}, and the registry knows epochs up to {most}:"
+                " connect again when the registry has it",
+                field="epoch_seen",
+                value=hello.epoch_seen,
+                limit=most,
+            )
+
     def _hear_cut(self, link: int, cut: pb.FollowCut, now_ms: int) -> None:
         links.check_cut(cut)
         follower, most = self._links.get(link, (0, None))
@@ -778,7 +805,9 @@ class ReplicaCore:
     def _hear_ack(self, link: int, ack: pb.FollowAck, now_ms: int) -> None:
         links.check_ack(ack)
         if ack.epoch > self.epoch_seen:
-            self._see_epoch(ack.epoch, "an ack has it")
+            raise InvalidArgument(
+                f"epoch is {ack.epoch}, and the followed master's was {self.epoch_seen} or less"
+            )
         follower, _ = self._links.get(link, (0, None))
         if self.in_sync is None or not follower:
             return

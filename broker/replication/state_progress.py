@@ -23,7 +23,6 @@ The event loop owns both.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -49,6 +48,7 @@ from ..pop.journal_format import (
     frame,
     head,
 )
+from .links import read_state
 from .state_source import EntryKey
 
 logger = logging.getLogger(__name__)
@@ -258,8 +258,8 @@ class TimersSink:
         self._is_behind = False
 
     def read(self, content: bytes) -> _TimersSaid:
-        document = json.loads(content)
-        if not isinstance(document, dict) or document.keys() - {"progress", _COUNTS, _BEGUN}:
+        document = read_state(content)
+        if document.keys() - {"progress", _COUNTS, _BEGUN}:
             raise ValueError("it is no progress of timers")
         goal = None
         if "progress" in document:

@@ -31,7 +31,7 @@ from ...store.state_files import KeptTable, StateFile
 from ..accounts import Account, AccountFile, Accounts
 from ..groups.offsets import Offsets, Safe
 from .follower_view import FollowerTables
-from .links import STATE_SIZE_MAX, check_state
+from .links import STATE_SIZE_MAX, check_state, read_state
 from .state_progress import POPS_FILE, TIMERS_FILE, PopsSink, TimersSink
 from .state_source import (
     ACCOUNTS_FILE,
@@ -324,11 +324,8 @@ class StateSink:
 
 def _entries(content: bytes, maps: tuple[str, ...]) -> Entries:
     """Return what CONTENT says of MAPS; raises ValueError."""
-    document = json.loads(content)
-    if not isinstance(document, dict):
-        raise ValueError(f"it is {type(document).__name__}, not an object")
     found: Entries = {}
-    for name, entries in document.items():
+    for name, entries in read_state(content).items():
         if name not in maps:
             raise ValueError(f"map {name[:64]!r} is none of {', '.join(maps)}")
         found |= {EntryKey(name, key): entry for key, entry in entries.items()}

@@ -38,7 +38,7 @@ from ...store.format.state_tables import GROUPS, TOPICS
 from ...store.state_files import KeptTable
 from ..accounts import AccountKey, Accounts
 from ..groups.offsets import Offsets
-from .links import STATE_SIZE_MAX
+from .links import STATE_SIZE_MAX, VERSION_BITS
 
 logger = logging.getLogger(__name__)
 
@@ -55,8 +55,6 @@ GROUPS_FILE: Final = "subscriptionGroup.json"
 OFFSETS_FILE: Final = "consumerOffset.json"
 DELAYS_FILE: Final = "delayOffset.json"
 ACCOUNTS_FILE: Final = "accounts.jsonl"
-
-_COUNT_BITS: Final = 32
 
 #: Told once: of None, or of why it is not known.
 Replicated: TypeAlias = Callable[[PocketMQError | None], None]
@@ -184,6 +182,9 @@ class StateSource:
         before any byte of the log."""
         self._look(kept_only=False)
         known = {name: self._count_of(versions[name]) for name in versions if name in self._parts}
+        for name, count in known.items():
+            if count > self._parts[name].count:
+                known[name] = 0  # It was never sent: the follower gets all.
         found = _Link(replica, known, dict(known))
         found.needed = {name: self._parts[name].count for name in known}
         self._links[link] = found
@@ -279,7 +280,7 @@ class StateSource:
         return self._parts[name].is_kept
 
     def _count_of(self, version: int) -> int:
-        return version & (1 << _COUNT_BITS) - 1 if epoch_of(version) == self._epoch else 0
+        return version & (1 << VERSION_BITS) - 1 if epoch_of(version) == self._epoch else 0
 
     def _look(self, *, kept_only: bool) -> None:
         for part in self._parts.values():
@@ -328,7 +329,7 @@ class StateSource:
             epoch=self._epoch,
             log_offset=self._log_end(),
             file=part.file,
-            version=self._epoch << _COUNT_BITS | part.count,
+            version=self._epoch << VERSION_BITS | part.count,
         )
         diff = part.behind(base) if base else None
         content = part.whole() if diff is None else diff
@@ -347,13 +348,13 @@ class StateSource:
             frame.whole = content
         else:
             frame.diff = content
-            frame.base = self._epoch << _COUNT_BITS | base
+            frame.base = self._epoch << VERSION_BITS | base
         return frame
 
 
 def epoch_of(version: int) -> int:
     """Return the epoch of the master that has told VERSION of a file; 0: nobody has."""
-    return version >> _COUNT_BITS
+    return version >> VERSION_BITS
 
 
 # --- parts

@@ -66,9 +66,11 @@ class ReplicaNote(NamedTuple):
 
 
 def render_epochs(epochs: EpochStarts) -> str:
-    """Return the text of epochFileCheckpoint."""
+    """Return the text of epochFileCheckpoint. Raises ValueError for what could not be read back."""
     lines = "".join(f"{epoch}-{start}\n" for epoch, start in epochs)
-    return f"{len(epochs)}\n{_crc(lines)}\n{lines}"
+    text = f"{len(epochs)}\n{_crc(lines)}\n{lines}"
+    parse_epochs(text)
+    return text
 
 
 def parse_epochs(text: str) -> EpochStarts:
@@ -103,8 +105,11 @@ def _crc(lines: str) -> int:
 
 
 def render_identity(identity: BrokerIdentity) -> str:
-    """Return the text of brokerIdentity."""
-    return "#".join(map(str, identity))
+    """Return the text of brokerIdentity. Raises ValueError for what could not be read back."""
+    text = "#".join(map(str, identity))
+    if parse_identity(text) != identity:
+        raise ValueError(f"{text[:80]!r} would be read as another identity")
+    return text
 
 
 def parse_identity(text: str) -> BrokerIdentity:
@@ -116,7 +121,7 @@ def parse_identity(text: str) -> BrokerIdentity:
 
 
 def render_note(note: ReplicaNote) -> str:
-    """Return the text of replica.json."""
+    """Return the text of replica.json. Raises ValueError for what could not be read back."""
     fields = {
         "format": _FORMAT,
         "epochSeen": note.epoch_seen,
@@ -126,7 +131,9 @@ def render_note(note: ReplicaNote) -> str:
         "bootId": note.boot_id,
         "storeId": note.store_id,
     }
-    return json.dumps(fields, separators=(",", ":"))
+    text = json.dumps(fields, separators=(",", ":"))
+    parse_note(text)
+    return text
 
 
 def parse_note(text: str) -> ReplicaNote:

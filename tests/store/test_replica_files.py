@@ -110,6 +110,23 @@ def test_a_note_that_cannot_be_is_refused(text: str, words: str) -> None:
         parse_note(text)
 
 
+def test_nothing_is_written_that_cannot_be_read_back() -> None:
+    for note in (
+        ReplicaNote(2**31),
+        ReplicaNote(-1),
+        ReplicaNote(1, synced=2**63),
+        ReplicaNote(1, confirm=-1),
+    ):
+        with pytest.raises(ValueError, match="not a number from 0 to"):
+            render_note(note)
+    for epochs in ([(2**31, 0)], [(1, 2**63)], [(2, 0), (1, 9)], [(1, 9), (2, 9)]):
+        with pytest.raises(ValueError, match=r"is no epoch|does not follow"):
+            render_epochs(epochs)
+    for identity in (BrokerIdentity("a#b", "c", 1), BrokerIdentity(" a", "c", 1)):
+        with pytest.raises(ValueError, match=r"is not cluster|another identity"):
+            render_identity(identity)
+
+
 @pytest.mark.parametrize(
     ("name", "folder", "parse", "old", "new"),
     [

@@ -28,7 +28,9 @@ HELLO = pb.FollowHello(
     cluster="c", set="s", replica_id=2, epoch_seen=3, epochs=EPOCHS, end=20, synced=12, file_size=1
 )
 BEGIN = pb.FollowBegin(epoch=3, epochs=EPOCHS, end=20, min_offset=4, truncate_to=-1)
-STATE = pb.FollowState(epoch=3, log_offset=4, file="config/topics.json", version=1, whole=b"{}")
+STATE = pb.FollowState(
+    epoch=3, log_offset=4, file="config/topics.json", version=3 << 32 | 1, whole=b"{}"
+)
 
 
 def changed(frame: Any, **values: Any) -> Any:
@@ -68,6 +70,7 @@ def test_a_frame_that_is_encoded_in_pieces_says_what_it_would_in_one(size: int) 
 BAD: list[tuple[Callable[[Any], object], Any, str]] = [
     (check_hello, changed(HELLO, replica_id=0), "replica_id is 0, not from 1 to"),
     (check_hello, changed(HELLO, epoch_seen=-1), "epoch_seen is -1, not from 0 to"),
+    (check_hello, changed(HELLO, epoch_seen=2), "epochs: epoch is 3, not from 2 to 2"),
     (check_hello, changed(HELLO, end=-1, synced=-1), "end is -1, not from 0 to"),
     (check_hello, changed(HELLO, synced=21), "synced is 21, not from 0 to 20"),
     (check_hello, changed(HELLO, file_size=0), "file_size is 0, not from 1 to"),
@@ -75,7 +78,7 @@ BAD: list[tuple[Callable[[Any], object], Any, str]] = [
     (check_hello, changed(HELLO, epochs=[EPOCHS[0]] * 2), "epochs: epoch is 1, not from 2 to"),
     (
         check_hello,
-        changed(HELLO, epochs=[EPOCHS[1], pb.EpochStart(epoch=4, start=8)]),
+        changed(HELLO, epoch_seen=4, epochs=[EPOCHS[1], pb.EpochStart(epoch=4, start=8)]),
         "epochs: start of epoch 4 is 8, not from 9 to",
     ),
     (
@@ -108,6 +111,7 @@ BAD: list[tuple[Callable[[Any], object], Any, str]] = [
     (check_bytes, bytes_frame(0, 20, b"", 0), "epoch is 0, not from 1 to"),
     (check_bytes, bytes_frame(1, -1, b"", 0), "offset is -1, not from 0 to"),
     (check_bytes, bytes_frame(1, 0, b"", -1), "confirm is -1, not from 0 to"),
+    (check_bytes, bytes_frame(1, 8, b"", 8, 9), "min_offset is 9, not from 0 to 8"),
     (check_bytes, bytes_frame(1, 0, bytes(DATA_SIZE_MAX + 1), 0), "1048576 are the limit"),
     (check_ack, pb.FollowAck(epoch=0), "epoch is 0, not from 1 to"),
     (check_ack, pb.FollowAck(epoch=1, written=1, synced=2), "synced is 2, not from 0 to 1"),
@@ -117,6 +121,8 @@ BAD: list[tuple[Callable[[Any], object], Any, str]] = [
     (check_state, changed(STATE, file=""), "file must be a relative path"),
     (check_state, pb.FollowState(epoch=1, file="f"), "content of 'f' is missing"),
     (check_state, changed(STATE, log_offset=-1), "log_offset is -1, not from 0 to"),
+    (check_state, changed(STATE, version=4 << 32), "version is 17179869184, not from 12884901888"),
+    (check_state, changed(STATE, version=2**63 - 1), "version is 9223372036854775807, not from"),
     (check_state_ack, pb.FollowStateAck(file="a\\b"), "file must be a relative path"),
     (check_state_ack, pb.FollowStateAck(file="a", version=-1), "version is -1, not from 0 to"),
 ]

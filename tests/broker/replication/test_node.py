@@ -19,7 +19,7 @@ from pocketmq.broker.replication.replica import ReplicaState
 from pocketmq.broker.replication.running import TICK_MS
 from pocketmq.proto.errors import ConfigError, DiskFailure, MasterFenced, NotEnoughReplicas
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.rpc import CallFailed, Channel, connect
+from pocketmq.proto.rpc import EOF, CallFailed, Channel, StreamCall, connect
 from pocketmq.store.disk import DiskUsage
 from pocketmq.store.os_disk import OsDisk
 
@@ -422,3 +422,62 @@ async def test_a_replica_that_is_stopped_while_it_begins_again_leaves_its_store_
         await stopped
         await other.start()
         await world.whole()
+
+
+@pytest.mark.parametrize("how", ["epoch_seen", "ack"])
+async def test_a_malformed_frame_with_a_huge_epoch_changes_nothing_in_the_set(
+    tmp_path: Path, how: str
+) -> None:
+    async with replica_set(tmp_path, min_in_sync=2) as world:
+        master = await world.whole()
+        victim = next(one for one in world.up if one is not master)
+        mine = master.node.settings
+        hello = pb.FollowHello(
+            cluster=mine.cluster,
+            set=mine.set_name,
+            replica_id=victim.id,
+            file_size=mine.file_size,
+            epoch_seen=2**31 - 1 if how == "epoch_seen" else 1,
+        )
+        for one in world.up:
+            async with connect(f"127.0.0.1:{one.port}") as channel:
+                call = channel.stream_stream(
+                    "/pocketmq.v1.Replication/Follow",
+                    pb.FollowRequest.SerializeToString,
+                    pb.FollowReply.FromString,
+                )()
+                await call.write(pb.FollowRequest(hello=hello))
+                if how == "ack":
+                    ack = pb.FollowAck(epoch=2**31 - 1, written=0, synced=0)
+                    await call.write(pb.FollowRequest(ack=ack))
+                with pytest.raises(CallFailed):
+                    await read_all(call)
+
+        assert await world.whole() is master
+        assert await master.roles.send(b"one") == 3
+        assert world.cell.epoch == 1
+        for one in list(world.up):
+            await one.stop()
+            await one.start()
+        assert await (await world.whole()).roles.send(b"two") == 3
+
+
+async def read_all(call: StreamCall) -> None:
+    while await call.read() is not EOF:
+        pass
+
+
+async def test_a_hand_over_does_not_wait_without_end(tmp_path: Path) -> None:
+    async with replica_set(tmp_path, count=2) as world:
+        master = await world.whole()
+        other = next(one for one in world.up if one is not master)
+        async with connect(f"127.0.0.1:{master.port}") as channel:
+            move = channel.unary_unary(
+                MOVE, pb.MoveMasterRequest.SerializeToString, pb.MoveMasterReply.FromString
+            )
+            for timeout_ms in (-1, 2**31 - 1):
+                request = pb.MoveMasterRequest(set="orders", to=other.id, timeout_ms=timeout_ms)
+                with pytest.raises(CallFailed) as failed:
+                    await move(request, timeout=10)
+                assert f"timeout_ms is {timeout_ms}" in failed.value.details()
+        assert await master.roles.send(b"one") == 2

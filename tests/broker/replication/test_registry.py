@@ -53,6 +53,7 @@ def test_cells_and_live_nodes_come_back_from_their_bytes(data: st.DataObject) ->
         epoch=cell.epoch,
         end=data.draw(st.integers(0, 2**63 - 1)),
         unclean=data.draw(st.booleans()),
+        epoch_seen=data.draw(st.integers(0, 2**31 - 1)),
     )
 
     assert parse_cell(render_cell(cell), NODE) == cell
@@ -92,6 +93,7 @@ def _with(**changes: object) -> bytes:
         (_with(replicas={"9" * 5000: "a:1"}), "\"replicas\" has the key '9999"),
         (_with(replicas={"1": "a:1", "2": "b"}), '"replicas" at "2" must be "host:port", not \'b\''),
         (_with(replicas={"1": "a:0", "2": "b:1"}), '"replicas" at "1" must be "host:port"'),
+        (_with(replicas={"1": "\ud800:1", "2": "b:1"}), '"replicas" at "1" must be "host:port"'),
         (_with(replicas={"1": 5, "2": "b:1"}), '"replicas" at "1" must be "host:port", not 5'),
         (
             _with(replicas={str(one): "a:1" for one in range(1, 66)}),
@@ -118,6 +120,8 @@ def test_a_bad_cell_is_refused_with_its_node_its_field_and_a_remedy(
         ({"unclean": 0}, '"unclean"'),
         ({"end": -1}, '"end"'),
         ({"epoch": 1.5}, '"epoch"'),
+        ({"epoch_seen": 2**31}, '"epoch_seen"'),
+        ({"address": "\ud800:1"}, '"address"'),
         ({"address": ""}, '"address"'),
         ({"address": "h" * 300 + ":1"}, '"address"'),
     ],

@@ -105,7 +105,8 @@ def test_a_candidate_keeps_the_epoch_and_follows_no_more_before_it_asks() -> Non
     replica.registry_seen(VersionedCell(cell(3, 2, 1, 2, 3), 5), live(1, 2, 3), 0)
     replica.connected(2, 7, 0)
 
-    out = replica.registry_seen(VersionedCell(cell(3, 2, 1, 2, 3), 5), live(1, 3), 500)
+    nodes = live(1, 3, epoch_seen=3)
+    out = replica.registry_seen(VersionedCell(cell(3, 2, 1, 2, 3), 5), nodes, 500)
 
     assert [type(one) for one in out] == [
         effects.Announce,
@@ -460,14 +461,13 @@ def test_an_unclean_replica_leaves_and_is_clean_with_all_that_was_confirmed() ->
 # ---------------------------------------------------------------- 6: fences
 
 
-@pytest.mark.parametrize("how", ["hello", "ack", "cell"])
-def test_a_higher_epoch_anywhere_ends_a_master_and_is_kept_first(how: str) -> None:
+@pytest.mark.parametrize("how", ["hello", "cell"])
+def test_a_higher_epoch_that_the_registry_knows_ends_a_master_and_is_kept_first(how: str) -> None:
     replica = master(2)
     attach(replica, 2, link=7)
     if how == "hello":
+        replica.registry_seen(replica.seen, {**live(1, 2), **live(3, epoch_seen=9)}, 0)
         out = replica.request(8, hello(3, epoch_seen=9), 0)
-    elif how == "ack":
-        out = replica.request(7, ack(0, epoch=9), 0)
     else:
         out = replica.registry_seen(VersionedCell(cell(9, 2, 2), 9), live(1, 2), 0)
 
@@ -476,6 +476,61 @@ def test_a_higher_epoch_anywhere_ends_a_master_and_is_kept_first(how: str) -> No
     assert effects.CloseLink(7, only(effects.StepDown, out).reason) in out
     with pytest.raises(MasterFenced):
         replica.check_master(0)
+
+
+@pytest.mark.parametrize("epoch", [3, 9, 2**31 - 1])
+@pytest.mark.parametrize("how", ["hello", "hello of a replica that is not live", "ack"])
+def test_a_higher_epoch_that_the_registry_does_not_know_ends_only_its_link(
+    how: str, epoch: int
+) -> None:
+    replica = master(2)
+    attach(replica, 2, link=7)
+    link = 7 if how == "ack" else 8
+    asked = ack(0, epoch=epoch) if how == "ack" else hello(2, epoch_seen=epoch)
+    if how == "hello of a replica that is not live":
+        asked = hello(3, epoch_seen=epoch)
+
+    out = replica.request(link, asked, 0)
+
+    assert only(effects.CloseLink, out).link == link
+    assert none(effects.KeepState, out)
+    assert (replica.role, replica.epoch_seen) == (ReplicaRole.MASTER, 2)
+    replica.check_master(0)
+
+
+def test_a_follower_keeps_no_epoch_that_the_registry_does_not_know() -> None:
+    follower = begun(ReplicaState(epoch_seen=2))
+    follower.registry_seen(VersionedCell(cell(3, 2, 1, 2), 5), live(1, 2), 0)
+    follower.connected(2, 7, 0)
+    begin = pb.FollowBegin(epoch=4, epochs=[pb.EpochStart(epoch=4, start=0)], truncate_to=0)
+
+    out = follower.reply(7, pb.FollowReply(begin=begin), 0)
+
+    assert (
+        only(effects.CloseLink, out).reason == "epoch is 4, and the registry has 3: read it again"
+    )
+    assert none(effects.KeepState, out)
+    assert follower.epoch_seen == 3
+
+
+def test_a_candidate_that_failed_announces_its_epoch_and_is_heard_with_it() -> None:
+    candidate = begun(ReplicaState(epoch_seen=3))
+    candidate.registry_seen(VersionedCell(cell(3, 2, 1, 2, 3), 5), live(1, 3), 0)
+    candidate.set_refused(0)
+
+    out = candidate.registry_seen(VersionedCell(cell(3, 2, 1, 2), 6), live(1, 2), 0)
+
+    assert only(effects.Announce, out).node.epoch_seen == 4
+
+
+def test_no_replica_stands_for_an_epoch_that_cannot_be_kept() -> None:
+    replica = begun(ReplicaState(epoch_seen=2**31 - 1))
+
+    out = replica.registry_seen(VersionedCell(cell(3, 2, 1, 2), 5), live(1), 0)
+    out += replica.tick(60_000)
+
+    assert none(effects.KeepState, out)
+    assert none(effects.CompareAndSet, out)
 
 
 def test_a_set_that_is_refused_ends_a_master() -> None:
@@ -633,7 +688,9 @@ def test_a_master_says_where_to_cut_and_streams_from_there() -> None:
     replica = master(2, end=8)
     epochs = [pb.EpochStart(epoch=1, start=0)]
 
-    begin = only(effects.SendFrame, replica.request(7, hello(epochs=epochs, end=12), 0)).frame
+    begin = only(
+        effects.SendFrame, replica.request(7, hello(epochs=epochs, end=12, epoch_seen=1), 0)
+    ).frame
     assert isinstance(begin, pb.FollowReply)
     assert begin.begin.truncate_to == 8
     assert [(one.epoch, one.start) for one in begin.begin.epochs] == [(1, 0), (2, 8)]

@@ -259,15 +259,18 @@ def test_notes_of_a_time_as_master_go_when_another_is_followed(pair: Pair) -> No
 @pytest.mark.parametrize(
     ("frame", "reason"),
     [
-        (pb.FollowState(epoch=1, file="other.json", version=1, whole=b"{}"), "is none that"),
-        (pb.FollowState(epoch=1, file="../x", version=1, whole=b"{}"), "relative path"),
-        (pb.FollowState(epoch=1, file=TOPICS_FILE, version=1), "is missing"),
-        (pb.FollowState(epoch=1, file=TOPICS_FILE, version=1, whole=b"{"), "cannot be read"),
-        (pb.FollowState(epoch=1, file=TOPICS_FILE, version=1, whole=b"[]"), "cannot be read"),
-        (pb.FollowState(epoch=1, file=TOPICS_FILE, version=1, whole=b'{"t":{}}'), "none of"),
+        (pb.FollowState(epoch=1, file="other.json", version=1 << 32, whole=b"{}"), "is none that"),
+        (pb.FollowState(epoch=1, file="../x", version=1 << 32, whole=b"{}"), "relative path"),
+        (pb.FollowState(epoch=1, file=TOPICS_FILE, version=1 << 32), "is missing"),
+        (pb.FollowState(epoch=1, file=TOPICS_FILE, version=1 << 32, whole=b"{"), "cannot be read"),
+        (pb.FollowState(epoch=1, file=TOPICS_FILE, version=1 << 32, whole=b"[]"), "cannot be read"),
+        (pb.FollowState(epoch=1, file=TOPICS_FILE, version=1 << 32, whole=b'{"t":{}}'), "none of"),
         (
             pb.FollowState(
-                epoch=1, file=TOPICS_FILE, version=9 << 33, whole=b'{"topicConfigTable":{"A":7}}'
+                epoch=1,
+                file=TOPICS_FILE,
+                version=1 << 32 | 9,
+                whole=b'{"topicConfigTable":{"A":7}}',
             ),
             "cannot be read",
         ),
@@ -275,13 +278,15 @@ def test_notes_of_a_time_as_master_go_when_another_is_followed(pair: Pair) -> No
             pb.FollowState(
                 epoch=1,
                 file=OFFSETS_FILE,
-                version=9 << 33,
+                version=1 << 32 | 9,
                 whole=b'{"offsetTable":{"A@g":{"0":true}}}',
             ),
             "no whole number",
         ),
         (
-            pb.FollowState(epoch=1, file=TOPICS_FILE, version=9 << 33, base=8 << 33, diff=b"{}"),
+            pb.FollowState(
+                epoch=1, file=TOPICS_FILE, version=1 << 32 | 9, base=1 << 32 | 8, diff=b"{}"
+            ),
             "came last",
         ),
     ],
