@@ -27,7 +27,7 @@ SEEDS = {
     "3 acknowledges by the confirmed set": 233,
     "3 acknowledges what is written": 0,
     "3 acknowledges below the minimum": 17,
-    "5 enters behind": 386,
+    "5 enters behind": 810,
     "6 forgets the highest epoch": 282,
     "7 does not truncate": 2,
     "7 truncates by length": 22,
