@@ -220,7 +220,7 @@ def parse_source(text: str, where: str = "sources") -> Network:
 def address_in(host: str) -> Address | None:
     """Return the address that HOST says, IPv4 where it is one within IPv6; None: it is none."""
     try:
-        found = ipaddress.ip_address(host.partition("%")[0])
+        found = ipaddress.ip_address(host)  # Of IPv6 with its zone, which IPv4 has not.
     except ValueError:
         return None
     return getattr(found, "ipv4_mapped", None) or found

@@ -2,8 +2,9 @@
 
 Without users:
 
-    the peer          a loopback address; and nobody passes on what somebody else asks (Forwarded, X-Forwarded-For)
-    Host              a name of loopback: another site's name that leads here (DNS rebinding) is refused
+    the peer          a loopback address, and no header that a proxy adds (Forwarded, Via, X-Forwarded-Proto, …)
+    Host              `localhost` or a loopback address (`host_in`): a site that resolves its own name to 127.0.0.1
+                      (DNS rebinding) is refused, also at /metrics
 
 With users each request is somebody's, by HTTP Basic or by the cookie of a session that a form began, and each of the
 broker's methods asks the guard what that one may do, from the address of the socket:
@@ -12,7 +13,7 @@ broker's methods asks the guard what that one may do, from the address of the so
     a session         a random cookie: HttpOnly, SameSite=Strict, with TLS Secure; kept in memory, bounded in time too
     wrong tries       WRONG_OF_HOST a minute of one host, WRONG_MAX of all; then nobody signs in until it is over
 
-Either way who changes something does so by our own page: `Origin`, where a browser says one, is the same, and
+Either way who changes something does so by our own page: `Origin`, or without one `Referer`, is the same, and
 X-PocketMQ-Token is what GET /api/session tells. A page of another site can read no answer from here, so it does not
 get the token. Where its browser says whose it is (Sec-Fetch-Site), it is not even answered; a link is.
 """
@@ -23,15 +24,18 @@ import base64
 import binascii
 import hashlib
 import hmac
+import ipaddress
+import re
 import secrets
+import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl
 
 from ...proto.access.guard import Guard, host_of
-from ...proto.access.policies import is_loopback
+from ...proto.access.policies import address_in, is_loopback
 from ...proto.access.signing import Credentials, signature, signed
 from ...proto.access.users import NAME_LENGTH_MAX, SECRET_LENGTH_MAX, User
 from ...proto.errors import InvalidArgument, NotAuthenticated, Overloaded, PocketMQError
@@ -40,7 +44,33 @@ from ...proto.rpc.pages import READING, PageRequest
 from .local import HttpCaller
 
 TOKEN: Final = "x-pocketmq-token"
-_FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+#: Headers that proxies, load balancers and CDNs add to a request: one of them says that somebody else asks.
+_FORWARDED_NAMES: Final = """
+akamai-origin-hop ali-cdn-real-ip cdn-loop cf-connecting-ip cf-connecting-ipv6 cf-ipcountry cf-pseudo-ipv4 cf-ray
+cf-visitor cf-worker client-ip do-connecting-ip fastly-client-ip fastly-ff fly-client-ip fly-forwarded-port
+forwarded forwarded-for forwarded-proto front-end-https incap-client-ip proxy-client-ip surrogate-capability
+true-client-ip via wl-proxy-client-ip x-amz-cf-id x-amzn-trace-id x-arr-log-id x-arr-ssl x-bluecoat-via
+x-client-ip x-client-port x-cluster-client-ip x-forward-for x-forward-proto x-host x-http-host-override
+x-ms-forwarded-client-ip x-ms-proxy x-nf-client-connection-ip x-original-host x-original-remote-addr
+x-original-url x-originating-ip x-proxy-id x-proxyuser-ip x-real-ip x-real-port x-remote-addr x-remote-ip
+x-rewrite-url x-scheme x-sucuri-clientip x-url-scheme x-varnish x-via
+"""
+_FORWARDED: Final = frozenset(_FORWARDED_NAMES.split())
+_FORWARDED_PREFIXES: Final = (
+    "x-akamai-",
+    "x-appengine-",
+    "x-azure-",
+    "x-envoy-",
+    "x-forwarded",
+    "x-original-forwarded",
+    "x-vercel-",
+)
+#: `Host`: a name or an IPv4 address, or an IPv6 address in brackets, and a port. Zone ids and user names are not taken.
+_HOST: Final = re.compile(
+    r"(?:\[(?P<v6>[0-9a-f:.]{2,45})\]|(?P<name>[a-z0-9_.-]{1,255}))(?::(?P<port>[0-9]{1,5}))?",
+    re.ASCII | re.IGNORECASE,
+)
+_PORT_MAX: Final = 65_535
 #: What browsers say of requests that another site's page makes, but for a link that is followed.
 _FOREIGN: Final = ("cross-site", "same-site")
 
@@ -55,6 +85,10 @@ WRONG_OF_HOST: Final = 10
 WRONG_MAX: Final = 1_000
 _MINUTE_S: Final = 60
 _FORM_BYTES_MAX: Final = 8 * 1024
+_NOT_OWN: Final = (
+    "the Host header {!r} is not a loopback address of this machine:"
+    " use http://127.0.0.1 and the broker's port"
+)
 _WRONG: Final = "the user or the secret is wrong, or the user is disabled"
 
 
@@ -135,20 +169,12 @@ class Door:
     def check_site(self, asked: PageRequest) -> None:
         """Raise NotAllowed unless ASKED comes by our own page, or by none."""
         headers = asked.headers
-        host = headers.get("host", "")
-        passed_on = any(name in headers for name in _FORWARDED)
+        passed_on = _forwarding(headers)
         if self.guard is not None:
-            self.guard.check_way(HttpCaller(asked.peer, asked.secure), passed_on=passed_on)
-        elif passed_on or not is_loopback(host_of(asked.peer)):
-            raise NotAllowed(
-                "the console and its API answer on this machine alone where the broker has no users: give it some"
-                " (docs/security.md), or come through `ssh -L 8081:127.0.0.1:8081`"
-            )
-        elif not is_loopback(_without_port(host)):
-            raise NotAllowed(
-                f"the host {host[:100]!r} is not a name of this machine's loopback: ask for http://127.0.0.1 and the"
-                " broker's port"
-            )
+            caller = HttpCaller(asked.peer, asked.secure)
+            self.guard.check_way(caller, passed_on=passed_on is not None)
+        else:
+            _check_is_local(asked, passed_on)
         is_foreign = headers.get("sec-fetch-site") in _FOREIGN
         if asked.method in READING:
             if is_foreign and headers.get("sec-fetch-mode") != "navigate":
@@ -158,10 +184,28 @@ class Door:
             return
         # Where a proxy has taken the TLS away, the page came by https all the same.
         schemes = ("http", "https") if passed_on else ("https" if asked.secure else "http",)
-        own = [f"{scheme}://{host}" for scheme in schemes]
+        own = [f"{scheme}://{headers.get('host', '')}" for scheme in schemes]
         origin = headers.get("origin", own[0])
+        if "origin" not in headers and "referer" in headers:
+            origin = "/".join(headers["referer"].split("/", 3)[:3])
         if origin not in own or is_foreign:
             raise NotAllowed(f"a page of {origin[:100]!r} may change nothing here")
+
+    def check_metrics(self, asked: PageRequest) -> None:
+        """Raise NotAllowed if ASKED may be for a site whose name was resolved to this machine (DNS rebinding).
+
+        Such a name has a dot and is not an address. Scrapers on other machines use any name; a broker without users
+        that they reach was opened to them on purpose.
+        """
+        host = asked.headers.get("host", "")
+        if self.guard is not None or not host or not is_loopback(host_of(asked.peer)):
+            return
+        name = host_in(host)
+        if name is not None:
+            is_own = "." not in name or name == socket.gethostname().lower()
+            if is_own or address_in(name) is not None:
+                return
+        raise NotAllowed(_NOT_OWN.format(host[:100]))
 
     def _visitor(self, asked: PageRequest) -> Visitor:
         caller = HttpCaller(asked.peer, asked.secure)
@@ -268,10 +312,42 @@ class Door:
             self.guard.audit.changed(what, user=user, host=host_of(asked.peer), **details)
 
 
-def _without_port(address: str) -> str:
-    if address.startswith("["):
-        return address[1:].partition("]")[0]
-    return address.rpartition(":")[0] if ":" in address else address
+def host_in(text: str) -> str | None:
+    """Return the host in TEXT, a `Host` header, in lower case without brackets and port; None: it is malformed."""
+    found = _HOST.fullmatch(text)
+    if found is None or int(found["port"] or 0) > _PORT_MAX:
+        return None
+    if found["name"] is not None:
+        return found["name"].lower()
+    try:
+        ipaddress.IPv6Address(found["v6"])
+    except ValueError:
+        return None
+    return found["v6"].lower()
+
+
+def _forwarding(headers: Mapping[str, str]) -> str | None:
+    """Return the name of a header that a proxy added to a request with HEADERS; None: there is none."""
+    for name in headers:
+        if name in _FORWARDED or name.startswith(_FORWARDED_PREFIXES):
+            return name
+    return None
+
+
+def _check_is_local(asked: PageRequest, passed_on: str | None) -> None:
+    """Raise NotAllowed unless a program on this machine asks for a loopback name. PASSED_ON: a proxy's header."""
+    if passed_on is not None or not is_loopback(host_of(asked.peer)):
+        came = f"from {host_of(asked.peer)[:50] or 'an unknown address'}"
+        if passed_on is not None:
+            came = f"through a proxy (it has the header {passed_on[:50]})"
+        raise NotAllowed(
+            f"the request came {came}: without users the console and its API answer only this machine. Add users"
+            " (docs/security.md), or connect through `ssh -L 8081:127.0.0.1:8081`"
+        )
+    host = asked.headers.get("host", "")
+    name = host_in(host)
+    if name is None or not is_loopback(name):
+        raise NotAllowed(_NOT_OWN.format(host[:100]))
 
 
 def _basic(header: str) -> tuple[str, str]:

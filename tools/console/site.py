@@ -47,9 +47,10 @@ class Site:
 
     async def __call__(self, asked: PageRequest) -> Shown:
         """Return what ASKED shows."""
-        if asked.path == METRICS:
-            return await self._parts.metrics(asked)
         try:
+            if asked.path == METRICS:
+                self._door.check_metrics(asked)
+                return await self._parts.metrics(asked)
             shown = await self._answer(asked)
         except NotSignedIn as error:
             shown = _ask_who(asked, error)
