@@ -206,7 +206,7 @@ class EntryRow:
         for file in files[begin:]:
             data = self._stored(file)
             own = known.get(file.start, Sum(file.start, 0, 0))
-            is_same = zlib.crc32(data[: own.size]) == own.crc
+            is_same = own.size <= len(data) and zlib.crc32(data[: own.size]) == own.crc
             if own.size and is_same and _is_zero(data, own.size):
                 used = own.size  # Its entries were good then.
             else:
@@ -243,13 +243,13 @@ class EntryRow:
         return leading(good)
 
     def sum_up(self) -> None:
-        """Bring `sums` up to date; only what was added since is read."""
+        """Bring `sums` up to date; only what was added since is read. A file that was cut gets none."""
         known = {one.start: one for one in self.sums}
-        self.sums = tuple(
+        extended = (
             _extended(file, known.get(file.start, Sum(file.start, 0, 0)))
             for file in self.files.files
-            if file.position
         )
+        self.sums = tuple(one for one in extended if one.size)
 
     def _forget_sums(self) -> None:
         """Forget the sums of what is no longer there."""
@@ -324,10 +324,12 @@ def _reaches(entries: Rows, log_offset: int) -> bool:
 
 
 def _extended(file: MappedFile, known: Sum) -> Sum:
-    """Return the sum of all that FILE holds; KNOWN is that of its beginning."""
+    """Return the sum of all that FILE holds, of no byte if it was cut; KNOWN is that of its beginning."""
     if known.size == file.position:
         return known
     added = file.mapping.read(known.size, file.position - known.size)
+    if len(added) < file.position - known.size:
+        return Sum(file.start, 0, 0)
     return Sum(known.start, file.position, zlib.crc32(added, known.crc))
 
 

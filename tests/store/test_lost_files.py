@@ -245,6 +245,23 @@ def test_what_the_device_cannot_read_costs_the_read(
     store.close()
 
 
+@pytest.mark.parametrize("size", [0, 777, 1_999])
+@pytest.mark.parametrize("which", [0, 3, 4, -2, -1])
+def test_a_queue_file_that_is_cut_while_serving_is_made_again_after_a_clean_stop(
+    filled: Path, which: int, size: int
+) -> None:
+    """Files 4 and later are new: the stop before knows no CRC of them."""
+    store = opened(filled)
+    for number in range(COUNT, COUNT + 250):
+        put(store, number)
+    os.truncate(files_of(filled, "consumequeue")[which], size)
+    store.close()
+    for _ in range(2):
+        store = opened(filled)
+        assert bodies(store) == list(range(COUNT + 250))
+        store.close()
+
+
 # --- between two starts
 
 
