@@ -165,8 +165,12 @@ class Disk(Protocol):
         """Return what is in FOLDER, sorted by name; nothing for a folder that does not exist."""
         ...
 
-    def make_folders(self, path: str) -> None:
-        """Create the folder PATH with all its parents; fine if it is there."""
+    def make_folders(self, path: str, *, durable: bool = True) -> None:
+        """Create the folder PATH with all its parents; fine if it is there.
+
+        Its name, and those of all new folders, are on the device when this returns, unless DURABLE is false: then the
+        caller syncs the folders that got a new name, if anything depends on them.
+        """
         ...
 
     def read(self, path: str) -> bytes:

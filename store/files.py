@@ -4,7 +4,8 @@ Name: the start offset, decimal, padded with zeros to 20 digits. A file has its 
 creation (sparse, zero-filled). Its `position` is where the next byte goes; everything behind it is zero, or stale bytes
 that recovery has not judged yet.
 
-Rules at load (Apache's): names are sorted; sub-directories are skipped; an empty last file is deleted; a file of
+Rules at load (Apache's, but for more than one empty file): names are sorted; sub-directories are skipped; empty files
+at the end are deleted, unless one is the whole row and its name is not 0, which tells where the row goes on; a file of
 another length than configured is refused, and so is a name that is no number. Neighbours that do not join (a file is
 missing) are accepted: offsets inside the hole belong to no file. Every loaded file counts as full until recovery has
 found the real end and called `truncate`.
@@ -179,6 +180,11 @@ class MappedFile:
         self.disk.delete(self.path)
 
 
+def _tells_where(entries: list[Entry]) -> bool:
+    """Is the name of the only one of ENTRIES all that tells where its row goes on?"""
+    return len(entries) == 1 and entries[0].name.isdecimal() and int(entries[0].name) > 0
+
+
 #: Java's long.
 _OFFSET_MAX = (1 << 63) - 1
 
@@ -251,7 +257,7 @@ class MappedFiles:
         """Open the row in FOLDER (none there: an empty row). StoreRefused names a file that does not belong."""
         row = cls(disk, folder, file_size, what=what)
         entries = [entry for entry in disk.list(folder) if not entry.is_folder]
-        if entries and entries[-1].size == 0:
+        while entries and entries[-1].size == 0 and not _tells_where(entries):
             disk.delete(os.path.join(folder, entries[-1].name))
             row._folders_to_sync += (folder,)
             entries.pop()
@@ -377,7 +383,7 @@ class MappedFiles:
         while missing and not self.disk.is_folder(missing):
             missing = os.path.dirname(missing)
             self._folders_to_sync += (missing,)
-        self.disk.make_folders(self.folder)
+        self.disk.make_folders(self.folder, durable=False)
 
     def append(self, data: Buffer) -> int:
         """Append DATA at `max_offset`, over as many files as it takes; return the offset of its first byte.
@@ -452,12 +458,15 @@ class MappedFiles:
         paths, self._folders_to_sync = self._folders_to_sync, ()
         return paths
 
-    def mark_dirty(self) -> None:
-        """Distrust the device: after a kill, what the last owner wrote may still be in the page cache only."""
+    def mark_dirty(self, *above: str) -> None:
+        """Distrust the device: after a kill, what the last owner wrote may still be in the page cache only.
+
+        ABOVE are folders above the row's own whose names are distrusted as well.
+        """
         for file in self.files:
             file.dirty = True
         if self.files:
-            self._folders_to_sync += (self.folder,)
+            self._folders_to_sync += (*above, self.folder)
 
     def take_dirty_files(self) -> list[Syncable]:
         """Return the files that must be synced, and forget it."""

@@ -369,7 +369,7 @@ class MessageIndex:
         if last is not None and not last.is_full:
             return last
         if last is None:
-            self._disk.make_folders(self.folder)
+            self._disk.make_folders(self.folder, durable=False)  # Made again from the log.
         path = os.path.join(self.folder, self._next_name(now_ms))
         file = IndexFile.create(
             self._disk,

@@ -146,7 +146,7 @@ class MessageStore(Reader):
             self.disk.write_file(self.config.abort_path, _process_id())
 
     def _distrust_device(self) -> None:
-        self.log.files.mark_dirty()
+        self.log.files.mark_dirty(self.config.path)
         self.queues.distrust_device()
         for file in self.index.files if self.index is not None else []:
             file.dirty = True

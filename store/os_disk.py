@@ -83,6 +83,8 @@ class OsDisk:
 
     def __init__(self, files: OpenFiles = OPEN_FILES) -> None:
         self._files = files
+        #: Folders whose names this process has brought to the device.
+        self._durable: set[str] = set()
 
     def exists(self, path: str) -> bool:
         return _found(path, follow_links=False) is not None
@@ -107,9 +109,26 @@ class OsDisk:
             return []
         return sorted(found, key=lambda entry: entry.name)
 
-    def make_folders(self, path: str) -> None:
+    def make_folders(self, path: str, *, durable: bool = True) -> None:
+        changed = self._folders_above_missing(path)
         with disk_errors("create the folder", path):
             os.makedirs(path, exist_ok=True)
+        if not durable:
+            return
+        if not changed and path not in self._durable:
+            # A process that was killed may have made it, and not synced its name.
+            changed = [parent for parent in (os.path.dirname(path),) if os.access(parent, os.R_OK)]
+        for folder in reversed(changed):
+            self.sync_folder(folder)
+        self._durable.add(path)
+
+    def _folders_above_missing(self, path: str) -> list[str]:
+        """Return the folder above each folder of PATH that is missing, from the end of PATH on."""
+        found = []
+        while path and not self.is_folder(path):
+            path = os.path.dirname(path)
+            found.append(path)
+        return found
 
     def read(self, path: str) -> bytes:
         with self._opened(path, "rb") as file:

@@ -338,7 +338,7 @@ class OverlayDisk:
                 found[name] = Entry(name, 0, is_folder=True)
         return sorted(found.values(), key=lambda entry: entry.name)
 
-    def make_folders(self, path: str) -> None:
+    def make_folders(self, path: str, *, durable: bool = True) -> None:
         path = _key(path)
         while not self.is_folder(path):
             self._folders.add(path)

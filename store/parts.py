@@ -41,7 +41,7 @@ from ..proto.topics import SCHEDULE_TOPIC
 from .config import StoreConfig
 from .consume_queue import Placed
 from .consume_queues import ConsumeQueues, queue_folders
-from .disk import Disk
+from .disk import Disk, Entry
 from .files import CommitLog
 from .flush import CallOwner
 from .message_index import MessageIndex, has_keys, keys_of_alike, keys_of_few
@@ -216,17 +216,36 @@ def _load_index(config: StoreConfig, disk: Disk) -> MessageIndex:
 
 def _restore(disk: Disk, config: StoreConfig, folder: str, size: int) -> list[tuple[str, int]]:
     """Give the files in FOLDER that were cut their SIZE back; return path and length, as found, of each."""
-    entries = [entry for entry in disk.list(folder) if entry.name.isdecimal()]
-    short = [entry for entry in entries if entry.size < size]
-    served = disk.is_folder(config.own_folder)
-    if not short or not (served or len(short) < len(entries)):
-        return []
+    entries = _row_of(disk, folder)
+    return _lengthen(
+        disk, folder, entries, size, is_size_known=_is_known(disk, config, entries, size)
+    )
+
+
+def _row_of(disk: Disk, folder: str) -> list[Entry]:
+    return [entry for entry in disk.list(folder) if entry.name.isdecimal() and not entry.is_folder]
+
+
+def _is_known(disk: Disk, config: StoreConfig, entries: list[Entry], size: int) -> bool:
+    """Is SIZE surely that of the files ENTRIES? A store of others may have been written with smaller ones."""
+    return disk.is_folder(config.own_folder) or any(entry.size == size for entry in entries)
+
+
+def _lengthen(
+    disk: Disk, folder: str, entries: list[Entry], size: int, *, is_size_known: bool
+) -> list[tuple[str, int]]:
+    """Give each of ENTRIES, the row in FOLDER, that is shorter its SIZE; return path and length, as found, of each.
+
+    A power cut leaves new files empty: their names are on the device, their lengths are not. Empty ones at the end of
+    a row are left for loading to delete; the first of a row that does not begin at 0 tells where the row goes on.
+    """
     starts = [int(entry.name) for entry in entries]
-    room = dict(zip(starts, [*starts[1:], starts[-1] + size], strict=True))
+    ends = [*starts[1:], starts[-1] + size] if starts else []
     found = []
-    for entry in short:
-        start, is_new = int(entry.name), entry is entries[-1] and entry.size == 0
-        if start % size == 0 and room[start] >= start + size and not is_new:
+    for index, (entry, start, end) in enumerate(zip(entries, starts, ends, strict=True)):
+        is_new = not any(one.size for one in entries[index:]) and (index > 0 or start == 0)
+        is_short = entry.size < size and (is_size_known or entry.size == 0)
+        if is_short and not is_new and start % size == 0 and end >= start + size:
             path = f"{folder}/{entry.name}"
             logger.warning("file was cut", extra={"path": path, "size": entry.size})
             disk.truncate(path, size)
@@ -241,8 +260,12 @@ def _restore_queues(disk: Disk, config: StoreConfig) -> list[tuple[str, int]]:
     )
     found = []
     for root, size in kinds:
-        for topic, queue in queue_folders(disk, root):
-            found += _restore(disk, config, f"{root}/{topic}/{queue}", size)
+        folders = [f"{root}/{topic}/{queue}" for topic, queue in queue_folders(disk, root)]
+        rows = {folder: _row_of(disk, folder) for folder in folders}
+        entries = [entry for row in rows.values() for entry in row]
+        is_known = _is_known(disk, config, entries, size)
+        for folder, row in rows.items():
+            found += _lengthen(disk, folder, row, size, is_size_known=is_known)
     return found
 
 

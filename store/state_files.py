@@ -261,7 +261,7 @@ class KeptTable(Generic[E]):
             self._number
         ):  # What was replayed may be in the page cache only, whoever was killed behind it.
             paths = change_paths(self._disk, self._file.root, self._file.name).values()
-            self._dirty = [FolderSync(self._disk, self._folder), *map(self._disk.open_map, paths)]
+            self._dirty = [*self._names(), *map(self._disk.open_map, paths)]
             self._written += 1
         self._begin_group(call_owner)
 
@@ -368,18 +368,24 @@ class KeptTable(Generic[E]):
 
     def _write(self, record: bytes) -> None:
         if self._changes is None or self._at + len(record) > self._changes.size:
-            self._disk.make_folders(self._folder)
+            self._disk.make_folders(self._folder, durable=False)
             path = f"{self._folder}/{self._file.name}-{self._number + 1}"
             size = max(FILE_BYTES, len(record))
             self._changes = self._disk.open_map(path, size=size, create=True)
             self._number += 1
             self._at = 0
-            self._dirty += [FolderSync(self._disk, self._folder)]
+            self._dirty += self._names()
         self._changes.write(self._at, record)
         self._at += len(record)
         self._written += len(record)
         if self._changes not in self._dirty:
             self._dirty.append(self._changes)
+
+    def _names(self) -> list[Syncable]:
+        """Return what must be synced so that a new file of changes is found: its name, and those of its folders."""
+        folder = self._folder
+        above = [folder, posixpath.dirname(folder), self._file.root]
+        return [FolderSync(self._disk, one) for one in above]
 
     def _collect(self) -> tuple[int, list[Syncable]]:
         dirty, self._dirty = self._dirty, []

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,8 +97,8 @@ class ForwardingDisk:
     def list(self, folder: str) -> list[Entry]:
         return self.inner.list(folder)
 
-    def make_folders(self, path: str) -> None:
-        self.inner.make_folders(path)
+    def make_folders(self, path: str, *, durable: bool = True) -> None:
+        self.inner.make_folders(path, durable=durable)
 
     def read(self, path: str) -> bytes:
         return self.inner.read(path)
@@ -241,19 +243,32 @@ class Crash(BaseException):
 
 @dataclass
 class _File:
-    """What the device surely holds of a file, and the writes that it may or may not hold besides."""
+    """What the device surely holds of a file, and the writes and sizes that it may or may not hold besides."""
 
     durable: dict[int, bytes] = field(default_factory=dict)
     size: int = 0
     #: (position, data) in order, since the last sync.
     pending: list[tuple[int, bytes]] = field(default_factory=list)
+    #: Sizes that the file got, in order, since the last sync.
+    pending_sizes: list[int] = field(default_factory=list)
     mapped: NDArray[np.uint8] | None = None
+    is_folder: bool = False
+
+    @property
+    def newest_size(self) -> int:
+        return self.pending_sizes[-1] if self.pending_sizes else self.size
+
+    def resize(self, size: int) -> None:
+        if size != self.newest_size:
+            self.pending_sizes.append(size)
 
     def settle(self) -> None:
         """Everything written is on the device now."""
         for at, data in self.pending:
             self._apply(at, data)
         self.pending.clear()
+        self.size = self.newest_size
+        self.pending_sizes.clear()
         if self.mapped is not None:
             self._apply(0, self.mapped.tobytes())
 
@@ -265,8 +280,9 @@ class _File:
             self.durable[sector] = piece
 
     def after_crash(self, rng: random.Random) -> _File:
-        """Return the file with each sector as some prefix of the writes to it left it."""
-        survivor = _File(durable=dict(self.durable), size=self.size)
+        """Return the file with some size that it had, and each sector as some prefix of the writes to it left it."""
+        size = rng.choice([self.size, *self.pending_sizes])
+        survivor = _File(durable=dict(self.durable), size=size)
         writes = list(self.pending)
         if self.mapped is not None:
             writes.append((0, self.mapped.tobytes()))
@@ -289,6 +305,9 @@ class _File:
         return bytes(whole)
 
 
+_Names: TypeAlias = dict[str, _File]
+
+
 def sectors(at: int, data: bytes) -> list[tuple[int, int, bytes]]:
     """Divide a write into its parts: (sector, position in it, bytes)."""
     sector, start = divmod(at, SECTOR)
@@ -302,9 +321,12 @@ def sectors(at: int, data: bytes) -> list[tuple[int, int, bytes]]:
 class RecordingDisk(ForwardingDisk):
     """A disk that loses power: `crash_after` so many operations, then `rebuild` makes the folder that is left.
 
-    What a crash leaves, at most: everything synced; of everything else in a file, each 512-byte sector as any prefix
-    of its writes; of names (create, delete, rename), those synced with their folder, and any prefix of the rest in
-    the order in which they were made. SEED decides, so a failing test is replayed with its seed.
+    A crash leaves everything that was synced. Of everything else it may leave any part, and data, size and name of a
+    file survive independently:
+    - of data, each 512-byte sector as any prefix of its writes;
+    - of a size, that of the last sync, or any later one: 0 for a new file;
+    - of the names in a folder (create, delete, rename, also of folders), any prefix since that folder was synced.
+    SEED decides, so a failing test is replayed with its seed.
     """
 
     def __init__(self, root: str, seed: int) -> None:
@@ -315,22 +337,24 @@ class RecordingDisk(ForwardingDisk):
         self.crash_after: int | None = None
         self.crashed = False
         #: Names that are surely on the device: path → file; and changes of names that may be.
-        self._names: dict[str, _File] = {}
-        self._changes: list[tuple[str, Callable[[dict[str, _File]], None]]] = []
-        self._files: dict[str, _File] = {}
+        self._names: _Names = {}
+        self._changes: list[tuple[str, Callable[[_Names], None]]] = []
+        self._files: _Names = {}
+        self._durable: set[str] = set()
         self._import(root)
 
     def _import(self, folder: str) -> None:
         """Take what is there before the test begins as being on the device."""
         for entry in self.inner.list(folder):
             path = os.path.join(folder, entry.name)
+            self._files[path] = self._names[path] = file = _File(is_folder=entry.is_folder)
             if entry.is_folder:
                 self._import(path)
             else:
                 data = self.inner.read(path)
-                self._files[path] = file = _File(size=len(data))
-                file._apply(0, data)
-                self._names[path] = file
+                file.resize(len(data))
+                file.pending.append((0, data))
+                file.settle()
 
     def step(self) -> None:
         """Count an operation that changes something; power fails in front of the one after the last."""
@@ -341,28 +365,63 @@ class RecordingDisk(ForwardingDisk):
 
     def rebuild(self, target: str) -> None:
         """Write one folder that the crash could have left to TARGET."""
-        names = dict(self._names)
-        for _, change in self._changes[: self._rng.randint(0, len(self._changes))]:
-            change(names)
         os.makedirs(target, exist_ok=True)
-        for path, file in sorted(names.items()):
+        for path, file in sorted(self._surviving_names().items()):
             where = os.path.join(target, os.path.relpath(path, self.root))
-            os.makedirs(os.path.dirname(where), exist_ok=True)
+            if not os.path.isdir(os.path.dirname(where)):
+                continue  # The name of a folder above it did not survive.
+            if file.is_folder:
+                os.mkdir(where)
+                continue
             with open(where, "wb") as out:
                 out.write(file.after_crash(self._rng).content())
 
-    def _change(self, folder: str, change: Callable[[dict[str, _File]], None]) -> None:
+    def _surviving_names(self) -> _Names:
+        names = dict(self._names)
+        counts = Counter(folder for folder, _ in self._changes)
+        left = {folder: self._rng.randint(0, count) for folder, count in counts.items()}
+        for folder, change in self._changes:
+            if left[folder] > 0:
+                left[folder] -= 1
+                change(names)
+        return names
+
+    def unsynced_names(self) -> set[str]:
+        """Return the folders whose names are not all on the device."""
+        return {folder for folder, _ in self._changes}
+
+    def _change(self, folder: str, change: Callable[[_Names], None]) -> None:
         change(self._files)
         self._changes.append((folder, change))
+
+    def _add(self, path: str, file: _File) -> None:
+        self._change(os.path.dirname(path), lambda names: names.update({path: file}))
 
     def file_of(self, path: str) -> _File:
         return self._files[path]
 
+    def make_folders(self, path: str, *, durable: bool = True) -> None:
+        missing, wanted = [], path
+        while path.startswith(self.root) and not self.inner.is_folder(path):
+            missing.append(path)
+            path = os.path.dirname(path)
+        for folder in reversed(missing):
+            self.step()
+            self.inner.make_folders(folder)
+            if folder == self.root:
+                continue
+            self._add(folder, _File(is_folder=True))
+            if durable:
+                self.sync_folder(os.path.dirname(folder))
+        if durable and not missing and wanted not in self._durable:
+            self.sync_folder(os.path.dirname(wanted))
+        if durable:
+            self._durable.add(wanted)
+
     def write_file(self, path: str, data: Buffer) -> None:
         self.step()
         self.inner.write_file(path, data)
-        file = _File(size=len(data), pending=[(0, bytes(data))])
-        self._change(os.path.dirname(path), lambda names: names.update({path: file}))
+        self._add(path, _File(pending_sizes=[len(data)], pending=[(0, bytes(data))]))
 
     def write_atomically(self, path: str, data: Buffer, *, backup: str | None = None) -> None:
         draft = f"{path}.tmp"
@@ -373,6 +432,9 @@ class RecordingDisk(ForwardingDisk):
         self.rename(draft, path)
         self.sync_folder(os.path.dirname(path))
 
+    def write_private(self, path: str, data: Buffer) -> None:
+        self.write_atomically(path, data)
+
     def delete(self, path: str) -> None:
         self.step()
         self.inner.delete(path)
@@ -382,14 +444,16 @@ class RecordingDisk(ForwardingDisk):
         self.step()
         self.inner.delete_folder(path)
         inside = path + os.sep
-        for one in [one for one in self._files if one.startswith(inside)]:
+        for one in sorted(one for one in self._files if one.startswith(inside)):
             self._change(os.path.dirname(one), lambda names, one=one: _drop(names, one))  # type: ignore[misc]
+        if path in self._files:
+            self._change(os.path.dirname(path), lambda names: _drop(names, path))
 
     def rename(self, source: str, target: str) -> None:
         self.step()
         self.inner.rename(source, target)
 
-        def change(names: dict[str, _File]) -> None:
+        def change(names: _Names) -> None:
             if source in names:
                 names[target] = names.pop(source)
 
@@ -398,15 +462,15 @@ class RecordingDisk(ForwardingDisk):
     def truncate(self, path: str, size: int) -> None:
         self.step()
         self.inner.truncate(path, size)
-        self._files[path].size = size
+        self._files[path].resize(size)
 
     def sync_folder(self, path: str) -> None:
-        """Names are journalled in order: a folder's sync brings all changes of names before its last one along."""
+        """Bring the names in the folder PATH to the device, and no others."""
         self.step()
-        last = max((i for i, (folder, _) in enumerate(self._changes) if folder == path), default=-1)
-        for _, change in self._changes[: last + 1]:
-            change(self._names)
-        del self._changes[: last + 1]
+        for folder, change in self._changes:
+            if folder == path:
+                change(self._names)
+        self._changes = [one for one in self._changes if one[0] != path]
 
     def open_map(
         self, path: str, *, size: int | None = None, writable: bool = True, create: bool = False
@@ -416,13 +480,13 @@ class RecordingDisk(ForwardingDisk):
             self.step()
         inner = self.inner.open_map(path, size=size, writable=writable, create=create)
         if made:
-            file = _File(size=inner.size)
-            self._change(os.path.dirname(path), lambda names: names.update({path: file}))
-        self._files[path].size = max(self._files[path].size, inner.size)
-        return RecordingMapping(inner, self, self._files[path])
+            self._add(path, _File())
+        file = self._files[path]
+        file.resize(max(file.newest_size, inner.size))
+        return RecordingMapping(inner, self, file)
 
 
-def _drop(names: dict[str, _File], path: str) -> None:
+def _drop(names: _Names, path: str) -> None:
     names.pop(path, None)
 
 

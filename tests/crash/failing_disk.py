@@ -100,9 +100,9 @@ class FailingDisk(ForwardingDisk):
         self.look("list", folder)
         return super().list(folder)
 
-    def make_folders(self, path: str) -> None:
+    def make_folders(self, path: str, *, durable: bool = True) -> None:
         self.change("make", path)
-        super().make_folders(path)
+        super().make_folders(path, durable=durable)
 
     def read(self, path: str) -> bytes:
         self.look("read", path)

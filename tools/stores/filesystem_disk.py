@@ -153,7 +153,7 @@ class FileSystemDisk:
 
     # --- what is refused -----------------------------------------------------------------------------------------
 
-    def make_folders(self, path: str) -> None:
+    def make_folders(self, path: str, *, durable: bool = True) -> None:
         if not self.is_folder(path):
             _refuse("create the folder", path)
 
