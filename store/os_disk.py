@@ -110,7 +110,7 @@ class OsDisk:
         return sorted(found, key=lambda entry: entry.name)
 
     def make_folders(self, path: str, *, durable: bool = True) -> None:
-        changed = self._folders_above_missing(path)
+        changed = _folders_above_missing(path)
         with disk_errors("create the folder", path):
             os.makedirs(path, exist_ok=True)
         if not durable:
@@ -121,14 +121,6 @@ class OsDisk:
         for folder in reversed(changed):
             self.sync_folder(folder)
         self._durable.add(path)
-
-    def _folders_above_missing(self, path: str) -> list[str]:
-        """Return the folder above each folder of PATH that is missing, from the end of PATH on."""
-        found = []
-        while path and not self.is_folder(path):
-            path = os.path.dirname(path)
-            found.append(path)
-        return found
 
     def read(self, path: str) -> bytes:
         with self._opened(path, "rb") as file:
@@ -234,6 +226,15 @@ def _found(path: str, *, follow_links: bool = True) -> os.stat_result | None:
             return os.stat(path, follow_symlinks=follow_links)
         except (FileNotFoundError, NotADirectoryError):
             return None
+
+
+def _folders_above_missing(path: str) -> list[str]:
+    """Return the folder above each folder of PATH that is missing, from the end of PATH on."""
+    found = []
+    while path and _found(path) is None:
+        path = os.path.dirname(path)
+        found.append(path)
+    return found
 
 
 def _entry(entry: os.DirEntry[str]) -> list[Entry]:
