@@ -30,7 +30,8 @@ from .delay.progress import DeliveredNote, LevelProgress
 from .delay.roads import DelayRules
 from .delay.timed import Recalls, TimedDeliveries
 from .groups.coordinator import Coordination, Coordinator
-from .groups.leases import Fence, KeptLeases, LeaseFile, QueueLeases
+from .groups.fence import Fence
+from .groups.leases import KeptLeases, LeaseFile, QueueLeases
 from .groups.offsets import Offsets
 from .groups.retries import DeadLetters, Retries
 from .messages.fetch import Fetches, Lookups

@@ -11,16 +11,28 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
+from pocketmq.proto.access.policies import Need
 from pocketmq.proto.errors import PocketMQError
 from pocketmq.proto.errors_wire import ours
-from pocketmq.proto.rpc import Call, CallContext, RpcError, Stream
+from pocketmq.proto.rpc import Call, CallContext, CallUser, RpcError, Stream
 
 PEER = "127.0.0.1:1"
 Sent = TypeVar("Sent", bound=Message)
 
 
+class FakeUser(CallUser):
+    """User NAME, who may do anything but what is DENIED."""
+
+    def __init__(self, name: str, *denied: Need) -> None:
+        self.name = name
+        self.denied = set(denied)
+
+    def may(self, call: CallContext, need: Need) -> bool:
+        return need not in self.denied
+
+
 class FakeContext(CallContext):
-    """The caller at PEER, who sends METADATA, and waits for DEADLINE_MS or without end."""
+    """The caller at PEER, who sends METADATA as USER, and waits for DEADLINE_MS or without end."""
 
     def __init__(
         self,
@@ -28,8 +40,11 @@ class FakeContext(CallContext):
         *,
         metadata: Mapping[str, str] | None = None,
         deadline_ms: int | None = None,
+        user: CallUser | None = None,
     ) -> None:
         super().__init__()
+        if user is not None:
+            self.user = user
         self._peer = peer
         self._metadata = metadata or {}
         self._deadline_ms = deadline_ms

@@ -14,6 +14,8 @@ member says completes the last wait and begins another. So do the generations th
 Time is the machine's. Nothing of this is kept over a restart: members come back, and the generations go on above the
 latest one that they know.
 
+Where the broker has users, a member's place, and that of its instance, is taken by its own user only.
+
 Bounds: `group_members_max` members of one group, `members_max` in all.
 """
 
@@ -37,6 +39,7 @@ from ..accounts import Accounts
 from ..config import BrokerConfig
 from ..timing.timers import Purgatory, Timers
 from ..topics_and_groups import Groups, Topics, is_only_warned
+from .fence import Fence
 from .generations import (
     Group,
     GroupMembership,
@@ -45,9 +48,10 @@ from .generations import (
     differences,
     member_of,
     mismatch,
+    others_member,
     replaced,
 )
-from .leases import EPOCH_SHIFT, Fence, KeptLeases, Lease, QueueKey, QueueLeases
+from .leases import EPOCH_SHIFT, KeptLeases, Lease, QueueKey, QueueLeases
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +138,7 @@ class Coordinator:
 
     def join(self, seat: MemberStream, join: pb.Join) -> Group:
         """Take in who says JOIN at SEAT, or take it back; return its group."""
-        member = member_of(join, seat.peer, self._timers)
+        member = member_of(join, seat.peer, self._timers, seat.user)
         self._check_join(join.group)
         config = self._configs.ensure(join.group)
         group = self._groups.get(join.group) or Group(
@@ -280,6 +284,11 @@ class MemberStream:
         return self._stream.peer
 
     @property
+    def user(self) -> str:
+        """Whose stream it is; "": the broker has no users."""
+        return self._stream.user.name
+
+    @property
     def queued_bytes(self) -> int:
         return self._stream.queued_bytes
 
@@ -348,7 +357,7 @@ class MemberStream:
 
 
 def _before(membership: GroupMembership, member: JoinedMember) -> JoinedMember | None:
-    """Return whose place MEMBER takes: its own, or that of its instance. Raises InvalidArgument."""
+    """Return whose place MEMBER takes: its own, or that of its instance. Raises InvalidArgument, NotAuthorized."""
     before = membership.members.get(member.member_id)
     if before is not None and before.instance_id != member.instance_id:
         raise InvalidArgument(
@@ -357,7 +366,10 @@ def _before(membership: GroupMembership, member: JoinedMember) -> JoinedMember |
             field="instance_id",
             value=member.instance_id,
         )
-    return before or membership.of_instance(member.instance_id)
+    before = before or membership.of_instance(member.instance_id)
+    if before is not None and before.user != member.user:
+        raise others_member(member.member_id, member.instance_id, membership.group)
+    return before
 
 
 #: Tells which official clients consume for a group.

@@ -35,6 +35,7 @@ from typing import Final, Protocol
 from ...proto.errors import (
     InvalidArgument,
     MemberFenced,
+    NotAuthorized,
     Overloaded,
     PocketMQError,
     SubscriptionMismatch,
@@ -434,6 +435,8 @@ class JoinedMember:
     since: int = 0
     #: It led, and did not answer: others first.
     passed_over: bool = False
+    #: Whose member it is; "": the broker has no users.
+    user: str = ""
 
     @property
     def member_id(self) -> str:
@@ -692,8 +695,20 @@ def want_in_words(want: tuple[int, str] | None) -> str:
 # --- what members say, checked
 
 
-def member_of(join: pb.Join, peer: str, timers: Timers) -> JoinedMember:
-    """Return who joins with JOIN from PEER now, by TIMERS.
+def others_member(member_id: str, instance_id: str, group: str) -> NotAuthorized:
+    """Return how another user's member is refused: what it is in GROUP is known by its id, or by its instance's."""
+    who = f"member {member_id[:64]!r}"
+    if instance_id:
+        who += f" or instance {instance_id[:64]!r}"
+    return NotAuthorized(
+        f"{who} of group {group!r} is another user's: take an id of your own",
+        resource=f"Group:{group}",
+        member=member_id[:64],
+    )
+
+
+def member_of(join: pb.Join, peer: str, timers: Timers, user: str = "") -> JoinedMember:
+    """Return who joins with JOIN from PEER, as USER, now, by TIMERS.
 
     Raises InvalidArgument, InvalidName or InvalidFilter, which name the field.
     """
@@ -720,6 +735,7 @@ def member_of(join: pb.Join, peer: str, timers: Timers) -> JoinedMember:
         wishes=Wishes.of(join),
         session_timeout_ms=timeout_ms,
         joined_unix_ms=timers.unix_ms(),
+        user=user,
     )
     member.heard(timers)
     return member

@@ -15,6 +15,8 @@ queue's record has is refused, however late, so that at any instant one token of
 fences the old one in this very step, wherever the old member still runs. Those it was taken from do not get it back
 by their instance.
 
+Where the broker has users, a lease is its user's: another user who names the same member or instance is refused.
+
 What was granted in the last moments before a kill is not on record after it: a token of an earlier run that no record
 contradicts is believed. `to_json` and `restore` carry the records over a restart, in `<root>/pocketmq/leases.json`,
 which may be lost: it is written when something was granted or ended, a second later at most.
@@ -50,7 +52,7 @@ from ...store.disk import Disk
 from ..config import BrokerConfig
 from ..timing.timers import Purgatory, Timer, Timers, WatchedOperation
 from ..topics_and_groups import Groups, Topics, check_own_choice
-from .generations import check_least, check_member, check_range
+from .generations import check_least, check_member, check_range, others_member
 from .offsets import Offsets
 
 logger = logging.getLogger(__name__)
@@ -83,6 +85,8 @@ class Lease:
     #: 0: it was released.
     expires_ms: int
     taken_from: tuple[str, ...] = ()
+    #: Whose member it is; "": the broker has no users, or did not know it.
+    user: str = ""
 
     @property
     def is_released(self) -> bool:
@@ -100,14 +104,15 @@ class WantedQueue(NamedTuple):
     token: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Asker:
     """Who asks for queues, and for how long."""
 
     group: str
     member_id: str
     instance_id: str = ""
-    lease_ms: int
+    lease_ms: int = 0
+    user: str = ""
 
 
 class LeaseTable:
@@ -247,6 +252,7 @@ class LeaseTable:
             lease_ms=asker.lease_ms,
             expires_ms=now_ms + asker.lease_ms,
             taken_from=_taken_from(asker, before),
+            user=asker.user,
         )
         self._keep(asker.group, key, lease)
         return lease
@@ -343,6 +349,7 @@ class LeaseTable:
                     lease.token,
                     lease.lease_ms,
                     0 if lease.is_released else 1 + lease.is_live(now_ms),
+                    *([lease.user] if lease.user else []),
                 ]
                 for group, records in self._groups.items()
                 for key, lease in records.items()
@@ -357,9 +364,16 @@ class LeaseTable:
         groups: dict[str, dict[QueueKey, Lease]] = {}
         count = 0
         for row in document["leases"][: self._limit()]:
-            group, topic, queue, member_id, instance_id, token, lease_ms, state = row
+            group, topic, queue, member_id, instance_id, token, lease_ms, state, *user = row
             expires_ms = (0, 1, now_ms + int(lease_ms))[state]
-            lease = Lease(str(member_id), str(instance_id), int(token), int(lease_ms), expires_ms)
+            lease = Lease(
+                str(member_id),
+                str(instance_id),
+                int(token),
+                int(lease_ms),
+                expires_ms,
+                user="".join(map(str, user)),
+            )
             groups.setdefault(str(group), {})[QueueKey(str(topic), int(queue))] = lease
             count += 1
         last_token, floor = int(document["token"]), int(document["floor"])
@@ -455,52 +469,6 @@ class LeaseFile:
         self._disk.write_atomically(self._path, text.encode())
 
 
-class Fence:
-    """Holds requests against LEASES; what it finds no record of lasts for LEASE_MS(). The event loop owns it."""
-
-    def __init__(self, leases: KeptLeases, lease_ms: Callable[[], int]) -> None:
-        self._leases = leases
-        self._lease_ms = lease_ms
-
-    def renew_by_fetch(self, group: str, topic: str, queue: int, token: int) -> None:
-        """Renew the lease of GROUP's queue. Raises LeaseLost if TOKEN is not the one by which it is held."""
-        key = QueueKey(topic, queue)
-        self._check(group, key, token)
-        leases = self._leases
-        leases.table.extend(group, key, token, self._lease_ms(), leases.now_ms())
-
-    def check_commit(self, group: str, offsets: Iterable[pb.GroupOffset]) -> None:
-        """Raise LeaseLost if OFFSETS are not those of who holds the queues; without a token nobody may hold them."""
-        table, now_ms = self._leases.table, self._leases.now_ms()
-        for one in offsets:
-            key = QueueKey(one.topic, one.queue)
-            if one.lease:
-                self._check(group, key, one.lease)
-                table.believe(group, key, one.lease, self._lease_ms(), now_ms)
-            elif table.holder(group, key, now_ms) is not None:
-                raise self._lost(group, key, 0)
-
-    def _check(self, group: str, key: QueueKey, token: int) -> None:
-        if not self._leases.table.is_valid(group, key, token):
-            raise self._lost(group, key, token)
-
-    def _lost(self, group: str, key: QueueKey, token: int) -> errors.LeaseLost:
-        holder = self._leases.holder(group, key)
-        if not token:
-            what = "give its lease, or commit when nobody holds it"
-        else:
-            what = "drop what was read, and ask for it anew"
-        by = f"is held by member {holder.member_id!r}" if holder else "is held by nobody"
-        under = f", not under token {token}" if token else ""
-        return errors.LeaseLost(
-            f"queue {key.queue} of {key.topic!r} {by} for group {group!r}{under}: {what}",
-            topic=key.topic,
-            queue=key.queue,
-            group=group,
-            holder=holder.member_id if holder else "",
-        )
-
-
 #: Queues in one request: the loop serves nobody else meanwhile.
 QUEUES_MAX: Final = 10_000
 LEASE_LEAST_MS: Final = 1_000
@@ -562,11 +530,21 @@ class QueueLeases:
             if lease.is_live(now_ms)
         ]
 
+    def _check_user(self, asker: Asker, wanted: Sequence[WantedQueue]) -> None:
+        """Raise NotAuthorized where ASKER's member or instance holds one of WANTED, and is that of another user."""
+        for key, _ in wanted:
+            lease = self._kept.holder(asker.group, key)
+            if lease is None or lease.user in ("", asker.user):
+                continue
+            is_instance = bool(asker.instance_id) and asker.instance_id == lease.instance_id
+            if is_instance or lease.member_id == asker.member_id:
+                raise others_member(asker.member_id, asker.instance_id, asker.group)
+
     # --- granting
 
     def lease(self, request: pb.LeaseRequest, call: Call) -> pb.LeaseReply | Later:
         """Grant and renew leases, at once or when one of the queues is free."""
-        asker, wanted = self._checked(request)
+        asker, wanted = self._checked(request, call.user.name)
         wait = _Wait(self, asker, wanted, request.generation, call)
         wait.since_token = self._leases.last_token
         # Only what is asked for anew may come free.
@@ -586,9 +564,11 @@ class QueueLeases:
             call.on_cancel(partial(_let_go, waiting))
         return LATER
 
-    def _checked(self, request: pb.LeaseRequest) -> tuple[Asker, list[WantedQueue]]:
-        asker, wanted = asker_of(request, self._config.lease_ms), wanted_in(request.queues)
+    def _checked(self, request: pb.LeaseRequest, user: str) -> tuple[Asker, list[WantedQueue]]:
+        asker = asker_of(request, self._config.lease_ms, user)
+        wanted = wanted_in(request.queues)
         self._check_there(wanted)
+        self._check_user(asker, wanted)
         self._groups.ensure(request.group)
         return asker, wanted
 
@@ -671,7 +651,9 @@ class QueueLeases:
         """End leases, and hand the queues to who waits. What is not held is not an error."""
         check_own_choice(request.group)
         check_member("member_id", request.member_id)
-        for key, token in wanted_in(request.queues):
+        wanted = wanted_in(request.queues)
+        self._check_user(Asker(request.group, request.member_id, user=call.user.name), wanted)
+        for key, token in wanted:
             if self._leases.release(request.group, key, request.member_id, token):
                 self._notify(request.group, key)
         return pb.ReleaseReply()
@@ -746,8 +728,8 @@ def _let_go(waiting: WatchedOperation) -> None:
 # --- requests, checked
 
 
-def asker_of(request: pb.LeaseRequest, default_lease_ms: int) -> Asker:
-    """Return who asks by REQUEST, for DEFAULT_LEASE_MS if it does not say for how long. Raises InvalidArgument."""
+def asker_of(request: pb.LeaseRequest, default_lease_ms: int, user: str = "") -> Asker:
+    """Return who of USER asks by REQUEST, for DEFAULT_LEASE_MS if it does not say how long. Raises InvalidArgument."""
     check_own_choice(request.group)
     check_member("member_id", request.member_id)
     if request.instance_id:
@@ -761,6 +743,7 @@ def asker_of(request: pb.LeaseRequest, default_lease_ms: int) -> Asker:
         member_id=request.member_id,
         instance_id=request.instance_id,
         lease_ms=request.lease_ms or default_lease_ms,
+        user=user,
     )
 
 

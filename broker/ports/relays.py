@@ -33,6 +33,7 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from ...proto.access.guard import host_of
 from ...proto.errors import Disconnected, MasterFenced, Overloaded, PocketMQError, ShuttingDown
 from ...proto.errors_wire import from_rpc_error
 from ...proto.rpc import Call, CallContext, Method, MethodKind, MethodTable, Stream
@@ -45,6 +46,7 @@ from ...proto.rpc.channels import (
     StatusCode,
     StreamCall,
 )
+from ..service_v2.service import RELAYED
 
 logger = logging.getLogger(__name__)
 
@@ -62,8 +64,6 @@ _UNARY_S: Final = 30.0
 _REOPEN_S: Final = 30.0
 _LOOK_S: Final = 0.02
 _LOOK_IDLE_S: Final = 0.2
-#: Says that a call was relayed.
-RELAYED: Final = "pocketmq-relayed"
 #: Metadata of the way from the client to us.
 _OF_THE_WAY: Final = frozenset(("user-agent", RELAYED))
 
@@ -550,7 +550,7 @@ def _left(master: KnownMaster) -> CallFailed:
 
 def _metadata_of(context: CallContext) -> Metadata:
     own = ((name, value) for name, value in context.metadata.items() if name not in _OF_THE_WAY)
-    return (*own, (RELAYED, "1"))
+    return (*own, (RELAYED, host_of(context.peer)))
 
 
 def _is_cancelled() -> bool:

@@ -390,6 +390,7 @@ class Relayed(Call):
         self, call: Call, reply_type: type[Any], answer_of: Callable[[Any], Message]
     ) -> None:
         super().__init__()
+        self.user = call.user
         self._call = call
         self._reply_type = reply_type
         self._answer_of = answer_of

@@ -43,8 +43,8 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 from google.protobuf.message import Message
 
 from ...proto import errors, rpc
-from ...proto.access.guard import Guard, OwnRefusal, Refusal, Rule, broker_rules
-from ...proto.access.policies import PUB, SUB, Need, of_group, of_topic
+from ...proto.access.guard import Guard, OwnRefusal, Refusal, Rule, broker_rules, host_of
+from ...proto.access.policies import PUB, SUB, Need, is_loopback, of_group, of_topic
 from ...proto.errors import InvalidArgument, PocketMQError
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.rpc import LATER, Call, Later, Method, MethodEntry, MethodTable, RpcError, Stream
@@ -55,6 +55,8 @@ logger = logging.getLogger(__name__)
 
 SERVICE: Final = "apache.rocketmq.v2.MessagingService"
 CLIENT_ID: Final = "x-mq-client-id"
+#: Says that a follower carried the call to the master, and for which host.
+RELAYED: Final = "pocketmq-relayed"
 
 Request = TypeVar("Request", bound=Message)
 Reply = TypeVar("Reply", bound=Message)
@@ -131,7 +133,10 @@ def service(entries: Mapping[str, MethodEntry]) -> MethodTable:
 
 
 def client_id(call: rpc.CallContext) -> str:
-    """Return who calls; raise Refused (CLIENT_ID_REQUIRED) for a call that does not say."""
+    """Return the client that calls; raise Refused (CLIENT_ID_REQUIRED) for a call that does not say.
+
+    Where there are users it is "user/id": nobody else's client is meant, whatever id a caller names.
+    """
     found = call.metadata.get(CLIENT_ID, "")
     if not found.strip():
         raise Refused(
@@ -139,7 +144,19 @@ def client_id(call: rpc.CallContext) -> str:
             f"the metadata {CLIENT_ID} is missing or blank: every call names its client",
             field=CLIENT_ID,
         )
-    return found
+    user = call.user.name
+    return f"{user}/{found}" if user else found
+
+
+def client_host(call: rpc.CallContext) -> str:
+    """Return where the client is that calls, "loopback" for this machine; "" where users tell clients apart.
+
+    Of a call that a follower carried here, what the follower says.
+    """
+    if call.user.name:
+        return ""
+    host = call.metadata.get(RELAYED) or host_of(call.peer)
+    return "loopback" if is_loopback(host) else host
 
 
 def unary(

@@ -9,6 +9,12 @@ A session begins with the first settings or heartbeat. It ends when the client s
 
 A client that was gone and is heard again is alive. Of several streams the newest gets the broker's commands.
 
+Whose session it is: with users, a client id is one of its user (`client_id` in service.py), and nobody else's call has
+to do with it. Without users, a session is that of the host that opened its streams: settings and the goodbye of another
+host are refused (FORBIDDEN) while a stream is open and that host was heard of within `_SILENT_MS`, or
+`_SILENT_SLOW_MS`. Then, or once its streams have ended, a client with the same id may go on from another host. Any
+host's heartbeats are signs of life: proxies may send them by several addresses.
+
 Heartbeat and NotifyClientTermination answer OK to a client that the broker does not know: after a restart of the broker
 some clients go on for minutes before they send their settings again. A heartbeat that says nothing at all, not even who
 beats, is a probe of clients in Go after a broken stream. A consumer's group need not exist yet.
@@ -26,12 +32,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from ...proto.access.policies import Need
 from ...proto.errors import Overloaded
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.rpc import Call, MethodTable
 from ..timing.timers import Timers
 from .messages import group_name
-from .service import CLIENT_ID, OK, client_id, service, unary
+from .service import CLIENT_ID, OK, Refused, client_host, client_id, service, unary
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +71,10 @@ class CommandStream(Protocol):
         """End the stream well."""
         ...
 
+    def may(self, need: Need) -> bool:
+        """May the client's user do what NEED says?"""
+        ...
+
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class ClientSession:
@@ -72,6 +83,9 @@ class ClientSession:
     client_id: str
     language: str
     heard_ms: int
+    #: Where its streams come from, and when anything came from there; "": users tell clients apart.
+    host: str = ""
+    host_heard_ms: int = 0
     settings: v2.Settings | None = None
     streams: list[CommandStream] = field(default_factory=list)
     is_gone: bool = False
@@ -85,7 +99,16 @@ class ClientSession:
         """Return how long it may keep silent before it counts as gone."""
         if self.streams:
             return _EXPIRY_MS
+        return self._unheard_ms()
+
+    def _unheard_ms(self) -> int:
+        """Return after how long without a word from it a client may be gone."""
         return _SILENT_MS if self.language in _QUICK else _SILENT_SLOW_MS
+
+    def is_held_against(self, host: str, now_ms: int) -> bool:
+        """Is it that of another host than HOST?"""
+        is_heard = now_ms - self.host_heard_ms < self._unheard_ms()
+        return host != self.host and bool(self.streams) and is_heard
 
     def silent_in_ms(self, now_ms: int) -> int:
         """Return in how long it counts as gone, if it is not heard until then."""
@@ -124,12 +147,26 @@ class Sessions:
         """Return the session of CLIENT_ID, if there is one."""
         return self._sessions.get(client_id)
 
-    def hear(self, client_id: str, language: str = "") -> ClientSession:
-        """Note a sign of life, and return the session, a new one if need be; raise Overloaded."""
+    def check_host(self, client_id: str, host: str) -> None:
+        """Raise Refused where the session of CLIENT_ID is that of another host than HOST."""
+        session = self._sessions.get(client_id)
+        if session is not None and session.is_held_against(host, self._timers.now_ms()):
+            raise Refused(
+                v2.FORBIDDEN,
+                f"client id {client_id[:255]!r} is in use from {session.host}, and was heard of there just now: give"
+                " each client its own id, or try again in a minute",
+                field=CLIENT_ID,
+                host=session.host,
+            )
+
+    def hear(self, client_id: str, language: str = "", host: str = "") -> ClientSession:
+        """Note a sign of life from HOST, and return the session, a new one if need be; raise Overloaded."""
         session = self._sessions.get(client_id)
         if session is None:
             session = self._open(client_id, language.upper())
         session.heard_ms = self._timers.now_ms()
+        if host == session.host:
+            session.host_heard_ms = session.heard_ms
         session.is_gone = False
         for tell in self.on_alive:
             tell(client_id)
@@ -156,10 +193,14 @@ class Sessions:
         for tell in self.on_settings:
             tell(session)
 
-    def connect(self, session: ClientSession, stream: CommandStream) -> None:
-        """Let STREAM be the one that commands for SESSION go to."""
+    def connect(self, session: ClientSession, stream: CommandStream, host: str) -> None:
+        """Let STREAM, from HOST, be the one that commands for SESSION go to."""
         if stream in session.streams:
             return
+        if host != session.host:
+            for other in session.streams[:]:
+                other.end()
+            session.host, session.host_heard_ms = host, self._timers.now_ms()
         session.streams.append(stream)
         if len(session.streams) > _STREAMS_MAX:
             session.streams.pop(0).end()
@@ -229,7 +270,7 @@ class Heartbeats:
         session = self._sessions.find(who)
         if _is_consumer(session, request):
             group_name(request.group)
-        self._sessions.hear(who, metadata.get(LANGUAGE, ""))
+        self._sessions.hear(who, metadata.get(LANGUAGE, ""), client_host(call))
         return v2.HeartbeatResponse(status=OK)
 
     def terminate(
@@ -237,6 +278,7 @@ class Heartbeats:
     ) -> v2.NotifyClientTerminationResponse:
         """Forget a client, whatever becomes of its request otherwise."""
         who = client_id(call)
+        self._sessions.check_host(who, client_host(call))
         self._sessions.end(who)
         if request.group.name:
             group_name(request.group)

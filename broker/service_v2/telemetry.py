@@ -18,6 +18,9 @@ understand an exponential back-off only.
 Python's push consumers stop reading while nothing wants their measurements: what a client does not read is bounded by
 `_QUEUED_BYTES_MAX`, beyond which it gets no commands, and at its next settings the end of the stream.
 
+Commands go to clients whose users may see what is in them: a check asks for Pub on the topic at that moment, a message
+to try for Sub.
+
 Checks of transactions are commands too. The protocol knows no group of producers; the half message's group is its
 topic. Whoever names the topic in his settings may be asked, and whoever has sent a transaction to it, settings or not;
 those who have not are asked last, since they may be producers without a checker. Who sent a half message is remembered
@@ -48,11 +51,13 @@ from itertools import count
 from operator import or_
 from typing import Final
 
+from ...proto.access.policies import PUB, SUB, Need, of_topic
 from ...proto.clock import ahead_ms
 from ...proto.errors import (
     GroupNotFound,
     InvalidArgument,
     MessageNotFound,
+    NotAuthorized,
     Overloaded,
     RequestTimeout,
 )
@@ -70,7 +75,7 @@ from ..transactions.checks import Listeners
 from .messages import LITE_TOPIC_LENGTH_MAX, delivered, group_name, topic_name
 from .receiving import POLLING_MOST_MS, Subscriptions
 from .routes import Reach
-from .service import OK, Refused, client_id, service, status_of
+from .service import OK, Refused, client_host, client_id, service, status_of
 from .sessions import LANGUAGE, ClientSession, CommandStream, Heartbeats, Sessions
 
 logger = logging.getLogger(__name__)
@@ -166,7 +171,10 @@ class TelemetryStream:
         """Answer settings, pass on answers to commands."""
         if self._is_over:
             return
-        session = self._telemetry.sessions.hear(self._who, self._stream.metadata.get(LANGUAGE, ""))
+        host = client_host(self._stream)
+        sessions = self._telemetry.sessions
+        sessions.check_host(self._who, host)
+        session = sessions.hear(self._who, self._stream.metadata.get(LANGUAGE, ""), host)
         what = message.WhichOneof("command")
         if what == "settings":
             self._take_settings(session, message.settings)
@@ -176,7 +184,7 @@ class TelemetryStream:
 
     def _take_settings(self, session: ClientSession, settings: v2.Settings) -> None:
         self._telemetry.settle(session, settings)
-        self._telemetry.sessions.connect(session, self)
+        self._telemetry.sessions.connect(session, self, client_host(self._stream))
         self._session = session
         if not self.has_room:
             raise Overloaded(
@@ -205,6 +213,10 @@ class TelemetryStream:
         """Send COMMAND, unless the stream is over."""
         if not self._is_over:
             self._stream.send(command)
+
+    def may(self, need: Need) -> bool:
+        """May the client's user do what NEED says?"""
+        return self._stream.user.may(self._stream, need)
 
     def end(self) -> None:
         """End the stream well."""
@@ -310,6 +322,10 @@ class _Asked:
     def has_room(self) -> bool:
         stream = self._session.stream
         return stream is not None and stream.has_room
+
+    def may_see(self, topic: str) -> bool:
+        stream = self._session.stream
+        return stream is not None and stream.may(of_topic(topic, PUB))
 
     def is_for(self, topic: str) -> bool:
         return self.has_sent
@@ -553,6 +569,13 @@ class Diagnostics:
                 "what is not set: ask for thread_stacks, try_message or reconnect", field="what"
             )
         stream = self._stream(request.client_id)
+        place = request.try_message
+        if what == "try_message" and not stream.may(of_topic(place.topic, SUB)):
+            raise NotAuthorized(
+                f"client {request.client_id[:255]!r}: its user may not read topic {place.topic[:255]!r}, so it is not"
+                " given a message of it",
+                resource=f"Topic:{place.topic[:255]}",
+            )
         nonce = str(next(self._numbers))
         command = self._command(request, nonce)
         if what == "reconnect":

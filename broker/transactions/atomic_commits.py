@@ -51,7 +51,7 @@ from ...proto.run import Run
 from ...proto.topics import COMMIT_TOPIC
 from ...store.message_store import MessageStore
 from ..config import BrokerConfig
-from ..groups.leases import Fence
+from ..groups.fence import Fence
 from ..groups.offsets import Offsets
 from ..messages.storing import Appends, admit, check_type
 from ..timing.timers import Timer, Timers

@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, Protocol
 
+from ...proto.access.policies import PUB, of_topic
 from ...proto.clock import Clock
 from ...proto.errors import InvalidArgument, PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
@@ -302,6 +303,10 @@ class Answering(Protocol):
         """Is it known to have sent the half message of TRANSACTION_ID?"""
         ...
 
+    def may_see(self, topic: str) -> bool:
+        """May it be sent a message for TOPIC?"""
+        ...
+
     def send(self, check: pb.TransactionCheck) -> None:
         """Ask."""
         ...
@@ -354,6 +359,10 @@ class Listener:
     def send(self, check: pb.TransactionCheck) -> None:
         self._stream.send(check)
 
+    def may_see(self, topic: str) -> bool:
+        """May its user send to TOPIC? A check has the message's body."""
+        return self._stream.user.may(self._stream, of_topic(topic, PUB))
+
     def on_end(self) -> None:
         self._listeners.remove(self)
         self._stream.finish()
@@ -384,7 +393,7 @@ class Listeners:
     def choose(self, group: str, topic: str, transaction_id: str) -> Answering | None:
         """Return who of GROUP is asked next about TRANSACTION_ID, a message for TOPIC; None: nobody has room."""
         listeners = self._by_group.get(group, [])
-        ready = [listener for listener in listeners if listener.has_room]
+        ready = [one for one in listeners if one.has_room and one.may_see(topic)]
         if not ready:
             return None
         chosen = next((one for one in ready if one.sent(transaction_id)), None)

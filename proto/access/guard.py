@@ -42,7 +42,7 @@ from google.protobuf.message import Message
 from ..errors import Disconnected, NotAuthenticated, NotAuthorized, PocketMQError
 from ..errors_wire import to_wire
 from ..gen import pocketmq_v1_pb2 as pb
-from ..rpc import CallContext, Method, MethodKind, MethodTable, Receiver, Stream
+from ..rpc import CallContext, CallUser, Method, MethodKind, MethodTable, Receiver, Stream
 from . import policies, signing
 from .signing import NO_USER
 from .users import User, Users
@@ -120,10 +120,12 @@ class Guard:
         self.cluster = cluster
         self._plaintext = plaintext
         self._open: dict[_GuardedReceiver, None] = {}
+        self._call_users: dict[str, _GuardedUser] = {}
 
     def replace(self, users: Users) -> None:
         """Ask USERS from now on."""
         self.users = users
+        self._call_users.clear()
         for receiver in list(self._open):
             try:
                 receiver.look_again()
@@ -156,17 +158,25 @@ class Guard:
                 user=user,
             )
 
-    def check(self, call: Caller, rule: Rule, request: Any) -> None:
-        """Raise NotAuthenticated or NotAuthorized unless who sends CALL may do what RULE says of REQUEST."""
+    def call_user(self, user: User) -> CallUser:
+        """Return USER as handlers of calls know him."""
+        found = self._call_users.get(user.name)
+        if found is None:
+            found = self._call_users[user.name] = _GuardedUser(self, user.name)
+        return found
+
+    def check(self, call: Caller, rule: Rule, request: Any) -> User:
+        """Return who sends CALL; raise NotAuthenticated, or NotAuthorized for what RULE says of REQUEST."""
         user = self.caller(call)
         if user.is_super:
-            return
+            return user
         host = host_of(call.peer)
         for asked in rule(request):
             for need in policies.expanded(asked, self.cluster):
                 decision = user.policies.decide(need, host)
                 if not decision.allowed:
                     raise _not_authorized(user, need, asked, host, decision)
+        return user
 
     def denied(self, method: Method, call: CallContext, error: PocketMQError) -> None:
         """Note that ERROR refuses CALL of METHOD, unless it is the request's fault and nobody's right."""
@@ -202,7 +212,7 @@ class Guard:
 
         def unary(request: Any, call: Any) -> Any:
             try:
-                check(call, rule, request)
+                call.user = self.call_user(check(call, rule, request))
             except PocketMQError as error:
                 self.denied(method, call, error)
                 return refusal.unary(method, error)
@@ -210,7 +220,7 @@ class Guard:
 
         async def unary_later(request: Any, call: Any) -> Any:
             try:
-                check(call, rule, request)
+                call.user = self.call_user(check(call, rule, request))
             except PocketMQError as error:
                 self.denied(method, call, error)
                 return refusal.unary(method, error)
@@ -223,7 +233,7 @@ class Guard:
 
         def is_refused(request: Any, stream: Any) -> bool:
             try:
-                check(stream, rule, request)
+                stream.user = self.call_user(check(stream, rule, request))
             except PocketMQError as error:
                 self.denied(method, stream, error)
                 refusal.stream(method, stream, error)
@@ -302,6 +312,23 @@ def noticing(table: MethodTable) -> MethodTable:
     return MethodTable({method.path: watched(method) for method in table})
 
 
+class _GuardedUser(CallUser):
+    """User NAME, of GUARD. Calls share it: one that knew its call would be a cycle of references each."""
+
+    __slots__ = ("_guard", "name")
+
+    def __init__(self, guard: Guard, name: str) -> None:
+        self._guard = guard
+        self.name = name
+
+    def may(self, call: CallContext, need: policies.Need) -> bool:
+        try:
+            self._guard.check(call, lambda needs: needs, (need,))
+        except (NotAuthenticated, NotAuthorized):
+            return False
+        return True
+
+
 class _GuardedReceiver:
     """The receiver of one open stream, which hears what its caller may send."""
 
@@ -336,12 +363,15 @@ class _GuardedReceiver:
     def begin(self) -> None:
         """Let the stream begin, or have it refused."""
         try:
-            self._has_forgotten = self._guard.caller(self._stream).is_super
+            user = self._guard.caller(self._stream)
+            self._has_forgotten = user.is_super
         except PocketMQError as error:
             self._guard.denied(self._method, self._stream, error)
             self._refused = error
             return
-        self._inner = self._method.handler(self._stream)
+        stream = self._stream
+        stream.user = self._guard.call_user(user)
+        self._inner = self._method.handler(stream)
         self._guard.note(self, is_open=True)
 
     def on_message(self, message: Any) -> Awaitable[None] | None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         LATER,
         Call,
         CallContext,
+        CallUser,
         Carrier,
         ConnectionFigures,
         ConnectionTotals,
@@ -45,6 +46,7 @@ __all__ = [
     "Http2Channel",
     "connect",
     "LATER",
+    "CallUser",
     "Call",
     "CallContext",
     "Carrier",
@@ -80,6 +82,7 @@ __all__ = [
 
 #: Where each name is. It is imported when it is asked for: who has errors, or calls, need not import a server.
 _MODULES = {
+    "CallUser": "methods",
     "Http2Channel": "channel",
     "connect": "channel",
     "CallFailed": "channels",

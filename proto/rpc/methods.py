@@ -79,12 +79,29 @@ class Later(enum.Enum):
 LATER: Final = Later.LATER
 
 
+class CallUser:
+    """The user who sends calls, as a guard found out. This one is anybody: the server has no users."""
+
+    __slots__ = ()
+    #: "": the server has no users.
+    name: str = ""
+
+    def may(self, call: CallContext, need: Any) -> bool:
+        """May the user, who sent CALL, do at present what NEED says?"""
+        return True
+
+
+ANYBODY: Final = CallUser()
+
+
 class CallContext(ABC):
     """What calls and streams have in common: who asks, until when, and whether they still wait."""
 
-    __slots__ = ("_on_cancel", "cancelled")
+    __slots__ = ("_on_cancel", "cancelled", "user")
 
     def __init__(self) -> None:
+        #: The user; set by the guard before the handler.
+        self.user: CallUser = ANYBODY
         #: The caller has gone before it was answered; answers are dropped.
         self.cancelled = False
         self._on_cancel: list[Callable[[], None]] = []

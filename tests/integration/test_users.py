@@ -25,7 +25,7 @@ from pocketmq.store.os_disk import OsDisk
 from ..authority import Authority
 from ..served import broker_config, nameserver_config
 from .served_set import served_set
-from .test_failover import asked, message
+from .test_failover import CLIENT, asked, message
 from .whole_broker import store_config
 
 USERS: dict[str, Any] = {
@@ -246,3 +246,59 @@ async def test_who_may_read_topics_alone_finds_a_message_by_its_id_without_namin
                     assert (await eve.lookup_id(message_id, topic)).body == b"one"
         async with AsyncAdmin(address, **ALICE) as alice:
             assert (await alice.lookup_id(receipt.offset_message_id, "orders")).body == b"one"
+
+
+async def test_a_session_of_an_official_client_is_its_users(tmp_path: Path) -> None:
+    """Another user's settings, goodbye and heartbeats under the same client id change nothing of it."""
+    policies = [{"resource": "Topic:tx", "actions": "Pub"}]
+    users = USERS | {
+        "alice": USERS["alice"] | {"policies": policies},
+        "eve": {"secret": "eve-secret"},
+    }
+    checked = {"transaction_timeout_ms": 1_000, "transaction_check_interval_ms": 1_000}
+    async with cluster(tmp_path, users, of_broker=checked) as address:
+        async with AsyncAdmin(address, **ROOT) as admin:
+            await admin.create_topic("tx", queues=1, type="TRANSACTION")
+            (broker,) = await admin.brokers()
+        eve_has = {"user": "eve", "secret": "eve-secret"}
+        async with (
+            Trust(tls=False, **ALICE).dial()(broker.address) as mine,
+            Trust(tls=False, **eve_has).dial()(broker.address) as hers,
+        ):
+            stream = telemetry(mine)
+            await stream.write(settings("tx"))
+            half = message(1)
+            half.messages[0].topic.name = "tx"
+            half.messages[0].system_properties.message_type = v2.TRANSACTION
+            sent = await asked(mine, "SendMessage", half, v2.SendMessageResponse)
+            assert sent.status.code == v2.OK
+            other = telemetry(hers)
+            await other.write(settings())
+            assert (await other.read()).status.code == v2.OK
+            bye = v2.NotifyClientTerminationRequest()
+            await asked(hers, "NotifyClientTermination", bye, v2.NotifyClientTerminationResponse)
+            refused = telemetry(hers)
+            await refused.write(settings("tx"))
+            assert (await refused.read()).status.code == v2.UNAUTHORIZED
+            async with asyncio.timeout(60):
+                while True:
+                    command = await stream.read()
+                    if command.HasField("recover_orphaned_transaction_command"):
+                        break
+            assert command.recover_orphaned_transaction_command.message.body == b"1"
+
+
+def telemetry(channel: Any) -> Any:
+    open_stream = channel.stream_stream(
+        "/apache.rocketmq.v2.MessagingService/Telemetry",
+        v2.TelemetryCommand.SerializeToString,
+        v2.TelemetryCommand.FromString,
+    )
+    return open_stream(metadata=CLIENT)
+
+
+def settings(*topics: str) -> v2.TelemetryCommand:
+    named = [v2.Resource(name=topic) for topic in topics]
+    return v2.TelemetryCommand(
+        settings=v2.Settings(client_type=v2.PRODUCER, publishing=v2.Publishing(topics=named))
+    )

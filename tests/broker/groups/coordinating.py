@@ -16,7 +16,7 @@ from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
 
-from ...fake_calls import FakeStream
+from ...fake_calls import FakeStream, FakeUser
 
 TOPIC = "T"
 GROUP = "g"
@@ -27,9 +27,11 @@ DELAY_MS = 100
 class FakeMember:
     """A member: joins, says things, and keeps what it hears."""
 
-    def __init__(self, coordinator: Coordinator, join: pb.Join) -> None:
+    def __init__(
+        self, coordinator: Coordinator, join: pb.Join, user: FakeUser | None = None
+    ) -> None:
         self.join = join
-        self.stream = FakeStream(f"127.0.0.1:{len(join.member_id)}")
+        self.stream = FakeStream(f"127.0.0.1:{len(join.member_id)}", user=user)
         self._receiver = coordinator.stream(self.stream)
         self._heard = 0
 
@@ -103,7 +105,7 @@ class Room:
         self.groups = Groups(file, self.config, self.clock.now_ms)
         self.coordinator = Coordinator(self.config, self.groups, self.timers)
 
-    def join(self, member_id: str, **fields: Any) -> FakeMember:
+    def join(self, member_id: str, *, user: FakeUser | None = None, **fields: Any) -> FakeMember:
         given: dict[str, Any] = {
             "group": GROUP,
             "member_id": member_id,
@@ -111,7 +113,7 @@ class Room:
             "strategy": "average",
             "session_timeout_ms": SESSION_MS,
         }
-        return FakeMember(self.coordinator, pb.Join(**{**given, **fields})).begin()
+        return FakeMember(self.coordinator, pb.Join(**{**given, **fields}), user).begin()
 
     async def settle(self) -> None:
         """Let the changes so far become a generation."""

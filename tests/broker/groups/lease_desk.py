@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.groups.leases import Fence, KeptLeases, LeaseFile, QueueLeases
+from pocketmq.broker.groups.fence import Fence
+from pocketmq.broker.groups.leases import KeptLeases, LeaseFile, QueueLeases
 from pocketmq.broker.groups.offsets import Offsets
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.topics_and_groups import Groups, Topics
@@ -17,7 +18,7 @@ from pocketmq.store.format.state_tables import TopicConfig
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
 
-from ...fake_calls import FakeCall
+from ...fake_calls import FakeCall, FakeUser
 
 TOPIC = "T"
 QUEUES = 3
@@ -55,7 +56,7 @@ class Desk:
         if "T" not in {topic.name for topic in self.topics.all(include_system=False)}:
             topic = TopicConfig(name=TOPIC, read_queues=QUEUES, write_queues=QUEUES)
             self.topics.create(topic, update=False)
-        kept = KeptLeases(
+        self.kept = kept = KeptLeases(
             LeaseFile(self.disk, str(path / "pocketmq")),
             self.timers,
             limit=lambda: settings_.leases_max,
@@ -71,8 +72,15 @@ class Desk:
             kept,
         )
 
-    def ask(self, member_id: str, *queues: int, wait_ms: int = 0, **fields: Any) -> LeaseCall:
-        call = LeaseCall()
+    def ask(
+        self,
+        member_id: str,
+        *queues: int,
+        wait_ms: int = 0,
+        user: FakeUser | None = None,
+        **fields: Any,
+    ) -> LeaseCall:
+        call = LeaseCall(user=user)
         request = pb.LeaseRequest(
             group="g",
             member_id=member_id,
@@ -83,10 +91,10 @@ class Desk:
         self.leases.lease(request, call)
         return call
 
-    def release(self, member_id: str, queue: int) -> None:
+    def release(self, member_id: str, queue: int, *, user: FakeUser | None = None) -> None:
         queues = [pb.QueueLease(topic=TOPIC, queue=queue)]
         request = pb.ReleaseRequest(group="g", member_id=member_id, queues=queues)
-        self.leases.release(request, LeaseCall())
+        self.leases.release(request, LeaseCall(user=user))
 
     def fetch(self, queue: int, token: int) -> None:
         self.fence.renew_by_fetch("g", TOPIC, queue, token)

@@ -14,6 +14,7 @@ from pocketmq.proto.errors import (
     InvalidFilter,
     InvalidName,
     MemberFenced,
+    NotAuthorized,
     Overloaded,
     PocketMQError,
     SubscriptionMismatch,
@@ -21,6 +22,7 @@ from pocketmq.proto.errors import (
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.format.state_tables import GroupConfig
 
+from ...fake_calls import FakeUser
 from .coordinating import DELAY_MS, GROUP, SESSION_MS, TOPIC, Room, held
 
 
@@ -448,3 +450,18 @@ async def test_an_empty_group_that_was_deleted_is_forgotten(room: Room) -> None:
 
     assert room.coordinator.get(GROUP) is None
     await room.settle()
+
+
+async def test_another_user_takes_no_members_place_nor_that_of_its_instance(room: Room) -> None:
+    alice, eve = FakeUser("alice"), FakeUser("eve")
+    mine = room.join("a", user=alice, instance_id="i")
+    await room.settle()
+    for theirs in (
+        room.join("a", user=eve, instance_id="i"),
+        room.join("b", user=eve, instance_id="i"),
+    ):
+        assert isinstance(theirs.stream.error, NotAuthorized)
+    assert not mine.stream.is_over
+    again = room.join("c", user=alice, instance_id="i")
+    assert not again.stream.is_over
+    assert mine.stream.is_over

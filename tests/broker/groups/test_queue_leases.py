@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from pocketmq.proto.errors import Overloaded
+from pocketmq.proto.errors import NotAuthorized, Overloaded
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
+from ...fake_calls import FakeUser
 from .lease_desk import LEASE_MS, QUEUES, TOPIC, Desk, LeaseCall
 
 
@@ -35,6 +36,30 @@ async def test_who_came_first_has_it_first(desk: Desk) -> None:
     assert desk.holders() == {0: "b"}
     desk.release("b", 0)
     assert c.tokens is not None
+
+
+async def test_another_user_takes_and_ends_no_lease_by_a_members_or_an_instances_name(
+    tmp_path: Path,
+) -> None:
+    alice, eve = FakeUser("alice"), FakeUser("eve")
+    desk = Desk(tmp_path)
+    mine = desk.ask("a", 0, user=alice, instance_id="i")
+    assert mine.tokens is not None
+    for _ in range(2):
+        with pytest.raises(NotAuthorized, match="is another user's"):
+            desk.ask("a", 0, user=eve)
+        with pytest.raises(NotAuthorized, match="is another user's"):
+            desk.ask("b", 0, user=eve, instance_id="i")
+        with pytest.raises(NotAuthorized, match="is another user's"):
+            desk.release("a", 0, user=eve)
+        assert desk.holders() == {0: "a"}
+        desk.fetch(0, mine.tokens[0])
+        desk.kept.save()
+        await desk.timers.stop()
+        desk = Desk(tmp_path)  # Leases outlast a restart, and so does whose they are.
+    desk.release("a", 0, user=alice)
+    assert desk.ask("b", 0, user=eve, instance_id="i").tokens is not None
+    await desk.timers.stop()
 
 
 async def test_who_waits_for_several_is_answered_with_the_first_that_comes_free(desk: Desk) -> None:

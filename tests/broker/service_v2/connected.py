@@ -23,7 +23,7 @@ from pocketmq.store.config import StoreConfig
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
 
-from ...fake_calls import FakeCall, FakeStream
+from ...fake_calls import PEER, FakeCall, FakeStream
 from ...recorded_names import named_groups, named_topics, save_tables
 from ...recorded_v2 import recorded_group
 
@@ -73,9 +73,12 @@ class Connected:
         self.clients.start()
         self._methods = ServiceV2([self.clients, routes]).methods()
 
-    def ask(self, rpc: str, request: Any, metadata: dict[str, str] | None = None) -> Any:
-        """Return the answer to a unary call of client "c", or of whom METADATA says."""
-        call = FakeCall(metadata={"x-mq-client-id": "c"} if metadata is None else metadata)
+    def ask(
+        self, rpc: str, request: Any, metadata: dict[str, str] | None = None, **caller: Any
+    ) -> Any:
+        """Return the answer to a unary call of client "c", or of whom METADATA says; CALLER: its peer and user."""
+        named = {"x-mq-client-id": "c"} if metadata is None else metadata
+        call = FakeCall(metadata=named, **caller)
         return self._methods[f"/{SERVICE}/{rpc}"].handler(request, call)
 
     def ask_recorded(self, case: dict[str, Any]) -> dict[str, Any]:
@@ -85,10 +88,12 @@ class Connected:
         reply = method.handler(request, FakeCall(metadata=case["metadata"]))
         return json_format.MessageToDict(reply, preserving_proto_field_name=True)
 
-    def open(self, who: str | None = "c", **metadata: str) -> Peer:
-        """Open a Telemetry stream for client WHO."""
+    def open(
+        self, who: str | None = "c", *, user: Any = None, peer: Any = PEER, **metadata: Any
+    ) -> Peer:
+        """Open a Telemetry stream for client WHO of USER, at PEER."""
         named = {} if who is None else {"x-mq-client-id": who}
-        stream = FakeStream(metadata=named | metadata)
+        stream = FakeStream(peer, metadata=named | metadata, user=user)
         return Peer(stream, self._methods[f"/{SERVICE}/Telemetry"].handler(stream))
 
 

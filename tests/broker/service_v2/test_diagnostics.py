@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from pocketmq.broker.service_v2.telemetry import Diagnostics
+from pocketmq.proto.access.policies import SUB, of_topic
 from pocketmq.proto.errors import (
     InvalidArgument,
     MessageNotFound,
+    NotAuthorized,
     Overloaded,
     PocketMQError,
     QueueNotFound,
@@ -20,7 +22,7 @@ from pocketmq.proto.errors import (
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 from pocketmq.proto.rpc import LATER
 
-from ...fake_calls import FakeCall
+from ...fake_calls import FakeCall, FakeUser
 from ...runs import make_run, open_store
 from .connected import PRODUCER, Connected, Peer, consumer
 
@@ -90,6 +92,18 @@ async def test_a_message_is_tried_by_the_listener_of_a_client(asking: Asking) ->
     assert (command.message.body, system.tag, system.delivery_attempt) == (b"verify me", "T", 1)
     assert not system.HasField("receipt_handle")
     assert call.answer == pb.AskClientReply(code=v2.FAILED_TO_CONSUME_MESSAGE, message="no")
+
+
+async def test_a_client_whose_user_may_not_read_the_topic_is_given_no_message_of_it(
+    asking: Asking,
+) -> None:
+    asking.store.append(make_run("R-normal", 1, [b"top secret"]))
+    peer = asking.open(user=FakeUser("alice", of_topic("R-normal", SUB)))
+    peer.say(consumer())
+    place = pb.TryMessage(topic="R-normal", queue=1, offset=0)
+    with pytest.raises(NotAuthorized, match="its user may not read topic 'R-normal'"):
+        asking.question(pb.AskClientRequest(client_id="alice/c", try_message=place))
+    assert not any(one.HasField("verify_message_command") for one in peer.stream.sent)
 
 
 async def test_reconnecting_is_answered_when_it_is_sent(asking: Asking) -> None:

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from pocketmq.broker.service_v2.sessions import Sessions
+from pocketmq.proto.errors import InvalidArgument
+from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 
+from ...fake_calls import FakeUser
 from .connected import PRODUCER, Connected
 
 SCAN_MS = 5_000
@@ -107,3 +110,84 @@ async def test_goodbye_of_somebody_unknown_is_told_as_well(connected: Connected)
     connected.sessions.end("c")
 
     assert told.events == ["c gone"]
+
+
+# --- whose session it is
+
+HERE, ELSEWHERE = "10.0.0.5:1", "10.0.0.6:1"
+ALICE, EVE = FakeUser("alice"), FakeUser("eve")
+BYE = v2.NotifyClientTerminationRequest()
+
+
+async def test_what_another_user_says_under_the_same_client_id_is_of_another_session(
+    connected: Connected,
+) -> None:
+    told = Told(connected.sessions)
+    mine, theirs = connected.open(user=ALICE), connected.open(user=EVE)
+    mine.say(PRODUCER)
+    theirs.say(v2.Settings(client_type=v2.PRODUCER, publishing=v2.Publishing()))
+    assert connected.ask("NotifyClientTermination", BYE, user=EVE).status.code == v2.OK
+    connected.ask("Heartbeat", v2.HeartbeatRequest(client_type=v2.PRODUCER), user=EVE)
+
+    session = connected.sessions.find("alice/c")
+    assert session is not None
+    assert session.stream is mine.receiver
+    assert session.settings == PRODUCER
+    assert told.events == ["eve/c ended", "eve/c gone"]
+
+
+@pytest.mark.parametrize("metadata", [{}, {"pocketmq-relayed": "10.0.0.6"}])
+async def test_without_users_another_host_neither_takes_nor_ends_a_session_whose_client_lives(
+    connected: Connected, metadata: dict[str, str]
+) -> None:
+    told = Told(connected.sessions)
+    mine = connected.open(peer=HERE, **{"x-mq-language": "JAVA"})
+    mine.say(PRODUCER)
+    peer = HERE if metadata else ELSEWHERE
+    with pytest.raises(InvalidArgument, match=r"'c' is in use from 10\.0\.0\.5"):
+        connected.open(peer=peer, **metadata).say(PRODUCER)
+    ended = connected.ask(
+        "NotifyClientTermination", BYE, {"x-mq-client-id": "c", **metadata}, peer=peer
+    )
+
+    assert ended.status.code == v2.FORBIDDEN
+    session = connected.sessions.find("c")
+    assert session is not None
+    assert session.stream is mine.receiver
+    assert told.events == []
+
+
+async def test_a_client_goes_on_from_another_host_once_its_streams_have_ended(
+    connected: Connected,
+) -> None:
+    mine = connected.open(peer=HERE)
+    mine.say(PRODUCER)
+    mine.close()
+    connected.open(peer=ELSEWHERE).say(PRODUCER)
+    assert connected.ask("NotifyClientTermination", BYE, peer=ELSEWHERE).status.code == v2.OK
+
+
+async def test_a_client_whose_host_died_goes_on_from_another_one_soon_though_that_beats(
+    connected: Connected,
+) -> None:
+    mine = connected.open(peer=HERE, **{"x-mq-language": "JAVA"})
+    mine.say(PRODUCER)
+    for _ in range(3):
+        await connected.clock.advance(5_000)
+        beat = v2.HeartbeatRequest(client_type=v2.PRODUCER)
+        assert connected.ask("Heartbeat", beat, peer=ELSEWHERE).status.code == v2.OK
+    theirs = connected.open(peer=ELSEWHERE)
+    theirs.say(PRODUCER)
+
+    assert mine.stream.is_over
+    session = connected.sessions.find("c")
+    assert session is not None
+    assert session.stream is theirs.receiver
+
+
+async def test_one_machine_by_its_several_loopback_addresses_is_one_host(
+    connected: Connected,
+) -> None:
+    connected.open(peer="127.0.0.1:1").say(PRODUCER)
+    for peer in ("[::1]:1", "127.0.0.2:1"):
+        connected.open(peer=peer).say(PRODUCER)

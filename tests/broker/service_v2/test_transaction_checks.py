@@ -12,10 +12,12 @@ from google.protobuf import json_format
 from pocketmq.broker.service_v2.telemetry import CheckCommands
 from pocketmq.broker.transactions.checks import Answering
 from pocketmq.proto import properties as names
+from pocketmq.proto.access.policies import PUB, of_topic
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 from pocketmq.proto.record import Host, Record, encode_record
 from pocketmq.proto.topics import HALF_TOPIC
 
+from ...fake_calls import FakeUser
 from ...recorded_v2 import recorded_group
 from .connected import Connected, Peer
 
@@ -37,8 +39,8 @@ def producer(*topics: str, namespace: str = "") -> v2.Settings:
     )
 
 
-def connect(connected: Connected, who: str, *topics: str) -> Peer:
-    peer = connected.open(who)
+def connect(connected: Connected, who: str, *topics: str, user: FakeUser | None = None) -> Peer:
+    peer = connected.open(who, user=user)
     peer.say(producer(*topics))
     return peer
 
@@ -190,3 +192,20 @@ def test_a_sender_beyond_the_bound_of_clients_is_not_asked(tmp_path: Path) -> No
     chosen = choose(connected)
     assert chosen is not None
     assert not chosen.sent(ID)
+
+
+def test_who_may_not_send_to_the_topic_any_more_is_not_given_a_message_of_it(
+    connected: Connected,
+) -> None:
+    user = FakeUser("alice")
+    peer, other = connect(connected, "a", TOPIC, user=user), connect(connected, "b", TOPIC)
+    assert asked(connected, peer, other) == [2, 2]
+    user.denied.add(of_topic(TOPIC, PUB))
+    assert asked(connected, peer, other) == [0, 4]
+
+
+def test_another_user_with_the_senders_client_id_is_not_asked(connected: Connected) -> None:
+    mine = connect(connected, "a", TOPIC, user=FakeUser("alice"))
+    connected.clients.checks.remember("alice/a", TOPIC, ID)
+    theirs = connect(connected, "a", "R-other", user=FakeUser("eve"))
+    assert asked(connected, mine, theirs) == [4, 0]

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from pocketmq.broker.config import BrokerConfig
+from pocketmq.broker.groups.fence import Fence
 from pocketmq.broker.groups.leases import (
     Asker,
-    Fence,
     KeptLeases,
     LeaseFile,
     QueueKey,

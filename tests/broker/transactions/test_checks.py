@@ -10,11 +10,13 @@ import pytest
 from pocketmq.broker.transactions import checks
 from pocketmq.broker.transactions.half_queue import OpenHalf
 from pocketmq.broker.transactions.records import HalfCopies
+from pocketmq.proto.access.policies import PUB, of_topic
 from pocketmq.proto.errors import InvalidArgument, InvalidName, StoreFull, TransactionResolved
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import decode_record
 from pocketmq.proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 
+from ...fake_calls import FakeUser
 from ...runs import make_run
 from .transacting import GROUP, Hall, hall
 
@@ -131,6 +133,16 @@ async def test_listeners_of_a_group_are_asked_in_turn_those_of_the_topic_first(
         one.waiting_bytes = 1024 * 1024  # It does not read what it is sent.
         await broker.clock.advance(30_000)
         assert [len(stream.checks) for stream in (of_other, one, two)] == [4, 2, 2]
+
+
+async def test_a_listener_whose_user_may_not_send_to_the_topic_is_not_asked(tmp_path: Path) -> None:
+    async with hall(tmp_path) as broker:
+        denied, _ = broker.listen("P", user=FakeUser("eve", of_topic("T", PUB)))
+        broker.begin("a")
+        await broker.clock.advance(6_000)
+        allowed, _ = broker.listen("P", user=FakeUser("alice"))
+        await broker.clock.advance(30_000)
+        assert [len(stream.checks) for stream in (denied, allowed)] == [0, 1]
 
 
 async def test_a_listener_may_leave_and_change_its_topics(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
 
-from ...fake_calls import FakeCall, FakeStream
+from ...fake_calls import FakeCall, FakeStream, FakeUser
 from ...runs import make_run, records_of, small_config
 
 GROUP = "P"
@@ -139,9 +139,11 @@ class Hall:
             call.reply(reply)
         return call
 
-    def listen(self, group: str = GROUP, *topics: str) -> tuple[Heard, Listener]:
-        """Listen for checks of GROUP."""
-        stream = Heard()
+    def listen(
+        self, group: str = GROUP, *topics: str, user: FakeUser | None = None
+    ) -> tuple[Heard, Listener]:
+        """Listen for checks of GROUP, as USER."""
+        stream = Heard(user=user)
         path = "/pocketmq.v1.Broker/TransactionChecks"
         receiver = self.transactions.methods()[path].handler(stream)
         receiver.on_message(pb.TransactionListener(group=group, topics=topics))
