@@ -8,7 +8,7 @@ one is not read until an answer has left.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from typing import Final
 
 from ..proto.commit_metadata import check_metadata
@@ -20,9 +20,9 @@ from ..store.format.state_tables import GroupConfig, TopicConfig
 from ..store.message_store import MessageStore
 from .config import BrokerConfig
 from .groups.coordinator import Coordination
-from .groups.lag import add_unread, check_count, check_natural, stored_ms
+from .groups.lag import IN_A_TURN, add_unread, check_count, check_natural, stored_ms
 from .groups.offsets import Offsets, Safe
-from .messages.fetch import Fetches, Lookups
+from .messages.fetch import Fetches, Lookups, in_turns
 from .messages.send import SendCounts, Sends, TopicSends
 from .messages.storing import ended
 from .pop.pops import Pops
@@ -212,7 +212,7 @@ class BrokerService:
 
         self._offsets.when_saved(saved)
 
-    def group_offsets(self, request: pb.GroupOffsetsRequest, call: Call) -> pb.GroupOffsetsReply:
+    def group_offsets(self, request: pb.GroupOffsetsRequest, call: Call) -> Later:
         """Answer what a group committed: of the queues asked for, or of all that are still there."""
         check_count("queues", len(request.queues))
         check_group(request.group)
@@ -231,8 +231,15 @@ class BrokerService:
         for one in offsets:
             if text := self._offsets.metadata(one.topic, request.group, one.queue):
                 one.metadata = text
+        in_turns(self._told_of(offsets, request), call.reply, call.fail)
+        return LATER
+
+    def _told_of(
+        self, offsets: list[pb.GroupOffset], request: pb.GroupOffsetsRequest
+    ) -> Generator[None, None, pb.GroupOffsetsReply]:
+        """Return the answer to REQUEST: OFFSETS with all that it asks for of them."""
         if request.with_times:
-            add_unread(self._store, offsets)
+            yield from add_unread(self._store, offsets)
         if request.with_times or request.with_lent:
             self._add_lent(request.group, offsets)
         return pb.GroupOffsetsReply(offsets=offsets)
@@ -242,17 +249,24 @@ class BrokerService:
         for one in offsets:
             one.lent_count, one.read_to = self._pops.lent(group, one.topic, one.queue)
 
-    def queue_offsets(self, request: pb.QueueOffsetsRequest, call: Call) -> pb.QueueOffsetsReply:
+    def queue_offsets(self, request: pb.QueueOffsetsRequest, call: Call) -> Later:
         """Answer where queues begin and end, and where an instant lies in them."""
         check_count("queues", len(request.queues))
         time_ms = request.time_ms if request.HasField("time_ms") else None
         for queue in request.queues:
             self._topics.for_reading(queue.topic, queue.queue)
-        return pb.QueueOffsetsReply(
-            offsets=[
-                self._bounds(queue.topic, queue.queue, time_ms=time_ms) for queue in request.queues
-            ]
-        )
+        in_turns(self._bounds_of(request.queues, time_ms), call.reply, call.fail)
+        return LATER
+
+    def _bounds_of(
+        self, queues: Iterable[pb.QueueId], time_ms: int | None
+    ) -> Generator[None, None, pb.QueueOffsetsReply]:
+        reply = pb.QueueOffsetsReply()
+        for at, queue in enumerate(queues, 1):
+            if at % IN_A_TURN == 0:
+                yield
+            reply.offsets.append(self._bounds(queue.topic, queue.queue, time_ms=time_ms))
+        return reply
 
     def _bounds(self, topic: str, queue: int, *, time_ms: int | None = None) -> pb.QueueOffsets:
         low, high = self._store.queue_bounds(topic, queue)

@@ -34,8 +34,8 @@ from ...proto.gen import (
 from ...proto.rpc import Call, Method, MethodKind, MethodTable, Stream
 from ...store.message_store import MessageStore
 from ..config import BrokerConfig
-from ..groups.lag import QUEUES_MAX, add_unread
-from ..messages.fetch import FilteredFetch, Lookups, limits_of, read_once
+from ..groups.lag import IN_A_TURN, QUEUES_MAX, add_unread
+from ..messages.fetch import FilteredFetch, Lookups, at_once, limits_of, read_once
 from ..messages.filters import Filters, choice_of
 from ..metrics.clients import trace_methods
 from ..replication.follower_view import FollowerView
@@ -150,7 +150,8 @@ class FollowerReads:
             return None
         tables, store = view.tables, view.store
         known = all(tables.has_queue(one.topic, one.queue) for one in request.queues)
-        if tables.offsets_epoch != view.epoch or not known or len(request.queues) > QUEUES_MAX:
+        most = IN_A_TURN if request.with_times else QUEUES_MAX  # Of more the master tells.
+        if tables.offsets_epoch != view.epoch or not known or len(request.queues) > most:
             return None
         offsets, bounds = [], []
         for queue in request.queues:
@@ -167,7 +168,7 @@ class FollowerReads:
             offsets.append(one)
         try:
             if request.with_times:
-                add_unread(store, offsets)
+                at_once(add_unread(store, offsets))
         except PocketMQError:
             return None
         return pb.GroupOffsetsReply(offsets=offsets, bounds=bounds, follows=True)

@@ -14,6 +14,7 @@ from typing import Final
 
 from ...proto import errors
 from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.request_bounds import bounded
 from ...proto.rpc import Call, MethodTable, Receiver, Stream, bidi, service, unary
 from .follower_view import Behind, CellChanges, FollowerView, ReplicaLook
 from .in_sync import ReplicaSettings
@@ -255,15 +256,13 @@ class ReplicaNode:
 
     def methods(self) -> MethodTable:
         """Return what others ask for at the replication port."""
-        return service(
-            "pocketmq.v1.Replication",
-            {
-                "Follow": bidi(pb.FollowRequest, pb.FollowReply, self._followed),
-                "Status": unary(pb.ReplicaStatusRequest, pb.ReplicaStatusReply, self._status),
-                "MoveMaster": unary(pb.MoveMasterRequest, pb.MoveMasterReply, self._move_master),
-                "AcceptLoss": unary(pb.AcceptLossRequest, pb.AcceptLossReply, self._accept_loss),
-            },
-        )
+        entries = {
+            "Follow": bidi(pb.FollowRequest, pb.FollowReply, self._followed),
+            "Status": unary(pb.ReplicaStatusRequest, pb.ReplicaStatusReply, self._status),
+            "MoveMaster": unary(pb.MoveMasterRequest, pb.MoveMasterReply, self._move_master),
+            "AcceptLoss": unary(pb.AcceptLossRequest, pb.AcceptLossReply, self._accept_loss),
+        }
+        return bounded(service("pocketmq.v1.Replication", entries))
 
     def _followed(self, stream: Stream) -> Receiver[pb.FollowRequest]:
         return self._alive.followed(stream)

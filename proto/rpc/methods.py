@@ -251,13 +251,14 @@ class MethodKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One gRPC method: PATH is "/package.Service/Method"."""
+    """One gRPC method: PATH is "/package.Service/Method". CHECK raises BadRequest for a request that is not taken."""
 
     path: str
     kind: MethodKind
     request_type: type[Message]
     reply_type: type[Message]
     handler: Callable[..., Any]
+    check: Callable[[Any], None] | None = None
 
     def decode(self, data: bytes) -> Message:
         """Return the request in DATA; raise BadRequest that names method and type."""
@@ -274,6 +275,8 @@ class Method:
                 field=kind,
                 value=f"{len(data)} bytes",
             ) from error
+        if self.check is not None:
+            self.check(request)
         return request
 
 

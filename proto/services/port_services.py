@@ -61,6 +61,7 @@ from ..gen import (
     grpc_reflection_v1alpha_pb2 as v1alpha,
     pocketmq_v1_pb2 as pb,
 )
+from ..request_bounds import bounded
 from ..rpc import Call, MethodTable, Stream, bidi, server_stream, service, unary
 from ..rpc.methods import ConnectionFigures, ConnectionTotals, CountsConnections
 from .settings import SettingsService
@@ -92,7 +93,7 @@ class PortServices:
         described = own | self.health.methods() | ConnectionsService(carrier).methods()
         described |= settings.methods()
         #: All of it, for a carrier.
-        self.methods = described | Reflection(described).methods()
+        self.methods = bounded(described | Reflection(described).methods())
 
 
 # --- who is connected

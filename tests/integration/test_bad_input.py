@@ -9,10 +9,11 @@ import random
 import struct
 from pathlib import Path
 
+import grpc
 import pytest
 
 from pocketmq.proto.errors import InvalidArgument, PocketMQError
-from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 from pocketmq.proto.record_run import parse_run, walk
 
 from ..wire_fuzz import SERVERS_FAULT, Fuzzer
@@ -95,6 +96,38 @@ async def test_every_bad_request_is_answered_with_its_field(tmp_path: Path, seed
         assert complaints == [], f"seed {seed}"
         assert await fuzzer.lives("/pocketmq.v1.Broker/Status")
         assert (await stored_bodies(peer))[: len(BODIES)] == BODIES
+
+
+async def test_a_request_with_too_many_items_is_refused_before_anything_of_it_is_done(
+    tmp_path: Path,
+) -> None:
+    async with broker(store_config(tmp_path)) as (_, peer):
+        entries = [v2.AckMessageEntry(receipt_handle="p0-0-1")] * 1_025
+        ask = peer.channel.unary_unary(
+            "/apache.rocketmq.v2.MessagingService/AckMessage",
+            v2.AckMessageRequest.SerializeToString,
+            v2.AckMessageResponse.FromString,
+        )
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await ask(v2.AckMessageRequest(entries=entries), metadata=(("x-mq-client-id", "c"),))
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert "AckMessageRequest.entries: 1025 in one request" in (caught.value.details() or "")
+
+
+async def test_questions_about_many_queues_are_answered_over_several_turns(tmp_path: Path) -> None:
+    async with broker(store_config(tmp_path)) as (_, peer):
+        await peer.create_topic()
+        await peer.produce(run_of(BODIES))
+        queues = [pb.QueueId(topic=TOPIC, queue=at % 4) for at in range(250)]
+        bounds = await peer.ask(
+            "QueueOffsets", pb.QueueOffsetsRequest(queues=queues), pb.QueueOffsetsReply
+        )
+        request = pb.GroupOffsetsRequest(group="g", queues=queues, with_times=True)
+        offsets = await peer.ask("GroupOffsets", request, pb.GroupOffsetsReply)
+    assert [one.queue for one in bounds.offsets] == [one.queue for one in queues]
+    assert [one.queue for one in offsets.offsets] == [one.queue for one in queues]
+    stored = {one.queue: one.min_store_time_ms for one in bounds.offsets}
+    assert {one.queue: one.unread_store_time_ms for one in offsets.offsets} == stored
 
 
 async def test_every_bad_deletion_is_answered(tmp_path: Path) -> None:
