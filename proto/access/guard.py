@@ -13,7 +13,8 @@ streams were allowed is asked again: those of which something is not allowed any
 client comes again and hears why. An answer to one call that waits already is not held back.
 
 A denial is one line of JSON in the log `pocketmq.audit`, and so is a change of users. The same denial is told once a
-minute, with how many there were; LINES_MAX denials a minute at most, HOST_LINES_MAX of one host.
+minute, with how many there were; LINES_MAX denials a minute at most, HOST_LINES_MAX of one host. OpenCensus calls of
+official Go clients, which sign none of them, are counted instead, in one line in UNSIGNED_MS.
 
 What each method of `pocketmq.v1`, and of the services beside it, needs. A method without a rule is not served.
 
@@ -60,6 +61,11 @@ HOST_LINES_MAX: Final = 100
 #: Clients of a server without users that are told of.
 _NOTICED_MAX: Final = 1_000
 _MINUTE_MS: Final = 60_000
+#: Official clients in Go send these without a signature, again and again, whatever they are told.
+_UNSIGNED: Final = "/opencensus.proto."
+#: How often such calls are told of, and of how many hosts.
+UNSIGNED_MS: Final = 3_600_000
+_UNSIGNED_HOSTS_MAX: Final = 100
 
 
 def any_user(request: Any) -> Iterable[policies.Need]:
@@ -445,12 +451,19 @@ class Audit:
         self._counts: dict[tuple[str, ...], int] = {}
         self._by_host: dict[str, int] = {}
         self._lines = self._dropped = 0
+        #: Unsigned calls that were not told of yet, the hosts of some of them, and when to tell.
+        self._unsigned = 0
+        self._unsigned_hosts: set[str] = set()
+        self._unsigned_due_ms = 0
 
     def denied(self, method: str, peer: str, error: PocketMQError) -> None:
         """Note that ERROR refuses a call of METHOD from PEER."""
         self._turn()
         details = error.details
         host, user = host_of(peer), details.get("user", "")
+        if method.startswith(_UNSIGNED) and error.message == NO_USER:
+            self._count_unsigned(host)
+            return
         key = (method, host, user, error.message)
         count = self._counts.get(key)
         if count is not None:
@@ -468,6 +481,22 @@ class Audit:
         }
         self._tell("denied", user=user, method=method, host=host, reason=error.message, **told)
 
+    def _count_unsigned(self, host: str) -> None:
+        self._unsigned += 1
+        if len(self._unsigned_hosts) < _UNSIGNED_HOSTS_MAX:
+            self._unsigned_hosts.add(host)
+        self._tell_unsigned()
+
+    def _tell_unsigned(self) -> None:
+        """Tell of unsigned calls if there were any and it is time."""
+        if self._unsigned and self._now_ms() >= self._unsigned_due_ms:
+            hosts = ", ".join(sorted(self._unsigned_hosts))
+            self._tell(
+                "denied, unsigned measurements", count=self._unsigned, hosts=hosts, reason=NO_USER
+            )
+            self._unsigned, self._unsigned_hosts = 0, set()
+            self._unsigned_due_ms = self._now_ms() + UNSIGNED_MS
+
     def changed(self, what: str, **details: Any) -> None:
         """Note a change by an administrator: WHAT, and DETAILS without secrets."""
         self._turn()
@@ -478,6 +507,7 @@ class Audit:
         minute = self._now_ms() // _MINUTE_MS
         if minute == self._minute:
             return
+        self._tell_unsigned()
         counts, dropped = self._counts, self._dropped
         self._minute, self._counts, self._by_host = minute, {}, {}
         self._lines = self._dropped = 0

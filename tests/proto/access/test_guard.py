@@ -11,9 +11,9 @@ import pytest
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.wrappers_pb2 import StringValue
 
-from pocketmq.proto.access.guard import Audit, Guard, any_user, anybody
+from pocketmq.proto.access.guard import UNSIGNED_MS, Audit, Guard, any_user, anybody
 from pocketmq.proto.access.policies import PUB, Need, of_topic
-from pocketmq.proto.access.signing import signed
+from pocketmq.proto.access.signing import NO_USER, signed
 from pocketmq.proto.access.users import Users, read_users
 from pocketmq.proto.errors import Disconnected, NotAuthenticated, NotAuthorized
 from pocketmq.proto.rpc import MethodTable, Stream, bidi, server_stream, service, unary
@@ -303,3 +303,26 @@ def test_denials_are_told_once_a_minute_and_bounded() -> None:
     events = Counter(line["event"] for line in lines.lines)
     assert events == {"denied again": 600, "denied, not told one by one": 1, "denied": 600}
     assert lines.lines[600]["count"] == 2 * (6 * 50 + 4 * 150)
+
+
+def test_unsigned_measurements_of_go_clients_are_counted_in_one_line_an_hour() -> None:
+    lines = Lines()
+    path = "/opencensus.proto.agent.metrics.v1.MetricsService/Export"
+
+    def export(peer: str = "10.0.0.5:1", reason: str = NO_USER) -> None:
+        lines.audit.denied(path, peer, NotAuthenticated(reason))
+
+    for minute in range(UNSIGNED_MS // 60_000):
+        lines.now_ms = minute * 60_000
+        export()
+        export("10.0.0.6:1")
+    assert [(one["event"], one["count"]) for one in lines.lines] == [
+        ("denied, unsigned measurements", 1)
+    ]
+    lines.now_ms = UNSIGNED_MS
+    lines.audit.changed("user created", user="u")  # Whatever is told next.
+    counted = lines.lines[1]
+    assert (counted["count"], counted["hosts"]) == (119, "10.0.0.5, 10.0.0.6")
+    export(reason="check signature failed.")
+    lines.audit.denied("/t.T/Do", "10.0.0.5:1", NotAuthenticated(NO_USER))
+    assert [one["event"] for one in lines.lines[3:]] == ["denied", "denied"]
