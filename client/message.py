@@ -132,6 +132,9 @@ class ManyParts(TypedDict, total=False):
     keys: Iterable[Any] | None
     tag: str | None
     properties: Mapping[str, str]
+    delay_level: int
+    delay: timedelta | str | None
+    deliver_at: datetime | int | None
     queue: Queue | int | None
     sharding_key: str | None
 

@@ -55,6 +55,11 @@ def unique_property(unique: bytes, string: bytes) -> bytes:
     return _UNIQ_KEY % (unique, string)
 
 
+def _waits(properties: bytes) -> bool:
+    """Do PROPERTIES say that a message waits for its time or its transaction?"""
+    return any(name in properties for name in _WAITING)
+
+
 class Origin(NamedTuple):
     """What records say of the client that made them."""
 
@@ -302,10 +307,13 @@ class Run:
         self.open = False
         if self._sealed_as == (self.queue, self.numbers):
             return
-        if isinstance(self.messages, Bodies):
-            self._encode_bodies(self.messages, origin)
+        messages = self.messages
+        if isinstance(messages, list):
+            self._encode_messages(messages, origin)
+        elif _waits(messages.pattern.property_string):
+            self._encode_messages(list(messages), origin)
         else:
-            self._encode_messages(self.messages, origin)
+            self._encode_bodies(messages, origin)
         self._sealed_as = self.queue, self.numbers
 
     def _encode_bodies(self, bodies: Bodies, origin: Origin) -> None:
@@ -320,8 +328,7 @@ class Run:
         strings = [message.property_string for message in messages]
         if not self.ids:
             self.ids = origin.ids.row(len(messages))
-            joined = b"".join(strings)
-            self.scattered = any(name in joined for name in _WAITING)
+            self.scattered = _waits(b"".join(strings))
         bodies = [message.body for message in messages]
         flags = [message.sys_flag for message in messages]
         alike = len(messages) >= _COLUMN_MIN and not self.scattered and len(set(strings)) == 1
