@@ -50,6 +50,7 @@ LOOKS_MAX: Final = 32
 MEMBERS_MAX: Final = 3
 MOVES_MAX: Final = 16
 EXPRESSION_MAX: Final = 1_024
+_NUMBER_MAX: Final = (1 << 63) - 1
 
 #: Kind (ALL, TAG or SQL) and expression, in the form of all that mean the same.
 Filtering: TypeAlias = tuple[str, str]
@@ -244,27 +245,44 @@ class Account:
         metadata = document.get("metadata")
         if metadata is not None:
             offset, text = metadata
-            metadata = (int(offset), str(text))
+            metadata = (_number(offset), str(text))
         return cls(
-            counted_to=int(document["countedTo"]),
-            looked_to=int(document["lookedTo"]),
-            lost=int(document["lost"]),
+            counted_to=_number(document["countedTo"]),
+            looked_to=_number(document["lookedTo"]),
+            lost=_number(document["lost"]),
             skipped={
                 (str(kind), str(expression)): SkippedBy(
-                    int(count), int(first), int(last), tuple(map(str, members)), int(at_ms)
+                    _number(count),
+                    _number(first),
+                    _number(last),
+                    tuple(map(str, members)),
+                    _number(at_ms),
                 )
                 for kind, expression, count, first, last, members, at_ms in document["skipped"]
             },
             looks=[
-                (int(begin), (str(kind), str(expression)))
+                (_number(begin), (str(kind), str(expression)))
                 for begin, kind, expression in document["looks"]
             ],
             moves=[
-                MovedBy(int(at_ms), str(who), None if before is None else int(before), int(after))
+                MovedBy(
+                    _number(at_ms),
+                    str(who),
+                    None if before is None else _number(before),
+                    _number(after),
+                )
                 for at_ms, who, before, after in document["moves"]
             ],
             metadata=metadata,
         )
+
+
+def _number(value: Any) -> int:
+    """Return VALUE as a number that replies can carry; raise ValueError or TypeError for what is none."""
+    number = int(value)
+    if not -_NUMBER_MAX <= number <= _NUMBER_MAX:
+        raise ValueError(f"{number} is no number of 64 bits")
+    return number
 
 
 def filtering_of(kind: str, expression: str) -> Filtering:

@@ -396,7 +396,7 @@ def _check_attribute(topic: str, name: str, value: str) -> None:
 
 
 _RETRIES_MAX = 1_000_000
-_RETRY_QUEUES_MAX = 1024
+RETRY_QUEUES_MAX = 1024
 #: The attribute, our own, that says what becomes of members that want different things. Apache's brokers keep it.
 SUBSCRIPTION_CHECK: Final = "pocketmq.subscription.check"
 REFUSE: Final = "refuse"
@@ -415,6 +415,11 @@ _MULTIPLIER: Final = 2
 _EXPONENTIAL_BEAN: Final = "exponentialRetryPolicy"
 #: Apache's: the exponent grows no further.
 _EXPONENT_MAX: Final = 32
+#: Policies in a store may say anything. What is beyond counts as this: retention is over long before, and clients take
+#: nanoseconds of 64 bits.
+_INTERVAL_MOST_MS: Final = 365 * 86_400_000
+_MULTIPLIER_MOST: Final = 1_000
+_LISTED_MOST: Final = 1_024
 
 
 class Groups:
@@ -473,7 +478,7 @@ class Groups:
             f"group {group.name!r}", "retry_max_times", group.retry_times_max, -1, _RETRIES_MAX
         )
         _check_range(
-            f"group {group.name!r}", "retry_queues", group.retry_queues, 1, _RETRY_QUEUES_MAX
+            f"group {group.name!r}", "retry_queues", group.retry_queues, 1, RETRY_QUEUES_MAX
         )
         existing = self.get(group.name) if update else self._groups.get(group.name)
         policy = group.retry_policy if existing is None else existing.retry_policy
@@ -574,7 +579,7 @@ def _listed(bean: object) -> tuple[int, ...]:
     listed = bean.get("next") if isinstance(bean, dict) else None
     if not isinstance(listed, list):
         return ()
-    intervals = tuple(_natural(value, -1) for value in listed)
+    intervals = tuple(_natural(value, -1, _INTERVAL_MOST_MS) for value in listed[:_LISTED_MOST])
     return () if -1 in intervals else intervals
 
 
@@ -587,9 +592,9 @@ def exponential_of(policy: Object) -> tuple[int, int, int] | None:
         return None
     said = policy.get(_EXPONENTIAL_BEAN)
     bean = said if isinstance(said, dict) else {}
-    initial = _natural(bean.get("initial"), _INITIAL_MS)
-    longest = _natural(bean.get("max"), _LONGEST_MS)
-    return initial, longest, _natural(bean.get("multiplier"), _MULTIPLIER)
+    initial = _natural(bean.get("initial"), _INITIAL_MS, _INTERVAL_MOST_MS)
+    longest = _natural(bean.get("max"), _LONGEST_MS, _INTERVAL_MOST_MS)
+    return initial, longest, _natural(bean.get("multiplier"), _MULTIPLIER, _MULTIPLIER_MOST)
 
 
 def _grown(initial: int, longest: int, multiplier: int) -> tuple[int, ...]:
@@ -602,10 +607,11 @@ def _grown(initial: int, longest: int, multiplier: int) -> tuple[int, ...]:
     return tuple(intervals)
 
 
-def _natural(value: object, default: int) -> int:
-    """Return VALUE if it is a whole number, not negative; or else DEFAULT."""
-    is_number = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    return value if is_number else default  # type: ignore[return-value]
+def _natural(value: object, default: int, most: int) -> int:
+    """Return VALUE if it is a whole number, not negative, but MOST for a larger one; or else DEFAULT."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        return default
+    return min(value, most)
 
 
 def policy_of(intervals_ms: Sequence[int]) -> Object:

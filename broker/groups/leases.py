@@ -365,18 +365,22 @@ class LeaseTable:
         count = 0
         for row in document["leases"][: self._limit()]:
             group, topic, queue, member_id, instance_id, token, lease_ms, state, *user = row
-            expires_ms = (0, 1, now_ms + int(lease_ms))[state]
+            lease_ms = min(int(lease_ms), LEASE_MOST_MS)
+            expires_ms = (0, 1, now_ms + lease_ms)[state]
             lease = Lease(
                 str(member_id),
                 str(instance_id),
                 int(token),
-                int(lease_ms),
+                lease_ms,
                 expires_ms,
                 user="".join(map(str, user)),
             )
             groups.setdefault(str(group), {})[QueueKey(str(topic), int(queue))] = lease
             count += 1
         last_token, floor = int(document["token"]), int(document["floor"])
+        tokens = (one.token for records in groups.values() for one in records.values())
+        if max(last_token, floor, *tokens) > _TOKEN_MAX:
+            raise ValueError(f"a token is above {_TOKEN_MAX}")
         self._groups, self._count = groups, count
         self._floor = max(self._floor, floor)
         self._last_token = self._begin_token = max(self._last_token, last_token)

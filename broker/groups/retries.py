@@ -73,7 +73,7 @@ from ...store.log_writer import Appended
 from ...store.message_store import MessageStore
 from ..delay.roads import DelayRules, divide
 from ..messages.storing import Appends, ended, synced
-from ..topics_and_groups import Groups, Topics, intervals_of
+from ..topics_and_groups import RETRY_QUEUES_MAX, Groups, Topics, intervals_of
 from .lag import check_natural
 from .offsets import Offsets
 
@@ -303,8 +303,11 @@ class Retries:
 
 
 def _queues(group: GroupConfig) -> int:
-    """Return how many retry queues GROUP has; Apache takes none for "drop what failed", which is not done here."""
-    return max(1, group.retry_queues)
+    """Return how many retry queues GROUP has; Apache takes none for "drop what failed", which is not done here.
+
+    A store may say any number, and each would be a queue.
+    """
+    return min(max(1, group.retry_queues), RETRY_QUEUES_MAX)
 
 
 def _times(record: Record) -> int:

@@ -65,14 +65,14 @@ from ...proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 from ...proto.rpc import LATER, Call, Later, MethodTable, Stream, bidi, service as service_of, unary
 from ...proto.topics import MESSAGE_SIZE_MAX
 from ...store.config import StoreConfig
-from ...store.format.state_tables import GroupConfig
+from ...store.format.state_tables import INT_MAX, GroupConfig
 from ...store.message_store import MessageStore
 from ..config import BrokerConfig
 from ..pop.pops import BATCH_MAX
 from ..timing.timers import Timer, Timers
 from ..topics_and_groups import Groups, Topics, announced_intervals_of, exponential_of
 from ..transactions.checks import Listeners
-from .messages import LITE_TOPIC_LENGTH_MAX, delivered, group_name, topic_name
+from .messages import INVISIBLE_MAX_MS, LITE_TOPIC_LENGTH_MAX, delivered, group_name, topic_name
 from .receiving import POLLING_MOST_MS, Subscriptions
 from .routes import Reach
 from .service import OK, Refused, client_host, client_id, service, status_of
@@ -430,16 +430,21 @@ class SettingsRules:
         subscription.long_polling_timeout.FromMilliseconds(POLLING_MOST_MS)
         subscription.lite_subscription_quota = _lite_quota(group)
         subscription.max_lite_topic_size = LITE_TOPIC_LENGTH_MAX
-        policy = v2.RetryPolicy(max_attempts=group.retry_times_max + 1)
+        policy = v2.RetryPolicy(max_attempts=min(max(group.retry_times_max, 0) + 1, INT_MAX))
         growing = exponential_of(group.retry_policy)
         if growing is not None:
-            policy.exponential_backoff.CopyFrom(_backoff(*growing))
+            initial, longest, multiplier = growing
+            policy.exponential_backoff.CopyFrom(
+                _backoff(min(initial, INVISIBLE_MAX_MS), min(longest, INVISIBLE_MAX_MS), multiplier)
+            )
         elif answer.user_agent.language == v2.NODE_JS:
             policy.exponential_backoff.CopyFrom(_backoff(*_NODE_BACKOFF_MS))
         else:
             delays = announced_intervals_of(group.retry_policy) or self._retry_delays_ms
             policy.customized_backoff.CopyFrom(
-                v2.CustomizedBackoff(next=[timedelta(milliseconds=delay_ms) for delay_ms in delays])
+                v2.CustomizedBackoff(
+                    next=[timedelta(milliseconds=min(one, INVISIBLE_MAX_MS)) for one in delays]
+                )
             )
         answer.backoff_policy.CopyFrom(policy)
 

@@ -16,7 +16,11 @@ from .java_json import Json, parse, render
 
 Object = dict[str | int, Json]
 
-COUNTER_MAX: Final = (1 << 31) - 1
+INT_MAX: Final = (1 << 31) - 1
+LONG_MAX: Final = (1 << 63) - 1
+COUNTER_MAX: Final = INT_MAX
+#: Milliseconds of the year 4199. A version is counted on from what the file says, and travels as 16 bits more.
+_INSTANT_MAX_MS: Final = 1 << 46
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,9 @@ class DataVersion:
         """Return the version in DOCUMENT; a file without one (4.x) has version 0."""
         found = _object(document, "dataVersion")
         return cls(
-            _int(found, "counter", 0), _int(found, "stateVersion", 0), _int(found, "timestamp", 0)
+            _long(found, "counter", 0),
+            _long(found, "stateVersion", 0),
+            min(max(_long(found, "timestamp", 0), 0), _INSTANT_MAX_MS),
         )
 
     def to_json(self) -> Json:
@@ -283,7 +289,7 @@ def parse_timer_metrics(text: str) -> tuple[DataVersion, dict[str, TimedCount]]:
     document = _document(text)
     counts = {
         str(topic): TimedCount(
-            _int(_bean(bean, topic), "count", 0), _int(_bean(bean, topic), "timeStamp", 0)
+            _long(_bean(bean, topic), "count", 0), _long(_bean(bean, topic), "timeStamp", 0)
         )
         for topic, bean in _object(document, "timingCount").items()
     }
@@ -333,8 +339,18 @@ def _whole(value: Json, name: object) -> int:
 
 
 def _int(bean: Object, name: str, default: int) -> int:
+    """Return field NAME, an int of Java's. Beyond its range, which nothing of Apache's writes, the nearest."""
     value = bean.get(name)
-    return default if value is None else _whole(value, name)
+    return default if value is None else min(max(_whole(value, name), -INT_MAX - 1), INT_MAX)
+
+
+def _long(bean: Object, name: str, default: int) -> int:
+    value = bean.get(name)
+    return default if value is None else _within_long(_whole(value, name))
+
+
+def _within_long(value: int) -> int:
+    return min(max(value, -LONG_MAX - 1), LONG_MAX)
 
 
 def _bool(bean: Object, name: str, default: bool) -> bool:
@@ -360,7 +376,7 @@ def _strings(bean: Object, name: str) -> dict[str, str]:
 
 
 def _int_map(bean: Object) -> dict[int, int]:
-    return {_whole(key, "a key"): _whole(value, key) for key, value in bean.items()}
+    return {_whole(key, "a key"): _within_long(_whole(value, key)) for key, value in bean.items()}
 
 
 def _offset_table(document: Object, name: str) -> dict[str, dict[int, int]]:

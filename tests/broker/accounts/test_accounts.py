@@ -245,6 +245,17 @@ class TestFile:
 
         assert [len(again.of_group(group)) for group in "gh"] == [0, 1]
 
+    def test_a_number_that_no_reply_can_carry_is_as_none(self, tmp_path: Path) -> None:
+        accounts = self.opened(tmp_path)
+        look(accounts, 0, 5, set())
+        look(accounts, 0, 5, set(), ("g", "T", 1))
+        accounts.save()
+        path = tmp_path / FILE
+        first, second = path.read_text().splitlines(keepends=True)
+        path.write_text(first.replace('"lost":0', f'"lost":{1 << 63}') + second)
+
+        assert [one.queue for one in self.opened(tmp_path).of_group("g")] == [1]
+
     def test_whoever_waits_for_a_save_is_told(self, tmp_path: Path) -> None:
         accounts = self.opened(tmp_path)
         told: list[object] = []

@@ -70,9 +70,17 @@ async def test_a_disk_that_is_full_costs_no_lease(tmp_path: Path) -> None:
     await desk.timers.stop()
 
 
-async def test_a_file_that_cannot_be_read_is_as_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"leases":3',
+        '{"token":1,"floor":0,"leases":[["g","T",0,"a","",9223372036854775808,1000,2]]}',
+        '{"token":9223372036854775808,"floor":0,"leases":[]}',
+    ],
+)
+async def test_a_file_that_cannot_be_read_is_as_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "pocketmq").mkdir()
-    (tmp_path / "pocketmq" / "leases.json").write_text('{"leases":3')
+    (tmp_path / "pocketmq" / "leases.json").write_text(text)
 
     desk = Desk(tmp_path)
 
