@@ -8,8 +8,9 @@ one is not read until an answer has left.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Iterable
-from typing import Final
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, TypeVar
 
 from ..proto.commit_metadata import check_metadata
 from ..proto.errors import InvalidArgument, PocketMQError
@@ -339,7 +340,10 @@ class _Changes:
         self._coordination = coordination
 
     async def create_topic(self, request: pb.CreateTopicRequest, call: Call) -> pb.TopicReply:
-        topic = self._topics.create(_topic_config(request.topic), update=request.update)
+        asked = _topic_config(request.topic)
+        if request.update and request.fields:
+            asked = _changed(self._topics.get(asked.name), asked, request.fields, _TOPIC_FIELDS)
+        topic = self._topics.create(asked, update=request.update)
         await ended(self._topics.kept.when_safe)
         await self._replicated(TOPICS_FILE)
         await self._announced()
@@ -360,18 +364,12 @@ class _Changes:
         return pb.DeleteTopicReply()
 
     async def create_group(self, request: pb.CreateGroupRequest, call: Call) -> pb.GroupReply:
-        asked = request.group
-        group = GroupConfig(
-            name=asked.name,
-            retry_times_max=asked.retry_max_times,
-            retry_queues=asked.retry_queues or 1,
-            consume_message_orderly=asked.order,
-            consume_enable=asked.consume_enable,
-            attributes={SUBSCRIPTION_CHECK: asked.subscription_check},
-        )
-        made = self._groups.create(
-            group, update=request.update, retry_intervals_ms=asked.retry_intervals_ms
-        )
+        asked = _group_config(request.group)
+        intervals: Sequence[int] | None = request.group.retry_intervals_ms
+        if request.update and request.fields:
+            asked = _changed(self._groups.get(asked.name), asked, request.fields, _GROUP_FIELDS)
+            intervals = intervals if "retry_intervals_ms" in request.fields else None
+        made = self._groups.create(asked, update=request.update, retry_intervals_ms=intervals)
         await ended(self._groups.kept.when_safe)
         await self._replicated(GROUPS_FILE)
         return pb.GroupReply(group=_group_message(made))
@@ -423,6 +421,56 @@ def _topic_config(message: pb.TopicConfig) -> TopicConfig:
         permission=message.permission,
         attributes=attributes,
         order=message.order,
+    )
+
+
+#: Fields of a topic as they travel, by the fields that an update of them changes here.
+_TOPIC_FIELDS: Final = {
+    "read_queues": "read_queues",
+    "write_queues": "write_queues",
+    "permission": "permission",
+    "order": "order",
+    "type": "attributes",
+    "attributes": "attributes",
+}
+
+
+#: Likewise of a group. Its retry intervals are a policy here, which `Groups.create` works out.
+_GROUP_FIELDS: Final = {
+    "retry_max_times": "retry_times_max",
+    "retry_queues": "retry_queues",
+    "retry_intervals_ms": "retry_policy",
+    "order": "consume_message_orderly",
+    "consume_enable": "consume_enable",
+    "subscription_check": "attributes",
+}
+
+
+Settings = TypeVar("Settings", TopicConfig, GroupConfig)
+
+
+def _changed(
+    known: Settings, asked: Settings, fields: Iterable[str], names: Mapping[str, str]
+) -> Settings:
+    """Return KNOWN with those FIELDS, which NAMES translates, taken from ASKED."""
+    for field in fields:
+        if field not in names:
+            raise InvalidArgument(
+                f"fields: no such field: {field[:64]!r}; use {', '.join(names)}",
+                field="fields",
+                value=field[:64],
+            )
+    return replace(known, **{names[field]: getattr(asked, names[field]) for field in fields})
+
+
+def _group_config(message: pb.GroupConfig) -> GroupConfig:
+    return GroupConfig(
+        name=message.name,
+        retry_times_max=message.retry_max_times,
+        retry_queues=message.retry_queues or 1,
+        consume_message_orderly=message.order,
+        consume_enable=message.consume_enable,
+        attributes={SUBSCRIPTION_CHECK: message.subscription_check},
     )
 
 

@@ -467,11 +467,11 @@ class Groups:
     def create(
         self, group: GroupConfig, *, update: bool, retry_intervals_ms: Sequence[int] | None = None
     ) -> GroupConfig:
-        """Make GROUP, or change it if it exists; return it. Raises GroupNotFound for an UPDATE of nothing.
+        """Create GROUP, or with UPDATE give an existing group these settings; return it as it is now.
 
-        As with Apache's brokers, making a group that exists changes it. RETRY_INTERVALS_MS: how long before the first
-        retry, the second …, the last one repeats (empty: by delay level); None leaves its retry policy as it is. Of
-        its attributes only SUBSCRIPTION_CHECK is taken.
+        RETRY_INTERVALS_MS: how long before the first retry, the second …, the last one repeats (empty: by delay
+        level); None leaves its retry policy as it is. Of its attributes only SUBSCRIPTION_CHECK is taken. Raises
+        GroupExists, or GroupNotFound for an update.
         """
         check_own_choice(group.name)
         _check_range(
@@ -481,6 +481,10 @@ class Groups:
             f"group {group.name!r}", "retry_queues", group.retry_queues, 1, RETRY_QUEUES_MAX
         )
         existing = self.get(group.name) if update else self._groups.get(group.name)
+        if existing is not None and not update:
+            raise errors.GroupExists(
+                f"group {group.name!r} exists: update it, or choose another name", group=group.name
+            )
         policy = group.retry_policy if existing is None else existing.retry_policy
         if retry_intervals_ms is not None:
             longest_ms = self._config.delay_max_ms

@@ -21,7 +21,8 @@
     │   ├── CorruptIndex
     │   └── CorruptState             a config file and its .bak cannot be read
     ├── BrokerError
-    │   ├── TopicNotFound  TopicExists  QueueNotFound  GroupNotFound
+    │   ├── TopicNotFound  TopicExists  QueueNotFound  GroupNotFound  GroupExists
+    │   ├── UserNotFound  UserExists  PolicyNotFound  PolicyExists
     │   ├── NotReadable  NotWritable
     │   ├── NotAuthenticated         who calls is not known: no signature, or one that is not the user's
     │   ├── NotAuthorized            no policy of the user allows it, or one denies it
@@ -204,6 +205,36 @@ class GroupNotFound(BrokerError):
     """No such consumer group here."""
 
     status = "NOT_FOUND"
+
+
+class GroupExists(BrokerError):
+    """A consumer group of this name exists."""
+
+    status = "ALREADY_EXISTS"
+
+
+class UserNotFound(BrokerError):
+    """The file of users has no such user."""
+
+    status = "NOT_FOUND"
+
+
+class UserExists(BrokerError):
+    """The file of users has a user of this name."""
+
+    status = "ALREADY_EXISTS"
+
+
+class PolicyNotFound(BrokerError):
+    """The user has no policy for this resource."""
+
+    status = "NOT_FOUND"
+
+
+class PolicyExists(BrokerError):
+    """The user has a policy for this resource."""
+
+    status = "ALREADY_EXISTS"
 
 
 class MessageNotFound(BrokerError):

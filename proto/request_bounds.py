@@ -62,6 +62,8 @@ BOUNDS: Final[dict[str, int]] = {
     f"{_V1}.ResendDeadLettersRequest.queue_offsets": 1_000,
     f"{_V1}.TransactionListener.topics": 10_000,
     f"{_V1}.TopicConfig.attributes": 1_024,
+    f"{_V1}.CreateTopicRequest.fields": 64,
+    f"{_V1}.CreateGroupRequest.fields": 64,
     # Name servers: the limits are settings (topics_per_route_max, topics_per_broker_max).
     f"{_V1}.RouteRequest.topics": 100_000,
     f"{_V1}.BrokerRegistration.topics": 1_000_000,

@@ -69,7 +69,7 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
     "nameserver": ("serve:nameserver", "Run a name server."),
     "broker": ("serve:broker", "Run a broker."),
     "topic": ("topic:topic", "Create, change, list, describe and delete topics."),
-    "group": ("group:group", "Create, list, describe, move and delete consumer groups."),
+    "group": ("group:group", "Create, change, list, describe, move and delete consumer groups."),
     "send": ("send:send", "Send messages to a topic."),
     "recall": ("send:recall", "Take back a delayed message before it is due."),
     "consume": ("consume:consume", "Print the messages of a topic as a consumer group."),

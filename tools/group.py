@@ -1,4 +1,4 @@
-"""`pocketmq group`: create, list, describe, plan, reset offsets, delete.
+"""`pocketmq group`: create, update, list, describe, plan, reset offsets, delete.
 
 Done, and visible to the next call, when they return 0. Offsets are reset after a look at what that skips and repeats.
 
@@ -7,9 +7,9 @@ Done, and visible to the next call, when they return 0. Offsets are reset after 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -25,12 +25,14 @@ from ..client import (
     Queue,
     Skipped,
 )
-from ..proto.errors import InvalidArgument
+from ..proto.errors import GroupExists, InvalidArgument
 from ..proto.time_text import format_duration, parse_duration
 from .group_plan import plan
 from .instants import past_instant_of
 from .options import json_option, nameserver_option
 from .output import instant, print_json, print_pairs, print_table
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 #: Consumers commit every 5 s by default: what is shorter sees bursts or nothing.
 _INTERVAL: Final = "5s"
@@ -310,57 +312,101 @@ def _in(lag: int, seconds: float | None, rate: float | None) -> str:
 
 @click.group()
 def group() -> None:
-    """Create, list, describe, move and delete consumer groups."""
+    """Create, change, list, describe, move and delete consumer groups."""
+
+
+def _setting_options(function: Function) -> Function:
+    """Add the options for the settings of a group; each is None where it is not given."""
+    options = [
+        click.option(
+            "--fifo/--no-fifo",
+            "order",
+            default=None,
+            help="Deliver messages in order.  [default: no-fifo]",
+        ),
+        click.option(
+            "--retries",
+            "retry_max_times",
+            type=click.IntRange(0, 1000),
+            help="Retries of a message that failed.  [default: 16]",
+        ),
+        click.option(
+            "--retry-intervals",
+            "intervals",
+            metavar="10s,30s,1m,…",
+            help='Wait before the first retry, the second …; the last one repeats. "" is the default: 10s to 2h.',
+        ),
+        click.option(
+            "--retry-queues",
+            type=click.IntRange(1, 1024),
+            help="Queues of the retry topic on each broker.  [default: 1]",
+        ),
+        click.option(
+            "--subscriptions",
+            "subscription_check",
+            type=click.Choice(["refuse", "warn"]),
+            help="What happens when members subscribe to different things.  [default: refuse]",
+        ),
+        click.option(
+            "--consume/--no-consume",
+            "consume_enable",
+            default=None,
+            help="Deliver messages at all.  [default: consume]",
+        ),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def _given(intervals: str | None, **settings: Any) -> dict[str, Any]:
+    """Return the settings that are given, as an admin takes them."""
+    given = {name: value for name, value in settings.items() if value is not None}
+    if intervals is not None:
+        parts = intervals.split(",") if intervals else []
+        given["retry_intervals_ms"] = [
+            parse_duration(part, field="--retry-intervals") for part in parts
+        ]
+    return given
 
 
 @group.command()
 @click.argument("name")
-@click.option("--fifo", is_flag=True, help="Its messages are delivered in order.")
-@click.option(
-    "--retries",
-    type=click.IntRange(0, 1000),
-    default=16,
-    show_default=True,
-    help="How often a message that failed is delivered again.",
-)
-@click.option(
-    "--retry-intervals",
-    "intervals",
-    metavar="10s,30s,1m,…",
-    default="",
-    help="How long it waits before the first retry, the second …; the last one repeats.  [default: 10s to 2h]",
-)
-@click.option(
-    "--subscriptions",
-    type=click.Choice(["refuse", "warn"]),
-    default="refuse",
-    show_default=True,
-    help="What becomes of a member that wants something else than the others.",
-)
+@_setting_options
+@click.option("--if-missing", is_flag=True, help="Leave one that exists as it is: no error.")
 @json_option("the group")
 @nameserver_option
-def create(
-    name: str,
-    *,
-    fifo: bool,
-    retries: int,
-    intervals: str,
-    subscriptions: str,
-    as_json: bool,
-    nameserver: str,
-) -> None:
-    """Create group NAME on every broker. One that exists is changed; what is left out gets its default again."""
-    intervals_ms = [
-        parse_duration(part, field="--retry-intervals")
-        for part in intervals.split(",")
-        if intervals
-    ]
+def create(name: str, *, if_missing: bool, as_json: bool, nameserver: str, **settings: Any) -> None:
+    """Create group NAME on every broker. It is an error if it exists (exit code 5)."""
     with Admin(nameserver) as admin:
-        made = admin.create_group(
-            name, order=fifo, retry_max_times=retries, retry_intervals_ms=intervals_ms
+        try:
+            made = admin.create_group(name, **_given(**settings))
+        except GroupExists:
+            if not if_missing:
+                raise
+            made = next(one for one in admin.groups() if one.name == name)
+    _show(made, as_json)
+
+
+@group.command()
+@click.argument("name")
+@_setting_options
+@json_option("the group")
+@nameserver_option
+def update(name: str, *, as_json: bool, nameserver: str, **settings: Any) -> None:
+    """Change what is given of group NAME. Everything else stays as it is."""
+    changes = _given(**settings)
+    if not changes:
+        raise click.UsageError(
+            "Give what is to change: --fifo, --retries, --retry-intervals, --retry-queues, --subscriptions"
+            " or --consume."
         )
-        if subscriptions != made.subscription_check:
-            made = admin.set_subscription_check(name, subscriptions)
+    with Admin(nameserver) as admin:
+        made = admin.update_group(name, **changes)
+    _show(made, as_json)
+
+
+def _show(made: GroupDescription, as_json: bool) -> None:
     if as_json:
         print_json(asdict(made))
     else:

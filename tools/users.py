@@ -46,7 +46,7 @@ from ..proto.access.policies import (
 )
 from ..proto.access.users import UserEntry, changed, read_policy, read_users
 from ..proto.configuration import read_yaml
-from ..proto.errors import ConfigError
+from ..proto.errors import ConfigError, PolicyExists, PolicyNotFound, UserExists, UserNotFound
 from .options import json_option
 from .output import print_json, print_pairs, print_table
 from .settings import load_settings
@@ -54,6 +54,8 @@ from .settings import load_settings
 Function = TypeVar("Function", bound=Callable[..., Any])
 _SECRET_BYTES: Final = 24
 _DENIED: Final = 1
+#: What --from says, and what is shown, of a policy without addresses.
+_EVERYWHERE: Final = "everywhere"
 _TYPES: Final = click.Choice(["Normal", "Super"], case_sensitive=False)
 _STATUSES: Final = click.Choice(["enable", "disable"])
 
@@ -91,7 +93,7 @@ def _file(users_file: Path | None, config: Path | None) -> UserFile:
 def _user_of(users: MutableMapping[str, UserEntry], name: str) -> UserEntry:
     found = users.get(name)
     if found is None:
-        raise ConfigError(f"user {name!r} is not there: pocketmq user create {name}", user=name)
+        raise UserNotFound(f"user {name!r} does not exist: pocketmq user create {name}", user=name)
     return found
 
 
@@ -142,7 +144,7 @@ def create_user(
     secret = secret or secrets.token_urlsafe(_SECRET_BYTES)
     with _file(users_file, config).change(make=True) as users:
         if name in users:
-            raise ConfigError(f"user {name!r} is there: pocketmq user update {name}", user=name)
+            raise UserExists(f"user {name!r} exists: pocketmq user update {name}", user=name)
         users[name] = changed(UserEntry(name, secret), **_values(secret, **values))
     print_pairs({"created": name} | ({"secret": secret} if made else {}))
 
@@ -225,8 +227,8 @@ def import_users(
                 if name in users and name not in taken and not replaces and users[name] != entry:
                     same = changed(entry, policies=(), default_policies=())
                     if same != changed(users[name], policies=(), default_policies=()):
-                        raise ConfigError(
-                            f"{path}: user {name!r} is there: leave it out, or say --replace",
+                        raise UserExists(
+                            f"{path}: user {name!r} exists: leave it out, or say --replace",
                             user=name,
                         )
                 users[name] = entry
@@ -258,9 +260,15 @@ def _policy_options(function: Function) -> Function:
         click.argument("actions", metavar="ACTION[,…]"),
         click.argument("resources", metavar="RESOURCE...", nargs=-1, required=True),
         click.option(
-            "--from", "sources", multiple=True, metavar="ADDRESS", help="Address or network."
+            "--from",
+            "sources",
+            multiple=True,
+            metavar="ADDRESS",
+            help="Address or network, or everywhere.  [default: everywhere]",
         ),
-        click.option("--deny", is_flag=True, help="Deny instead of allow."),
+        click.option(
+            "--deny/--allow", default=None, help="Deny instead of allow.  [default: allow]"
+        ),
         click.option(
             "--default", "is_default", is_flag=True, help="Asked where no other policy matches."
         ),
@@ -271,12 +279,30 @@ def _policy_options(function: Function) -> Function:
 
 
 def _policies(
-    actions: str, resources: Iterable[str], sources: Iterable[str], *, deny: bool
+    there: Iterable[Policy],
+    actions: str,
+    resources: Iterable[str],
+    sources: Iterable[str],
+    deny: bool | None,
 ) -> list[Policy]:
+    """Return the policies that are asked for. SOURCES and DENY that are not given are those that are THERE."""
+    known = {one.resource: one for one in there}
     wanted = parse_actions(actions.split(","), "ACTION")
-    places = tuple(parse_source(one, "--from") for text in sources for one in text.split(","))
-    named = (one for text in resources for one in text.split(","))
-    return [Policy(Resource.parse(one, "RESOURCE"), wanted, places, not deny) for one in named]
+    texts = [one.strip() for text in sources for one in text.split(",")]
+    places = tuple(parse_source(one, "--from") for one in texts if one != _EVERYWHERE)
+    found = []
+    for text in (one for words in resources for one in words.split(",")):
+        resource = Resource.parse(text, "RESOURCE")
+        old = known.get(resource, Policy(resource, wanted))
+        found.append(
+            Policy(
+                resource,
+                wanted,
+                places if texts else old.sources,
+                old.allow if deny is None else not deny,
+            )
+        )
+    return found
 
 
 @acl.command("create")
@@ -288,7 +314,7 @@ def create_acl(
 
     A resource is * or Topic:, Group: or Cluster: with a name, prefix* or *.
     """
-    _change_acl(_file(users_file, config), name, is_default, _policies(**given), is_new=True)
+    _change_acl(_file(users_file, config), name, is_default, given, is_new=True)
 
 
 @acl.command("update")
@@ -296,26 +322,35 @@ def create_acl(
 def update_acl(
     name: str, users_file: Path | None, config: Path | None, *, is_default: bool, **given: Any
 ) -> None:
-    """Do as `create`, and take the place of policies of the same RESOURCE."""
-    _change_acl(_file(users_file, config), name, is_default, _policies(**given), is_new=False)
+    """Change the policy of USER for each RESOURCE: its ACTIONs, and of --from and --deny or --allow what is given."""
+    _change_acl(_file(users_file, config), name, is_default, given, is_new=False)
 
 
 def _change_acl(
-    file: UserFile, name: str, is_default: bool, policies: list[Policy], *, is_new: bool
+    file: UserFile, name: str, is_default: bool, given: dict[str, Any], *, is_new: bool
 ) -> None:
     key = "default_policies" if is_default else "policies"
     with file.change() as users:
         entry = _user_of(users, name)
         there: tuple[Policy, ...] = getattr(entry, key)
-        both = {one.resource for one in there} & {one.resource for one in policies}
-        if is_new and both:
-            raise ConfigError(
-                f"user {name!r} has a policy for {', '.join(sorted(map(str, both)))}: pocketmq acl update",
-                user=name,
+        policies = _policies(there, **given)
+        known = {one.resource for one in there}
+        wanted = {one.resource for one in policies}
+        if is_new and (both := known & wanted):
+            raise PolicyExists(
+                f"user {name!r} has a policy for {_named(both)}: pocketmq acl update", user=name
+            )
+        if not is_new and (missing := wanted - known):
+            raise PolicyNotFound(
+                f"user {name!r} has no policy for {_named(missing)}: pocketmq acl create", user=name
             )
         users[name] = changed(entry, **{key: merged(there, policies)})
     for policy in policies:
         click.echo(f"{name}: {policy}")
+
+
+def _named(resources: Iterable[Resource]) -> str:
+    return ", ".join(sorted(map(str, resources)))
 
 
 @acl.command("delete")
@@ -331,9 +366,7 @@ def delete_acl(
         entry = _user_of(users, name)
         there = {one.resource for one in (*entry.policies, *entry.default_policies)}
         if missing := wanted - there:
-            raise ConfigError(
-                f"user {name!r} has no policy for {', '.join(sorted(map(str, missing)))}", user=name
-            )
+            raise PolicyNotFound(f"user {name!r} has no policy for {_named(missing)}", user=name)
         gone = wanted or there
         users[name] = changed(
             entry,
@@ -365,7 +398,7 @@ def list_acls(
                 one.name,
                 policy.resource,
                 ",".join(action_names(policy.actions)),
-                ",".join(map(str, policy.sources)) or "everywhere",
+                ",".join(map(str, policy.sources)) or _EVERYWHERE,
                 policy.decision,
                 kind,
             ]

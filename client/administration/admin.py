@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property, wraps
 from random import Random
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar, Unpack
 
 from ...proto.clock import Clock, SystemClock
 from ...proto.errors import ClientClosed, InvalidArgument, TopicExists, TopicInUse, TopicNotFound
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 
 DEFAULT_QUEUES = 8
+_TYPE_ATTRIBUTE: Final = "message.type"
 #: How long a change may take to show at the name servers.
 VISIBLE_TIMEOUT_MS = 10_000
 
@@ -89,8 +90,8 @@ class AsyncAdmin(GroupAdmin, AsyncFace):
     ) -> TopicDescription:
         """Create topic NAME with QUEUES queues on each broker, and return it once it can be used.
 
-        TYPE: NORMAL, FIFO, DELAY, TRANSACTION, or "" for none. Raises TopicExists if every broker has it; brokers that
-        do not have it yet get it.
+        TYPE: NORMAL, FIFO, DELAY, TRANSACTION, or "" for none. Raises TopicExists if every broker has it, or
+        one has it with other settings. Brokers that do not have it yet get it.
         """
         config = request_of(
             pb.TopicConfig,
@@ -103,6 +104,7 @@ class AsyncAdmin(GroupAdmin, AsyncFace):
             order=order,
             attributes=attributes or {},
         )
+        await self._check_same(config)
         request = pb.CreateTopicRequest(topic=config)
         made = await self._brokers.ask_all(
             "CreateTopic", request, pb.TopicReply, passing=TopicExists
@@ -139,19 +141,35 @@ class AsyncAdmin(GroupAdmin, AsyncFace):
         }
         given = {"read_queues": read_queues, "write_queues": write_queues}
         both = {field: "queues" for field, value in given.items() if value is None}
-        attributes = request_of(pb.TopicConfig, both, **changes, attributes=attributes).attributes
+        config = request_of(pb.TopicConfig, both, name=name, **changes, attributes=attributes)
+        fields = [field for field, value in changes.items() if value is not None]
+        fields += ["attributes"] if attributes else []
+        if not fields:
+            raise InvalidArgument(
+                f"topic {name!r}: nothing is to change: give one of queues, {', '.join(changes)}, attributes",
+                field="topic",
+            )
+        request = pb.CreateTopicRequest(topic=config, update=True, fields=fields)
         described = await self._described(name)
         if readable is not None and not force:
             _check_hides_nothing(name, readable, described)
-        for broker, reply in described.items():
-            config = reply.topic
-            for field, value in changes.items():
-                if value is not None:
-                    setattr(config, field, value)
-            config.attributes.update(attributes)
-            request = pb.CreateTopicRequest(topic=config, update=True)
+        for broker in described:
             made[broker] = await self._brokers.ask(broker, "CreateTopic", request, pb.TopicReply)
         return await self._visible(made)
+
+    async def _check_same(self, config: pb.TopicConfig) -> None:
+        """Raise TopicExists if a broker has the topic of CONFIG with other settings."""
+        try:
+            described = await self._described(config.name)
+        except TopicNotFound:
+            return
+        for broker, reply in described.items():
+            reply.topic.attributes.pop(_TYPE_ATTRIBUTE, None)  # Its `type` is the same.
+            if reply.topic != config:
+                raise TopicExists(
+                    f"topic {config.name!r} exists on {broker} with other settings: update it, or choose another name",
+                    topic=config.name,
+                )
 
     async def _visible(self, made: dict[str, pb.TopicReply]) -> TopicDescription:
         """Wait until the name servers show the topics MADE on brokers; return the description."""
@@ -363,12 +381,12 @@ class Admin(Face):
     topics = _blocking(AsyncAdmin.topics)
     describe_topic = _blocking(AsyncAdmin.describe_topic)
     create_group = _blocking(AsyncAdmin.create_group)
+    update_group = _blocking(AsyncAdmin.update_group)
     delete_group = _blocking(AsyncAdmin.delete_group)
     groups = _blocking(AsyncAdmin.groups)
     queue_offsets = _blocking(AsyncAdmin.queue_offsets)
     group_offsets = _blocking(AsyncAdmin.group_offsets)
     set_group_offsets = _blocking(AsyncAdmin.set_group_offsets)
-    set_subscription_check = _blocking(AsyncAdmin.set_subscription_check)
     describe_group = _blocking(AsyncAdmin.describe_group)
     reset_offsets = _blocking(AsyncAdmin.reset_offsets)
     lookup = _blocking(AsyncAdmin.lookup)

@@ -333,12 +333,16 @@ class GroupAdmin(DeadLetterAdmin):
         retry_intervals_ms: Sequence[int] = (),
         order: bool = False,
         consume_enable: bool = True,
-        update: bool = False,
+        subscription_check: str = "refuse",
     ) -> descriptions.GroupDescription:
-        """Create group NAME on every broker, or with UPDATE change it. ORDER: first in, first out.
+        """Create group NAME on every broker. ORDER: first in, first out.
 
         RETRY_INTERVALS_MS: how long a message waits before its first retry, its second …; the last one repeats. At
         most 64, each 1 s to the broker's delay_max_ms (3 days); none: by delay level, 10 s to 2 h.
+        SUBSCRIPTION_CHECK: "refuse" a member whose subscriptions differ from those of the others, or "warn".
+
+        Raises GroupExists if every broker has the group, or one has it with other settings. Brokers that do not have
+        it yet get it.
         """
         group = request_of(
             pb.GroupConfig,
@@ -348,10 +352,78 @@ class GroupAdmin(DeadLetterAdmin):
             retry_intervals_ms=retry_intervals_ms,
             order=order,
             consume_enable=consume_enable,
+            subscription_check=subscription_check,
         )
-        request = request_of(pb.CreateGroupRequest, group=group, update=update)
-        replies = await self._brokers.ask_all("CreateGroup", request, pb.GroupReply)
+        made = descriptions.group_description(group)
+        for broker, known in (await self._settings_of(name)).items():
+            if descriptions.group_description(known) != made:
+                raise errors.GroupExists(
+                    f"group {name!r} exists on {broker} with other settings: update it, or choose another name",
+                    group=name,
+                )
+        replies = await self._brokers.ask_all(
+            "CreateGroup",
+            pb.CreateGroupRequest(group=group),
+            pb.GroupReply,
+            passing=errors.GroupExists,
+        )
         return descriptions.group_description(next(iter(replies.values())).group)
+
+    async def update_group(
+        self,
+        name: str,
+        *,
+        retry_max_times: int | None = None,
+        retry_queues: int | None = None,
+        retry_intervals_ms: Sequence[int] | None = None,
+        order: bool | None = None,
+        consume_enable: bool | None = None,
+        subscription_check: str | None = None,
+    ) -> descriptions.GroupDescription:
+        """Change what is given of group NAME; the rest stays. Raises GroupNotFound.
+
+        The arguments are those of `create_group`; an empty list of RETRY_INTERVALS_MS means by delay level. A broker
+        that does not have the group yet gets it, as another broker has it.
+        """
+        values = {
+            "retry_max_times": retry_max_times,
+            "retry_queues": retry_queues,
+            "retry_intervals_ms": retry_intervals_ms,
+            "order": order,
+            "consume_enable": consume_enable,
+            "subscription_check": subscription_check,
+        }
+        changes = {field: value for field, value in values.items() if value is not None}
+        if not changes:
+            raise errors.InvalidArgument(
+                f"group {name!r}: nothing is to change: give one of {', '.join(values)}",
+                field="group",
+            )
+        group = request_of(pb.GroupConfig, name=check_group(name), **changes)
+        change = pb.CreateGroupRequest(group=group, update=True, fields=list(changes))
+        holders = await self._settings_of(name)
+        if not holders:
+            raise _not_found(name)
+        ask = self._brokers.ask
+        for broker in holders:
+            made = (await ask(broker, "CreateGroup", change, pb.GroupReply)).group
+        for broker in await self._brokers.addresses():
+            if broker not in holders:
+                request = pb.CreateGroupRequest(group=made)
+                await ask(broker, "CreateGroup", request, pb.GroupReply)
+        return descriptions.group_description(made)
+
+    async def _settings_of(self, name: str) -> dict[str, pb.GroupConfig]:
+        """Return the settings of group NAME on each broker that has it."""
+        replies = await self._brokers.ask_all(
+            "ListGroups", pb.GroupListRequest(), pb.GroupListReply
+        )
+        return {
+            broker: group
+            for broker, reply in replies.items()
+            for group in reply.groups
+            if group.name == name
+        }
 
     async def delete_group(self, name: str) -> None:
         """Delete group NAME and its offsets on every broker."""
@@ -438,27 +510,6 @@ class GroupAdmin(DeadLetterAdmin):
             )
             for item in described
         ]
-
-    # ------------------------------------------------------------ subscriptions
-
-    async def set_subscription_check(self, name: str, check: str) -> descriptions.GroupDescription:
-        """Say what becomes of a member of group NAME that wants something else than the others.
-
-        CHECK: "refuse" (it gets SubscriptionMismatch) or "warn" (both are told, and it joins). Raises GroupNotFound.
-        """
-        replies = await self._brokers.ask_all(
-            "ListGroups", pb.GroupListRequest(), pb.GroupListReply
-        )
-        changed: pb.GroupConfig | None = None
-        for broker, reply in replies.items():
-            for group in (one for one in reply.groups if one.name == name):
-                group.subscription_check = check
-                request = pb.CreateGroupRequest(group=group, update=True)
-                answer = await self._brokers.ask(broker, "CreateGroup", request, pb.GroupReply)
-                changed = answer.group
-        if changed is None:
-            raise _not_found(name)
-        return descriptions.group_description(changed)
 
     # ------------------------------------------------------------ at work
 

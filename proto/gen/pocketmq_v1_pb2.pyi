@@ -436,12 +436,14 @@ class QueueOffsetsReply(_message.Message):
     def __init__(self, offsets: _Optional[_Iterable[_Union[QueueOffsets, _Mapping]]] = ...) -> None: ...
 
 class CreateTopicRequest(_message.Message):
-    __slots__ = ("topic", "update")
+    __slots__ = ("topic", "update", "fields")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     UPDATE_FIELD_NUMBER: _ClassVar[int]
+    FIELDS_FIELD_NUMBER: _ClassVar[int]
     topic: TopicConfig
     update: bool
-    def __init__(self, topic: _Optional[_Union[TopicConfig, _Mapping]] = ..., update: _Optional[bool] = ...) -> None: ...
+    fields: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topic: _Optional[_Union[TopicConfig, _Mapping]] = ..., update: _Optional[bool] = ..., fields: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TopicReply(_message.Message):
     __slots__ = ("topic",)
@@ -528,12 +530,14 @@ class GroupConfig(_message.Message):
     def __init__(self, name: _Optional[str] = ..., retry_max_times: _Optional[int] = ..., retry_queues: _Optional[int] = ..., order: _Optional[bool] = ..., consume_enable: _Optional[bool] = ..., retry_intervals_ms: _Optional[_Iterable[int]] = ..., subscription_check: _Optional[str] = ...) -> None: ...
 
 class CreateGroupRequest(_message.Message):
-    __slots__ = ("group", "update")
+    __slots__ = ("group", "update", "fields")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     UPDATE_FIELD_NUMBER: _ClassVar[int]
+    FIELDS_FIELD_NUMBER: _ClassVar[int]
     group: GroupConfig
     update: bool
-    def __init__(self, group: _Optional[_Union[GroupConfig, _Mapping]] = ..., update: _Optional[bool] = ...) -> None: ...
+    fields: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, group: _Optional[_Union[GroupConfig, _Mapping]] = ..., update: _Optional[bool] = ..., fields: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GroupReply(_message.Message):
     __slots__ = ("group",)

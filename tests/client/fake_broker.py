@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
 from pocketmq.proto.errors import (
     Disconnected,
+    GroupExists,
     InvalidArgument,
     MessageNotFound,
     OffsetOutOfRange,
@@ -273,8 +274,9 @@ class FakeBroker:
     def create_topic(self, request: pb.CreateTopicRequest, _: Any) -> pb.TopicReply:
         if request.topic.name in self.topics and not request.update:
             raise TopicExists(f"topic {request.topic.name!r} exists", topic=request.topic.name)
-        self.topics[request.topic.name] = request.topic
-        return pb.TopicReply(topic=request.topic)
+        known = self.topics.setdefault(request.topic.name, request.topic)
+        _change(known, request.topic, request.fields)
+        return pb.TopicReply(topic=known)
 
     def delete_topic(self, request: pb.DeleteTopicRequest, _: Any) -> pb.DeleteTopicReply:
         if self.topics.pop(request.topic, None) is None:
@@ -292,8 +294,11 @@ class FakeBroker:
         return pb.BrokerTopicsReply(topics=self.topics.values())
 
     def create_group(self, request: pb.CreateGroupRequest, _: Any) -> pb.GroupReply:
-        self.groups[request.group.name] = request.group
-        return pb.GroupReply(group=request.group)
+        if request.group.name in self.groups and not request.update:
+            raise GroupExists(f"group {request.group.name!r} exists", group=request.group.name)
+        known = self.groups.setdefault(request.group.name, request.group)
+        _change(known, request.group, request.fields)
+        return pb.GroupReply(group=known)
 
     def delete_group(self, request: pb.DeleteGroupRequest, _: Any) -> pb.DeleteGroupReply:
         self.groups.pop(request.group, None)
@@ -344,6 +349,16 @@ class FakeBroker:
                 "Status": unary(pb.BrokerStatusRequest, pb.BrokerStatusReply, self.status),
             },
         )
+
+
+def _change(known: Any, asked: Any, fields: Iterable[str]) -> None:
+    """Take FIELDS of KNOWN from ASKED; none: all."""
+    names = list(fields)
+    if not names:
+        known.CopyFrom(asked)
+    for name in names:
+        known.ClearField(name)
+        known.MergeFrom(type(known)(**{name: getattr(asked, name)}))
 
 
 def cut(data: bytes, sizes: list[int]) -> list[bytes]:

@@ -70,14 +70,6 @@ def test_groups_are_created_listed_and_deleted(call: Shell) -> None:
     assert "workers" not in after
 
 
-def test_a_group_that_exists_is_changed(call: Shell) -> None:
-    call("group", "create", "again", "--retries", "3")
-
-    (group,) = call("group", "create", "again", "--retries", "4", "--json").documents
-
-    assert group["retry_max_times"] == 4
-
-
 def test_a_topic_does_not_lose_queues_that_hold_messages(call: Shell) -> None:
     call("topic", "create", "Shrinking", "--queues", "4")
     call("send", "Shrinking", *(f"m{number}" for number in range(8)), "--queue", "3")

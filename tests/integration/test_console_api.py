@@ -346,6 +346,38 @@ def test_a_group_its_lag_and_its_reset_are_what_the_command_tells(
     assert (changed["retry_max_times"], changed["retry_intervals_ms"]) == (3, [1000])
 
 
+GROUP_SETTINGS: dict[str, tuple[Any, Any]] = {
+    "retry_max_times": (3, 4),
+    "retry_queues": (2, 3),
+    "retry_intervals_ms": ([5_000], [7_000]),
+    "order": (True, False),
+    "consume_enable": (False, True),
+    "subscription_check": ("warn", "refuse"),
+}
+
+
+@pytest.mark.parametrize("name", GROUP_SETTINGS)
+def test_a_change_of_a_group_leaves_its_other_settings(api: ApiPeer, name: str) -> None:
+    first = {key: values[0] for key, values in GROUP_SETTINGS.items()}
+    made = api.post("/api/groups", name=f"set-{name}", **first)
+    assert made == {"name": f"set-{name}", **first}
+
+    changed = api.post(f"/api/groups/set-{name}", **{name: GROUP_SETTINGS[name][1]})
+
+    assert changed == made | {name: GROUP_SETTINGS[name][1]}
+
+
+def test_what_exists_is_a_conflict(api: ApiPeer) -> None:
+    token = {TOKEN: api.get("/api/session")["token"]}
+    api.post("/api/groups", name="once")
+    api.post("/api/topics", name="once")
+    for path, error in (("/api/groups", "GroupExists"), ("/api/topics", "TopicExists")):
+        status, document = api.ask("POST", path, {"name": "once"}, token)
+        assert (status, document["error"]) == (409, error)
+    status, _ = api.ask("POST", "/api/groups/missing", {"order": True}, token)
+    assert status == 404
+
+
 def test_what_is_not_allowed_not_there_or_malformed_is_told_in_a_sentence(api: ApiPeer) -> None:
     token = {TOKEN: api.get("/api/session")["token"]}
     for method, path, body, headers, status in (

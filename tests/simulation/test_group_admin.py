@@ -189,7 +189,7 @@ def test_a_group_that_is_not_there_is_not_found(tmp_path: Path) -> None:
         with pytest.raises(GroupNotFound):
             await scene.admin.describe_group("nobody")
         with pytest.raises(GroupNotFound):
-            await scene.admin.set_subscription_check("nobody", "warn")
+            await scene.admin.update_group("nobody", subscription_check="warn")
         with pytest.raises(TopicNotFound):
             await scene.admin.describe_group(GROUP, topic="nothing")
         with pytest.raises(InvalidArgument):
@@ -200,7 +200,7 @@ def test_a_group_that_is_not_there_is_not_found(tmp_path: Path) -> None:
 
 def test_the_check_of_subscriptions_is_set_on_all_brokers(tmp_path: Path) -> None:
     async def scenario(scene: Scene) -> None:
-        made = await scene.admin.set_subscription_check(GROUP, "warn")
+        made = await scene.admin.update_group(GROUP, subscription_check="warn")
 
         assert made.subscription_check == "warn"
         for broker in scene.cluster.brokers:
@@ -208,7 +208,7 @@ def test_the_check_of_subscriptions_is_set_on_all_brokers(tmp_path: Path) -> Non
             attributes = broker.broker._running.parts.groups.get(GROUP).attributes
             assert list(attributes.values()) == ["warn"]
         with pytest.raises(InvalidArgument, match="'refuse' or 'warn'"):
-            await scene.admin.set_subscription_check(GROUP, "perhaps")
+            await scene.admin.update_group(GROUP, subscription_check="perhaps")
 
     play(tmp_path, scenario)
 

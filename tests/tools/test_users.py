@@ -29,9 +29,9 @@ def test_users_come_change_and_go(users: UserFile, capsys: pytest.CaptureFixture
     secret = users.read()["alice"].secret
     assert secret in shown
     assert len(secret) == 32
-    assert run("user", "create", "alice") == 2
+    assert run("user", "create", "alice") == 5
     assert run("user", "update", "alice", "--status", "disable", "--certificate", "a.example") == 0
-    assert run("user", "update", "nobody", "--status", "disable") == 2
+    assert run("user", "update", "nobody", "--status", "disable") == 3
     capsys.readouterr()
     assert run("user", "list", "--json") == 0
     assert json.loads(capsys.readouterr().out) == [
@@ -55,10 +55,11 @@ def test_policies_come_change_and_go(users: UserFile, capsys: pytest.CaptureFixt
     assert (
         run("acl", "create", "alice", "Pub,Sub", f"{orders},Group:g", "--from", "10.0.0.0/8") == 0
     )
-    assert run("acl", "create", "alice", "Pub", orders) == 2
-    assert run("acl", "update", "alice", "Pub", orders, "--deny") == 0
+    assert run("acl", "create", "alice", "Pub", orders) == 5
+    assert run("acl", "update", "alice", "Pub", orders, "--deny", "--from", "everywhere") == 0
+    assert run("acl", "update", "alice", "Pub", "Topic:other") == 3
     assert run("acl", "create", "alice", "All", "*", "--default") == 0
-    assert run("acl", "delete", "alice", "Topic:other") == 2
+    assert run("acl", "delete", "alice", "Topic:other") == 3
     assert run("acl", "create", "alice", "Pubb", "Topic:a") == 2
     capsys.readouterr()
     assert run("acl", "list") == 0
@@ -71,6 +72,45 @@ def test_policies_come_change_and_go(users: UserFile, capsys: pytest.CaptureFixt
     assert run("acl", "delete", "alice", "*") == 0
     assert run("acl", "delete", "alice") == 0
     assert users.read()["alice"].policies == ()
+
+
+#: The options of a user and of a policy: what sets each, and what sets it to something else.
+USER_OPTIONS = {
+    "secret": (["--secret", "one"], ["--secret", "two"]),
+    "type": (["--type", "Super"], ["--type", "Normal"]),
+    "status": (["--status", "disable"], ["--status", "enable"]),
+    "certificates": (["--certificate", "a"], ["--certificate", "b"]),
+}
+
+
+@pytest.mark.parametrize("changed", USER_OPTIONS)
+def test_an_update_of_a_user_changes_what_is_given_alone(users: UserFile, changed: str) -> None:
+    first = [word for option, _ in USER_OPTIONS.values() for word in option]
+    assert run("user", "create", "alice", *first) == 0
+    assert run("acl", "create", "alice", "Pub", "Topic:a") == 0
+    before = users.read()["alice"].to_document()
+
+    assert run("user", "update", "alice", *USER_OPTIONS[changed][1]) == 0
+
+    after = users.read()["alice"].to_document()
+    assert {key for key in before | after if before.get(key) != after.get(key)} == {changed}
+
+
+def test_an_update_of_a_policy_keeps_its_addresses_and_its_decision(users: UserFile) -> None:
+    def policy() -> str:
+        return str(users.read()["alice"].policies[0])
+
+    assert run("user", "create", "alice") == 0
+    assert run("acl", "create", "alice", "Pub", "Topic:a", "--deny", "--from", "10.0.0.0/8") == 0
+
+    assert run("acl", "update", "alice", "Sub", "Topic:a") == 0
+    assert policy() == "Deny Sub on Topic:a from 10.0.0.0/8"
+    assert run("acl", "update", "alice", "Sub", "Topic:a", "--allow") == 0
+    assert policy() == "Allow Sub on Topic:a from 10.0.0.0/8"
+    assert run("acl", "update", "alice", "Sub", "Topic:a", "--from", "10.1.0.0/16") == 0
+    assert policy() == "Allow Sub on Topic:a from 10.1.0.0/16"
+    assert run("acl", "update", "alice", "Sub", "Topic:a", "--from", "everywhere") == 0
+    assert policy() == "Allow Sub on Topic:a"
 
 
 @pytest.mark.parametrize(
@@ -137,7 +177,7 @@ def test_users_of_apaches_5_are_taken(tmp_path: Path, users: UserFile) -> None:
     assert [str(one) for one in found["alice"].default_policies] == ["Deny All on *"]
     documents[0]["password"] = "another"
     path.write_text(json.dumps(documents))
-    assert run("user", "import", str(path)) == 2
+    assert run("user", "import", str(path)) == 5
     assert run("user", "import", str(path), "--replace") == 0
     assert users.read()["alice"].secret == "another"
 

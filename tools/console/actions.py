@@ -24,6 +24,8 @@ _SEND: Final = "/apache.rocketmq.v2.MessagingService/SendMessage"
 _TIMEOUT_MS: Final = 10_000
 #: Dead letters that one request sends again.
 _RESENT_MAX: Final = 500
+_GROUP_NUMBERS: Final = ("retry_max_times", "retry_queues")
+_GROUP_FLAGS: Final = ("order", "consume_enable")
 
 
 def _body(asked: PageRequest, known: set[str]) -> dict[str, Any]:
@@ -207,25 +209,31 @@ async def reset(api: Api, asked: PageRequest, group: str) -> Document:
 
 
 async def alter_group(api: Api, asked: PageRequest, group: str) -> Document:
-    """Change how often a group tries a message again, and when."""
-    body = _body(asked, {"retry_max_times", "retry_intervals_ms", "consume_enable"})
+    """Change what is given of a group."""
+    body = _body(
+        asked, {*_GROUP_NUMBERS, *_GROUP_FLAGS, "retry_intervals_ms", "subscription_check"}
+    )
+    return asdict(await api.admin.update_group(group, **_group_settings(body)))
+
+
+async def create_group(api: Api, asked: PageRequest) -> Document:
+    """Create a group."""
+    body = _body(
+        asked, {"name", *_GROUP_NUMBERS, *_GROUP_FLAGS, "retry_intervals_ms", "subscription_check"}
+    )
+    return asdict(await api.admin.create_group(_text(body, "name"), **_group_settings(body)))
+
+
+def _group_settings(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a group that BODY gives."""
     changes: dict[str, Any] = {}
-    if "retry_max_times" in body:
-        changes["retry_max_times"] = number(body, "retry_max_times", 0)
+    changes |= {name: number(body, name, 0) for name in _GROUP_NUMBERS if name in body}
+    changes |= {name: _flag(body, name) for name in _GROUP_FLAGS if name in body}
     if "retry_intervals_ms" in body:
         changes["retry_intervals_ms"] = _numbers(body, "retry_intervals_ms")
-    if "consume_enable" in body:
-        changes["consume_enable"] = _flag(body, "consume_enable")
-    known = [one for one in await api.admin.groups() if one.name == group]
-    if not known:
-        await api.admin.describe_group(group)  # Raises that there is none.
-    settings = {
-        name: value
-        for name, value in (asdict(known[0]) if known else {}).items()
-        if name not in ("name", "subscription_check")
-    }
-    made = await api.admin.create_group(group, **(settings | changes), update=True)
-    return asdict(made)
+    if "subscription_check" in body:
+        changes["subscription_check"] = _text(body, "subscription_check")
+    return changes
 
 
 async def resend(api: Api, asked: PageRequest, group: str) -> Document:
@@ -320,6 +328,7 @@ ACTIONS: Final = (
     ApiRoute("POST", "/api/topics/{topic}/messages", send),
     ApiRoute("POST", "/api/topics/{topic}/resend", send_again),
     ApiRoute("POST", "/api/topics/{topic}/recall", recall),
+    ApiRoute("POST", "/api/groups", create_group),
     ApiRoute("POST", "/api/groups/{group}", alter_group),
     ApiRoute("POST", "/api/groups/{group}/reset", reset),
     ApiRoute("POST", "/api/groups/{group}/dead-letters/resend", resend),

@@ -243,7 +243,8 @@ class TaskQueues:
         )
         known = await self._own("ListGroups", pb.GroupListRequest(), pb.GroupListReply)
         if all(one.name != group for one in known.groups):
-            await self._own("CreateGroup", pb.CreateGroupRequest(group=config), pb.GroupReply)
+            with suppress(errors.GroupExists):
+                await self._own("CreateGroup", pb.CreateGroupRequest(group=config), pb.GroupReply)
 
     async def _levels(self, topic: str) -> int | None:
         """Return how many levels of priority TOPIC has, 1 without; None: there is no such topic."""

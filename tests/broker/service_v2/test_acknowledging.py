@@ -201,7 +201,7 @@ class TestChanging:
         self, consuming: Consuming
     ) -> None:
         consuming.groups.create(
-            consuming.groups.ensure(GROUP), update=False, retry_intervals_ms=[3_000, 9_000]
+            consuming.groups.ensure(GROUP), update=True, retry_intervals_ms=[3_000, 9_000]
         )
         (handle,) = lent(consuming, b"1", auto_renew=True)
 
