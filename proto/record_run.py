@@ -83,6 +83,12 @@ _EQUAL_BEFORE_GUESS = 8
 _GUESS = 512
 
 
+#: No topic has more queues: Apache's brokers set no limit, but keep a folder for each.
+QUEUE_ID_MAX: Final = (1 << 20) - 1
+#: No queue has so many messages: one a microsecond for nine years.
+QUEUE_OFFSET_MAX: Final = 1 << 48
+
+
 @dataclass(slots=True)
 class RunColumns:
     """The fields of a run, one array each. `well_formed` is false where lengths or magic do not agree; there the
@@ -402,6 +408,17 @@ def torn(data: Buffer | Bytes, columns: RunColumns) -> NDArray[np.bool_]:
             unwritten |= (array[ends] == 0) & (sizes > 0)
     unwritten &= (columns.sys_flag & SYS_TRANSACTION) != SYS_ROLLBACK
     return unwritten
+
+
+def impossible_places(columns: RunColumns) -> NDArray[np.bool_]:
+    """Tell for each record whether its queue, or its number there, cannot be: no CRC covers them, so it is damaged.
+
+    A record that is rolled back is in no queue.
+    """
+    queue, number = columns.queue_id, columns.queue_offset
+    possible = (queue >= 0) & (queue <= QUEUE_ID_MAX) & (number >= 0) & (number <= QUEUE_OFFSET_MAX)
+    impossible: NDArray[np.bool_] = ~possible
+    return impossible & ((columns.sys_flag & SYS_TRANSACTION) != SYS_ROLLBACK)
 
 
 def is_sound(record: Buffer) -> bool:

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..proto.errors import StoreError
-from ..proto.record_run import Longs, as_bytes
+from ..proto.record_run import QUEUE_OFFSET_MAX, Longs, as_bytes
 from .disk import Disk
 from .files import NAME_DIGITS, MappedFile, MappedFiles, bytes_of
 from .format.log_and_queues import (
@@ -467,7 +467,8 @@ class ConsumeQueue(EntryRow):
         if first < self.end and self._has_one_from(first - 1):
             self.cut_to(first)
         gap = first - self.end
-        if first < 0 or (not empty and gap > LONE_GAP_MAX and count == 1):
+        cannot_be = not 0 <= first <= QUEUE_OFFSET_MAX - count
+        if cannot_be or (not empty and gap > LONE_GAP_MAX and count == 1):
             placed.misplaced += count
             return
         if gap < 0:

@@ -13,11 +13,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final
 
 from ..proto.errors import StoreRefused
+from ..proto.record_run import QUEUE_ID_MAX
 from .config import StoreConfig
 from .consume_queue import BatchConsumeQueue, ConsumeQueue, Sum
 from .disk import Disk
 from .files import FolderSync, Syncable, SyncTogether
-from .format.state_tables import parse_topics
+from .format.state_tables import TopicConfig, parse_topics
 
 __all__ = ["ConsumeQueue", "ConsumeQueues", "Queue"]
 
@@ -288,16 +289,25 @@ class ConsumeQueues:
 
 
 def queue_folders(disk: Disk, root: str) -> Iterator[tuple[str, int]]:
-    """Yield topic and queue of each folder ROOT/topic/number."""
+    """Yield topic and queue of each folder ROOT/topic/number; a number that no queue has is left out."""
     for topic in disk.list(root):
         if topic.is_folder:
             for entry in disk.list(os.path.join(root, topic.name)):
-                if entry.is_folder and entry.name.isascii() and entry.name.isdigit():
+                digits = entry.is_folder and entry.name.isascii() and entry.name.isdigit()
+                if digits and int(entry.name) <= QUEUE_ID_MAX:
                     yield topic.name, int(entry.name)
 
 
 def batch_topics(disk: Disk, state_folder: str) -> frozenset[str]:
-    """Return the topics that topics.json in STATE_FOLDER gives batch queues; none without a readable table.
+    """Return the topics that topics.json in STATE_FOLDER gives batch queues; none without a readable table."""
+    topics = stored_topics(disk, state_folder)
+    return frozenset(
+        name for name, topic in topics.items() if topic.attributes.get(_ATTRIBUTE) == _BATCH
+    )
+
+
+def stored_topics(disk: Disk, state_folder: str) -> dict[str, TopicConfig]:
+    """Return the topics in topics.json in STATE_FOLDER, by name; none without a readable table.
 
     Only looks: whoever owns the table says what is wrong with its file, and puts it right.
     """
@@ -306,10 +316,7 @@ def batch_topics(disk: Disk, state_folder: str) -> frozenset[str]:
         if not disk.exists(path):
             continue
         try:
-            topics = parse_topics(disk.read(path).decode()).topics
+            return parse_topics(disk.read(path).decode()).topics
         except ValueError:
             continue
-        return frozenset(
-            name for name, topic in topics.items() if topic.attributes.get(_ATTRIBUTE) == _BATCH
-        )
-    return frozenset()
+    return {}

@@ -35,7 +35,14 @@ from numpy.typing import NDArray
 from ..proto.byte_ranges import hash_ranges, left_aligned
 from ..proto.errors import DiskFailure, StoreClosed, StoreError, StoreFull, StoreRefused
 from ..proto.record import SYS_PREPARED, SYS_ROLLBACK, SYS_TRANSACTION, Buffer
-from ..proto.record_run import Longs, PropertyRanges, RunColumns, as_bytes, tags_codes
+from ..proto.record_run import (
+    QUEUE_ID_MAX,
+    Longs,
+    PropertyRanges,
+    RunColumns,
+    as_bytes,
+    tags_codes,
+)
 from ..proto.run import Run, tags_code
 from ..proto.topics import SCHEDULE_TOPIC
 from .config import StoreConfig
@@ -704,7 +711,7 @@ def _by_topic(array: Bytes, columns: RunColumns, rows: Rows) -> Iterator[tuple[s
 def _can_be_queue(topic: str, queue: int) -> bool:
     """Can there be a folder for this queue? Only damage gives other names: the CRC does not cover the topic."""
     named = topic not in ("", ".", "..") and not {"/", "\0"} & set(topic)
-    return named and len(topic.encode()) <= _NAME_SIZE_MAX and queue >= 0
+    return named and len(topic.encode()) <= _NAME_SIZE_MAX and 0 <= queue <= QUEUE_ID_MAX
 
 
 def _batches(array: Bytes, properties: PropertyRanges, rows: Rows) -> tuple[Longs, Longs]:

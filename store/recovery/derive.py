@@ -41,9 +41,9 @@ from numpy.typing import NDArray
 
 from ...proto.errors import CorruptIndex
 from ...proto.record import SYS_PREPARED, SYS_ROLLBACK, SYS_TRANSACTION, Record
-from ...proto.record_run import Longs, PropertyRanges, RunColumns
+from ...proto.record_run import QUEUE_OFFSET_MAX, Longs, PropertyRanges, RunColumns
 from ..consume_queue import BatchConsumeQueue, ConsumeQueue, Sum
-from ..consume_queues import LIGHT_PREFIX, Queue
+from ..consume_queues import LIGHT_PREFIX, Queue, stored_topics
 from ..disk import Disk
 from ..files import CommitLog
 from ..format.index import IndexHeader
@@ -248,6 +248,7 @@ class Derivation:
         for one in list(self._queues):
             name = one.topic, one.queue
             self._check_queue(one, self._records.get(name, _NO_RECORDS))
+        self._note_beyond_topics()
         self._dispatch(self._index_begin())
         self._pad()
         self._queues.correct_min_offsets(self._parts.log.min_offset)
@@ -262,9 +263,13 @@ class Derivation:
         if len(queued) < len(columns):
             voids = np.flatnonzero((columns.sys_flag & SYS_TRANSACTION) == SYS_ROLLBACK)
             for topic, queue, rows in by_queue(scanned.file.data, columns, voids):
-                self._keep_number(topic, queue, int(columns.queue_offset[rows].max()))
+                numbers = columns.queue_offset[rows]
+                possible = numbers[numbers <= QUEUE_OFFSET_MAX]
+                self._keep_number(topic, queue, int(possible.max(initial=-1)))
 
     def _keep_number(self, topic: str, queue: int, number: int) -> None:
+        if not 0 <= number <= QUEUE_OFFSET_MAX:
+            return  # The number is what was damaged.
         self._voided[topic, queue] = max(number, self._voided.get((topic, queue), -1))
 
     # ---- queues
@@ -312,7 +317,7 @@ class Derivation:
     def _dispatch(self, index_from: int) -> None:
         """Enter what is missing; what is known is left out before any costly look at properties."""
         lacking = self._lacking()
-        added = 0
+        added = misplaced = 0
         for number, scanned in enumerate(self._files):
             rows = lacking.get(number, np.zeros(0, np.intp))
             unindexed = self._parts.index is not None and scanned.last_log_offset >= index_from
@@ -321,10 +326,29 @@ class Derivation:
                 if unindexed:
                     rows = np.union1d(rows, np.flatnonzero(columns.log_offset >= index_from))
                 chosen = columns if len(rows) == len(columns) else columns.take(rows)
-                added += self._parts.dispatcher.dispatch(scanned.file.view, chosen).added
+                placed = self._parts.dispatcher.dispatch(scanned.file.view, chosen)
+                added += placed.added
+                misplaced += placed.misplaced
         if added > self._redone:
             why = "missing entries were made again from the log"
             self._note(FindingKind.REBUILT, "consumequeue", why, added - self._redone)
+
+        if misplaced:
+            why = "numbers contradict those around them: these records are in no queue"
+            self._note(FindingKind.NOTED, "commitlog", why, misplaced)
+
+    def _note_beyond_topics(self) -> None:
+        """Note the queues that are new, and more than their topic has: no CRC covers the number of a queue."""
+        new = [name for name in self._records if self._queue(name) is None]
+        config = self._parts.config
+        topics = stored_topics(self._parts.disk, config.state_folder) if new else {}
+        for topic, queue in new:
+            known = topics.get(topic)
+            count = 0 if known is None else max(known.read_queues, known.write_queues)
+            if count and queue >= count:
+                why = f"{topic} has {count} queues, but records are of queue {queue}"
+                records = sum(map(len, self._records[topic, queue].numbers))
+                self._note(FindingKind.NOTED, config.log_folder, why, records)
 
     def _lacking(self) -> dict[int, Rows]:
         """Return, by number of the file, the records that their queues do not reach."""

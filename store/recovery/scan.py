@@ -1,10 +1,11 @@
 """Reading a log file as it is: sound records, and the damage between them.
 
-A record is *sound* if its lengths agree, it says that it stands where it stands, its body fits its CRC, and its end was
-written: a kill or a power cut amid a write leaves zeros there, and no CRC covers topic and properties. Behind a record
-that is not, reading goes on at the next sound one: the next position at which magic, own log offset, lengths and CRC
-agree and whose store time is not older than what came before (bytes of an earlier life of the file are). So one flipped
-bit costs one record. No CRC covers the store time, so the second newest one is what counts.
+A record is *sound* if its lengths agree, it says that it stands where it stands, its body fits its CRC, its queue and
+number can be, and its end was written: a kill or a power cut amid a write leaves zeros there, and no CRC covers topic
+and properties. Behind a record that is not, reading goes on at the next sound one: the next position at which magic,
+own log offset, lengths and CRC agree and whose store time is not older than what came before (bytes of an earlier life
+of the file are). So one flipped bit costs one record. No CRC covers the store time, so the second newest one is what
+counts.
 
 Pure but for reading the map. Cost for 1 KiB records: some 0.7 ms a MiB, most of it the CRC.
 
@@ -18,8 +19,17 @@ from enum import StrEnum
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ...proto.record_run import Longs, RunColumns, crc_mismatches, parse_run, torn, walk
+from ...proto.record_run import (
+    Longs,
+    RunColumns,
+    crc_mismatches,
+    impossible_places,
+    parse_run,
+    torn,
+    walk,
+)
 from ..files import MappedFile
 from ..format.log_and_queues import (
     MAGIC_AT,
@@ -32,6 +42,14 @@ from ..format.log_and_queues import (
 
 #: A record of an empty body, a topic of one character and no properties; damage is covered by a void of that size.
 RECORD_SIZE_LEAST: Final = 92
+
+
+#: What may be wrong with a record whose lengths agree.
+_FAULTS: Final = (
+    "its queue, or its number there, cannot be",
+    "the body does not fit its CRC",
+    "its topic or properties were not written to their end",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +172,7 @@ class FileScan:
             count = int(placed.argmin())
             end = int(starts[count])
             columns = columns.take(slice(0, count))
-        if self._check_crc and len(columns):
+        if len(columns):
             columns = self._without_wrong(columns)
         if len(columns):
             self._runs.append(columns)
@@ -162,20 +180,23 @@ class FileScan:
         return end
 
     def _without_wrong(self, columns: RunColumns) -> RunColumns:
-        misfits, unwritten = crc_mismatches(self._view, columns), torn(self._view, columns)
-        wrong = misfits | unwritten
+        faults = self._faults(columns)
+        wrong = np.any(faults, axis=0)
         if not wrong.any():
             return columns
         for row in np.flatnonzero(wrong).tolist():
             start = int(columns.starts[row])
             end = start + int(columns.sizes[row])
-            why = (
-                "the body does not fit its CRC"
-                if misfits[row]
-                else "its topic or properties were not written to their end"
-            )
+            why = _FAULTS[[bool(fault[row]) for fault in faults].index(True)]
             self._damages.append(FileDamage(start, end, why, is_framed=True))
         return columns.take(~wrong)
+
+    def _faults(self, columns: RunColumns) -> list[NDArray[np.bool_]]:
+        """Tell for each of _FAULTS which of the well-formed records of COLUMNS have it."""
+        impossible = impossible_places(columns)
+        if not self._check_crc:
+            return [impossible]
+        return [impossible, crc_mismatches(self._view, columns), torn(self._view, columns)]
 
     def _is_blank(self, at: int) -> bool:
         return is_blank(self._view, at, self._file.size - at, end=self._end)
@@ -195,9 +216,7 @@ class FileScan:
         columns = placed_record(self._view, at, self._file.start + at, end=self._end)
         if columns is None or int(columns.store_ms[0]) < self._oldest_ms:
             return False
-        return not self._check_crc or not (
-            crc_mismatches(self._view, columns)[0] or torn(self._view, columns)[0]
-        )
+        return not any(fault[0] for fault in self._faults(columns))
 
     def _why(self, at: int) -> str:
         size, magic = size_and_magic(self._view, at)

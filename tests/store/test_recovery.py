@@ -10,11 +10,18 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from pocketmq.proto.record import SYS_ROLLBACK, Record, decode_record
+from pocketmq.proto.record import (
+    QUEUE_ID_AT,
+    QUEUE_OFFSET_AT,
+    SYS_ROLLBACK,
+    Record,
+    decode_record,
+)
+from pocketmq.store.format.state_tables import TopicConfig, TopicTable, render_topics
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.recovery.scan import FindingKind
 
-from ..runs import Hand, make_run, open_store, records_of
+from ..runs import Hand, bodies_of, make_run, open_store, records_of
 
 pytestmark = pytest.mark.slow
 
@@ -254,6 +261,85 @@ def test_a_damaged_record_is_set_aside_and_becomes_a_void(tmp_path: Path) -> Non
     [finding] = [found for found in store.recovery.findings if found.kind is FindingKind.SKIPPED]
     assert (finding.offset, finding.records) == (record.log_offset, 1)
     assert "CRC" in store.recovery.text()
+    store.close()
+
+
+_IMPOSSIBLE = {
+    "both": (struct.pack(">iiq", 1_660_845_777, 0, 3_905_924_565_998_700_000), True),
+    "queue": (struct.pack(">i", 1_660_845_777), True),
+    "negative queue": (struct.pack(">i", -2), True),
+    "a bit of the queue": (struct.pack(">i", 1 << 16), False),
+}
+
+
+@pytest.mark.parametrize("what", _IMPOSSIBLE)
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_record_whose_queue_or_number_cannot_be_is_damaged(
+    what: str, clean: bool, tmp_path: Path
+) -> None:
+    """It was made a folder or file of, which the next start refused."""
+    held = filled(tmp_path, 5, clean=clean)
+    record = all_records(held)[4]
+    new, is_set_aside = _IMPOSSIBLE[what]
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config/topics.json").write_text(
+        render_topics(
+            TopicTable(
+                topics={
+                    name: TopicConfig(name=name, read_queues=4, write_queues=4)
+                    for name, _ in QUEUES
+                }
+            )
+        )
+    )
+    overwrite(tmp_path, record.log_offset + QUEUE_ID_AT, new)
+    forget_verified(tmp_path)
+
+    store = open_store(tmp_path)
+    kind = FindingKind.SKIPPED if is_set_aside else FindingKind.NOTED
+    assert [found.records for found in store.recovery.findings if found.kind is kind] == [1]
+    for name, records in held.items():
+        expected = [one for one in records if one.log_offset != record.log_offset]
+        assert [one.body for one in records_of(store, *name)] == [one.body for one in expected]
+    store.close()
+    again = open_store(tmp_path)
+    assert again.recovery.findings == []
+    again.close()
+    if is_set_aside:
+        assert set(again.queue_names()) <= set(QUEUES)
+
+
+@pytest.mark.parametrize("number", [-1, (1 << 48) + 1, 3_905_924_565_998_700_000, (1 << 63) - 1])
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_no_file_is_made_for_a_number_that_cannot_be(
+    number: int, is_alone: bool, tmp_path: Path
+) -> None:
+    store = open_store(tmp_path)
+    names = [("A", 0)] if is_alone else [("A", 0), ("A", 0), ("B", 0), ("A", 0)]
+    offsets = [int(store.append(make_run(*name, [b"body"])).log_offsets[0]) for name in names]
+    store.append(make_run("Z", 0, [b"the last record of the log"]))
+    store.close()
+    overwrite(tmp_path, offsets[0] + QUEUE_OFFSET_AT, struct.pack(">q", number))
+    forget_verified(tmp_path)
+    shutil.rmtree(tmp_path / "consumequeue")
+    store = open_store(tmp_path)
+    assert len(records_of(store, "A", 0)) == (0 if is_alone else 2)
+    assert [found.kind for found in store.recovery.findings][:1] == [FindingKind.SKIPPED]
+    store.append(make_run("A", 0, [b"more"]))
+    store._close_files()
+    store = open_store(tmp_path)
+    assert bodies_of(store, "A", 0)[-1] == b"more"
+    store.close()
+
+
+def test_a_folder_for_a_queue_that_cannot_be_is_left_alone(tmp_path: Path) -> None:
+    """An earlier version made such folders."""
+    held = filled(tmp_path, 5, clean=True)
+    folder = tmp_path / "consumequeue/A/1660845777"
+    folder.mkdir()
+    (folder / "78118491319974000000").write_bytes(b"\0" * 400)
+    store = open_store(tmp_path)
+    assert {name: records_of(store, *name) for name in held} == held
     store.close()
 
 

@@ -18,19 +18,22 @@ from ....client.config import ClientConfig
 from ....client.connections import Connection, Connections, GrpcConnections
 from ....client.loop import Portal
 from ....client.queue import Queue
+from ....client.received_message import FetchedRun
 from ....client.session import NOT_MASTER, FollowerChoices, Session
 from ....proto import errors
 from ....proto.clock import Clock, SystemClock
 from ....proto.gen import pocketmq_v1_pb2 as pb
 from .endpoints import EndpointConnections
 from .options import Choice, Place, Pulling
-from .ranges import Offsets, named
+from .ranges import Mark, Offsets, named
 
 Value = TypeVar("Value")
 Reply = TypeVar("Reply", bound=Message)
 
 #: A broker answers about 1,024 queues at a time.
 _QUEUES_AT_ONCE: Final = 1_000
+#: So many messages are fetched at once for their marks.
+_MARKS_AT_ONCE: Final = 16
 #: How long a list of all topics is used, for a pattern.
 _TOPICS_KEPT_MS: Final = 10_000
 #: How long a follower is waited for that does not know yet that the master has confirmed what is read.
@@ -62,6 +65,10 @@ class Cluster(Protocol):
 
     def at_times(self, times: Offsets) -> dict[Queue, int | None]:
         """Return the first offset stored at or after the instant of each queue; None: nothing is so young."""
+        ...
+
+    def marks(self, offsets: Offsets) -> dict[Queue, Mark]:
+        """Return the mark of the message before each of OFFSETS, without those that are not there or cannot be had."""
         ...
 
     def committed(self, group: str, queues: Iterable[Queue]) -> dict[Queue, int]:
@@ -118,6 +125,9 @@ class LiveCluster:
 
     def at_times(self, times: Offsets) -> dict[Queue, int | None]:
         return self._portal.run(self._at_times(times))
+
+    def marks(self, offsets: Offsets) -> dict[Queue, Mark]:
+        return self._portal.run(self._marks({queue: at for queue, at in offsets.items() if at > 0}))
 
     def committed(self, group: str, queues: Iterable[Queue]) -> dict[Queue, int]:
         return self._portal.run(self._committed(group, tuple(queues)))
@@ -225,6 +235,23 @@ class LiveCluster:
                 is_there = one.offset_at_time < one.max_offset
                 found[queue] = one.offset_at_time if is_there else None
         return found
+
+    async def _marks(self, offsets: Offsets) -> dict[Queue, Mark]:
+        free = asyncio.Semaphore(_MARKS_AT_ONCE)
+
+        async def mark(queue: Queue, number: int) -> Mark | None:
+            async with free:
+                try:
+                    reply = await self._fetch(queue, number, 1, None)
+                except errors.PocketMQError:
+                    return None
+            columns = FetchedRun(queue.broker, reply.records).columns
+            if not len(columns) or int(columns.queue_offset[0]) != number:
+                return None
+            return Mark(int(columns.log_offset[0]), int(columns.store_ms[0]))
+
+        found = await asyncio.gather(*(mark(queue, at - 1) for queue, at in offsets.items()))
+        return {queue: one for queue, one in zip(offsets, found, strict=True) if one is not None}
 
     async def _committed(self, group: str, queues: Iterable[Queue]) -> dict[Queue, int]:
         async def ask(broker: str, some: list[Queue]) -> dict[Queue, int]:

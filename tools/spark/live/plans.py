@@ -5,8 +5,10 @@ A batch reads ranges that a live broker does not change while its query runs. Of
     initialOffset    more than once, also after a crash in the first batch, when the end of that batch is fixed already.
                      So the answer is remembered; and where it is "latest", a group pins it: what the group has
                      committed goes before latest, and where it has committed nothing, latest is committed at once.
-    latestOffset     never less than its start; after `prepare_available_now` never more than the target recorded then.
-                     Its start is by contract processed, so it is committed: `commit` comes only with the next batch.
+    latestOffset     less than its start only where a queue has other messages in the place of those that were read: its
+                     topic was created again, or its store was replaced or cut. Marks in the checkpoint tell. After
+                     `prepare_available_now` never more than the target recorded then. Its start is by contract
+                     processed, so it is committed: `commit` comes only with the next batch.
     partitions       from the checkpoint, maybe in a later process: what is between start and end, nothing else.
                      Queues that are in the end alone are new: they begin at their oldest message.
 
@@ -18,13 +20,29 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
+from typing import Final, TypeAlias
 
 from ....client.queue import Queue
 from ....proto.clock import Clock
 from ....proto.errors import ConfigError, PocketMQError
 from .cluster import Bounds, Cluster
 from .options import Point, ReadOptions
-from .ranges import EARLIEST, LATEST, Losses, Offsets, QueueRange, cut, named, ranges_between
+from .ranges import (
+    EARLIEST,
+    LATEST,
+    Losses,
+    Mark,
+    Offsets,
+    QueueRange,
+    cut,
+    named,
+    ranges_between,
+)
+
+Marks: TypeAlias = Mapping[Queue, Mark]
+_NO_MARKS: Final[Marks] = {}
+#: How often queues in which nothing seems to be new are looked at for having other messages.
+_COMPARE_IDLE_MS: Final = 10_000
 
 
 def shares(backlogs: Offsets, limit: int) -> dict[Queue, int]:
@@ -74,6 +92,10 @@ class StreamPlan:
         #: What is not there at present, and what of it is lost.
         self._away: set[Queue] = set()
         self._gone: set[Queue] = set()
+        #: What has other messages than were read, as of when the queues were looked at last.
+        self._again: set[Queue] = set()
+        #: When idle queues were compared last.
+        self._compared_ms: int | None = None
 
     # ------------------------------------------------------------ where it begins
 
@@ -124,16 +146,26 @@ class StreamPlan:
         self._target = {queue: one.end for queue, one in bounds.items()}
 
     def latest(
-        self, start: Offsets, *, most: int | None = None, least: int | None = None
+        self,
+        start: Offsets,
+        marks: Marks = _NO_MARKS,
+        *,
+        most: int | None = None,
+        least: int | None = None,
     ) -> dict[Queue, int]:
-        """Return where the batch ends that begins at START, of MOST messages or all, and of LEAST or none."""
+        """Return where the batch ends that begins at START, of MOST messages or all, and of LEAST or none.
+
+        MARKS are those of START.
+        """
         self.commit(start)
         bounds = self._cluster.bounds(self._options.choice, strict=False)
         self._note_missing(start, bounds)
         self._latest = {**start, **{queue: one.end for queue, one in bounds.items()}}
         begins = {queue: start.get(queue, one.least) for queue, one in bounds.items()}
+        again = self._begun_again(self._to_compare(start, bounds), marks, bounds)
+        self._again = set(again)
+        begins |= again
         ends = {queue: max(begins[queue], one.end) for queue, one in bounds.items()}
-        self._note_cut(begins, bounds)
         if self._target is not None:
             target = self._target
             ends = {
@@ -149,6 +181,50 @@ class StreamPlan:
             given = shares(backlogs, most)
             ends = {queue: begins[queue] + given.get(queue, 0) for queue in ends}
         return {**start, **ends}
+
+    def marks(
+        self, offsets: Offsets, known: Offsets | None = None, marks: Marks = _NO_MARKS
+    ) -> dict[Queue, Mark]:
+        """Return the marks of OFFSETS; those that are the same as KNOWN have their MARKS already."""
+        same = {queue for queue, offset in offsets.items() if known and known.get(queue) == offset}
+        same -= self._again
+        new = {queue: offset for queue, offset in offsets.items() if queue not in same}
+        kept = {queue: mark for queue, mark in marks.items() if queue in same}
+        return kept | (self._cluster.marks(new) if new else {})
+
+    def _to_compare(self, start: Offsets, bounds: Mapping[Queue, Bounds]) -> dict[Queue, int]:
+        """Return the positions of START whose messages are to be compared: where something is new, others at times."""
+        now_ms = self._clock.now_ms()
+        if self._compared_ms is None or now_ms - self._compared_ms >= _COMPARE_IDLE_MS:
+            self._compared_ms = now_ms
+            return dict(start)
+        return {at: start[at] for at in start if at in bounds and bounds[at].end != start[at]}
+
+    def _begun_again(
+        self, start: Offsets, marks: Marks, bounds: Mapping[Queue, Bounds]
+    ) -> dict[Queue, int]:
+        """Return where to read on in the queues that no longer have the message before START, but others in its place.
+
+        The topic was deleted and created again, or the broker's store was replaced or cut. What was stored before the
+        message that was read last, of which MARKS tell, was read. Without a mark all of the queue is read.
+        """
+        there = {queue: offset for queue, offset in start.items() if queue in bounds}
+        shorter = {queue for queue, offset in there.items() if bounds[queue].end < offset}
+        asked = {at: there[at] for at in there if at in marks and at not in shorter}
+        found = self._cluster.marks(asked) if asked else {}
+        others = sorted(shorter | {queue for queue, mark in found.items() if mark != marks[queue]})
+        times = {queue: marks[queue].stored_ms for queue in others if queue in marks}
+        newer = self._cluster.at_times(times) if times else {}
+        begins: dict[Queue, int] = {}
+        for queue in others:
+            least, end = bounds[queue]
+            at = newer.get(queue, least)
+            begins[queue] = end if at is None else min(max(at, least), end)
+            self._losses.report(
+                f"{queue}: offset {start[queue]} follows another message than was read (the topic was created again, or"
+                f" its store was replaced or cut); reading goes on at {begins[queue]} of {end}"
+            )
+        return begins
 
     def _waits(self, count: int, least: int) -> bool:
         """Is a batch of COUNT messages, fewer than LEAST, put off until there are more?"""
@@ -175,45 +251,49 @@ class StreamPlan:
             self._committed.pop(queue, None)
         self._away = missing
 
-    def _note_cut(self, begins: Offsets, bounds: Mapping[Queue, Bounds]) -> None:
-        for queue, begin in begins.items():
-            if begin > bounds[queue].end and queue not in self._away:
-                self._losses.report(
-                    f"{queue}: it ends at {bounds[queue].end}, before offset {begin} where the stream stands (its store"
-                    " was cut or replaced)"
-                )
-
     def newest(self) -> dict[Queue, int]:
         """Return where the queues ended when they were looked at last."""
         return dict(self._latest)
 
     # ------------------------------------------------------------ what a batch reads
 
-    def ranges(self, start: Offsets, end: Offsets) -> list[QueueRange]:
-        """Return what the batch from START to END reads, cut for its tasks."""
+    def ranges(
+        self,
+        start: Offsets,
+        end: Offsets,
+        marks: Marks = _NO_MARKS,
+        end_marks: Marks = _NO_MARKS,
+    ) -> list[QueueRange]:
+        """Return what the batch from START to END reads, cut for its tasks; MARKS are those of START."""
         begins = dict(start)
-        if set(end) - set(start) or any(
-            start[queue] < end[queue] for queue in start if queue in end
-        ):
-            begins = self._begins(start, end)
+        changed = {
+            queue
+            for queue, offset in end.items()
+            if start.get(queue) != offset
+            or (queue in marks and end_marks.get(queue, marks[queue]) != marks[queue])
+        }
+        if changed:
+            begins = self._begins(start, {queue: end[queue] for queue in changed}, marks)
         return cut(
             ranges_between(begins, end),
             at_least=self._options.partitions_min,
             records_max=self._options.records_max,
         )
 
-    def _begins(self, start: Offsets, end: Offsets) -> dict[Queue, int]:
+    def _begins(self, start: Offsets, end: Offsets, marks: Marks) -> dict[Queue, int]:
         """Return where to read from: START, or the oldest message of a queue that is new or has lost some."""
         bounds = self._cluster.bounds(self._options.choice, strict=False)
+        known = {queue: at for queue, at in start.items() if queue in end}
+        again = self._begun_again(known, marks, bounds)
         begins: dict[Queue, int] = {}
         for queue, last in sorted(end.items()):
             least = bounds[queue].least if queue in bounds else 0
-            first = start.get(queue, min(least, last))
+            first = again.get(queue, start.get(queue, min(least, last)))
             if first < last and first < least:
                 self._losses.report(
                     f"{queue}: offset {first} is gone, the oldest that is there is {least}"
                 )
-            if first > last:
+            if first > last and queue not in again:
                 self._losses.report(
                     f"{queue}: the batch ends at {last}, before it begins at {first}"
                 )

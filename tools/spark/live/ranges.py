@@ -141,6 +141,63 @@ def from_tree(tree: object, field: str, *, least: int = 0) -> dict[Queue, int]:
     return found
 
 
+class Mark(NamedTuple):
+    """Which message a position follows: where its record is in the broker's log, and when it was stored.
+
+    A queue whose topic was deleted and created again counts from 0 again; its messages have other marks.
+    """
+
+    log_offset: int
+    stored_ms: int
+
+
+_LOG: Final = "/log"
+_STORED: Final = "/ms"
+
+
+def to_checkpoint(offsets: Offsets, marks: Mapping[Queue, Mark]) -> Tree:
+    """Return what a checkpoint holds: OFFSETS as a tree, and beside the number of a queue its mark, if it has one.
+
+    {"orders": {"broker-a": {"0": 23, "0/log": 81920, "0/ms": 1700000000000}}}
+    """
+    tree = to_tree(offsets)
+    for queue, mark in marks.items():
+        if queue in offsets:
+            numbers = tree[queue.topic][queue.broker]
+            numbers[f"{queue.number}{_LOG}"] = mark.log_offset
+            numbers[f"{queue.number}{_STORED}"] = mark.stored_ms
+    return tree
+
+
+def from_checkpoint(tree: object, field: str) -> tuple[dict[Queue, int], dict[Queue, Mark]]:
+    """Return the offsets and marks in TREE; checkpoints of earlier versions have no marks."""
+    log = from_tree(_only(tree, _LOG), field)
+    stored = from_tree(_only(tree, _STORED), field)
+    offsets = from_tree(_only(tree, ""), field)
+    return offsets, {queue: Mark(log[queue], stored[queue]) for queue in log if queue in stored}
+
+
+def _only(tree: object, suffix: str) -> object:
+    """Return TREE with the numbers alone whose names end in SUFFIX, without it; "": those without any."""
+    if not isinstance(tree, dict):
+        return tree
+    return {
+        topic: {
+            broker: {
+                name.removesuffix(suffix): number
+                for name, number in numbers.items()
+                if (name.endswith(suffix) if suffix else not name.endswith((_LOG, _STORED)))
+            }
+            if isinstance(numbers, dict)
+            else numbers
+            for broker, numbers in brokers.items()
+        }
+        if isinstance(brokers, dict)
+        else brokers
+        for topic, brokers in tree.items()
+    }
+
+
 def parse_offsets(text: str, field: str, *, least: int = 0) -> dict[Queue, int]:
     """Return the offsets that the JSON TEXT of option FIELD says; raise ConfigError for anything else."""
     return from_tree(parse_json(text, field), field, least=least)

@@ -42,7 +42,7 @@ from .options import (
     schema_options,
     write_options,
 )
-from .ranges import QueueRange, from_tree, to_tree
+from .ranges import QueueRange, from_checkpoint, to_checkpoint, to_tree
 from .sink import BatchSink, StreamSink
 
 if TYPE_CHECKING:
@@ -137,6 +137,7 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._layout = layout
         self._cluster: LiveCluster | None = None
         self._plan: StreamPlan | None = None
+        self._initial: dict[str, Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cluster": None, "_plan": None}
@@ -154,7 +155,10 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._plan
 
     def initialOffset(self) -> dict[str, Any]:
-        return {**to_tree(self.plan.initial())}
+        initial = self.plan.initial()
+        if self._initial is None:
+            self._initial = {**to_checkpoint(initial, self.plan.marks(initial))}
+        return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
         options = self._options
@@ -167,12 +171,14 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         # A limit of all is also Trigger.Once's, which goes before the options.
         is_limited = not isinstance(limit, ReadAllAvailable)
+        begin, marks = from_checkpoint(start, _CHECKPOINT)
         end = self.plan.latest(
-            from_tree(start, _CHECKPOINT),
+            begin,
+            marks,
             most=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
             least=self._options.offsets_min if is_limited else None,
         )
-        return {**to_tree(end)}
+        return {**to_checkpoint(end, self.plan.marks(end, begin, marks))}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         newest = self.plan.newest()
@@ -182,14 +188,16 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.plan.prepare_available_now()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        ranges = self.plan.ranges(from_tree(start, _CHECKPOINT), from_tree(end, _CHECKPOINT))
+        begin, marks = from_checkpoint(start, _CHECKPOINT)
+        until, end_marks = from_checkpoint(end, _CHECKPOINT)
+        ranges = self.plan.ranges(begin, until, marks, end_marks)
         return [RangePartition(one) for one in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return _rows(self._options, self._layout, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        self.plan.commit(from_tree(end, _CHECKPOINT))
+        self.plan.commit(from_checkpoint(end, _CHECKPOINT)[0])
 
     def stop(self) -> None:
         cluster, self._cluster, self._plan = self._cluster, None, None

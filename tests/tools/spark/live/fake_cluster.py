@@ -9,7 +9,7 @@ from pocketmq.client.queue import Queue
 from pocketmq.proto.errors import LeaseLost, TopicNotFound
 from pocketmq.tools.spark.live.cluster import Bounds
 from pocketmq.tools.spark.live.options import Choice
-from pocketmq.tools.spark.live.ranges import Offsets
+from pocketmq.tools.spark.live.ranges import Mark, Offsets
 
 TOPIC = "orders"
 BROKER = "broker-a"
@@ -30,6 +30,10 @@ class FakeCluster:
     #: Every message of a queue is stored this long after the one before, the first at 0.
     step_ms: int = 10
     is_leased: bool = False
+    #: When the first message of a queue was stored, if not at 0.
+    created_ms: dict[Queue, int] = field(default_factory=dict)
+    #: How often marks were asked for.
+    asked_marks: int = 0
 
     def bounds(self, choice: Choice, *, strict: bool) -> dict[Queue, Bounds]:
         found = {one: bounds for one, bounds in self.queues.items() if self._is_chosen(choice, one)}
@@ -49,9 +53,27 @@ class FakeCluster:
     def at_times(self, times: Offsets) -> dict[Queue, int | None]:
         found: dict[Queue, int | None] = {}
         for one, time_ms in times.items():
-            offset = max(self.queues[one].least, -(-time_ms // self.step_ms))
+            later_ms = max(0, time_ms - self.created_ms.get(one, 0))
+            offset = max(self.queues[one].least, -(-later_ms // self.step_ms))
             found[one] = offset if offset < self.queues[one].end else None
         return found
+
+    def marks(self, offsets: Offsets) -> dict[Queue, Mark]:
+        self.asked_marks += 1
+        return {
+            one: self._mark(one, at - 1)
+            for one, at in offsets.items()
+            if self.queues[one].least < at <= self.queues[one].end
+        }
+
+    def _mark(self, one: Queue, number: int) -> Mark:
+        stored_ms = self.created_ms.get(one, 0) + number * self.step_ms
+        return Mark(stored_ms * 100, stored_ms)
+
+    def recreate(self, one: Queue, count: int, created_ms: int = 1_000_000) -> None:
+        """Have queue ONE be another one, with COUNT messages from 0 on."""
+        self.created_ms[one] = created_ms
+        self.queues[one] = Bounds(0, count)
 
     def committed(self, group: str, queues: Iterable[Queue]) -> dict[Queue, int]:
         known = self.offsets.get(group, {})

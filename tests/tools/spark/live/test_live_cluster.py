@@ -10,6 +10,7 @@ import pytest
 from pocketmq.client import Admin, Message, Producer, Queue
 from pocketmq.client.connections import GrpcConnections
 from pocketmq.client.loop import Portal
+from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
     Disconnected,
     InvalidArgument,
@@ -22,7 +23,14 @@ from pocketmq.proto.message_id import UniqueIds
 from pocketmq.proto.properties import PRODUCER_SEQUENCE, encode_properties
 from pocketmq.proto.record import NO_HOST, encode_run
 from pocketmq.tools.spark.live.cluster import LiveCluster
-from pocketmq.tools.spark.live.options import Choice, Place, Pulling, write_options
+from pocketmq.tools.spark.live.options import (
+    Choice,
+    Place,
+    Pulling,
+    read_options,
+    write_options,
+)
+from pocketmq.tools.spark.live.plans import StreamPlan
 from pocketmq.tools.spark.live.ranges import Losses, QueueRange, fetched
 from pocketmq.tools.spark.live.row_keys import SPARK_SEQUENCE, row_key, task_key
 from pocketmq.tools.spark.live.sink import ROWS_A_QUEUE, RowSender
@@ -85,6 +93,36 @@ def test_bounds_and_records_are_those_of_the_broker(
 
     assert [tuple(bounds[queue]) for queue in sorted(bounds)] == [(0, 500), (0, 3), (0, 0)]
     assert bodies == list(range(20, 480))
+
+
+def test_marks_tell_a_topic_that_was_created_again_from_the_one_before(
+    server: ServerProcess, cluster: LiveCluster, topic: str
+) -> None:
+    fill(server, topic, (20, 3, 0))
+    first, second, third = queues_of(cluster, topic)
+    positions = {first: 20, second: 3, third: 0}
+    plan = StreamPlan(
+        read_options({"subscribe": topic, "failOnDataLoss": "false"}, streaming=True),
+        cluster,
+        VirtualClock(),
+    )
+    before = plan.marks(positions)
+    assert set(before) == {first, second}
+    assert plan.latest(positions, before) == positions
+    assert cluster.marks({first: 21, second: 4}) == {}  # Such messages are not there.
+
+    with Admin(server.nameserver) as admin:
+        admin.delete_topic(topic)
+        admin.create_topic(topic, queues=3)
+    fill(server, topic, (25, 2, 0))
+
+    end = plan.latest(positions, before)
+    assert end == {first: 25, second: 2, third: 0}
+    after = plan.marks(end, positions, before)
+    assert plan.ranges(positions, end, before, after) == [
+        QueueRange(first, 0, 25),
+        QueueRange(second, 0, 2),
+    ]
 
 
 def test_a_pattern_finds_topics_and_an_assignment_queues(cluster: LiveCluster, topic: str) -> None:

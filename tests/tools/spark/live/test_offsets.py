@@ -10,10 +10,13 @@ from pocketmq.proto.errors import ConfigError
 from pocketmq.tools.spark.live.ranges import (
     EARLIEST,
     OFFSET_MAX,
+    Mark,
+    from_checkpoint,
     from_tree,
     named,
     parse_assignment,
     parse_offsets,
+    to_checkpoint,
     to_tree,
 )
 
@@ -27,6 +30,22 @@ def test_offsets_survive_a_checkpoint(offsets: dict[Queue, int]) -> None:
     text = json.dumps(to_tree(offsets))
 
     assert parse_offsets(text, "checkpoint") == offsets
+
+
+MARKS = st.builds(Mark, st.integers(0, OFFSET_MAX), st.integers(0, OFFSET_MAX))
+
+
+@given(st.dictionaries(QUEUES, st.tuples(st.integers(0, OFFSET_MAX), MARKS | st.none())))
+def test_marks_survive_a_checkpoint_beside_the_offsets(
+    positions: dict[Queue, tuple[int, Mark | None]],
+) -> None:
+    offsets = {queue: offset for queue, (offset, _) in positions.items()}
+    marks = {queue: mark for queue, (_, mark) in positions.items() if mark is not None}
+
+    tree = json.loads(json.dumps(to_checkpoint(offsets, marks)))
+
+    assert from_checkpoint(tree, "checkpoint") == (offsets, marks)
+    assert from_checkpoint(to_tree(offsets), "checkpoint") == (offsets, {})
 
 
 @given(OFFSETS)
