@@ -417,8 +417,9 @@ def impossible_places(columns: RunColumns) -> NDArray[np.bool_]:
     """
     queue, number = columns.queue_id, columns.queue_offset
     possible = (queue >= 0) & (queue <= QUEUE_ID_MAX) & (number >= 0) & (number <= QUEUE_OFFSET_MAX)
-    impossible: NDArray[np.bool_] = ~possible
-    return impossible & ((columns.sys_flag & SYS_TRANSACTION) != SYS_ROLLBACK)
+    is_queued = (columns.sys_flag & SYS_TRANSACTION) != SYS_ROLLBACK
+    impossible: NDArray[np.bool_] = ~possible & is_queued
+    return impossible
 
 
 def is_sound(record: Buffer) -> bool:
