@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final, Literal, TypedDict, TypeVar
 from ..proto.configuration import nearest
 from ..proto.errors import ConfigError, InvalidName
 from ..proto.record import BODY_BYTES_MAX
+from ..proto.time_text import check_unix_ms
 from ..proto.tls import Trust
 from ..proto.topics import check_group
 from .allocation import Strategy, strategy_named
@@ -400,6 +401,8 @@ class ReadingConfig(ClientConfig):
                 field="start",
                 value=self.start,
             )
+        if isinstance(self.start, int):
+            check_unix_ms(self.start, "start")
         strategy_named(self.strategy)
         value_decoder(self.value_deserializer)
         if self.rebalance not in ("group", "client"):

@@ -1,6 +1,8 @@
 """Lengths of time as people write them: "500ms", "30s", "2h", "1h30m", "3d". Pure.
 
 Instants as people read them: "2026-12-24 18:00:00.000Z". Pure.
+
+Unix milliseconds, told from Unix seconds. Pure.
 """
 
 from __future__ import annotations
@@ -55,3 +57,22 @@ def format_instant(instant_ms: int) -> str:
     seconds, ms = divmod(instant_ms, 1000)
     whole = datetime.fromtimestamp(seconds, UTC).replace(microsecond=ms * 1000)
     return whole.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
+
+
+# ---------------------------------------------------------------- Unix milliseconds
+
+
+#: What looks like Unix seconds: 1973 to 5138. As milliseconds it would be in the first three years of Unix.
+_SECONDS_MIN: Final = 10**8
+_SECONDS_END: Final = 10**11
+
+
+def check_unix_ms(instant_ms: int, field: str) -> int:
+    """Return INSTANT_MS; raise InvalidArgument, which names FIELD, for a number that looks like Unix seconds."""
+    if _SECONDS_MIN <= instant_ms < _SECONDS_END:
+        raise InvalidArgument(
+            f"{field} is {instant_ms}, which looks like Unix seconds: write milliseconds, {instant_ms * 1000}",
+            field=field,
+            value=instant_ms,
+        )
+    return instant_ms

@@ -6,7 +6,6 @@ where several brokers have some. Exit code 3: no such group, or, of what was to 
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -15,7 +14,7 @@ import click
 
 from ..client import Admin, DeadLetter, ResentDeadLetter
 from ..proto.errors import GroupNotFound
-from .options import json_option, nameserver_option
+from .options import confirm, json_option, nameserver_option, yes_option
 from .output import instant, message_document, print_json, print_table
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -168,7 +167,7 @@ def _offsets(admin: Admin, group: str, broker: str) -> list[int]:
     type=click.IntRange(0),
     help="Only those with smaller offsets.  [default: all]",
 )
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @_broker_option
 @json_option("an object")
 @nameserver_option
@@ -187,10 +186,8 @@ def purge(
     the log's old files.
     """
     if not yes:
-        if not sys.stdin.isatty():
-            raise click.UsageError("Nobody is there to be asked: give --yes.")
         which = "all" if below is None else f"those below {below}"
-        click.confirm(f"Purge the dead letters of group {group}, {which}?", abort=True)
+        confirm(f"Purge the dead letters of group {group}, {which}?")
     with Admin(nameserver) as admin:
         purged = admin.purge_dead_letters(group, below=below, broker=broker)
     if as_json:

@@ -52,6 +52,7 @@ from .options import (
     store_option,
 )
 from .output import print_json
+from .stores.names import KnownNames
 
 _CHUNK: Final = 1 << 14
 _HOST_BITS: Final = SYS_BORN_V6 | SYS_STORE_V6
@@ -500,6 +501,10 @@ def diff(
     allow_many_files()
     given, now_ms = broker_settings(settings), SystemClock().unix_ms
     sides = [Side.open(root, given, now_ms) for root in (a, b)]
+    known = KnownNames()
+    for side in sides:
+        known.topics.update(side.config.topics, (topic for topic, _ in side.names()))
+    known.check(topics=topics)
     found = compare(sides[0], sides[1], Compared(**what), topics=topics, examples_max=limit)
     if as_json:
         print_json(to_json(a, b, found, limit))

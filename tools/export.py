@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,12 +29,15 @@ from urllib.parse import quote
 import click
 import numpy as np
 
+from ..proto.clock import SystemClock
 from ..proto.errors import ConfigError, DiskFailure
 from ..store.system import allow_many_files
 from .instants import past_instant_of
 from .options import TakesStores, chosen_stores, json_option, stores_argument
 from .output import print_json
-from .stores.locations import locate
+from .stores.cold_store import open_cold
+from .stores.locations import StoreLocation, locate
+from .stores.names import KnownNames
 from .stores.scan.conditions import BadRecords, Conditions, Span
 from .stores.scan.scan import Scan, ScanOptions
 from .stores.schemas import arrow, schema_of
@@ -89,10 +93,13 @@ class PartitionedFiles:
         self._writers: OrderedDict[tuple[str, Key], _File] = OrderedDict()
         self._counts: dict[tuple[str, Key], int] = {}
         self.written = Written()
+        #: Of all rows.
+        self.topics: set[str] = set()
 
     def add(self, broker: str, batch: pyarrow.RecordBatch) -> None:
         """Take the rows of BATCH, which has the columns topic and storeTimestamp, of BROKER."""
         for key, rows in _by_partition(batch):
+            self.topics.add(key[0])
             waiting = self._waiting.setdefault((broker, key), _Waiting())
             waiting.batches.append(rows)
             waiting.rows += rows.num_rows
@@ -272,11 +279,24 @@ def export(*, stores: tuple[str, ...], target: str, as_json: bool, **options: An
         for task in scan.plan(locations):
             for batch in scan.read(task, bad):
                 files.add(task.location.broker_name, batch)
+        _check_topics(options["topics"], files.topics, locations)
         written = files.finish()
     except BaseException:  # Also of an interruption nothing half-written is to stay.
         files.give_up()
         raise
     _report(written, bad, target, as_json=as_json)
+
+
+def _check_topics(
+    wanted: Sequence[str], found: Collection[str], locations: Iterable[StoreLocation]
+) -> None:
+    """Raise TopicNotFound for a topic that is WANTED, not FOUND among the messages, and that no store knows."""
+    missing = [topic for topic in wanted if topic not in found]
+    if missing:
+        known = KnownNames()
+        for location in locations:
+            known.add_store(open_cold(location, now_ms=SystemClock().unix_ms(), index=False))
+        known.check(topics=missing)
 
 
 def _scan_options(options: dict[str, Any]) -> ScanOptions:

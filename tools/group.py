@@ -29,7 +29,7 @@ from ..proto.errors import GroupExists, InvalidArgument
 from ..proto.time_text import format_duration, parse_duration
 from .group_plan import plan
 from .instants import past_instant_of
-from .options import json_option, nameserver_option
+from .options import confirm, json_option, nameserver_option, yes_option
 from .output import instant, print_json, print_pairs, print_table
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -448,10 +448,14 @@ def list_groups(*, as_json: bool, nameserver: str) -> None:
 
 @group.command()
 @click.argument("name")
+@yes_option
 @nameserver_option
-def delete(name: str, *, nameserver: str) -> None:
-    """Delete group NAME and its offsets on every broker."""
+def delete(name: str, *, yes: bool, nameserver: str) -> None:
+    """Delete group NAME and its offsets on every broker. This cannot be undone."""
     with Admin(nameserver) as admin:
+        if not yes:
+            lag = admin.describe_group(name).lag
+            confirm(f"Delete group {name}, with its offsets and {lag:,} unread messages?")
         admin.delete_group(name)
     click.echo(f"group {name} deleted")
 

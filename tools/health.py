@@ -8,6 +8,7 @@ doc/health-checking.md; a HealthCheckResponse is one enum in field 1).
 from __future__ import annotations
 
 import json
+import os
 import socket
 import time
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
-from ..client.name_server_addresses import DEFAULT_NAME_SERVERS
+from ..client.name_server_addresses import NAMESERVER_VARIABLE, named_or_default, parse_addresses
 from ..proto.errors import Disconnected, InvalidArgument
 from ..proto.rpc.connection import ClientConnection
 from ..proto.rpc.incoming import (
@@ -77,13 +78,15 @@ def health(
 ) -> None:
     """Tell whether servers serve: exit 0 if all do, 1 if one says that it does not, 4 if one does not answer.
 
-    Without --nameserver and --broker it asks both on this machine, where `pocketmq serve` has them.
+    Without --nameserver and --broker it asks the name servers in $POCKETMQ_NAMESERVER. Without that variable it asks
+    both on this machine, where `pocketmq serve` has them.
     """
     timeout_ms = parse_duration(timeout, field="--timeout")
     if not timeout_ms:
         raise click.UsageError(f"--timeout {timeout}: it is 1ms at least.")
     if not (nameservers or brokers):
-        nameservers, brokers = (DEFAULT_NAME_SERVERS,), (DEFAULT_BROKER,)
+        nameservers = parse_addresses(named_or_default(None))
+        brokers = () if os.environ.get(NAMESERVER_VARIABLE) else (DEFAULT_BROKER,)
     asked = [("name server", address, "") for address in nameservers]
     asked += [("broker", address, "writable" if writable else "") for address in brokers]
     tls = Trust().or_environment().context()

@@ -8,6 +8,7 @@ from typing import Final
 
 from ..proto.clock import SystemClock
 from ..proto.errors import InvalidArgument
+from ..proto.time_text import check_unix_ms
 
 #: Of a number of Unix milliseconds, long after the year 9999.
 _DIGITS_MAX: Final = 16
@@ -55,7 +56,7 @@ def _at(day: date, of_day: time, local: Callable[[datetime], datetime]) -> datet
 def past_instant_of(text: str, local: Callable[[datetime], datetime] = datetime.astimezone) -> int:
     """Return the instant that TEXT names, in Unix milliseconds: ISO 8601 (without a zone: LOCAL time), or these."""
     if text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX:
-        return int(text)
+        return check_unix_ms(int(text), "the time")
     try:
         named = datetime.fromisoformat(text)
         return round((local(named) if named.tzinfo is None else named).timestamp() * 1000)

@@ -56,6 +56,7 @@ from .output import print_json, print_table
 from .stores import RecoveryName
 from .stores.cold_store import open_cold
 from .stores.locations import StoreLocation, locate
+from .stores.names import KnownNames
 
 Rule = Literal[
     "filters", "never-wanted", "tag", "no-key", "too-many-members", "unreadable", "switched-off", "no-reader"
@@ -463,6 +464,7 @@ def lint(
     """
     reading = options.read_from_of(read_from, stores)
     asked = _Asked(**given)
+    known = asked.known
     if stores:
         allow_many_files()
         findings = [
@@ -472,7 +474,9 @@ def lint(
         ]
     else:
         with Admin(nameserver or DEFAULT_NAME_SERVERS) as admin:
+            known.add_cluster(admin)
             findings = list(asked.of_cluster(admin, reading))
+    known.check(topics=[asked.topic], groups=[asked.group])
     if as_json:
         for finding in findings:
             print_json(finding.document())
@@ -503,6 +507,7 @@ class _Asked:
     recovery: RecoveryName
     topics_seen: set[str] = field(default_factory=set)
     groups_seen: set[str] = field(default_factory=set)
+    known: KnownNames = field(default_factory=KnownNames)
     messages_seen: int = 0
 
     def has_topic(self, name: str) -> bool:
@@ -529,8 +534,10 @@ class _Asked:
         """Yield what is found in the store at PLACE."""
         now_ms = SystemClock().unix_ms()
         store = open_cold(place, now_ms=now_ms, recovery=self.recovery, index=False)
+        self.known.add_store(store)
         broker = store.broker_name
         accounts = accounts_in(store.disk, store.root) or {}
+        self.known.groups.update(group for group, _, _ in accounts)
         yield from self._filters_of_store(accounts, broker)
         held: dict[str, dict[int, int]] = defaultdict(dict)
         for one in store.queues():

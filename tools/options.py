@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -61,6 +62,18 @@ def _into_environment(
             os.environ[variable] = before
 
     context.call_on_close(undo)
+
+
+def yes_option(function: Function) -> Function:
+    """Add --yes, without which the command asks (`confirm`)."""
+    return click.option("--yes", is_flag=True, help="Do not ask for confirmation.")(function)
+
+
+def confirm(question: str) -> None:
+    """Return if whoever is at the terminal says yes to QUESTION; raise Abort, or UsageError without a terminal."""
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{question} Nobody is there to be asked: give --yes.")
+    click.confirm(question, abort=True)
 
 
 def nameserver_option(function: Function) -> Function:

@@ -27,6 +27,7 @@ from .lag.live import cluster_groups
 from .lag.rows import LagProgress, LagRow, LagSnapshot, LagVerdict, compare
 from .options import json_option, nameserver_option, read_from_of, read_from_option
 from .output import print_json
+from .stores.names import KnownNames
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -97,6 +98,9 @@ def top(
         raise click.UsageError("--once and --times exclude each other.")
     wanted = _Wanted(topic, group, read_from_of(brokers["read_from"]))
     with Admin(brokers["nameserver"]) as admin:
+        known = KnownNames()
+        known.add_cluster(admin)
+        known.check(topics=[topic], groups=[group])
         boards = _boards(admin, wanted, interval_ms, SystemClock(), times=2 if once else times)
         _show(list(boards)[-1:] if once else boards, as_json=as_json)
 

@@ -9,7 +9,7 @@ import click
 
 from ..client import Admin, QueueDescription, TopicDescription, TopicSent
 from ..proto.errors import TopicExists
-from .options import json_option, nameserver_option
+from .options import confirm, json_option, nameserver_option, yes_option
 from .output import instant, print_json, print_pairs, print_table
 
 _TYPE_NAMES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "LITE", "PRIORITY")
@@ -162,10 +162,16 @@ def describe(name: str, *, as_json: bool, nameserver: str) -> None:
 
 @topic.command()
 @click.argument("name")
+@yes_option
 @nameserver_option
-def delete(name: str, *, nameserver: str) -> None:
-    """Delete topic NAME and its messages on every broker."""
+def delete(name: str, *, yes: bool, nameserver: str) -> None:
+    """Delete topic NAME and its messages on every broker. This cannot be undone."""
     with Admin(nameserver) as admin:
+        if not yes:
+            queues = admin.describe_topic(name).queues
+            confirm(
+                f"Delete topic {name} with {sum(one.message_count for one in queues):,} messages?"
+            )
         admin.delete_topic(name)
     click.echo(f"topic {name} deleted")
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar, Unpack
 from ...proto.clock import Clock, SystemClock
 from ...proto.errors import ClientClosed, InvalidArgument, TopicExists, TopicInUse, TopicNotFound
 from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.time_text import check_unix_ms
 from ...proto.topics import PERMISSION_ALL, check_topic
 from ..closing import AsyncFace, Face
 from ..config import ClientConfig, ClientSettings, ReadFrom, reads_any, settled
@@ -256,6 +257,8 @@ class AsyncAdmin(GroupAdmin, AsyncFace):
             max_messages=max_messages,
             from_any=reads_any(read_from),
         )
+        check_unix_ms(begin_ms, "begin_ms")
+        check_unix_ms(end_ms, "end_ms")
         return await self._finding.lookup(request)
 
     async def lookup_id(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ...proto import errors
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.message_id import decode_offset_message_id
+from ...proto.time_text import check_unix_ms
 from ...proto.topics import check_topic
 from ..connections import Connection
 from ..queue import Queue, find_queue
@@ -80,6 +81,8 @@ class Finder:
         self, topic: str, begin_ms: int, end_ms: int, max_messages: int, from_any: bool
     ) -> list[ReceivedMessage]:
         """Return up to MAX_MESSAGES of TOPIC stored from BEGIN_MS up to and without END_MS, oldest first."""
+        check_unix_ms(begin_ms, "begin_ms")
+        check_unix_ms(end_ms, "end_ms")
         if end_ms <= begin_ms:
             raise errors.InvalidArgument(
                 f"end_ms {end_ms} is not behind begin_ms {begin_ms}", field="end_ms", value=end_ms

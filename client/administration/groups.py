@@ -16,6 +16,7 @@ from ...proto import errors
 from ...proto.clock import Clock
 from ...proto.errors_wire import from_wire
 from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.time_text import check_unix_ms
 from ...proto.topics import check_group, check_topic
 from ..config import ReadFrom, reads_any
 from ..queue import Queue, in_parts
@@ -239,6 +240,8 @@ class OffsetTarget:
                 raise errors.InvalidArgument(
                     f"{field} is {value}: must not be negative", field=field, limit=0, value=value
                 )
+        if self.time_ms is not None:
+            check_unix_ms(self.time_ms, "time_ms")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,6 +319,8 @@ class GroupAdmin(DeadLetterAdmin):
         self, topic: str, *, time_ms: int | None = None
     ) -> list[descriptions.QueueDescription]:
         """Return what each queue of TOPIC holds and, with TIME_MS, where that instant lies."""
+        if time_ms is not None:
+            check_unix_ms(time_ms, "time_ms")
         found: list[descriptions.QueueDescription] = []
         for broker, described in (await self._described(topic)).items():
             queues = [pb.QueueId(topic=topic, queue=item.queue) for item in described.queues]

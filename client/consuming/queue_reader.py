@@ -36,6 +36,7 @@ import numpy as np
 from ...proto import errors
 from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.time_text import check_unix_ms
 from ...proto.topics import check_topic, retry_topic
 from ..config import Start
 from ..connections import Connection
@@ -312,7 +313,9 @@ def start_ms(start: Start) -> int | None:
     """Return START in Unix milliseconds if it is a time; a datetime without a zone is local."""
     if isinstance(start, str):
         return None
-    return round(start.timestamp() * 1000) if isinstance(start, datetime) else start
+    if isinstance(start, datetime):
+        return round(start.timestamp() * 1000)
+    return check_unix_ms(start, "the time to start at")
 
 
 async def fetch_run(

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from pocketmq.client import AsyncAdmin, AsyncProducer, Message, Queue
+from pocketmq.client import AsyncAdmin, AsyncProducer, Message, OffsetTarget, Queue
 from pocketmq.client.administration.brokers import Brokers
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
@@ -201,6 +201,17 @@ async def test_messages_are_found_by_time() -> None:
         found = await managing.lookup_time("orders", stored_at, stored_at + 1, max_messages=3)
         with pytest.raises(InvalidArgument, match="end_ms"):
             await managing.lookup_time("orders", 5, 5)
+        for asked in (
+            managing.lookup_time("orders", 1_764_331_200, 1_764_331_300),
+            managing.lookup_time("orders", 0, 1_764_331_300),
+            managing.lookup("orders", "k", begin_ms=1_764_331_200),
+            managing.lookup("orders", "k", end_ms=1_764_331_200),
+            managing.queue_offsets("orders", time_ms=1_764_331_200),
+        ):
+            with pytest.raises(InvalidArgument, match="Unix seconds"):
+                await asked
+        with pytest.raises(InvalidArgument, match="Unix seconds"):
+            OffsetTarget(time_ms=1_764_331_200)
 
     assert [message.body for message in found] == [b"0", b"1", b"2"]
 

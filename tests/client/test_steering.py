@@ -66,6 +66,8 @@ async def test_seeking_to_the_ends_and_to_a_time(monkeypatch: pytest.MonkeyPatch
         when = datetime(2024, 1, 2, tzinfo=UTC)
         assert await reading.seek_to_time(None, when) == {q(0): 11, q(1): 11}
         assert numbers(await reading.poll(1)) == [11]
+        with pytest.raises(InvalidArgument, match="Unix seconds"):
+            await reading.seek_to_time(None, 1_704_153_600)
 
     assert asked[2:] == [1_704_153_600_000]
 

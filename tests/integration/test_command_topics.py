@@ -40,7 +40,7 @@ def test_a_topic_is_changed_described_and_deleted(call: Shell) -> None:
 
     updated = call("topic", "update", "Changing", "--queues", "5", "--permission", "read")
     described = call("topic", "describe", "Changing", "--json").documents[0]
-    deleted = call("topic", "delete", "Changing")
+    deleted = call("topic", "delete", "Changing", "--yes")
     gone = call("topic", "describe", "Changing")
 
     assert (updated.code, deleted.code, gone.code) == (0, 0, 3)
@@ -49,6 +49,45 @@ def test_a_topic_is_changed_described_and_deleted(call: Shell) -> None:
         4,
         5,
     )
+
+
+def test_nothing_is_deleted_unless_somebody_says_yes(call: Shell) -> None:
+    call("topic", "create", "Stays", "--queues", "1")
+    call("send", "Stays", "one")
+    call("group", "create", "stays")
+
+    for kind, name, what in (("topic", "Stays", "with 1 messages"), ("group", "stays", "offsets")):
+        refused = call(kind, "delete", name)
+        assert refused.code == 2
+        assert what in refused.err
+        assert "--yes" in refused.err
+    assert call("topic", "describe", "Stays").code == 0
+    assert call("group", "describe", "stays", "--interval", "0s").code == 0
+    assert call("topic", "delete", "Missing").code == 3
+
+
+def test_names_that_brokers_do_not_know_are_not_found(call: Shell) -> None:
+    call("topic", "create", "Known", "--queues", "1")
+    call("group", "create", "known")
+
+    for verb in (["lag", "--max-lag", "10"], ["top", "--once", "--interval", "100ms"], ["lint"]):
+        assert call(*verb, "--group", "known", "--topic", "Known").code in (0, 1)
+        assert call(*verb, "--group", "unknown").code == 3
+        assert call(*verb, "--group", "known", "--topic", "Unknown").code == 3
+        assert call(*verb, "--group", "unknown*").code in (0, 1)
+
+
+def test_unix_seconds_are_refused_where_milliseconds_are_wanted(call: Shell) -> None:
+    call("topic", "create", "Timed", "--queues", "1")
+    call("group", "create", "timed")
+
+    for done in (
+        call("lookup", "--topic", "Timed", "--since", "1764331200"),
+        call("lookup", "--topic", "Timed", "--key", "k", "--until", "1764331200"),
+        call("group", "reset-offset", "timed", "--topic", "Timed", "--to-time", "1764331200"),
+    ):
+        assert done.code == 2
+        assert "1764331200000" in done.err
 
 
 def test_a_bad_topic_name_is_wrong_usage(call: Shell) -> None:
@@ -61,7 +100,7 @@ def test_a_bad_topic_name_is_wrong_usage(call: Shell) -> None:
 def test_groups_are_created_listed_and_deleted(call: Shell) -> None:
     created = call("group", "create", "workers", "--fifo", "--retries", "3", "--json")
     listed = {group["name"]: group for group in call("group", "list", "--json").documents}
-    deleted = call("group", "delete", "workers")
+    deleted = call("group", "delete", "workers", "--yes")
     after = [group["name"] for group in call("group", "list", "--json").documents]
 
     assert (created.code, deleted.code) == (0, 0)

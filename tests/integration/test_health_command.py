@@ -35,6 +35,16 @@ def test_servers_that_serve_are_told_one_a_line(call: Shell, server: ServerProce
     }
 
 
+def test_without_options_the_name_servers_of_the_environment_are_asked(
+    server: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POCKETMQ_NAMESERVER", server.nameserver)
+
+    done = pocketmq("health")
+
+    assert (done.code, done.out) == (0, f"name server {server.nameserver}: SERVING\n")
+
+
 @pytest.mark.parametrize("carrier", GRPC_CHOICES)
 async def test_a_broker_that_cannot_write_serves_but_is_not_writable(
     tmp_path: Path, carrier: str

@@ -67,14 +67,14 @@ class FakeAdmin:
         return 3
 
     def create_group(self, name: str, **fields: Any) -> GroupDescription:
-        self.calls.append(("group", fields["retry_intervals_ms"]))
+        self.calls.append(("group", fields))
         return GroupDescription(
             name=name,
             retry_max_times=16,
             retry_queues=1,
             order=False,
             consume_enable=True,
-            retry_intervals_ms=tuple(fields["retry_intervals_ms"]),
+            retry_intervals_ms=tuple(fields.get("retry_intervals_ms", ())),
         )
 
     def groups(self) -> list[GroupDescription]:
@@ -251,7 +251,10 @@ def test_a_group_is_made_with_intervals_of_its_own(capsys: pytest.CaptureFixture
     assert call("group", "create", "plain") == 0
     assert call("group", "list") == 0
 
-    assert FakeAdmin.calls[:2] == [("group", [10_000, 90_000]), ("group", [])]
+    assert FakeAdmin.calls[:2] == [
+        ("group", {"retry_intervals_ms": [10_000, 90_000]}),
+        ("group", {}),
+    ]
     out = capsys.readouterr().out.splitlines()
     assert out[0] == "group own: in any order, up to 16 retries, after 10s,1m30s"
     assert out[1] == "group plain: in any order, up to 16 retries"

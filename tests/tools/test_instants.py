@@ -28,6 +28,12 @@ def test_times_and_milliseconds_are_read(text: str, instant_ms: int) -> None:
     assert past_instant_of(text, as_utc) == instant_ms
 
 
+@pytest.mark.parametrize("text", ["1764331200", "100000000", "99999999999"])
+def test_unix_seconds_are_refused_with_the_milliseconds(text: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"Unix seconds: write milliseconds, {text}000"):
+        past_instant_of(text, as_utc)
+
+
 @pytest.mark.parametrize("text", ["", "yesterday", "18:00", "-5", "9" * 17])
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match="is no time"):

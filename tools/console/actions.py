@@ -17,7 +17,7 @@ from ...proto.rpc.pages import PageRequest
 from ...proto.time_text import parse_duration
 from ..group import move_document
 from ..topic import topic_document
-from .api import READS, Api, ApiRoute, Document, number
+from .api import READS, Api, ApiRoute, Document, instant_ms, number
 from .waiting import WAITING
 
 _SEND: Final = "/apache.rocketmq.v2.MessagingService/SendMessage"
@@ -196,7 +196,7 @@ async def reset(api: Api, asked: PageRequest, group: str) -> Document:
         asked, {"topic", "to_time_ms", "to_offset", "to_first", "to_last", "preview", "force"}
     )
     target = OffsetTarget(
-        time_ms=number(body, "to_time_ms", 0) if "to_time_ms" in body else None,
+        time_ms=instant_ms(body, "to_time_ms", 0) if "to_time_ms" in body else None,
         offset=number(body, "to_offset", 0) if "to_offset" in body else None,
         first=_flag(body, "to_first"),
         last=_flag(body, "to_last"),

@@ -33,6 +33,7 @@ from ...proto.clock import SystemClock
 from ...proto.filters.sql_evaluation import compiled
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc.pages import READING, PageRequest, Shown
+from ...proto.time_text import check_unix_ms
 from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from ...store.message_store import MessageStore
 from ...store.timers.store import TimerStore
@@ -418,8 +419,8 @@ class Api:
                 topic,
                 query.get("key"),
                 tag=query.get("tag"),
-                begin_ms=number(query, "from_ms", 0),
-                end_ms=number(query, "to_ms", 0),
+                begin_ms=instant_ms(query, "from_ms", 0),
+                end_ms=instant_ms(query, "to_ms", 0),
                 max_messages=limit,
             )
             found.reverse()
@@ -435,8 +436,8 @@ class Api:
             fits = wanted.matches(rows)
             found = [one for one, is_true in zip(every, fits, strict=True) if is_true][:limit]
         elif "from_ms" in query:
-            end_ms = number(query, "to_ms", 1 << 62)
-            begin_ms = number(query, "from_ms", 0)
+            end_ms = instant_ms(query, "to_ms", 1 << 62)
+            begin_ms = instant_ms(query, "from_ms", 0)
             found = await self.admin.lookup_time(topic, begin_ms, end_ms, max_messages=limit)
         else:
             found = await self._newest(topic, limit)
@@ -446,7 +447,7 @@ class Api:
         """Return what a filter looks through: SQL_ROWS_MAX messages, the newest, or from a time on."""
         if "from_ms" not in query:
             return await self._newest(topic, SQL_ROWS_MAX)
-        begin_ms, end_ms = number(query, "from_ms", 0), number(query, "to_ms", 1 << 62)
+        begin_ms, end_ms = instant_ms(query, "from_ms", 0), instant_ms(query, "to_ms", 1 << 62)
         return await self.admin.lookup_time(topic, begin_ms, end_ms, max_messages=SQL_ROWS_MAX)
 
     async def _newest(self, topic: str, limit: int) -> list[Any]:
@@ -681,6 +682,11 @@ def number(values: Mapping[str, Any], name: str, default: int) -> int:
             f"{name} is {str(value)[:40]!r}: must be a whole number from 0 on", field=name
         )
     return value
+
+
+def instant_ms(values: Mapping[str, Any], name: str, default: int) -> int:
+    """Return the Unix milliseconds NAME of VALUES; raise InvalidArgument for what is none, or counts seconds."""
+    return check_unix_ms(number(values, name, default), name)
 
 
 def limit_of(query: Mapping[str, str]) -> int:

@@ -25,10 +25,12 @@ from .output import (
     Column,
     Output,
     Row,
+    Tables,
     format_options,
     limit_option,
     offset_or_time,
     opened,
+    or_unknown,
     people,
 )
 from .record_rows import (
@@ -83,7 +85,11 @@ def log(*, limit: int | None, as_json: bool, as_jsonl: bool, **words: Any) -> No
         asyncio.run(follow_log(followed, output))
         return
     stop, to_ms = offset_or_time(chosen.end) if chosen.end is not None else (None, None)
-    rows = _rows(walk, at, stop, replace(wanted, to_ms=to_ms), chosen.full)
+    rows = or_unknown(
+        _rows(walk, at, stop, replace(wanted, to_ms=to_ms), chosen.full),
+        Tables(files),
+        topics=[chosen.topic] if chosen.topic is not None else (),
+    )
     output.rows(rows, RECORD_COLUMNS, what="records")
 
 

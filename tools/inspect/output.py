@@ -29,6 +29,7 @@ from ...store.overlay_disk import OverlayDisk
 from ...store.state_files import Bean, KeptChanges, StateFile
 from ...store.view import StoreView
 from ..instants import past_instant_of
+from ..stores.names import KnownNames
 
 #: Unix milliseconds and log offsets are both numbers: an instant has a dash or a colon, or says so.
 _OFFSET: Final = re.compile(r"[0-9][0-9_,]*")
@@ -328,3 +329,19 @@ def _bean(text: str) -> dict[str | int, Any]:
 def _transaction_counts(text: str) -> dict[str, int]:
     found = config.child(_bean(text), "transactionCount").items()
     return {str(topic): int(config.child({"": one}, "").get("count", 0)) for topic, one in found}
+
+
+def or_unknown(
+    rows: Iterable[Row], tables: Tables, *, topics: Sequence[str] = (), groups: Sequence[str] = ()
+) -> Iterator[Row]:
+    """Yield ROWS. If there are none, raise TopicNotFound or GroupNotFound for a name that the store does not know."""
+    is_empty = True
+    for row in rows:
+        is_empty = False
+        yield row
+    if is_empty:
+        keys = [key.partition("@") for key in tables.offsets().offsets]
+        known = KnownNames(set(tables.topics().topics), set(tables.groups().groups))
+        known.topics.update((one.topic for one in tables.files.queues()), (key[0] for key in keys))
+        known.groups.update(key[2] for key in keys)
+        known.check(topics=topics, groups=groups)

@@ -14,7 +14,17 @@ from ...store.log_view import LogWalk
 from ...store.queue_view import QueueExtent, QueueView
 from ...store.view import StoreView
 from .document import checkpoint as checkpoint_fields
-from .output import Column, Output, Row, Tables, format_options, limit_option, opened, people
+from .output import (
+    Column,
+    Output,
+    Row,
+    Tables,
+    format_options,
+    limit_option,
+    opened,
+    or_unknown,
+    people,
+)
 from .overview import Overview
 
 OFFSETS: Final = (
@@ -116,7 +126,12 @@ def offsets(
     """
     files = opened()
     tables = Tables(files)
-    rows = _offset_rows(files, tables, group, topic)
+    rows = or_unknown(
+        _offset_rows(files, tables, group, topic),
+        tables,
+        topics=[topic] if topic is not None else (),
+        groups=[group] if group is not None else (),
+    )
     output = Output.of(as_json, as_jsonl, limit)
     output.rows(rows, OFFSETS, what="committed offsets")
     _require_readable(tables)

@@ -1,6 +1,7 @@
 """`pocketmq lag`: how far every consumer group is behind, from the files of stores or from a cluster that runs.
 
-Exit codes: 0 done, 1 a limit given with --max-lag is passed, 2 wrong arguments, 5 a store that no broker would open.
+Exit codes: 0 done, 1 a limit given with --max-lag is passed, 2 wrong arguments, 3 no such group or topic, 5 a store
+that no broker would open.
 
 Lag rows for people, for programs and in files.
 """
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import click
 from click.core import ParameterSource
@@ -49,6 +50,7 @@ from ..output import print_table
 from ..stores import RecoveryName
 from ..stores.cold_store import open_cold
 from ..stores.locations import locate
+from ..stores.names import KnownNames
 from .cold import store_rows
 from .live import cluster_rows
 from .rows import (
@@ -104,6 +106,7 @@ def lag(*, stores: tuple[str, ...], as_json: bool, **options: Any) -> None:
 
     STORE is the folder of a store, a URL (s3://bucket/store), or a pattern over many brokers ("/data/broker-*/store").
     It may be live, stopped, copied or damaged; not a byte of it is written. Without a STORE the brokers are asked.
+    A group or a topic that does not exist is exit code 3; a pattern may match nothing.
     """
     context = click.get_current_context()
     asked = _asked(context, stores, options)
@@ -172,7 +175,10 @@ def _looks(asked: _Asked, clock: Clock) -> Iterator[list[LagProgress]]:
         look = _look_at(asked, stack)
         for number in count(1):
             looked_ms, now_ms = clock.now_ms(), clock.unix_ms()
-            rows = [row for row in look(now_ms) if _is_wanted(asked, row)]
+            looked, known = look(now_ms)
+            rows = [row for row in looked if _is_wanted(asked, row)]
+            if number == 1 and not rows:
+                known().check(topics=[asked.topic], groups=[asked.group])
             found = compare(before, rows, now_ms)
             if asked.out is not None:
                 write_rows(asked.out, [one.row for one in found], now_ms)
@@ -183,18 +189,29 @@ def _looks(asked: _Asked, clock: Clock) -> Iterator[list[LagProgress]]:
             asyncio.run(clock.sleep_until(looked_ms + asked.interval_ms))
 
 
-def _look_at(asked: _Asked, stack: ExitStack) -> Callable[[int], list[LagRow]]:
+#: The rows of an instant, and what returns the names that were known then.
+_Look: TypeAlias = tuple[list[LagRow], Callable[[], KnownNames]]
+
+
+def _look_at(asked: _Asked, stack: ExitStack) -> Callable[[int], _Look]:
     """Return what finds the rows of an instant; what it opens is closed with STACK."""
     if asked.stores:
         allow_many_files()
         return lambda now_ms: _rows_of_stores(asked, now_ms)
     admin = stack.enter_context(Admin(asked.nameserver))
-    return lambda now_ms: cluster_rows(admin, asked.read_from)
+
+    def known() -> KnownNames:
+        names = KnownNames()
+        names.add_cluster(admin)
+        return names
+
+    return lambda now_ms: (cluster_rows(admin, asked.read_from), known)
 
 
-def _rows_of_stores(asked: _Asked, now_ms: int) -> list[LagRow]:
+def _rows_of_stores(asked: _Asked, now_ms: int) -> _Look:
     """Return the rows of all stores; one that no broker would open ends it, unless there are others."""
     rows: list[LagRow] = []
+    names = KnownNames()
     refused: list[StoreRefused] = []
     locations = locate(asked.stores, broker_name=asked.broker_name, settings=asked.settings)
     for location in locations:
@@ -210,11 +227,12 @@ def _rows_of_stores(asked: _Asked, now_ms: int) -> list[LagRow]:
             refused.append(error)
             continue
         rows += store_rows(store, now_ms)
+        names.add_store(store)
     if refused and len(refused) == len(locations):
         raise refused[0]
     for refusal in refused:
         click.echo(f"pocketmq: left out: {refusal.message}", err=True)
-    return sorted(rows, key=lambda row: row.key)
+    return sorted(rows, key=lambda row: row.key), lambda: names
 
 
 def _is_wanted(asked: _Asked, row: LagRow) -> bool:

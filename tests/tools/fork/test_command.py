@@ -106,7 +106,7 @@ def test_a_served_fork_of_a_served_store(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "fork") as second:
         pocketmq(second, "send", "T", "other")
         found = pocketmq(second, "consume", "T", "--group", "G", "--count", "4", "--json")
-        pocketmq(second, "topic", "delete", "T")
+        pocketmq(second, "topic", "delete", "T", "--yes")
 
     bodies = [json.loads(line)["body"] for line in found.splitlines()]
     assert bodies == ["one", "two", "three", "other"]
