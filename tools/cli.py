@@ -34,6 +34,7 @@ from ..proto.errors import (
     PocketMQError,
 )
 from .lazy_group import LazyGroup
+from .terminal import guarded
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -156,8 +157,13 @@ def run(arguments: Sequence[str]) -> int:
         os.environ.setdefault(name, value)
     # Without any handler logging would print warnings in the middle of the output; servers set up their own.
     logging.getLogger("pocketmq").addHandler(logging.NullHandler())
+    with guarded():
+        return _ran(list(arguments))
+
+
+def _ran(arguments: list[str]) -> int:
     try:
-        _invoke(list(arguments))
+        _invoke(arguments)
         sys.stdout.flush()
     except click.exceptions.Exit as error:
         return error.exit_code

@@ -2,7 +2,8 @@
 
 Offsets are committed behind what was printed and flushed: what the reader of the pipe did not get comes again. A group
 that is new starts with the oldest message. Without --json only bodies are printed, one a line, so that
-`pocketmq consume A --group g | pocketmq send B --stdin` copies a topic of text.
+`pocketmq consume A --group g | pocketmq send B --stdin` copies a topic of text. On a terminal control characters in
+bodies are escaped, unless --raw says otherwise.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import click
 from ..client import Filter, MessageBatch, PullConsumer, ReceivedMessage, Sql
 from ..proto.errors import RequestTimeout
 from .options import json_option, nameserver_option, read_from_of, read_from_option
-from .output import message_document, print_json
+from .output import message_document, print_bytes, print_json
 
 
 def _filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -54,6 +55,7 @@ def _filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
     help="End when none came for so many seconds; with fewer than --count the exit code is 4.  [default: never]",
 )
 @_filter_options
+@click.option("--raw", is_flag=True, help="Print bodies as they are, also on a terminal.")
 @read_from_option("hand out the messages, a moment later than their master")
 @json_option("a message a line, with everything known of it")
 @nameserver_option
@@ -64,10 +66,14 @@ def consume(
     count: int | None,
     timeout_s: float | None,
     wanted: Filter,
+    raw: bool,
     as_json: bool,
     **brokers: Any,
 ) -> None:
     """Print the messages of TOPIC that GROUP has not had, and note that it has them."""
+    if raw and as_json:
+        raise click.UsageError("--raw and --json exclude each other.")
+    as_bytes = raw or not sys.stdout.isatty()
     printed = 0
     nameserver, read_from = brokers["nameserver"], read_from_of(brokers["read_from"])
     with PullConsumer(
@@ -77,7 +83,7 @@ def consume(
         for messages in _batches(consumer, count, timeout_s):
             with _interrupts_held():
                 for message in messages:
-                    _print(message, as_json)
+                    _print(message, as_json=as_json, as_bytes=as_bytes)
                 sys.stdout.flush()
                 consumer.commit()
             printed += len(messages)
@@ -119,8 +125,10 @@ def _batches(
         yield messages
 
 
-def _print(message: ReceivedMessage, as_json: bool) -> None:
+def _print(message: ReceivedMessage, *, as_json: bool, as_bytes: bool) -> None:
     if as_json:
         print_json(message_document(message))
+    elif as_bytes:
+        print_bytes(message.body)
     else:
-        sys.stdout.buffer.write(message.body + b"\n")
+        click.echo(message.body.decode(errors="backslashreplace"))

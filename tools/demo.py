@@ -70,6 +70,7 @@ from ..client import (
 )
 from ..proto.errors import ConfigError, Disconnected, PocketMQError
 from ..proto.time_text import format_duration
+from . import terminal
 from .server_process import ServerProcess
 
 TOPIC: Final = "departures"
@@ -692,7 +693,7 @@ def demo(ctx: click.Context, messages: int | None, store: Path | None) -> None:
     """
     if store is not None and store.exists():
         raise click.UsageError(f"--store {store} exists: name a new folder.")
-    board = Board(Console())
+    board = Board(terminal.console(markup=True))
     with tempfile.TemporaryDirectory(prefix="pocketmq-demo-") as folder:
         try:
             Demo(board, store or Path(folder, "store"), messages).run()

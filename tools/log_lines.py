@@ -2,7 +2,8 @@
 
     2026-11-21T10:38:25.123Z INFO pocketmq.store.commit_log segment rolled file=00000000001073741824 took_ms=3
 
-The message of a log call is a constant; what varies goes in `extra`. Values with spaces are quoted as JSON. Where
+The message of a log call is a constant; what varies goes in `extra`. Values with spaces are quoted as JSON. Control
+characters are escaped, also in files: names come from others, and somebody reads the file on a terminal. Where
 several brokers share one standard error, `by=broker-2` at the end of a line says whose it is.
 """
 
@@ -17,6 +18,7 @@ from typing import ClassVar, Final
 
 from ..proto.errors import ConfigError
 from ..proto.facts import shown
+from .terminal import one_line, printable
 
 #: The name of access/guard.py, which commands without a server do not import.
 AUDIT: Final = logging.getLogger("pocketmq.audit")
@@ -46,7 +48,9 @@ class KeyValueFormatter(logging.Formatter):
             if name not in _ORDINARY
         )
         line = f"{stamp} {record.levelname} {record.name} {record.getMessage()}{''.join(extra)}{self._by}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        if not record.exc_info:
+            return one_line(line)
+        return f"{one_line(line)}\n{printable(self.formatException(record.exc_info))}"
 
 
 LEVELS: Final = ("debug", "info", "warning", "error")

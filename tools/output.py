@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..proto.time_text import format_instant
+from .terminal import one_line, printable
 
 if TYPE_CHECKING:  # Who prints no message needs no client, nor what that imports.
     from ..client import ReceivedMessage
@@ -20,9 +22,15 @@ def print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
     click.echo(json.dumps(document, ensure_ascii=False, separators=(", ", ": ")))
 
 
+def print_bytes(body: bytes) -> None:
+    """Print BODY as it is, and a newline."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(body + b"\n")
+
+
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print ROWS below TITLES in columns; numbers stand to the right."""
-    cells = [[str(cell) for cell in row] for row in rows]
+    """Print ROWS below TITLES in columns, one line per row; numbers are aligned to the right."""
+    cells = [[one_line(str(cell)) for cell in row] for row in rows]
     values = list(rows) if isinstance(rows, list) else []
     widths = [
         max(len(title), *(len(row[at]) for row in cells)) if cells else len(title)
@@ -41,10 +49,11 @@ def print_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> None
 
 
 def print_pairs(pairs: Mapping[str, object]) -> None:
-    """Print names and values, a pair a line."""
+    """Print names and values, a pair a line; further lines of a value are indented."""
     width = max(map(len, pairs))
     for name, value in pairs.items():
-        click.echo(f"{name.ljust(width)}  {value}")
+        lines = printable(str(value)).replace("\n", "\n" + " " * (width + 2))
+        click.echo(f"{name.ljust(width)}  {lines}")
 
 
 def instant(timestamp_ms: int) -> str:

@@ -26,6 +26,7 @@ from typing import Final, TextIO
 from ..broker.broker import SiteParts
 from ..proto.clock import Clock
 from .log_lines import AUDIT
+from .terminal import one_line, own
 
 _TICK_MS: Final = 1_000
 #: Ticks from one look at who is behind to the next.
@@ -46,7 +47,7 @@ class StatusLine:
     ) -> None:
         self._parts = parts
         self._clock = clock
-        self._out = out
+        self._out = own(out)
         self._width = width
         #: When it was last looked, by a clock that only goes forward, and how many messages had come in and gone out.
         self._before = (0, 0, 0)
@@ -79,7 +80,7 @@ class StatusLine:
                 f"{connections:,} connection{'' if connections == 1 else 's'}",
             )
         )
-        self._write(_ERASE + text[: max(0, self._width() - 1)])
+        self._write(_ERASE + one_line(text)[: max(0, self._width() - 1)])
         self._is_drawn = True
 
     def erase(self) -> None:

@@ -23,6 +23,7 @@ from ..client.config import ReadFrom
 from ..proto.clock import Clock, SystemClock
 from ..proto.errors import TopicNotFound
 from ..proto.time_text import format_duration, format_instant, parse_duration
+from . import terminal
 from .lag.live import cluster_groups
 from .lag.rows import LagProgress, LagRow, LagSnapshot, LagVerdict, compare
 from .options import json_option, nameserver_option, read_from_of, read_from_option
@@ -315,10 +316,9 @@ def _show(boards: Iterable[ClusterBoard], *, as_json: bool) -> None:
             print_json(one.document())
             sys.stdout.flush()
         return
-    from rich.console import Console
     from rich.live import Live
 
-    console = Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False, markup=False)
+    console = terminal.console(width=None if sys.stdout.isatty() else _WIDTH)
     in_place = console.is_terminal and not isinstance(boards, list)
     live = Live(console=console, screen=True, auto_refresh=False) if in_place else None
     with live or nullcontext():

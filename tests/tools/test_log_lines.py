@@ -44,6 +44,14 @@ def test_values_that_would_not_parse_are_quoted(value: object, shown: str) -> No
     assert formatted(x=value).endswith(f" x={shown}")
 
 
+def test_a_name_from_elsewhere_neither_forges_a_line_nor_reaches_the_terminal() -> None:
+    line = formatted(msg="client gone\n1970 ERROR forged", topic="\x1b[2J\x9b\u202e")
+    assert line == (
+        "1970-01-01T00:00:00.250Z INFO pocketmq.store client gone\\n1970 ERROR forged"
+        ' topic="\\u001b[2J\\u009b\\u202e"'
+    )
+
+
 def test_a_traceback_follows_below() -> None:
     try:
         raise ZeroDivisionError("no")

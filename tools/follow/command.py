@@ -24,6 +24,7 @@ from ...store.os_disk import OsDisk
 from ...store.system import allow_many_files
 from ..log_lines import LogConfig, configure_logging
 from ..stores.locations import check_new_store, is_store
+from ..terminal import one_line, own
 from .follower import FollowNote, JavaFollower, OtherHistory, read_note, set_aside
 from .promote import promote as promoted
 
@@ -145,7 +146,9 @@ async def _show(follower: JavaFollower, rpc: str, *, until_stopped: bool) -> Non
         behind = follower.master_end - follower.end
         line = f"{rpc}: {now}; log {follower.end:,}, {behind:,} behind, {rate:.1f} MB/s"
         if is_terminal:
-            click.echo(f"\r\x1b[K{line[:200]}", nl=False, err=True)
+            err = own(sys.stderr)
+            err.write(f"\r\x1b[K{one_line(line)[:200]}")
+            err.flush()
         else:
             click.echo(line, err=True)
         shown_s, taken, state = loop.time(), follower.taken_bytes, now

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import click
 import numpy as np
+from rich.text import Text
 
 from ...proto.errors import MessageNotFound, QueueNotFound
 from ...store.format.log_and_queues import Rows
@@ -195,13 +196,14 @@ class QueueListing:
         self._folder = folder
         self.bounds: QueueExtent = self._entries.bounds()
 
-    def title(self) -> str:
+    def title(self) -> Text:
         """Return one line about the queue."""
         bounds, row = self.bounds, self._entries.row
         what = "batch queue" if self._folder.is_batch else "queue"
-        return (
-            f"[bold]{what} {self._folder.topic}/{self._folder.queue_id}[/bold]  offsets {bounds.min_offset:,}–"
-            f"{bounds.max_offset:,}, {len(row.files):,} files of {row.usual_size:,} bytes"
+        return Text.assemble(
+            (f"{what} {self._folder.topic}/{self._folder.queue_id}", "bold"),
+            f"  offsets {bounds.min_offset:,}–{bounds.max_offset:,},"
+            f" {len(row.files):,} files of {row.usual_size:,} bytes",
         )
 
     def range(

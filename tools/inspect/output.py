@@ -28,6 +28,7 @@ from ...store.os_disk import OsDisk
 from ...store.overlay_disk import OverlayDisk
 from ...store.state_files import Bean, KeptChanges, StateFile
 from ...store.view import StoreView
+from .. import terminal
 from ..instants import past_instant_of
 from ..stores.names import KnownNames
 
@@ -200,7 +201,7 @@ class Inspected:
 
 def people() -> Console:
     """Return a console that neither breaks lines nor colours numbers."""
-    return Console(highlight=False, soft_wrap=True, width=_LINE_SIZE_MAX)
+    return terminal.console(soft_wrap=True, width=_LINE_SIZE_MAX)
 
 
 def table(rows: Sequence[Row], columns: Sequence[Column], title: str = "") -> Table:

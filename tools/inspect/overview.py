@@ -42,6 +42,7 @@ from ...store.queue_view import QueueExtent, QueueView
 from ...store.state_files import BROKEN_FOLDER
 from ...store.system import lock_is_held
 from ...store.view import QUEUE_FOLDERS, QueueFolder, StoreView
+from .. import terminal
 from .document import checkpoint
 from .output import Column, Output, Row, Tables, format_options, opened, people, table
 from .record_rows import record_rows
@@ -391,11 +392,12 @@ _PLACES_MAX = 20
 
 def print_summary(store: str, document: dict[str, Any]) -> None:
     """Print DOCUMENT, which describes STORE."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = terminal.console(soft_wrap=True)
     stop = "unclean (abort is there)" if document["abortPresent"] else "clean"
-    console.print(f"[bold]{store}[/bold]  as {document['oracle']} would open it; last stop: {stop}")
+    told = f"  as {document['oracle']} would open it; last stop: {stop}"
+    console.print(Text.assemble((store, "bold"), told))
     if not document["accepted"]:
-        console.print(f"[red]refused[/red]: {document['refusal']}")
+        console.print(Text.assemble(("refused", "red"), f": {document['refusal']}"))
         console.print(_files(document["filesBefore"]))
         return
     console.print(_log_line(document))
@@ -409,7 +411,7 @@ def print_summary(store: str, document: dict[str, Any]) -> None:
         console.print(line)
 
 
-def _log_line(document: dict[str, Any]) -> str:
+def _log_line(document: dict[str, Any]) -> Text:
     records = document["records"]
     wrong = sum(not record["crcOk"] for record in records)
     size = sum(record["storeSize"] for record in records)
@@ -417,7 +419,9 @@ def _log_line(document: dict[str, Any]) -> str:
     if records:
         times = [record["storeTimestamp"] for record in records]
         text += f", stored {_instant(min(times))} to {_instant(max(times))}"
-    return text + (f", [red]{wrong:,} with a wrong CRC[/red]" if wrong else "")
+    if not wrong:
+        return Text(text)
+    return Text.assemble(text, ", ", (f"{wrong:,} with a wrong CRC", "red"))
 
 
 def _waiting(document: dict[str, Any]) -> str:
@@ -499,27 +503,33 @@ def _checkpoint(values: dict[str, int]) -> str:
     )
 
 
-def _findings(document: dict[str, Any]) -> list[str]:
+def _findings(document: dict[str, Any]) -> list[Text]:
     lines = [
-        f"[yellow]{found['kind']}[/yellow]: {posixpath.basename(found['path'])}"
-        + ("" if found["offset"] is None else f" at {found['offset']:,}")
-        + f": {found['why']}"
+        Text.assemble(
+            (found["kind"], "yellow"),
+            f": {posixpath.basename(found['path'])}",
+            "" if found["offset"] is None else f" at {found['offset']:,}",
+            f": {found['why']}",
+        )
         for found in document.get("recovery", {}).get("findings", [])
     ]
     lines += [
-        f"[red]broken[/red] at {place['offset']:,}: {place['why']}" for place in document["broken"]
+        Text.assemble(("broken", "red"), f" at {place['offset']:,}: {place['why']}")
+        for place in document["broken"]
     ]
     for queue in document["queues"]:
         for begin, end in queue["holes"]:
             lines.append(
-                f"[red]hole[/red] in {queue['topic']}/{queue['queueId']}: {begin:,}–{end:,}"
+                Text.assemble(
+                    ("hole", "red"), f" in {queue['topic']}/{queue['queueId']}: {begin:,}–{end:,}"
+                )
             )
     before, after = set(document["filesBefore"]), set(document["filesAfter"])
     for path in sorted(before - after):
         if not path.startswith("rocksdbstore/"):
-            lines.append(f"recovery deletes {path}")
+            lines.append(Text(f"recovery deletes {path}"))
     if len(lines) > _PLACES_MAX:
-        lines[_PLACES_MAX:] = [f"… and {len(lines) - _PLACES_MAX:,} more"]
+        lines[_PLACES_MAX:] = [Text(f"… and {len(lines) - _PLACES_MAX:,} more")]
     return lines
 
 

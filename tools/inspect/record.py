@@ -394,9 +394,8 @@ def _print(
     all_bytes: bool,
 ) -> None:
     console = people()
-    console.print(
-        f"[bold]record at {at:,}[/bold]  {len(data):,} bytes, file {file.name} from byte {at - file.start:,}"
-    )
+    place = f"  {len(data):,} bytes, file {file.name} from byte {at - file.start:,}"
+    console.print(Text.assemble((f"record at {at:,}", "bold"), place))
     lines_max = None if all_bytes else _LINES_MAX
     for field in fields:
         for line in _lines(data, field, lines_max):

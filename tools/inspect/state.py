@@ -99,7 +99,7 @@ def _print_checkpoint(document: dict[str, Any]) -> None:
     if not document["present"]:
         console.print("there is no checkpoint: a broker begins with zeros", style="yellow")
         return
-    console.print(f"[bold]checkpoint[/bold]  {document['sizeBytes']:,} bytes")
+    console.print(Text.assemble(("checkpoint", "bold"), f"  {document['sizeBytes']:,} bytes"))
     for field in document["fields"]:
         value, shown = field["value"], f"{field['value']:,}"
         if field["name"] in _TIMES:

@@ -27,7 +27,6 @@ from typing import Any, Final
 import click
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -54,6 +53,7 @@ from ...store.parts import by_queue
 from ...store.queue_view import QueueExtent, QueueView
 from ...store.upkeep import ScrubNotes
 from ...store.view import QueueFolder, StoreView
+from .. import terminal
 from . import record_rows
 from .output import Output, Tables, format_options, opened, people
 
@@ -576,7 +576,7 @@ def _told_to_people(row: dict[str, Any]) -> str:
 
 
 def _run(verification: Verification, quiet: bool) -> None:
-    console = Console(stderr=True)
+    console = terminal.console(stderr=True)
     if quiet or not console.is_terminal:
         _exhaust(verification.run())
         return

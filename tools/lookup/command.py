@@ -28,7 +28,15 @@ from ...proto.time_text import format_instant
 from ...store.os_disk import OsDisk
 from .. import options
 from ..instants import past_instant_of
-from ..output import body_fields, instant, message_document, print_json, print_message, print_pairs
+from ..output import (
+    body_fields,
+    instant,
+    message_document,
+    print_bytes,
+    print_json,
+    print_message,
+    print_pairs,
+)
 from ..stores.locations import StoreLocation, locate
 from .files import StoredRecord
 from .search import TIME_MAX_MS, LookupAnswer, StoreSearch, TimeRange
@@ -55,6 +63,7 @@ from .search import TIME_MAX_MS, LookupAnswer, StoreSearch, TimeRange
     help="With a STORE: sizes by Apache's names (maxHashSlotNum=500), where the files do not tell them.",
 )
 @options.read_from_option("look, and their master where they find nothing")
+@click.option("--raw", is_flag=True, help="Print bodies alone, as they are, one per line.")
 @options.json_option("a message a line, with everything known of it")
 @options.nameserver_option
 def lookup(
@@ -74,6 +83,9 @@ def lookup(
     Times are ISO 8601 (without a zone: local time) or Unix milliseconds. A range of time narrows --key and --tag too.
     """
     read_from = options.read_from_of(asked.pop("read_from"), stores)
+    raw = asked.pop("raw")
+    if raw and as_json:
+        raise click.UsageError("--raw and --json exclude each other.")
     question = Question(
         since_ms=None if since is None else past_instant_of(since),
         until_ms=None if until is None else past_instant_of(until),
@@ -82,9 +94,11 @@ def lookup(
     )
     question.check(from_files=bool(stores))
     if stores:
-        print_from_files(question, stores, options.broker_settings(settings), as_json=as_json)
+        print_from_files(
+            question, stores, options.broker_settings(settings), as_json=as_json, raw=raw
+        )
     else:
-        print_live(question, nameserver, read_from, as_json=as_json)
+        print_live(question, nameserver, read_from, as_json=as_json, raw=raw)
 
 
 # ---------------------------------------------------------------- what a look-up asks for, checked
@@ -230,6 +244,14 @@ def _body(record: Record) -> dict[str, str | None]:
     return fields
 
 
+def _bytes(record: Record) -> bytes:
+    """Return the body of RECORD; as it is stored where it cannot be decompressed."""
+    try:
+        return decompress_body(record.body, record.sys_flag)
+    except PocketMQError:
+        return bytes(record.body)
+
+
 def print_stored(stored: StoredRecord, broker: str) -> None:
     """Print STORED for people."""
     record = stored.record
@@ -256,9 +278,16 @@ def print_stored(stored: StoredRecord, broker: str) -> None:
 
 
 def print_from_files(
-    question: Question, stores: Sequence[str], settings: Mapping[str, str], *, as_json: bool
+    question: Question,
+    stores: Sequence[str],
+    settings: Mapping[str, str],
+    *,
+    as_json: bool,
+    raw: bool,
 ) -> None:
     """Print what the STORES hold for QUESTION: messages on standard output, all else on standard error.
+
+    RAW: bodies alone.
 
     Raises MessageNotFound, which says whether it may have existed.
     """
@@ -270,6 +299,9 @@ def print_from_files(
     for at, (stored, broker) in enumerate(rows):
         if as_json:
             print_json(message_row(stored, broker))
+            continue
+        if raw:
+            print_bytes(_bytes(stored.record))
             continue
         if at:
             click.echo()
@@ -343,13 +375,21 @@ def _not_found(
 # ---------------------------------------------------------------- looking for messages by asking the brokers
 
 
-def print_live(question: Question, nameserver: str, read_from: ReadFrom, *, as_json: bool) -> None:
-    """Print what the brokers behind NAMESERVER answer to QUESTION, by READ_FROM. Raises MessageNotFound."""
+def print_live(
+    question: Question, nameserver: str, read_from: ReadFrom, *, as_json: bool, raw: bool
+) -> None:
+    """Print what the brokers behind NAMESERVER answer to QUESTION, by READ_FROM; RAW: bodies alone.
+
+    Raises MessageNotFound.
+    """
     with Admin(nameserver) as admin:
         found = _found(admin, question, read_from)
     for at, message in enumerate(found):
         if as_json:
             print_json(message_document(message))
+            continue
+        if raw:
+            print_bytes(message.body)
             continue
         if at:
             click.echo()

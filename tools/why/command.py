@@ -22,6 +22,7 @@ from ...proto.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY
 from ...store.damage import SetAside, set_aside
 from ...store.disk import Disk
 from ...store.os_disk import OsDisk
+from .. import terminal
 from ..lookup.files import Absence
 from ..lookup.search import LookupAnswer, StoreSearch
 from ..options import TakesStores, broker_settings, chosen_stores, json_option, stores_argument
@@ -255,7 +256,7 @@ def _print(told: Sequence[tuple[Story, StoreLocation]], *, as_json: bool) -> Non
         for story, place in told:
             print_json(story.document(place.broker_name))
         return
-    console = Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False)
+    console = terminal.console(width=None if sys.stdout.isatty() else _WIDTH)
     for number, (story, place) in enumerate(told):
         if number:
             console.print()
