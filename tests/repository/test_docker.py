@@ -58,6 +58,24 @@ def test_the_container_itself_knows_the_name_that_our_clients_are_told() -> None
     assert told in compose()["services"]
 
 
+def test_a_broker_without_users_is_published_on_this_machine_alone() -> None:
+    texts = [(DOCKER / "Dockerfile").read_text("utf-8")]
+    texts += [path.read_text("utf-8") for path in (ROOT / "docs").rglob("*.md")]
+    texts += [(ROOT / "README.md").read_text("utf-8")]
+    published = [
+        port
+        for text in texts
+        for command in re.findall(r"docker run (.*)", text)
+        for port in re.findall(r"(?:-p|--publish)[ =](\S+)", command)
+    ]
+    published += [
+        str(port) for service in compose()["services"].values() for port in service.get("ports", ())
+    ]
+
+    assert len(published) >= 4
+    assert [port for port in published if not port.startswith("127.0.0.1:")] == []
+
+
 def test_an_image_is_made_of_nothing_that_git_leaves_out() -> None:
     ignored, left_out = (
         set((ROOT / name).read_text("utf-8").replace("**/", "").splitlines())
