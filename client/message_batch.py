@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 
 from ..proto.byte_ranges import windows
 from ..proto.errors import ConfigError, InvalidArgument
+from ..proto.extras import pip_install
 from ..proto.properties import KEY_SEPARATOR, KEYS, TAGS
 from ..proto.record import SYS_COMPRESSED
 from ..proto.record_run import PropertyRanges, RunColumns, as_bytes
@@ -221,7 +222,7 @@ def _pyarrow() -> Any:
         import pyarrow
     except ImportError as error:
         raise ConfigError(
-            "to_arrow needs pyarrow, which is not installed: pip install pyarrow, or 'pocketmq[arrow]'",
+            f"to_arrow needs pyarrow, which is not installed: {pip_install('arrow')}",
             field="pyarrow",
         ) from error
     return pyarrow

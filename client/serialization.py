@@ -25,6 +25,7 @@ from importlib.util import find_spec
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from ..proto.errors import ConfigError, NotSerializable
+from ..proto.extras import pip_install
 from ..proto.record import COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD, SYS_COMPRESSED
 from .message import Message
 
@@ -166,7 +167,7 @@ def check_compression(kind: Compression | None) -> None:
     module = _MODULES.get(kind)
     if module is not None and find_spec(module) is None:
         raise ConfigError(
-            f"compression is {kind!r}, which needs a library: pip install 'pocketmq[compression]'",
+            f"compression is {kind!r}, which needs a library: {pip_install('compression')}",
             field="compression",
             value=kind,
         )

@@ -4,7 +4,7 @@
     port = await carrier.start("127.0.0.1", 0)
     await carrier.stop(grace_s=2.0)
 
-It is the one module that imports grpc, which is not among what PocketMQ needs: the extra `pocketmq[grpcio]`. One port
+It is the one module that imports grpc, which is not among what PocketMQ needs: the extra `grpcio`. One port
 speaks plaintext or, with a `certificate`, TLS (ALPN h2) and nothing else; handshakes and ciphers run on grpc's threads,
 outside the interpreter.
 

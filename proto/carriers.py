@@ -16,6 +16,7 @@ from typing import Final
 
 from .errors import ConfigError
 from .errors_wire import failure_of, ours
+from .extras import pip_install
 from .rpc.errors import CannotListen, RpcError, RpcFailure
 from .rpc.server import Server
 
@@ -38,7 +39,7 @@ def check_grpc(section: str, choice: str) -> None:
 def need_grpcio(who: str) -> None:
     """Raise ConfigError for WHO if gRPC's own library is not installed: PocketMQ itself has no need of it."""
     if importlib.util.find_spec("grpc") is None:
-        raise ConfigError(f"{who}, which needs grpcio: pip install 'pocketmq[grpcio]'")
+        raise ConfigError(f"{who}, which needs grpcio: {pip_install('grpcio')}")
 
 
 # ---------------------------------------------------------------- our own HTTP/2 as the carrier of PocketMQ's methods

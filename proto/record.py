@@ -53,6 +53,7 @@ from itertools import repeat
 from typing import Final, NamedTuple, TypeAlias
 
 from .errors import CorruptRecord, InvalidArgument, InvalidRecord, MessageTooLarge, NotServed
+from .extras import pip_install
 from .message_id import offset_message_id
 from .properties import decode_properties, encode_properties
 from .topics import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX, TOPIC_LENGTH_MAX
@@ -579,7 +580,7 @@ def decompress_body(body: bytes, sys_flag: int, size_max: int = BODY_BYTES_MAX) 
     """Return BODY as the sender had it; nothing is decompressed beyond SIZE_MAX bytes.
 
     Raises MessageTooLarge for a larger one, CorruptRecord when the bytes cannot be decompressed, NotServed when LZ4 or
-    ZSTD is asked for and the extra `pocketmq[compression]` is not installed.
+    ZSTD is asked for and the extra `compression` is not installed.
     """
     if not sys_flag & SYS_COMPRESSED:
         return body
@@ -597,7 +598,7 @@ def decompress_body(body: bytes, sys_flag: int, size_max: int = BODY_BYTES_MAX) 
             )
     except ImportError as error:
         raise NotServed(
-            "the body is compressed with LZ4 or ZSTD: pip install 'pocketmq[compression]'"
+            f"the body is compressed with LZ4 or ZSTD: {pip_install('compression')}"
         ) from error
     except (RuntimeError, zlib.error, ValueError) as error:
         raise CorruptRecord(f"the compressed body cannot be read: {error}", field="body") from error

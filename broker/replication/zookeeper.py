@@ -1,4 +1,4 @@
-"""The registry of replica sets in ZooKeeper, through kazoo: the extra `pocketmq[cluster]`.
+"""The registry of replica sets in ZooKeeper, through kazoo: the extra `cluster`.
 
     /pocketmq/<cluster>/sets/<name>/…      see registry.py
 
@@ -35,6 +35,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ...proto.errors import CellChanged, ConfigError, RegistryUnavailable, SessionExpired
+from ...proto.extras import pip_install
 from .registry import (
     REPLICA_ID_MAX,
     REPLICAS_MAX,
@@ -534,7 +535,7 @@ def _client(servers: str, session_ms: int, log: _KazooLog) -> KazooClient:
         from kazoo.retry import KazooRetry
     except ImportError:
         raise ConfigError(
-            "ZooKeeper needs kazoo, which is not installed: pip install 'pocketmq[cluster]'"
+            f"ZooKeeper needs kazoo, which is not installed: {pip_install('cluster')}"
         ) from None
     count = _check_servers(servers)
 

@@ -68,7 +68,7 @@ def test_a_kind_without_its_library_names_the_extra(
     nowhere: Callable[[str], None] = lambda name: None  # noqa: E731
     monkeypatch.setattr("pocketmq.client.serialization.find_spec", nowhere)
 
-    with pytest.raises(ConfigError, match=r"pip install 'pocketmq\[compression\]'"):
+    with pytest.raises(ConfigError, match=r"pip install .*\[compression\]'"):
         ProducerConfig(compression=kind)
     assert importlib.util.find_spec("zlib") is not None
     assert ProducerConfig(compression="zlib").compression == "zlib"

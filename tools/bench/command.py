@@ -69,7 +69,7 @@ BENCHES: Final = {
     ),
     "spark": (
         "reading:spark",
-        "The same on Spark, local[2] and warm, a filter, the lag job; needs pocketmq[spark].",
+        "The same on Spark, local[2] and warm, a filter, the lag job; needs the extra spark.",
     ),
     "inspect": (
         "stores:inspect",
@@ -97,7 +97,7 @@ BENCHES: Final = {
     ),
     "tasks": (
         "tasks:tasks",
-        "Celery and dramatiq, on Redis beside it; needs pocketmq[celery,dramatiq].",
+        "Celery and dramatiq, on Redis beside it; needs the extras celery and dramatiq.",
     ),
     "wheel": (
         "wheel:wheel",

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...proto.errors import ConfigError, PocketMQError
+from ...proto.extras import pip_install
 from ..java import free_ports
 from ..server_process import ServerProcess
 from .measure import BenchConditions, Figure
@@ -46,7 +47,7 @@ def tasks(conditions: BenchConditions) -> Figure:
     for name in _WORKERS:
         if find_spec(name) is None:
             raise ConfigError(
-                f"tasks need {name}, which is not installed: pip install 'pocketmq[{name}]'",
+                f"tasks need {name}, which is not installed: {pip_install(name)}",
                 field=name,
             )
     figure = Figure(

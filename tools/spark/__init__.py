@@ -1,4 +1,4 @@
-"""PocketMQ on Apache Spark: a session, data sources, jobs. Needs the extra `pocketmq[spark]` and a Java."""
+"""PocketMQ on Apache Spark: a session, data sources, jobs. Needs the extra `spark` and a Java."""
 
 from .live.row_keys import without_repeats
 from .session import register, spark_session

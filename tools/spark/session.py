@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ...proto.errors import ConfigError
+from ...proto.extras import pip_install
 from ..java import find_java, home_for_spark
 
 if TYPE_CHECKING:
@@ -48,13 +49,13 @@ def require_pyspark() -> None:
         import pyspark.sql  # without its own extras PySpark fails only here
     except ImportError as error:
         raise ConfigError(
-            f"Spark needs pyspark, pandas and pyarrow ({error}): pip install 'pocketmq[spark]'",
+            f"Spark needs pyspark, pandas and pyarrow ({error}): {pip_install('spark')}",
             field="pyspark",
         ) from error
     version = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
     if version < VERSION_MIN:
         raise ConfigError(
-            f"pyspark {pyspark.__version__} is too old, 4.2 is the least: pip install 'pocketmq[spark]'",
+            f"pyspark {pyspark.__version__} is too old, 4.2 is the least: {pip_install('spark')}",
             field="pyspark",
             value=pyspark.__version__,
             limit="4.2",

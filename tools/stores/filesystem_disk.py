@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...proto.errors import ConfigError, DiskFailure
+from ...proto.extras import pip_install
 from ...proto.record_run import as_bytes
 from ...store.disk import Buffer, DiskUsage, Entry, Lock, Mapping
 
@@ -32,7 +33,7 @@ def pyarrow_fs() -> Any:
         from pyarrow import fs
     except ImportError as error:
         raise ConfigError(
-            "a store behind a URL needs pyarrow, which is not installed: pip install 'pocketmq[arrow]'",
+            f"a store behind a URL needs pyarrow, which is not installed: {pip_install('arrow')}",
             field="pyarrow",
         ) from error
     return fs

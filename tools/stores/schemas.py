@@ -13,6 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from ...proto.errors import ConfigError
+from ...proto.extras import pip_install
 
 if TYPE_CHECKING:
     import pyarrow
@@ -112,7 +113,7 @@ def arrow() -> Any:
         import pyarrow
     except ImportError as error:
         raise ConfigError(
-            "columns need pyarrow, which is not installed: pip install 'pocketmq[arrow]'",
+            f"columns need pyarrow, which is not installed: {pip_install('arrow')}",
             field="pyarrow",
         ) from error
     return pyarrow

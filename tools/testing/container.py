@@ -1,4 +1,4 @@
-"""A broker in a container, for testcontainers-python; needs the extra `pocketmq[testcontainers]` and the image.
+"""A broker in a container, for testcontainers-python; needs the extra `testcontainers` and the image.
 
     docker build -f docker/Dockerfile -t pocketmq .
 
@@ -15,6 +15,7 @@ import json
 import shlex
 from typing import Any, Final
 
+from ...proto.extras import pip_install
 from ..options import READY
 from ..torture import parse_torture
 from .servers import free_port
@@ -24,7 +25,7 @@ try:
     from testcontainers.core.wait_strategies import LogMessageWaitStrategy
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        f"{error}: a broker in a container needs pip install 'pocketmq[testcontainers]'"
+        f"{error}: a broker in a container needs {pip_install('testcontainers')}"
     ) from error
 
 _BROKER: Final = 8081

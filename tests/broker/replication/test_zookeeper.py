@@ -419,7 +419,7 @@ async def test_without_kazoo_the_error_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "kazoo.client", None)
 
-    with pytest.raises(ConfigError, match=r"pip install 'pocketmq\[cluster\]'"):
+    with pytest.raises(ConfigError, match=r"pip install .*\[cluster\]'"):
         await ZooKeeperSession.open("a:1", session_ms=SESSION_MS, now_ms=SystemClock().now_ms)
 
 

@@ -25,6 +25,6 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
 def spark() -> None:
     """Run jobs over the stores of a fleet, on Apache Spark.
 
-    Each is a function as well, which returns a DataFrame: pocketmq.tools.spark.jobs. Needs the extra `pocketmq[spark]`,
-    and Java 17 or newer (`pocketmq[jre]` brings one).
+    Each is a function as well, which returns a DataFrame: pocketmq.tools.spark.jobs. Needs the extra `spark`,
+    and Java 17 or newer (the extra `jre` brings one).
     """
