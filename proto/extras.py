@@ -1,7 +1,7 @@
 """How to install the optional libraries of PocketMQ, in the way in which PocketMQ itself was installed.
 
-pip_install("spark")     pip install -e '/home/me/pocketmq[spark]'     editable, or a checkout that was not installed
-                         pip install '/home/me/pocketmq[spark]'        from a folder that is still there
+pip_install("spark")     pip install -e '/opt/pocketmq[spark]'     editable, or a checkout that was not installed
+                         pip install '/opt/pocketmq[spark]'        from a folder that is still there
                          pip install 'pocketmq[spark] @ git+https://…' from a repository, or a file
                          pip install 'pocketmq[spark]'                 from a package index
 """
