@@ -4,6 +4,7 @@ servers on the carrier that `--grpc` asks for; and reports that can travel from 
 the test has logged."""
 
 import gc
+import signal
 import sys
 from collections.abc import Generator
 
@@ -32,6 +33,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     served.choose(str(config.getoption("--grpc")))
+    # A shell ignores Ctrl-C for commands in the background, and each process that a test starts would inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 #: Tests that may start processes; `make unit` leaves out all of them.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -46,14 +46,15 @@ def port_of(server: ServerProcess) -> int:
     return int(str(server.ready["broker"]).rpartition(":")[2])
 
 
-@asynccontextmanager
 async def crowd(
-    server: ServerProcess, size: int, settings: dict[int, int]
-) -> AsyncIterator[list[Peer]]:
-    """Connect SIZE peers that announce SETTINGS."""
-    async with AsyncExitStack() as stack:
-        opened = [Peer.open(port_of(server), settings=settings) for _ in range(size)]
-        yield [await stack.enter_async_context(one) for one in opened]
+    server: ServerProcess, size: int, settings: dict[int, int], stack: AsyncExitStack
+) -> AsyncIterator[Peer]:
+    """Yield SIZE peers that announce SETTINGS and stay connected until STACK closes.
+
+    Each connects when it is its turn: the server closes a connection that asks for nothing in its first 10 s.
+    """
+    for _ in range(size):
+        yield await stack.enter_async_context(Peer.open(port_of(server), settings=settings))
 
 
 def fetch(peer: Peer) -> int:
@@ -94,8 +95,8 @@ async def check_given_back(server: ServerProcess, before: int) -> None:
 async def test_answers_that_nobody_takes_are_bounded_in_memory(server: ServerProcess) -> None:
     await check_served(server)
     before = server.rss_bytes()
-    async with crowd(server, 8, {Setting.INITIAL_WINDOW_SIZE: 0}) as peers:
-        for peer in peers:
+    async with AsyncExitStack() as stack:
+        async for peer in crowd(server, 8, {Setting.INITIAL_WINDOW_SIZE: 0}, stack):
             for _ in range(20):
                 fetch(peer)
             await peer.round_trip()
@@ -111,8 +112,8 @@ async def test_answers_on_their_way_to_peers_that_do_not_read_are_bounded_in_mem
     await check_served(server)
     before = server.rss_bytes()
     wide: dict[int, int] = {Setting.INITIAL_WINDOW_SIZE: 2**31 - 1}
-    async with crowd(server, 100, wide) as peers:
-        for peer in peers:
+    async with AsyncExitStack() as stack:
+        async for peer in crowd(server, 100, wide, stack):
             await peer.round_trip()
             peer.reading.clear()
             peer.write(frames.window_update(0, 2**30))
@@ -130,8 +131,10 @@ async def test_requests_that_are_half_sent_are_bounded_in_memory_and_do_not_keep
 ) -> None:
     await check_served(server)
     before = server.rss_bytes()
-    async with crowd(server, 5, {}) as peers:
-        for peer in peers:
+    peers = []
+    async with AsyncExitStack() as stack:
+        async for peer in crowd(server, 5, {}, stack):
+            peers.append(peer)
             await peer.round_trip()
             streams = [peer.begin(request_fields(PRODUCE)) for _ in range(8)]
             for stream in streams:
@@ -164,8 +167,8 @@ async def test_a_crowd_of_connections_that_hold_a_little_each_does_not_keep_othe
 ) -> None:
     await check_served(server)
     before = server.rss_bytes()
-    async with crowd(server, 300, {}) as peers:
-        for peer in peers:
+    async with AsyncExitStack() as stack:
+        async for peer in crowd(server, 300, {}, stack):
             stream = peer.begin(request_fields(PRODUCE))
             peer.write(frames.data(stream, message(b"", length=16 * MIB)))
             for _ in range(12):
