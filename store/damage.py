@@ -67,7 +67,8 @@ from .consume_queues import LIGHT_PREFIX
 from .disk import Disk
 from .files import MappedFile
 from .format.log_and_queues import ADDRESS_MAX, ENTRY, MAGIC_PATTERN, PRE_BLANK_SIZE, blank
-from .parts import StoreHealth, StoreParts
+from .healing import KnownDamage, Piece
+from .parts import StoreHealth, StoreParts, by_queue
 from .recovery.scan import FileDamage, FileScan
 from .slices import Entries, QueueName, judged, numbers_at
 from .state_files import BROKEN_FOLDER
@@ -165,11 +166,17 @@ def _pieces(start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 class Damages:
-    """Takes in what is found damaged in the store of PARTS. `count`: records since it was opened."""
+    """Takes in what is found damaged in the store of PARTS. `count`: records since it was opened.
 
-    def __init__(self, parts: StoreParts, health: StoreHealth) -> None:
+    KNOWN: the store is one of a replica set, and what is damaged stays as it is until it is healed (healing.py).
+    """
+
+    def __init__(
+        self, parts: StoreParts, health: StoreHealth, known: KnownDamage | None = None
+    ) -> None:
         self._log, self._queues = parts.log, parts.queues
         self._health = health
+        self.known = known
         self._repair = LogRepair(parts.disk, f"{parts.config.own_folder}/broken")
         self._told: OrderedDict[int, None] = OrderedDict()
         self.count = 0
@@ -186,12 +193,14 @@ class Damages:
             return False  # Whoever reads it next is told.
         if data is None or is_sound(data):
             return False
+        if self.known is not None:
+            self.known.add(log_offset, log_offset + size)
         if log_offset in self._told:
             return True
         record = _decoded(data)
         self._tell(log_offset, size, record)
         try:
-            if self._health.state in ("open", "full"):
+            if self.known is None and self._health.state in ("open", "full"):
                 self._set_aside(log_offset, size, record)
         except StoreFull as error:
             logger.warning("damaged record stays as it is", extra={"reason": error.message})
@@ -199,13 +208,59 @@ class Damages:
             self._health.fail(error)
         return True
 
+    def found_no_records(self, start: int, end: int) -> None:
+        """The bytes [START, END) of the log, where a record or a blank begins, are none."""
+        if self.known is not None:
+            self.known.add(start, end)
+
+    def found_at(self, log_offset: int) -> None:
+        """What begins at LOG_OFFSET of the log is damaged: find out up to where."""
+        file = self._log.files.file_at(log_offset)
+        if file is None or log_offset >= self._log.max_offset:
+            return
+        at = log_offset - file.start
+        size = self._log.record_size(log_offset)
+        if size is not None and self.found(log_offset, size):
+            return
+        scan = FileScan(file, at=at, end=file.position, check_crc=True, oldest_ms=0).scan()
+        ends = [damage.end for damage in scan.damages if damage.start == at]
+        if ends or not len(scan):
+            self.found_no_records(log_offset, file.start + (ends[0] if ends else file.position))
+
+    def heal(self, log_offset: int, piece: Piece) -> tuple[MappedFile, RunColumns]:
+        """Put PIECE, what another replica has from LOG_OFFSET on, where the log is known to be damaged.
+
+        Return the file, and where its records are there; all is on the device. Raises StoreFull or DiskFailure.
+        """
+        known, file = self.known, self._log.files.file_at(log_offset)
+        assert known is not None, "only a replica is healed"
+        assert file is not None, "damage outside the log is forgotten"
+        at = log_offset - file.start
+        file.put(at, piece.data)
+        is_blank = not len(piece.columns)
+        if is_blank:
+            behind = at + len(piece.data)
+            file.mapping.zero(behind, known.places[log_offset] - file.start - behind)
+        file.mapping.sync()
+        if known.shrink(
+            log_offset, known.places[log_offset] if is_blank else log_offset + len(piece.data)
+        ):
+            logger.warning(
+                "damage in the log was replaced from another replica",
+                extra={"log_offset": log_offset, "size_bytes": len(piece.data)},
+            )
+        self._told.pop(log_offset, None)
+        return file, parse_run(file.view, piece.columns.starts + at)
+
     def _tell(self, log_offset: int, size: int, record: Record | None) -> None:
         self.count += 1
         self._told[log_offset] = None
         if len(self._told) > _TOLD_MAX:
             self._told.popitem(last=False)
         logger.error(
-            "record is damaged: kept in pocketmq/broken, readers step over it",
+            "record is damaged: another replica is asked for it"
+            if self.known is not None
+            else "record is damaged: kept in pocketmq/broken, readers step over it",
             extra={
                 "topic": record.topic if record is not None else "unknown",
                 "queue": record.queue_id if record is not None else -1,
@@ -308,6 +363,20 @@ class LostEntries:
             logger.warning("queue entries stay as they are", extra={"reason": error.message})
         except DiskFailure as error:
             self._health.fail(error)
+
+    def enter_again(self, file: MappedFile, found: RunColumns) -> list[tuple[str, int]]:
+        """Make the entries of the records FOUND in FILE again, where they say something else; return their queues."""
+        served = np.flatnonzero((found.sys_flag & SYS_PREPARED) == 0)
+        queues = []
+        for topic, number, rows in by_queue(file.data, found, served):
+            queue = self._parts.queues.get(topic, number)
+            if queue is None:
+                continue
+            own = found.take(rows)
+            there = (own.queue_offset >= queue.min_offset) & (own.queue_offset < queue.max_offset)
+            self._enter(queue, own.queue_offset[there], file, own)
+            queues.append((topic, number))
+        return queues
 
     def _look_at(self, queue: ConsumeQueue, first: int, end: int) -> None:
         seen = _seen(queue, first - _AROUND, end + _AROUND)

@@ -42,9 +42,20 @@ from ..proto.record import (
     Host,
     head_store_time_ms,
 )
-from ..proto.record_run import LEAST_SIZE, Ints, Longs, RunColumns, as_bytes, parse_run, walk
+from ..proto.record_run import (
+    LEAST_SIZE,
+    Ints,
+    Longs,
+    RunColumns,
+    as_bytes,
+    crc_mismatches,
+    is_sound,
+    parse_run,
+    walk,
+)
 from ..proto.run import Run, patch_together, stamp, stored_runs
 from .config import StoreConfig
+from .damage import Damages
 from .disk import Buffer, write_error
 from .files import CommitLog, MappedFile
 from .format.log_and_queues import BLANK_SIZE, is_blank, no_record, size_and_magic
@@ -459,6 +470,9 @@ class Following:
     """Takes the bytes of a master's log into the log of PARTS; WRITER derives queues and index from them.
 
     ON_RECORDS are told of the whole records among them, as soon as the log has taken them.
+
+    A record whose body does not fit its CRC is taken as the master has it, and noted as damaged: the frame's CRC says
+    that it was so at the master, and to refuse it would keep the follower from all that follows.
     """
 
     def __init__(
@@ -466,9 +480,11 @@ class Following:
         parts: StoreParts,
         health: StoreHealth,
         writer: LogWriter,
+        damages: Damages,
         on_records: Sequence[HearRecords],
     ) -> None:
         self._log: CommitLog = parts.log
+        self._damages = damages
         self._dispatcher = parts.dispatcher
         self._health = health
         self._writer = writer
@@ -610,6 +626,8 @@ class Following:
             enter = partial(dispatcher.enter_stored, what)
         writer.last_store_ms = max(writer.last_store_ms, newest_ms)
         writer.enter_stored(begin, enter)
+        for log_offset, size in _damaged(data, begin, what):
+            self._damages.found(log_offset, size)
 
     def _close_file(self) -> None:
         """Take what came of what lies behind the blank; with all of it the file is full."""
@@ -625,3 +643,19 @@ class Following:
             file.position = file.size
             self._waiting = b""
             self._behind_blank = 0
+
+
+def _damaged(
+    data: memoryview, begin: int, what: Sequence[Run] | RunColumns
+) -> Iterator[tuple[int, int]]:
+    """Yield log offset and size of those records WHAT of DATA, at BEGIN, whose bodies do not fit their CRCs."""
+    if isinstance(what, RunColumns):
+        for row in np.flatnonzero(crc_mismatches(data, what)).tolist():
+            yield int(what.log_offset[row]), int(what.sizes[row])
+        return
+    at = 0
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 4])
+        if not is_sound(data[at : at + size]):
+            yield begin + at, size
+        at += size

@@ -27,6 +27,7 @@ from .config import StoreConfig
 from .disk import Buffer, Disk, Lock
 from .flush import CallOwner, Flusher, Waiter
 from .format.log_and_queues import is_blank
+from .healing import KnownDamage, Piece, checked_piece, whole_piece
 from .log_writer import Appended, Following, LogWriter, store_time_ms
 from .overlay_disk import OverlayDisk
 from .parts import StoreEvents, StoreHealth, StoreParts
@@ -61,7 +62,8 @@ class MessageStore(Reader):
         self.parts = parts = StoreParts.load(config, disk, now_ms)
         if replica:
             parts.queues.follow()
-        super().__init__(parts, health)
+        known = KnownDamage(disk, config.own_folder) if replica else None
+        super().__init__(parts, health, known)
         self.disk = disk
         self._lock = lock
         self._now_ms = now_ms
@@ -76,7 +78,9 @@ class MessageStore(Reader):
         self.events = StoreEvents()
         self._writer = LogWriter(parts, health, now_ms, self._caught_up)
         self._following = (
-            Following(parts, health, self._writer, self.events.followed) if replica else None
+            Following(parts, health, self._writer, self.damages, self.events.followed)
+            if replica
+            else None
         )
         self._followed = False
         self._warned_of_next_file = False
@@ -212,6 +216,7 @@ class MessageStore(Reader):
 
     def _settle(self) -> None:
         self._writer.catch_up()
+        self._note_damage()
         self.parts.dispatcher.stop()
         self.log.files.discard_spare()
         self._flush_and_remember()
@@ -288,6 +293,37 @@ class MessageStore(Reader):
         StoreFull, DiskFailure: `raw_end` tells whether DATA was; then no bytes at `raw_end` try again.
         """
         self._replica.append(data, offset, crc32)
+
+    def piece_at(self, offset: int, size_max: int) -> Piece | None:
+        """Return whole records of the log from OFFSET on, at most SIZE_MAX bytes or one record; or the blank there.
+
+        None: it does not have them. Raises CorruptRecord if they are damaged here, which is noted.
+        """
+        try:
+            return whole_piece(self.log, offset, size_max)
+        except errors.CorruptRecord:
+            self.damages.found_at(offset)
+            raise
+
+    def heal(self, offset: int, data: bytes) -> None:
+        """Put DATA, which `piece_at` of another replica returned, where the log is known to be damaged, at OFFSET.
+
+        Raises CorruptRecord for DATA that is damaged, StoreFull and DiskFailure.
+        """
+        self.health.check_changeable()
+        file = self.log.files.file_at(offset)
+        if file is None or offset + len(data) > self.max_log_offset:
+            raise errors.CorruptRecord(
+                f"{len(data):,} bytes at {offset:,} are not all in the log, which ends at {self.max_log_offset:,}",
+                offset=offset,
+            )
+        piece = checked_piece(data, offset, file.end - offset)
+        try:
+            queues = self.lost_entries.enter_again(*self.damages.heal(offset, piece))
+        except errors.DiskFailure as error:
+            self.health.fail(error)
+            raise
+        self._caught_up(queues)
 
     def truncate_to(self, offset: int) -> None:
         """Close the store, and have its next opening end the log at OFFSET, where a record or a blank begins.
@@ -381,7 +417,14 @@ class MessageStore(Reader):
         now_ms = self._now_ms() if now_ms is None else now_ms
         self._background.tick(now_ms)
         self.scrubber.tick(now_ms)
+        self._note_damage()
         self._preallocate()
+
+    def _note_damage(self) -> None:
+        """Have what is known to be damaged outlast this process, as far as the log has it."""
+        if (known := self.damages.known) is not None:
+            known.forget(self.min_log_offset, self.max_log_offset)
+            known.save()
 
     def _preallocate(self) -> None:
         """Make the next log file while there is time, once the current one is half full."""

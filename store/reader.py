@@ -25,6 +25,7 @@ from .consume_queue import BatchConsumeQueue, ConsumeQueue
 from .consume_queues import Queue
 from .damage import Damages, LostEntries
 from .format.log_and_queues import PRE_BLANK_SIZE
+from .healing import KnownDamage
 from .log_writer import store_time_ms
 from .parts import StoreHealth, StoreParts
 from .slices import Entries, QueueName, Slices, read_entries, warn_of_missing
@@ -52,21 +53,25 @@ _UNCONFIRMED_STEP: Final = 256
 
 
 class _Checks(NamedTuple):
-    """What a record is held against: the CRC of its body, and the number that its place in the queue gives it."""
+    """What a record is compared with: the CRC of its body, and the number that its place in the queue gives it."""
 
     crcs: bool
     numbers: bool = True
+    #: Nothing from this queue offset on is read.
+    end: int = _LONG_MAX
 
 
 class Reader:
     """The reading half of a store, whose PARTS these are; a store that was closed is not read (StoreClosed)."""
 
-    def __init__(self, parts: StoreParts, health: StoreHealth) -> None:
+    def __init__(
+        self, parts: StoreParts, health: StoreHealth, known: KnownDamage | None = None
+    ) -> None:
         self.config = parts.config
         self.health = health
         self.log, self.queues, self.index = parts.log, parts.queues, parts.index
         self._dispatcher = parts.dispatcher
-        self.damages = Damages(parts, health)
+        self.damages = Damages(parts, health, known)
         self.lost_entries = LostEntries(parts, health)
         self._confirmed: int | None = None
 
@@ -174,7 +179,31 @@ class Reader:
         checks = _Checks(check_crcs, numbers=False)
         seen = self._read_plain(found, offset, max_messages, max_bytes, choose, checks)
         lost = seen.next_offset - offset - len(seen) - seen.turned_down
+        if lost and (stop := self._awaited_from(found, offset, seen.next_offset)) is not None:
+            if stop == offset:
+                return _nothing(low, high, offset)
+            checks = checks._replace(end=stop)
+            seen = self._read_plain(found, offset, max_messages, max_bytes, choose, checks)
+            seen = replace(seen, next_offset=min(seen.next_offset, stop))
+            lost = seen.next_offset - offset - len(seen) - seen.turned_down
         return replace(seen, lost=lost) if lost else seen
+
+    def _awaited_from(self, queue: ConsumeQueue, first: int, end: int) -> int | None:
+        """Return the first entry of [FIRST, END) of QUEUE whose record another replica is about to replace.
+
+        None: there is none. Nothing from there on is read meanwhile: a reader would skip the record.
+        """
+        known = self.damages.known
+        if known is None or not known.awaited:
+            return None
+        at = first
+        while at < end:
+            log_offsets = queue.entries(at, end - at)[0]
+            for row, log_offset in enumerate(log_offsets.tolist()):
+                if known.awaits(log_offset):
+                    return at + row
+            at = at + len(log_offsets) if len(log_offsets) else queue.offset_behind_hole(at)
+        return None
 
     def read_records(
         self,
@@ -238,11 +267,12 @@ class Reader:
         if choose is not None:
             return self._read_chosen(queue, offset, max_messages, max_bytes, choose, checks)
         low, high = queue.min_offset, self._end_of(queue)
-        count = min(max_messages, high - offset, ENTRIES_MAX)
+        stop = min(high, checks.end)
+        count = min(max_messages, stop - offset, ENTRIES_MAX)
         entries = Entries(offset, *queue.entries(offset, count))
         if len(entries) and self._may_repeat(entries):
             offset = self._behind_repetitions(queue, offset)
-            entries = Entries(offset, *queue.entries(offset, min(count, high - offset)))
+            entries = Entries(offset, *queue.entries(offset, max(0, min(count, stop - offset))))
             if len(entries):
                 return self._read_once(queue, entries, max_bytes, checks)
         if not len(entries):
@@ -270,12 +300,13 @@ class Reader:
     ) -> Slices:
         """Read what CHOOSE wants of the next entries; it is asked of no repetition."""
         low, high = queue.min_offset, self._end_of(queue)
-        count = min(high - offset, ENTRIES_MAX)
+        stop = min(high, checks.end)
+        count = min(stop - offset, ENTRIES_MAX)
         entries = Entries(offset, *queue.entries(offset, count))
         own = np.arange(len(entries))
         if len(entries) and self._may_repeat(entries):
             offset = self._behind_repetitions(queue, offset)
-            entries = Entries(offset, *queue.entries(offset, min(count, high - offset)))
+            entries = Entries(offset, *queue.entries(offset, max(0, min(count, stop - offset))))
             own = self._own_rows(queue, entries) if len(entries) else own
         if not len(entries):
             return _nothing(low, high, queue.offset_behind_hole(offset) if count else offset)

@@ -572,6 +572,8 @@ class Scrubber:
             self._damaged += self._damages.found(log_offset, size)
         if piece.trouble:
             self._damaged += 1
+            start = piece.file.start + piece.at
+            self._damages.found_no_records(start, piece.file.start + piece.next_at)
             logger.error(
                 "log is damaged: %s",
                 piece.trouble,
