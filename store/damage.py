@@ -65,11 +65,11 @@ from ..proto.topics import RECORD_SIZE_MAX, SCHEDULE_TOPIC
 from .consume_queue import ConsumeQueue
 from .consume_queues import LIGHT_PREFIX
 from .disk import Disk
-from .files import MappedFile
+from .files import MappedFile, store_time_ms
 from .format.log_and_queues import ADDRESS_MAX, ENTRY, MAGIC_PATTERN, PRE_BLANK_SIZE, blank
 from .healing import KnownDamage, Piece
 from .parts import StoreHealth, StoreParts, by_queue
-from .recovery.scan import FileDamage, FileScan
+from .recovery.scan import RECORD_SIZE_LEAST, FileDamage, FileScan
 from .slices import Entries, QueueName, judged, numbers_at
 from .state_files import BROKEN_FOLDER
 
@@ -226,6 +226,33 @@ class Damages:
         ends = [damage.end for damage in scan.damages if damage.start == at]
         if ends or not len(scan):
             self.found_no_records(log_offset, file.start + (ends[0] if ends else file.position))
+
+    def cover(self, start: int) -> None:
+        """Nobody has what stood at START: if it is no record, make it one that nobody is given, so that others follow.
+
+        Raises StoreFull or DiskFailure.
+        """
+        known, file = self.known, self._log.files.file_at(start)
+        assert known is not None, "only a replica knows of damage"
+        end = known.places.get(start)
+        if file is None or end is None or self._log.record_size(start) == end - start:
+            return
+        at, until = start - file.start, end - file.start
+        if until >= file.size:
+            self._repair.close_file(file, at)
+        elif until - at >= RECORD_SIZE_LEAST:
+            newest_ms = store_time_ms(self._log, end) or store_time_ms(
+                self._log, self._log.min_offset
+            )
+            damage = FileDamage(at, until, "nobody has what stood there")
+            self._repair.void(file, damage, newest_ms or 0)
+        else:
+            return
+        known.shrink(start, end)
+        logger.error(
+            "bytes that are no records were covered: no replica has what stood there",
+            extra={"log_offset": start, "size_bytes": end - start},
+        )
 
     def heal(self, log_offset: int, piece: Piece) -> tuple[MappedFile, RunColumns]:
         """Put PIECE, what another replica has from LOG_OFFSET on, where the log is known to be damaged.

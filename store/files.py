@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..proto.errors import DiskFailure, FilesExhausted, MessageTooLarge, StoreError, StoreRefused
-from ..proto.record import MAGIC_V1, MAGIC_V2
+from ..proto.record import MAGIC_V1, MAGIC_V2, head_store_time_ms
 from ..proto.record_run import LEAST_SIZE, as_bytes
 from .disk import Buffer, Disk, Entry, Mapping, write_error
 from .format.log_and_queues import BLANK_SIZE, HEAD_BYTES, blank, record_head
@@ -623,3 +623,9 @@ class CommitLog:
 
     def close(self) -> None:
         self.files.close()
+
+
+def store_time_ms(log: CommitLog, log_offset: int) -> int | None:
+    """Return the store time of the record at LOG_OFFSET; None if none is there."""
+    head = log.record(log_offset, LEAST_SIZE)
+    return None if head is None else head_store_time_ms(head)

@@ -72,6 +72,10 @@ class KnownDamage:
             start <= log_offset < self.places[start] for start in self.awaited
         )
 
+    def covers(self, log_offset: int) -> bool:
+        """Is LOG_OFFSET in a damaged place?"""
+        return any(start <= log_offset < end for start, end in self.places.items())
+
     def give_up(self, start: int) -> None:
         """Nobody has what stood at START: readers pass it over."""
         self.awaited.discard(start)

@@ -40,7 +40,6 @@ from ..proto.record import (
     SYS_STORE_V6,
     SYS_TRANSACTION,
     Host,
-    head_store_time_ms,
 )
 from ..proto.record_run import (
     LEAST_SIZE,
@@ -57,7 +56,7 @@ from ..proto.run import Run, patch_together, stamp, stored_runs
 from .config import StoreConfig
 from .damage import Damages
 from .disk import Buffer, write_error
-from .files import CommitLog, MappedFile
+from .files import CommitLog, MappedFile, store_time_ms
 from .format.log_and_queues import BLANK_SIZE, is_blank, no_record, size_and_magic
 from .parts import HearRecords, StoreHealth, StoreParts
 
@@ -445,12 +444,6 @@ def _check_kinds(sys_flags: Ints) -> None:
             index=index,
             value=sys_flag,
         )
-
-
-def store_time_ms(log: CommitLog, log_offset: int) -> int | None:
-    """Return the store time of the record at LOG_OFFSET; None if none is there."""
-    head = log.record(log_offset, LEAST_SIZE)
-    return None if head is None else head_store_time_ms(head)
 
 
 # ---------------------------------------------------------------- the log of a follower

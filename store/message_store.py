@@ -25,10 +25,11 @@ from ..proto.record import Host, Record, encode_record
 from ..proto.run import Run
 from .config import StoreConfig
 from .disk import Buffer, Disk, Lock
+from .files import store_time_ms
 from .flush import CallOwner, Flusher, Waiter
 from .format.log_and_queues import is_blank
 from .healing import KnownDamage, Piece, checked_piece, whole_piece
-from .log_writer import Appended, Following, LogWriter, store_time_ms
+from .log_writer import Appended, Following, LogWriter
 from .overlay_disk import OverlayDisk
 from .parts import StoreEvents, StoreHealth, StoreParts
 from .reader import Reader
@@ -71,6 +72,9 @@ class MessageStore(Reader):
         self._log_cut = LogCut(disk, config.own_folder)
         cut_at = self._log_cut.offset
         self.recovery: RecoveryReport = recover(parts, clean=clean, replica=replica, cut_at=cut_at)
+        if known is not None:
+            for start, end in self.recovery.damaged:
+                known.add(start, end)
         newest_ms = store_time_ms(self.log, parts.checkpoint.values.confirm_offset) or 0
         cut_ms = None if cut_at is None else newest_ms
         self.timers: TimerStore = open_timers(parts, health, now_ms, clean=clean, cut_ms=cut_ms)
@@ -324,6 +328,18 @@ class MessageStore(Reader):
             self.health.fail(error)
             raise
         self._caught_up(queues)
+
+    def cover(self, offset: int) -> None:
+        """Make the damage at OFFSET, if it is no record, one that nobody is given: no replica has what stood there.
+
+        Raises StoreFull and DiskFailure.
+        """
+        self.health.check_changeable()
+        try:
+            self.damages.cover(offset)
+        except errors.DiskFailure as error:
+            self.health.fail(error)
+            raise
 
     def truncate_to(self, offset: int) -> None:
         """Close the store, and have its next opening end the log at OFFSET, where a record or a blank begins.

@@ -24,9 +24,9 @@ from ..proto.record_run import Longs, is_sound
 from .consume_queue import BatchConsumeQueue, ConsumeQueue
 from .consume_queues import Queue
 from .damage import Damages, LostEntries
+from .files import store_time_ms
 from .format.log_and_queues import PRE_BLANK_SIZE
 from .healing import KnownDamage
-from .log_writer import store_time_ms
 from .parts import StoreHealth, StoreParts
 from .slices import Entries, QueueName, Slices, read_entries, warn_of_missing
 

@@ -38,8 +38,8 @@ from ...proto.clock import STEP_MIN_MS, Clock, ahead_ms
 from ...proto.errors import PocketMQError
 from ...proto.record_run import Longs, RunColumns, parse_run, starts_of
 from ...proto.topics import SCHEDULE_TOPIC
+from ...store.files import store_time_ms
 from ...store.format.log_and_queues import ADDRESS_MAX
-from ...store.log_writer import store_time_ms
 from ...store.message_store import MessageStore
 from ...store.slices import Entries, QueueName
 from ..messages.storing import Appends

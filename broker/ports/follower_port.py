@@ -141,7 +141,8 @@ class FollowerReads:
             reply = await self._lookups[1].lookup(request)
         except PocketMQError:
             return None
-        return reply if reply.records and not store.damages.count else None
+        known = store.damages.known
+        return reply if reply.records and not known else None
 
     def group_offsets(self, request: pb.GroupOffsetsRequest) -> pb.GroupOffsetsReply | None:
         """Return what a group has committed, and where its queues begin and end; None: it is refused."""

@@ -47,8 +47,9 @@ from ...proto.run import Run
 from ...proto.time_text import format_instant
 from ...proto.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from ...store.disk import Disk
+from ...store.files import store_time_ms
 from ...store.flush import Flusher, FlushJob
-from ...store.log_writer import Appended, store_time_ms
+from ...store.log_writer import Appended
 from ...store.message_store import MessageStore
 from ..delay.roads import Part
 from .found_runs import FoundRun, RunScan, found_runs

@@ -98,6 +98,8 @@ class ReplicaLook:
     confirm: int = 0
     end: int = 0
     synced: int = 0
+    #: Places of the log that are known to be damaged, and those that were healed since its process started.
+    damaged: tuple[int, int] = (0, 0)
     #: By id, the master's own left out; of a follower nothing.
     behind: Mapping[int, Behind] = field(default_factory=dict)
 
@@ -126,6 +128,11 @@ def replica_figures(look: ReplicaLook) -> Iterator[PageFigure]:
             ),
             ("end_bytes", "Log offset at which its log ends.", look.end),
             ("synced_bytes", "Log offset up to which its log is on its device.", look.synced),
+            (
+                "damaged_records",
+                "Places of its log that are known to be damaged, and not replaced yet.",
+                look.damaged[0],
+            ),
         ]
     yield from gauges("pocketmq_replica_", rows)
     for replica in sorted(look.behind):
@@ -144,9 +151,17 @@ def replica_figures(look: ReplicaLook) -> Iterator[PageFigure]:
             value = behind[at] / (1000 if at else 1)
             labels = (("replica", str(replica)),)
             yield PageFigure("gauge", f"pocketmq_replica_{name}", what, value, labels)
-    for name, what, count in (
-        ("master_changes", "Changes of the master, or its epoch, seen since it started.", 0),
-        ("in_sync_changes", "Changes of the in-sync set seen since it started.", 1),
+    for name, what, value in (
+        (
+            "master_changes",
+            "Changes of the master, or its epoch, seen since it started.",
+            look.changes[0],
+        ),
+        ("in_sync_changes", "Changes of the in-sync set seen since it started.", look.changes[1]),
+        (
+            "healed_records",
+            "Damaged places of its log replaced from another replica since its store was opened.",
+            look.damaged[1],
+        ),
     ):
-        value = look.changes[count]
         yield PageFigure("counter", f"pocketmq_replica_{name}_total", what, value)

@@ -295,7 +295,12 @@ class InSync:
 
     def may_be_next(self, to: int, live: Mapping[int, LiveNode]) -> bool:
         """Is TO in the set, by what the cell says, and may it be elected once it has all of the log?"""
-        return to in self.confirmed_set and to in self._followers and self.may_enter(to, live)
+        return (
+            to in self.confirmed_set
+            and to in self._followers
+            and self.may_enter(to, live)
+            and not live[to].damaged
+        )
 
     def handed_to(self, to: int, live: Mapping[int, LiveNode], *, leaving: bool) -> Cell:
         """Return the cell that names TO; LEAVING: without this master in the set. Raises NotEnoughReplicas."""
@@ -304,7 +309,8 @@ class InSync:
             or self.has(to, on_device=self._settings.acks_need_sync) < self.end
         ):
             raise NotEnoughReplicas(
-                f"replica {to} is not in sync, or has not all of the log: wait until it has caught up",
+                f"replica {to} is not in sync, has not all of the log, or its log is damaged: wait until it has"
+                " caught up",
                 in_sync=str(len(self.confirmed_set)),
             )
         return Cell(
@@ -392,6 +398,11 @@ class Epochs:
     def cut(self, end: int) -> Epochs:
         """Return those that a log which ends at END has; one that begins there is known, if without a record."""
         return Epochs(one for one in self._entries if one.start <= end)
+
+    def at(self, offset: int) -> EpochStart | None:
+        """Return the newest that begins at OFFSET or before, else the oldest; None: there is none."""
+        older = [one for one in self._entries if one.start <= offset]
+        return older[-1] if older else next(iter(self._entries), None)
 
     def end_of(self, epoch: int, log_end: int) -> int:
         """Return where EPOCH, which is one of them, ends in a log that ends at LOG_END."""

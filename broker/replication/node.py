@@ -243,6 +243,7 @@ class ReplicaNode:
             confirm=core.confirm,
             end=core.end,
             synced=core.synced,
+            damaged=running.damaged,
             behind={one: Behind(*in_sync.behind(one, now_ms)) for one in others} if in_sync else {},
         )
 
@@ -259,6 +260,7 @@ class ReplicaNode:
         entries = {
             "Follow": bidi(pb.FollowRequest, pb.FollowReply, self._followed),
             "Status": unary(pb.ReplicaStatusRequest, pb.ReplicaStatusReply, self._status),
+            "ReadLog": unary(pb.ReadLogRequest, pb.ReadLogReply, self._read_log),
             "MoveMaster": unary(pb.MoveMasterRequest, pb.MoveMasterReply, self._move_master),
             "AcceptLoss": unary(pb.AcceptLossRequest, pb.AcceptLossReply, self._accept_loss),
         }
@@ -277,6 +279,9 @@ class ReplicaNode:
 
     def _status(self, request: pb.ReplicaStatusRequest, call: Call) -> pb.ReplicaStatusReply:
         return self._alive.status()
+
+    def _read_log(self, request: pb.ReadLogRequest, call: Call) -> pb.ReadLogReply:
+        return self._alive.healer.answer(request)
 
     async def _move_master(self, request: pb.MoveMasterRequest, call: Call) -> pb.MoveMasterReply:
         self._check_asked(request.set)

@@ -3,7 +3,7 @@
     <cluster>/sets/<name>/state      persistent, changed only by compare-and-set on the version that was read
         {"format":1,"epoch":7,"master":2,"in_sync":[1,2],"replicas":{"1":"host:port","2":"host:port"}}
     <cluster>/sets/<name>/live/<id>  ephemeral: it ends with the session of who announced it
-        {"address":"host:port","epoch":7,"end":4096,"unclean":false,"epoch_seen":7}
+        {"address":"host:port","epoch":7,"end":4096,"unclean":false,"epoch_seen":7,"damaged":1}
 
 `epoch` is the set's own number, i32 as in Apache's files: it survives a registry that is built anew. `master` 0: the
 set was never led. `in_sync` holds the ids, ascending, of the replicas that have all that was acknowledged; `replicas`
@@ -82,6 +82,8 @@ class LiveNode:
     store_id: str = ""
     #: The highest epoch it has seen, also one for which it stood in vain: followers' hellos are compared with it.
     epoch_seen: int = 0
+    #: Places of its log that are known to be damaged.
+    damaged: int = 0
 
     def may_be(self, address: str, store_id: str) -> bool:
         """May the replica at ADDRESS with the store STORE_ID be who says this? Else another process has its id."""
@@ -91,12 +93,20 @@ class LiveNode:
 
 
 def better_candidates(
-    cell: Cell, live: Mapping[int, LiveNode], replica_id: int, epoch: int, end: int
+    cell: Cell,
+    live: Mapping[int, LiveNode],
+    replica_id: int,
+    epoch: int,
+    end: int,
+    damaged: int = 0,
 ) -> int:
-    """Return how many may be elected after the master of CELL, and have more than REPLICA_ID, which ends there."""
-    mine = (-epoch, -end, replica_id)
+    """Return how many may be elected after the master of CELL, and have more than REPLICA_ID, which ends there.
+
+    One whose log is damaged has less than one whose log is not.
+    """
+    mine = (damaged > 0, -epoch, -end, replica_id)
     return sum(
-        (-node.epoch, -node.end, one) < mine
+        (node.damaged > 0, -node.epoch, -node.end, one) < mine
         for one, node in live.items()
         if one in cell.in_sync and one not in (replica_id, cell.master) and not node.unclean
     )
@@ -205,6 +215,7 @@ def render_live(node: LiveNode) -> bytes:
             "epoch": node.epoch,
             "end": node.end,
             "unclean": node.unclean,
+            **({"damaged": node.damaged} if node.damaged else {}),
             **({"epoch_seen": node.epoch_seen} if node.epoch_seen else {}),
             **({"store": node.store_id} if node.store_id else {}),
         }
@@ -229,6 +240,7 @@ def parse_live(data: bytes, node: str) -> LiveNode:
         unclean=unclean,
         store_id=store_id,
         epoch_seen=_integer({"epoch_seen": 0, **fields}, "epoch_seen", node, 0, EPOCH_MAX),
+        damaged=_integer({"damaged": 0, **fields}, "damaged", node, 0, OFFSET_MAX),
     )
 
 

@@ -38,6 +38,8 @@ from .registry import EPOCH_MAX, Cell, LiveNode, VersionedCell, better_candidate
 RETRY_MS: Final = 100
 #: A master sends a heartbeat every half second: a link that brings nothing for so long is of no use.
 SILENT_MS: Final = 5_000
+#: A replica whose log is damaged waits so long for one whose log is not, besides its turn.
+DAMAGED_DELAY_MS: Final = 2_000
 #: Followers that a master hears of at a time, those that are refused left out.
 LINKS_MAX: Final = 64
 
@@ -116,6 +118,8 @@ class ReplicaCore:
         self.confirm = min(state.confirm, state.end)
         self.min_offset = state.min_offset
         self._store_id = state.store_id
+        #: Places of the log that are known to be damaged.
+        self.damaged = 0
         self.seen: VersionedCell | None = None
         #: Other epochs and other in-sync sets that cells were seen to have.
         self.master_changes = self.set_changes = 0
@@ -239,8 +243,8 @@ class ReplicaCore:
         if found is not None:
             self._see_cell(found, now_ms)
         mine = live.get(self._me)
-        told = (self.unclean, self._last_epoch, self.epoch_seen)
-        if mine is None or (mine.unclean, mine.epoch, mine.epoch_seen) != told:
+        told = (self.unclean, self._last_epoch, self.epoch_seen, self.damaged)
+        if mine is None or (mine.unclean, mine.epoch, mine.epoch_seen, mine.damaged) != told:
             self._announce()
         self._go_on(now_ms)
         return self._take()
@@ -355,9 +359,16 @@ class ReplicaCore:
                         unclean=self.unclean,
                         store_id=self._store_id,
                         epoch_seen=self.epoch_seen,
+                        damaged=self.damaged,
                     )
                 )
             )
+
+    def damage_changed(self, damaged: int) -> list[effects.Effect]:
+        """The log is known to be damaged in DAMAGED places."""
+        self.damaged = damaged
+        self._announce()
+        return self._take()
 
     # ---------------------------------------------------------------- roles
 
@@ -426,8 +437,11 @@ class ReplicaCore:
         """Return how long to wait for better candidates: those of a newer epoch, or with more of the log."""
         if cell.master == self._me or self._accepts_loss:
             return 0
-        better = better_candidates(cell, self.live, self._me, self._last_epoch, self.end)
-        return better * self._settings.election_delay_ms
+        better = better_candidates(
+            cell, self.live, self._me, self._last_epoch, self.end, self.damaged
+        )
+        delay_ms = better * self._settings.election_delay_ms
+        return delay_ms + DAMAGED_DELAY_MS if better and self.damaged else delay_ms
 
     def _stand_for(self, cell: Cell, now_ms: int) -> None:
         """Stop following, for good in all epochs below the one that is stood for; then ask for it."""

@@ -29,6 +29,7 @@ from ..producers.producers import PRODUCERS_TICK_MS
 from . import effects
 from .device import ReplicaDevice
 from .follower_view import FollowerView
+from .healing import HealedReplica, LogHealer
 from .in_sync import ReplicaSettings
 from .links import Dial, FollowerLink, MasterLink, check_state_ack
 from .mastership import Mastership
@@ -109,6 +110,13 @@ class RunningReplica:
         self._sessions = RegistrySessions(
             parts.open_session, self, settings.replica_id, settings.session_ms, clock
         )
+        replica = HealedReplica(
+            store=lambda: self._store_at_rest,
+            epochs=lambda: self.core.epochs.cut(self.core.end),
+            is_master=lambda: self.office is not None,
+            others=lambda: self._others,
+        )
+        self.healer = LogHealer(settings, replica, parts.dial, clock)
         self._links: dict[int, FollowerLink | MasterLink] = {}
         self._inputs: deque[_Input] = deque()
         self._effects: deque[effects.Effect] = deque()
@@ -142,6 +150,7 @@ class RunningReplica:
         store.start(self._loop.call_soon_threadsafe)
         store.confirm(self.core.confirm)
         self._state.follow(store)
+        self.healer.follow(store)
 
         def synced(offset: int) -> None:
             if self._device.is_open and self._device.store is store:
@@ -165,7 +174,7 @@ class RunningReplica:
         others = [task for task in (self._leading, *self._tasks) if task is not None]
         for task in others:
             task.cancel()
-        waiting = [*others, *self._dialled, *filter(None, (self._stopping,))]
+        waiting = [*others, *self._dialled, *filter(None, (self._stopping, self.healer.stop()))]
         if waiting:
             await asyncio.wait(waiting)
         self._release_idle()
@@ -205,6 +214,26 @@ class RunningReplica:
     @property
     def store(self) -> MessageStore:
         return self._device.store
+
+    @property
+    def _store_at_rest(self) -> MessageStore | None:
+        """The store, unless it is closed, or about to be cut or replaced."""
+        is_at_rest = self._device.is_open and not self._is_working and not self.failed.done()
+        return self._device.store if is_at_rest else None
+
+    @property
+    def damaged(self) -> tuple[int, int]:
+        """How many places of the log are known to be damaged, and how many were healed since the start."""
+        known = self._device.store.damages.known if self._device.is_open else None
+        return (0, 0) if known is None else (len(known), known.healed)
+
+    @property
+    def _others(self) -> Mapping[int, str]:
+        """Where the other replicas of the set are reached, the master first: it learns so what is damaged there."""
+        replicas = self.core.seen.cell.replicas if self.core.seen else {}
+        others = sorted(replicas.keys() - {self.settings.replica_id})
+        others.sort(key=lambda one: one != self.core.master)
+        return {one: replicas[one] for one in others}
 
     @property
     def epoch(self) -> int:
@@ -274,6 +303,7 @@ class RunningReplica:
             unclean=core.unclean,
             has_session=core.has_session,
         )
+        reply.damaged, reply.healed = self.damaged
         if core.in_sync is not None:
             reply.in_sync.extend(sorted(core.in_sync.maximal_set))
             reply.followers.extend(
@@ -477,6 +507,7 @@ class RunningReplica:
         try:
             self._tick_store(now_ms)
             self._state.tick()
+            self.healer.tick()
         except errors.PocketMQError as error:
             self._fail(error)
         for link in list(self._links.values()):
@@ -499,6 +530,8 @@ class RunningReplica:
             self._appended(self.office.epoch, store.max_log_offset)  # A file was closed by its age.
         if store.min_log_offset != self.core.min_offset and store.log.files.files:
             self.core.log_begins(store.min_log_offset)
+        if (damaged := self.damaged[0]) != self.core.damaged:
+            self._give(lambda core: core.damage_changed(damaged))
         if self._is_due("progress", now_ms, _PROGRESS_MS):
             self._spawn(self._keep_progress())
 
@@ -607,9 +640,21 @@ class RunningReplica:
         await asyncio.to_thread(self._device.keep_epochs, effect.epochs)
 
     def _append_raw(self, effect: effects.AppendRaw) -> None:
-        self.store.append_raw(effect.data, effect.offset)
+        try:
+            self.store.append_raw(effect.data, effect.offset)
+        except errors.CorruptRecord as error:
+            self._report(int(error.details.get("offset", effect.offset)))
+            raise
         if self.settings.acks_need_sync and not effect.is_far:
             self.store.flush_soon()
+
+    def _report(self, offset: int) -> None:
+        """Tell the master that its log is damaged at OFFSET: this replica begins again, and cannot take it before."""
+        address = self._others.get(self.core.master)
+        if address is not None:
+            task = self._loop.create_task(self.healer.report(address, offset))
+            self._dialled.add(task)
+            task.add_done_callback(self._dialled.discard)
 
     async def _cut_log(self, effect: effects.CutLog) -> None:
         if effect.end in (None, self.store.max_log_offset):

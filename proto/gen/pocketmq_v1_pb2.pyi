@@ -1431,7 +1431,7 @@ class ReplicaStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ReplicaStatusReply(_message.Message):
-    __slots__ = ("cluster", "set", "replica_id", "role", "epoch", "master", "end", "synced", "confirm", "unclean", "has_session", "in_sync", "followers")
+    __slots__ = ("cluster", "set", "replica_id", "role", "epoch", "master", "end", "synced", "confirm", "unclean", "has_session", "in_sync", "followers", "damaged", "healed")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     SET_FIELD_NUMBER: _ClassVar[int]
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
@@ -1445,6 +1445,8 @@ class ReplicaStatusReply(_message.Message):
     HAS_SESSION_FIELD_NUMBER: _ClassVar[int]
     IN_SYNC_FIELD_NUMBER: _ClassVar[int]
     FOLLOWERS_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
+    HEALED_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     set: str
     replica_id: int
@@ -1458,7 +1460,9 @@ class ReplicaStatusReply(_message.Message):
     has_session: bool
     in_sync: _containers.RepeatedScalarFieldContainer[int]
     followers: _containers.RepeatedCompositeFieldContainer[FollowerStatus]
-    def __init__(self, cluster: _Optional[str] = ..., set: _Optional[str] = ..., replica_id: _Optional[int] = ..., role: _Optional[_Union[ReplicaRole, str]] = ..., epoch: _Optional[int] = ..., master: _Optional[int] = ..., end: _Optional[int] = ..., synced: _Optional[int] = ..., confirm: _Optional[int] = ..., unclean: _Optional[bool] = ..., has_session: _Optional[bool] = ..., in_sync: _Optional[_Iterable[int]] = ..., followers: _Optional[_Iterable[_Union[FollowerStatus, _Mapping]]] = ...) -> None: ...
+    damaged: int
+    healed: int
+    def __init__(self, cluster: _Optional[str] = ..., set: _Optional[str] = ..., replica_id: _Optional[int] = ..., role: _Optional[_Union[ReplicaRole, str]] = ..., epoch: _Optional[int] = ..., master: _Optional[int] = ..., end: _Optional[int] = ..., synced: _Optional[int] = ..., confirm: _Optional[int] = ..., unclean: _Optional[bool] = ..., has_session: _Optional[bool] = ..., in_sync: _Optional[_Iterable[int]] = ..., followers: _Optional[_Iterable[_Union[FollowerStatus, _Mapping]]] = ..., damaged: _Optional[int] = ..., healed: _Optional[int] = ...) -> None: ...
 
 class FollowerStatus(_message.Message):
     __slots__ = ("replica_id", "written", "synced")
@@ -1469,6 +1473,30 @@ class FollowerStatus(_message.Message):
     written: int
     synced: int
     def __init__(self, replica_id: _Optional[int] = ..., written: _Optional[int] = ..., synced: _Optional[int] = ...) -> None: ...
+
+class ReadLogRequest(_message.Message):
+    __slots__ = ("cluster", "set", "offset", "size_max", "epoch", "replica_id")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    SET_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SIZE_MAX_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    set: str
+    offset: int
+    size_max: int
+    epoch: EpochStart
+    replica_id: int
+    def __init__(self, cluster: _Optional[str] = ..., set: _Optional[str] = ..., offset: _Optional[int] = ..., size_max: _Optional[int] = ..., epoch: _Optional[_Union[EpochStart, _Mapping]] = ..., replica_id: _Optional[int] = ...) -> None: ...
+
+class ReadLogReply(_message.Message):
+    __slots__ = ("data", "damaged")
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    damaged: bool
+    def __init__(self, data: _Optional[bytes] = ..., damaged: _Optional[bool] = ...) -> None: ...
 
 class MoveMasterRequest(_message.Message):
     __slots__ = ("set", "to", "timeout_ms")

@@ -10,9 +10,10 @@ Policy OURS, in this order:
 
 Doing it again changes nothing.
 
-Of a replica's log nothing is kept behind the first damage, or a missing file: a power cut may take any of what was not
-on the device yet, and the other replicas have it, at the same place. A replica that kept what lies behind would have a
-hole where others have messages, and yet the end of one that has all.
+Of a replica's log nothing is kept behind a missing file, or the first damage that a power cut may have made: it may
+take any of what was not on the device yet, and the other replicas have it, at the same place. A replica that kept what
+follows would have a hole where others have messages, and yet the end of one that has all. Damage in front of a record
+that was on the device is not that of a power cut: it stays, is noted (healing.py), and what follows is kept.
 
 Stale records are bytes of an earlier life of the file that join the new end by chance: a broker that cuts its log
 without zeroing (Apache) and writes on leaves them behind the new end, and they even say that they stand where they
@@ -39,7 +40,14 @@ from ..format.replica_files import EPOCHS_FILE, parse_epochs, render_epochs
 from ..parts import StoreParts, by_queue
 from ..state_files import StateFile
 from .derive import ContradictionFound, Derivation, Verified
-from .scan import FileScan, FindingKind, RecoveryFinding, RecoveryReport, ScannedFile
+from .scan import (
+    FileDamage,
+    FileScan,
+    FindingKind,
+    RecoveryFinding,
+    RecoveryReport,
+    ScannedFile,
+)
 
 #: Records whose parsed fields are kept for the steps behind the reading (some 150 bytes each); those of older files are
 #: parsed again. What stays of every record is some 35 bytes.
@@ -109,6 +117,8 @@ class _Recovery:
         self._log = parts.log
         self._checkpoint = parts.checkpoint.values
         self._findings: list[RecoveryFinding] = []
+        #: Of a replica's log: where damage begins and ends that was left as it is.
+        self._damaged: list[tuple[int, int]] = []
         self._repair = LogRepair(parts.disk, f"{parts.config.own_folder}/broken")
 
     def run(self) -> RecoveryReport:
@@ -132,7 +142,7 @@ class _Recovery:
             Verified.forget(self._disk, self._config.own_folder)
         files = self._scan(known)
         if self._replica:
-            _keep_whole(files)
+            _keep_whole(files, self._checkpoint.log_time_ms)
         self._end_log(files, known)
         self._note_log_holes()
         voided = self._repair_damage(files)
@@ -148,6 +158,7 @@ class _Recovery:
             scanned_records=sum(map(len, files)),
             scanned_bytes=sum(one.end for one in files),
             findings=self._findings,
+            damaged=self._damaged,
         )
 
     def _scan(self, known: Verified | None) -> list[ScannedFile]:
@@ -265,11 +276,16 @@ class _Recovery:
             for damage in scanned.damages:
                 if damage.is_framed:
                     voided.append(decode_record(scanned.file.view, damage.start))
-                self._repair.void(scanned.file, damage, newest_ms)
+                if self._replica:
+                    self._leave(scanned.file, damage.start, damage.end)
+                    fate = "another replica is asked for it"
+                else:
+                    self._repair.void(scanned.file, damage, newest_ms)
+                    fate = "set aside in pocketmq/broken, skipped from now on"
                 self._note(
                     FindingKind.SKIPPED,
                     scanned.file.path,
-                    f"{damage.why}: set aside in pocketmq/broken, skipped from now on",
+                    f"{damage.why}: {fate}",
                     offset=scanned.file.start + damage.start,
                     records=1 if damage.is_framed else 0,
                     size_bytes=damage.end - damage.start,
@@ -279,12 +295,21 @@ class _Recovery:
             newest_ms = max(newest_ms, scanned.newest_ms)
         return voided
 
+    def _leave(self, file: MappedFile, start: int, end: int) -> None:
+        """Leave the damage [START, END) of FILE as it is: another replica has what stood there."""
+        self._damaged.append((file.start + start, file.start + end))
+
     def _close_file(self, scanned: ScannedFile) -> None:
-        self._repair.close_file(scanned.file, scanned.end)
+        if self._replica:
+            self._leave(scanned.file, scanned.end, scanned.file.size)
+            fate = "another replica is asked for it"
+        else:
+            self._repair.close_file(scanned.file, scanned.end)
+            fate = "closed with a blank"
         self._note(
             FindingKind.SKIPPED,
             scanned.file.path,
-            "no record and no blank from here to the file's end: closed with a blank",
+            f"no record and no blank from here to the file's end: {fate}",
             offset=scanned.file.start + scanned.end,
             size_bytes=scanned.file.size - scanned.end,
         )
@@ -341,16 +366,32 @@ def _last_record(log: CommitLog) -> int | None:
     return file.start + starts[-1] if file is not None and starts else None
 
 
-def _keep_whole(files: list[ScannedFile]) -> None:
-    """Leave of FILES what lies in front of the first damage, or of a file that is missing."""
+def _keep_whole(files: list[ScannedFile], flushed_ms: int) -> None:
+    """Leave of FILES what lies in front of the first damage, or of a file that is missing.
+
+    Damage counts only behind all records that were stored before FLUSHED_MS: those were on the device.
+    """
     for number, scanned in enumerate(files):
-        if scanned.damages:
-            scanned.cut_to(scanned.damages[0].start)
-        elif number + 1 == len(files) or (
-            scanned.has_blank and scanned.file.end == files[number + 1].file.start
+        following = files[number + 1] if number + 1 < len(files) else None
+        is_flushed = following is not None and bool((following.columns.store_ms < flushed_ms).any())
+        doubtful = [] if is_flushed else _behind_flushed(scanned, flushed_ms)
+        if doubtful:
+            scanned.cut_to(doubtful[0].start)
+        elif following is None or (
+            (scanned.has_blank or is_flushed) and scanned.file.end == following.file.start
         ):
             continue
         del files[number + 1 :]
+
+
+def _behind_flushed(scanned: ScannedFile, flushed_ms: int) -> list[FileDamage]:
+    """Return the damage of SCANNED behind all of its records that were stored before FLUSHED_MS."""
+    if not scanned.damages:
+        return []
+    columns = scanned.columns
+    flushed = columns.starts[columns.store_ms < flushed_ms]
+    last = int(flushed[-1]) if len(flushed) else -1
+    return [damage for damage in scanned.damages if damage.start > last]
 
 
 def _used_behind(file: MappedFile, end: int) -> int:

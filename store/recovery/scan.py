@@ -315,6 +315,8 @@ class RecoveryReport:
     scanned_records: int = 0
     scanned_bytes: int = 0
     findings: list[RecoveryFinding] = field(default_factory=list)
+    #: Where damage begins and ends in a replica's log that was left as it is.
+    damaged: list[tuple[int, int]] = field(default_factory=list)
 
     def records(self, kind: FindingKind) -> int:
         """Return how many records the findings of KIND are about."""

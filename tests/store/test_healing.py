@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from pocketmq.proto.errors import CorruptRecord
 from pocketmq.store.message_store import MessageStore
 
 from ..damage import flip, flip_stopped, log_offset_of
-from ..runs import Hand, bodies_of, make_run, open_store
+from ..runs import Hand, bodies_of, make_run, open_store, records_of
 from .following import assert_equal, feed
 
 BODIES = [b"message %d" % number * 5 for number in range(9)]
@@ -236,3 +237,43 @@ def test_a_store_alone_makes_damage_harmless_as_before(tmp_path: Path) -> None:
     assert alone.damages.known is None
     assert bodies_of(alone, "T", 0) == BODIES[:4] + BODIES[5:]
     assert (tmp_path / "master/pocketmq/broken" / f"log-{at:020d}").exists()
+
+
+@pytest.mark.parametrize("at", [SIZE_AT, 88])
+def test_a_kill_keeps_what_was_on_the_device_behind_damage(at: int, tmp_path: Path) -> None:
+    master, follower, clock = pair(tmp_path)
+    begin, end = log_offset_of(master, 4), log_offset_of(master, 5)
+    for body in (b"later", b"latest"):
+        clock.now_ms += 10
+        master.append(make_run("T", 0, [body]))
+    feed(master, follower, random.Random(1))
+    follower.flush()
+    clock.now_ms += 10_000
+    follower.tick(clock.now_ms)
+    follower.parts.checkpoint.write()
+    flip(follower, begin, at)
+    killed = Path(shutil.copytree(tmp_path / "follower", tmp_path / "killed"))
+    (killed / "pocketmq/verified.json").unlink(missing_ok=True)
+    (killed / "lock").unlink(missing_ok=True)
+
+    follower = open_store(killed, now_ms=clock, replica=True)
+
+    assert follower.max_log_offset == master.max_log_offset
+    assert known(follower) == {begin: end}
+    assert follower.queue_bounds("T", 0) == (0, 11)
+    heal(follower, master)
+    assert bodies_of(follower, "T", 0) == [*BODIES, b"later", b"latest"]
+    assert records_of(follower, "T", 0) == records_of(master, "T", 0)
+
+
+def test_a_power_cut_keeps_nothing_behind_what_was_not_on_the_device(tmp_path: Path) -> None:
+    _, follower, clock = pair(tmp_path)
+    begin = log_offset_of(follower, 4)
+    flip(follower, begin)
+    killed = Path(shutil.copytree(tmp_path / "follower", tmp_path / "killed"))
+    (killed / "pocketmq/verified.json").unlink(missing_ok=True)
+
+    follower = open_store(killed, now_ms=clock, replica=True)
+
+    assert follower.max_log_offset == begin
+    assert known(follower) == {}

@@ -535,6 +535,8 @@ def _replica(found: ReplicaSet, replica_id: int, address: str) -> dict[str, Any]
         "synced": told.synced,
         "confirm": told.confirm,
         "unclean": told.unclean,
+        "damaged": told.damaged,
+        "healed": told.healed,
         "has_session": told.has_session,
         "error": None,
     }
@@ -592,7 +594,9 @@ def _remark(found: ReplicaSet, replica_id: int) -> str:
         return "unclean: it may lack what it once had, and does not stand"
     if not told.has_session:
         return "it has no session with ZooKeeper"
-    return ""
+    if told.damaged:
+        return f"{told.damaged} damaged records, which other replicas are asked for"
+    return f"{told.healed} damaged records were replaced from other replicas" if told.healed else ""
 
 
 def _role(told: pb.ReplicaStatusReply) -> str:

@@ -27,10 +27,9 @@ from ...proto.errors import InvalidArgument
 from ...proto.record_run import parse_run
 from ...store.apache.settings import ApacheSettings
 from ...store.disk import Disk
-from ...store.files import MappedFile, file_name
+from ...store.files import MappedFile, file_name, store_time_ms
 from ...store.format.index import HEADER_SIZE, IndexHeader
 from ...store.format.log_and_queues import BATCH_ENTRY, ENTRY, RowFormat, leading
-from ...store.log_writer import store_time_ms
 from ...store.message_store import MessageStore
 from ...store.os_disk import OsDisk, copy_file, has_other_names, link_or_copy, make_own
 from ...store.overlay_disk import OverlayDisk, PrivateMapping

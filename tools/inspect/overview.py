@@ -35,6 +35,7 @@ from ...proto.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from ...store.damage import SetAside, set_aside
 from ...store.format.log_and_queues import HEAD_BYTES, record_head
 from ...store.format.replica_files import EPOCHS_FILE
+from ...store.healing import load_places
 from ...store.format.timers import WHEEL_SIZE
 from ...store.listing import FileRow, RowFile
 from ...store.log_view import Gap, LogWalk
@@ -361,11 +362,19 @@ class Overview:
                     f"epoch {epoch} begins at {start:,}, behind the log's end at {self.walk.end:,}"
                 )
                 self._findings.append(HealthFinding("wrong", f"{EPOCHS_FILE}: {text}"))
+        damaged = load_places(self.files.disk, self.files.path("pocketmq"))
+        if damaged:
+            text = (
+                f"the log is damaged in {len(damaged):,} places, first at {min(damaged):,}:"
+                " a running replica asks the others for what stood there"
+            )
+            self._findings.append(HealthFinding("wrong", text))
         return {
             "cluster": None if identity is None else identity.cluster,
             "brokerName": None if identity is None else identity.name,
             "brokerId": None if identity is None else identity.id,
             "epochs": [{"epoch": epoch, "startOffset": start} for epoch, start in epochs],
+            "damaged": len(damaged),
         }
 
     def _not_looked_at(self) -> list[str]:

@@ -68,10 +68,24 @@ def test_the_files_of_a_replica_are_told(tmp_path: Path) -> None:
         "brokerName": "broker-a",
         "brokerId": 1,
         "epochs": [{"epoch": 1, "startOffset": 0}, {"epoch": 3, "startOffset": 92}],
+        "damaged": 0,
     }
     assert found["health"] == []
     told = "replica: broker-a of DefaultCluster, id 1; epoch 3 from log offset 92 (2 epochs)"
     assert told in view(store).stdout
+
+
+def test_known_damage_of_a_replica_is_wrong(tmp_path: Path) -> None:
+    store = recorded_store("basic", tmp_path / "store")
+    (store / "brokerIdentity").write_text("DefaultCluster#broker-a#1")
+    (store / "pocketmq").mkdir(exist_ok=True)
+    (store / "pocketmq/damaged.json").write_text('{"version":1,"damaged":[[92,184],[400,500]]}')
+
+    found = document(store, "overview")
+
+    assert found["replica"]["damaged"] == 2
+    (finding,) = found["health"]
+    assert finding["text"].startswith("the log is damaged in 2 places, first at 92")
 
 
 @pytest.mark.parametrize(
