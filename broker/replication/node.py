@@ -333,6 +333,13 @@ class ReplicaNode:
                 field="to",
                 value=to,
             )
+        node = running.core.live.get(to)
+        if node is not None and node.damaged:
+            raise errors.NotEnoughReplicas(
+                f"the log of replica {to} is damaged in {node.damaged} places: wait until they are replaced from"
+                " another replica, as `pocketmq cluster status` tells",
+                damaged=node.damaged,
+            )
         began_ms = clock.now_ms()
         refused_ms = began_ms
         try:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pocketmq.broker.replication import healing
+from pocketmq.proto.errors import NotEnoughReplicas
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.rpc import CallFailed, connect
 
@@ -178,6 +179,8 @@ async def test_a_replica_with_damage_is_not_elected_while_a_healthy_one_can(
         assert office is not None
         assert not office.may_be_next(damaged.id)
         assert office.may_be_next(healthy.id)
+        with pytest.raises(NotEnoughReplicas, match="is damaged in 1 places"):
+            await master.node.hand_over(damaged.id, 5_000)
         await master.kill()
 
         assert await world.master() is healthy

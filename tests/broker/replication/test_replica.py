@@ -844,7 +844,7 @@ def test_a_master_hands_over_to_who_has_all_and_goes_on_until_the_cell_says_so()
     replica.registry_seen(VersionedCell(cell(2, 1, 1, 2, 3), 6), live(1, 2, 3), 0)
     attach(replica, 2, 7)
     replica.appended(80, 0)
-    with pytest.raises(NotEnoughReplicas, match="replica 2 is not in sync, or has not all"):
+    with pytest.raises(NotEnoughReplicas, match="replica 2 is not in sync, has not all"):
         replica.hand_over(2, 0, leaving=False)
     with pytest.raises(NotEnoughReplicas, match="replica 3"):
         replica.hand_over(3, 0, leaving=False)
