@@ -21,7 +21,7 @@ from ..proto.rpc import MethodTable
 from ..proto.rpc.channels import Dial
 from ..store.flush import Flusher
 from ..store.message_store import MessageStore
-from ..store.state_files import StateFile
+from ..store.state_files import OffsetsFile, StateFile
 from .accounts import AccountFile, Accounts
 from .config import BrokerConfig
 from .delay.deliveries import DelayedDeliveries
@@ -239,7 +239,7 @@ def assemble(  # noqa: PLR0913  (it stands between all of them)
     purgatory = Purgatory(wall_timers, limit=lambda: config.fetches_waiting_max)
     traffic = TrafficCounts(lambda: config.metrics_series_max)
     appends = Appends(store, purgatory.notify, mastership, traffic)
-    offsets = Offsets(state_file("consumerOffset.json"), unix_ms, accounts, appends)
+    offsets = Offsets(OffsetsFile(store.disk, store.config.path), unix_ms, accounts, appends)
     filters = Filters(wall_timers, wall, accounts, traffic)
     fetches = Fetches(
         config, topics, offsets, store, purgatory, wall.now_ms, filters, fence.renew_by_fetch

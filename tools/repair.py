@@ -38,7 +38,7 @@ from ..store.message_store import MessageStore
 from ..store.os_disk import OsDisk, copy_file, sync_tree
 from ..store.overlay_disk import OverlayDisk
 from ..store.recovery.scan import RecoveryReport
-from ..store.state_files import BROKEN_FOLDER, StateFile
+from ..store.state_files import BROKEN_FOLDER, LMQ_OFFSETS_FILE, OFFSETS_FILE, StateFile
 from ..store.system import allow_many_files
 from .doctor.diagnosis import reason_lines
 from .doctor.evidence import StoreEvidence, gather, outcome_of
@@ -164,7 +164,8 @@ class Fitting:
     def _tables(self) -> dict[str, Callable[[str], Any]]:
         return {
             _TOPICS: state_tables.parse_topics,
-            "consumerOffset.json": state_tables.parse_consumer_offsets,
+            OFFSETS_FILE: state_tables.parse_consumer_offsets,
+            LMQ_OFFSETS_FILE: state_tables.parse_consumer_offsets,
             "subscriptionGroup.json": state_tables.parse_groups,
             "delayOffset.json": state_tables.parse_delay_offsets,
             "topicQueueMapping.json": lambda text: config.queue_mappings(_bean(text)),

@@ -35,7 +35,7 @@ from ...store.format.state_tables import (
     parse_consumer_offsets,
     topics_of_groups,
 )
-from ...store.state_files import StateFile
+from ...store.state_files import OffsetsFile, StateFile
 from ..accounts import Accounts
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class Offsets:
             stands_at = self.committed(topic, group, queue)
             self._accounts.stand((group, topic, queue), stands_at)
         self._commits = 0
-        self._dirty = False
+        self._dirty = isinstance(file, OffsetsFile) and file.are_two
         #: What is to be saved once the log is on the device.
         self._behind: _Changes | None = None
         self._text = _Text()

@@ -38,7 +38,7 @@ from ...proto.remoting import (
 from ...store.format import state_tables
 from ...store.format.java_json import Json, render
 from ...store.message_store import MessageStore
-from ...store.state_files import KeptTable, StateFile
+from ...store.state_files import KeptTable, OffsetsFile, StateFile
 from ..config import BrokerConfig
 
 logger = logging.getLogger(__name__)
@@ -332,7 +332,9 @@ class ApacheFollowers:
                 pretty=False,
             ),
             RequestCode.GET_ALL_CONSUMER_OFFSET: lambda: state_tables.render_consumer_offsets(
-                self._file("consumerOffset.json").load(state_tables.parse_consumer_offsets).value
+                OffsetsFile(self._store.disk, self._store.config.path)
+                .load(state_tables.parse_consumer_offsets)
+                .value
                 or state_tables.ConsumerOffsets()
             ),
             RequestCode.GET_ALL_DELAY_OFFSET: lambda: state_tables.render_delay_offsets(

@@ -27,7 +27,7 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...store.flush import Flusher, FlushJob
 from ...store.format import state_tables
 from ...store.message_store import MessageStore
-from ...store.state_files import KeptTable, StateFile
+from ...store.state_files import KeptTable, OffsetsFile, StateFile
 from ..accounts import Account, AccountFile, Accounts
 from ..groups.offsets import Offsets, Safe
 from .follower_view import FollowerTables
@@ -421,7 +421,7 @@ class OffsetsSink:
 
     def __init__(self, store: MessageStore, unix_ms: Callable[[], int]) -> None:
         self._store = store
-        file = StateFile(store.disk, store.config.path, OFFSETS_FILE)
+        file = OffsetsFile(store.disk, store.config.path)
         self.offsets = Offsets(file, unix_ms, log=store)
         self.when_safe = self.offsets.when_saved
         self.close = self.offsets.save

@@ -35,7 +35,7 @@ from ...proto.errors import PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...store.flush import tell
 from ...store.format.state_tables import GROUPS, TOPICS
-from ...store.state_files import KeptTable
+from ...store.state_files import OFFSETS_FILE as OFFSETS_FILE, KeptTable
 from ..accounts import AccountKey, Accounts
 from ..groups.offsets import Offsets
 from .links import STATE_SIZE_MAX, VERSION_BITS
@@ -52,7 +52,6 @@ TOPICS_FILE: Final = "topics.json"
 #: Besides the file's map: by name, where the log ended when a topic was deleted.
 DELETED: Final = "deleted"
 GROUPS_FILE: Final = "subscriptionGroup.json"
-OFFSETS_FILE: Final = "consumerOffset.json"
 DELAYS_FILE: Final = "delayOffset.json"
 ACCOUNTS_FILE: Final = "accounts.jsonl"
 

@@ -21,6 +21,7 @@ from ...proto.topics import system_topic_queues
 from ..disk import Disk
 from ..format import state_tables
 from ..format.java_json import parse
+from ..state_files import offsets_file
 from .files import StartRefused
 from .settings import ApacheSettings
 
@@ -118,6 +119,7 @@ class ConfigLoader:
     ) -> None:
         self._disk = disk
         self._aside = aside
+        self._root = root
         self._folder = posixpath.join(root, "config")
         self._settings = settings
         self._now_ms = now_ms
@@ -139,7 +141,9 @@ class ConfigLoader:
         mappings = self._load("topicQueueMapping.json", _queue_mappings)
         if mappings is not None:
             config.queue_mappings, config.queue_mappings_version = mappings
-        offsets = self._load("consumerOffset.json", state_tables.parse_consumer_offsets)
+        offsets = self._load(
+            offsets_file(self._disk, self._root), state_tables.parse_consumer_offsets
+        )
         if offsets is not None:
             config.consumer_offsets = offsets.offsets
             config.consumer_offsets_version = offsets.version

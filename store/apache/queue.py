@@ -8,6 +8,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..consume_queue import QueueExtension
 from ..disk import Disk
 from ..format.log_and_queues import BATCH_ENTRY, ENTRY, NOT_COMPACTED, PRE_BLANK_SIZE, leading
 from .files import JavaFile, JavaFiles
@@ -21,6 +22,8 @@ _LONG_MAX: Final = (1 << 63) - 1
 _FIRST_PIECE: Final = 205 * ENTRY_SIZE
 _PIECE_MAX: Final = 52_000 * ENTRY_SIZE
 _GROWTH: Final = 8
+
+_UNITS_AT_ONCE: Final = 256
 
 #: queue offset, log offset, size, tags code(, messages in the batch)
 Unit = tuple[int, ...]
@@ -58,6 +61,7 @@ class SimpleQueue:
         self.topic = topic
         self.queue_id = queue_id
         self.files = JavaFiles(disk, folder, file_size)
+        self._extension = QueueExtension(disk, folder)
         self.max_log_offset = -1
         self.min_position = 0
         #: The greatest log offset in the last file's entries, as long as these are what `recover` found.
@@ -162,9 +166,14 @@ class SimpleQueue:
         if position < self.min_position:
             return
         data = self.files.data(position)
-        for index in range(0 if data is None else len(data) // ENTRY_SIZE):
-            assert data is not None
-            yield (at + index, *ENTRY.read(data, index * ENTRY_SIZE))
+        if data is None:
+            return
+        entries = ENTRY.columns(data, len(data) // ENTRY_SIZE)
+        for begin in range(0, len(entries), _UNITS_AT_ONCE):  # Many ask for the first one only.
+            some = self._extension.resolve(entries[begin : begin + _UNITS_AT_ONCE])
+            columns = (some[name].tolist() for name in ("log_offset", "size", "tags_code"))
+            for index, row in enumerate(zip(*columns, strict=True), at + begin):
+                yield (index, *row)
 
     def behind_hole(self, at: int) -> int:
         """Return the first queue offset of the file behind that of AT."""

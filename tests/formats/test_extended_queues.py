@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from pocketmq.broker.delay.levels import Level
 from pocketmq.broker.messages.filters import TagChoice
@@ -18,6 +19,7 @@ from pocketmq.store.apache.settings import ApacheSettings
 from pocketmq.store.format.log_and_queues import ADDRESS_MAX
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
+from pocketmq.tools.inspect.command import inspect
 
 from ..interop.java_oracle import dumps, require_java, verify_start
 from ..recorded import copy_sparsely, unpacked
@@ -81,6 +83,22 @@ def test_every_entry_has_the_tags_code_that_java_resolves(path: Path) -> None:
     assert raw[0] <= ADDRESS_MAX, "the fixture holds addresses"
 
     assert our_entries(opened(path, read_only=True)) == java_entries()
+
+
+@pytest.mark.parametrize("recovery", ["apache", "ours"])
+def test_the_document_of_a_store_has_the_tags_codes_that_java_resolves(
+    path: Path, recovery: str
+) -> None:
+    words = [word for item in expected()["settings"].items() for word in ("--set", "=".join(item))]
+    done = CliRunner().invoke(inspect, [str(path), "--json", "--recovery", recovery, *words])
+
+    assert done.exit_code == 0, done.output
+    found = {
+        (one["topic"], one["queueId"]): [tuple(entry) for entry in one["entries"]]
+        for one in json.loads(done.stdout)["queues"]
+        if one["type"] == "SimpleCQ" and one["entries"]
+    }
+    assert found == java_entries()
 
 
 def test_a_filter_finds_what_is_tagged_with_its_extension_and_without(path: Path) -> None:

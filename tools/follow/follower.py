@@ -51,7 +51,7 @@ from ...store.consume_queues import batch_topics
 from ...store.disk import Disk
 from ...store.format.replica_files import EPOCHS_FILE, parse_epochs, render_epochs
 from ...store.message_store import MessageStore
-from ...store.state_files import StateFile
+from ...store.state_files import OFFSETS_FILE, OffsetsFile, StateFile
 from .master import TOPICS_FILE, JavaMaster, MasterIdentity, MasterTables
 
 logger = logging.getLogger(__name__)
@@ -510,7 +510,12 @@ class JavaFollower:
     def _write_table(self, name: str, text: str) -> None:
         """Write the state file NAME, if it does not hold TEXT yet."""
         if self._written.get(name) != text:
-            StateFile(self._disk, self._path, name).save(text)
+            file = (
+                OffsetsFile(self._disk, self._path)
+                if name == OFFSETS_FILE
+                else StateFile(self._disk, self._path, name)
+            )
+            file.save(text)
             self._written[name] = text
 
     async def _note_stop(self, now_s: float) -> None:

@@ -29,7 +29,13 @@ from ...store.format import state_tables
 from ...store.format.log_and_queues import is_blank
 from ...store.format.timers import RECORD_SIZE
 from ...store.message_store import MessageStore
-from ...store.state_files import CHECKPOINT_SIZE, StateFile, TimerCheckpoint
+from ...store.state_files import (
+    CHECKPOINT_SIZE,
+    OffsetsFile,
+    StateFile,
+    TimerCheckpoint,
+    offsets_file,
+)
 from ...store.system import lock_is_held
 from .follower import FollowNote, note_path, read_note
 from .master import JavaMaster
@@ -171,7 +177,7 @@ def _complete_log(path: str, store: MessageStore, java: StoppedStore, done: Prom
 
 def _settle_offsets(disk: Disk, path: str, store: MessageStore, done: Promoted) -> None:
     """Have no group and no delay level stand behind the end of a queue."""
-    file = StateFile(disk, path, "consumerOffset.json")
+    file = OffsetsFile(disk, path)
     offsets = file.load(state_tables.parse_consumer_offsets).value or state_tables.ConsumerOffsets()
     ends = {name: store.queue_bounds(*name)[1] for name in store.queue_names()}
     moved = 0
@@ -251,7 +257,6 @@ _CHUNK: Final = 32 << 20
 _TABLES: Final = (
     "topics.json",
     "subscriptionGroup.json",
-    "consumerOffset.json",
     "delayOffset.json",
     "messageRequestMode.json",
     "consumerFilter.json",
@@ -320,6 +325,12 @@ class StoppedStore:
             if self._disk.exists(source):
                 text = self._disk.read(source).decode()
                 StateFile(self._disk, target, name).save(text)
+        name = offsets_file(self._disk, self._path)
+        offsets = StateFile(self._disk, self._path, name).load(state_tables.parse_consumer_offsets)
+        if offsets.value is not None:
+            OffsetsFile(self._disk, target).save(
+                state_tables.render_consumer_offsets(offsets.value)
+            )
 
     def timer_checkpoint(self) -> bytes:
         """Return what config/timercheck holds; nothing if there is none."""

@@ -46,7 +46,7 @@ from ...store.os_disk import OsDisk, sync_tree
 from ...store.overlay_disk import OverlayDisk
 from ...store.recovery.derive import Verified
 from ...store.recovery.scan import RecoveryReport
-from ...store.state_files import CHECKPOINT_SIZE, StateFile, read_timer_checkpoint
+from ...store.state_files import CHECKPOINT_SIZE, OffsetsFile, StateFile, read_timer_checkpoint
 from ...store.system import allow_many_files
 from ..instants import past_instant_of
 from ..options import TakesStores, broker_settings, broker_settings_option, store_argument
@@ -243,7 +243,7 @@ def clamp_tables(disk: Disk, root: str, store: MessageStore, cut: skeleton.Cut) 
 
 
 def _clamp_offsets(disk: Disk, root: str, store: MessageStore) -> tuple[int, int]:
-    file = StateFile(disk, root, "consumerOffset.json")
+    file = OffsetsFile(disk, root)
     table = file.load(parse_consumer_offsets).value
     if table is None:
         return 0, 0

@@ -26,7 +26,7 @@ from ...store.format import replica_files, state_tables
 from ...store.format.java_json import parse
 from ...store.os_disk import OsDisk
 from ...store.overlay_disk import OverlayDisk
-from ...store.state_files import Bean, KeptChanges, StateFile
+from ...store.state_files import Bean, KeptChanges, StateFile, offsets_file
 from ...store.view import StoreView
 from .. import terminal
 from ..instants import past_instant_of
@@ -259,9 +259,9 @@ class Tables:
         return replace(table, groups=changes.applied(table.version, table.groups))
 
     def offsets(self) -> state_tables.ConsumerOffsets:
-        """Return consumerOffset.json."""
+        """Return consumerOffset.json, or lmqConsumerOffset.json where that is newer."""
         return self._load(
-            "consumerOffset.json",
+            offsets_file(self.files.disk, self.files.root),
             state_tables.parse_consumer_offsets,
             state_tables.ConsumerOffsets(),
         )

@@ -30,7 +30,7 @@ from ...store.format.state_tables import (
 )
 from ...store.format.timers import DELETE, RECORD, RECORD_SIZE, ROLL
 from ...store.listing import PagedRow
-from ...store.state_files import TimerCheckpoint, read_timer_checkpoint
+from ...store.state_files import TimerCheckpoint, offsets_file, read_timer_checkpoint
 from ..lookup.files import QueueFiles, StoredRecord
 from ..lookup.search import SCAN_BYTES, StoreSearch
 from .evidence import (
@@ -61,20 +61,20 @@ class ProgressTables:
 
     def __init__(self, disk: Disk, root: str, notes: list[str]) -> None:
         self._disk = disk
+        self._root = root
         self._folder = posixpath.join(root, "config")
         self._notes = notes
 
     def readings(self) -> dict[tuple[str, int], list[GroupReading]]:
         """Return where each group stands, by topic and queue."""
-        table, at_ms = self._offsets("consumerOffset.json")
-        earlier, earlier_ms = self._offsets("consumerOffset.json.bak")
+        name = offsets_file(self._disk, self._root)
+        table, at_ms = self._offsets(name)
+        earlier, earlier_ms = self._offsets(f"{name}.bak")
         if table is None:
             table, at_ms = earlier, earlier_ms
             earlier, earlier_ms = None, None
         if table is None:
-            self._notes.append(
-                "consumerOffset.json cannot be read: what groups have read is not known"
-            )
+            self._notes.append(f"{name} cannot be read: what groups have read is not known")
             return {}
         assert at_ms is not None, "a table that was read has a time"
         before = {} if earlier is None else earlier.offsets

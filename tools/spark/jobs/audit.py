@@ -37,7 +37,7 @@ from ....store.listing import missing_between, queue_folders, row_files, setting
 from ....store.log_view import log_end
 from ....store.message_index import key_hashes
 from ....store.overlay_disk import OverlayDisk
-from ....store.state_files import CHECKPOINT_SIZE
+from ....store.state_files import CHECKPOINT_SIZE, LMQ_OFFSETS_FILE, OFFSETS_FILE
 from ...stores.locations import StoreLocation, locate
 from .reading import Reading, of_each_store
 
@@ -266,7 +266,8 @@ def _with_hashes(batches: Iterator[Any]) -> Iterator[Any]:
 _LOOKED_AT_BYTES: Final = 16 << 20
 _TABLES: Final[Mapping[str, Callable[[str], Any]]] = {
     "topics.json": parse_topics,
-    "consumerOffset.json": parse_consumer_offsets,
+    OFFSETS_FILE: parse_consumer_offsets,
+    LMQ_OFFSETS_FILE: parse_consumer_offsets,
     "subscriptionGroup.json": parse_groups,
 }
 

@@ -1,5 +1,7 @@
 """Committed offsets read by Spark from consumerOffset.json files: of stores, of backups, of a whole fleet at once.
 
+Where lmqConsumerOffset.json is newer, which a Java broker with enableLmq writes instead, that is read.
+
 The files are JSON but for their keys, which are bare numbers ({0:250,1:251}); Spark's reader, left to itself, makes of
 such a file nothing without a word: no rows, hence "no lag". So the schema is given, bare keys are allowed, and a file
 that does not parse to an offsetTable is an error, unless its `.bak` does (a broker that starts on a file that was cut
@@ -12,6 +14,7 @@ import posixpath
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from ....store.state_files import offsets_file
 from ...stores.locations import StoreLocation, locate
 from .reading import of_each_store
 
@@ -19,7 +22,6 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import Column, DataFrame, SparkSession
 
-_FILE: Final = "config/consumerOffset.json"
 _TEXTS: Final = "brokerName string, path string, main string, backup string"
 _CORRUPT: Final = "_corrupt_record"
 _TABLE: Final = f"offsetTable map<string,map<string,bigint>>, {_CORRUPT} string"
@@ -71,7 +73,7 @@ def _texts(location: StoreLocation) -> Iterator[pyarrow.RecordBatch]:
     import pyarrow
 
     disk = location.open_disk()
-    path = posixpath.join(location.root, _FILE)
+    path = posixpath.join(location.root, "config", offsets_file(disk, location.root))
     texts: list[str | None] = [
         disk.read(one).decode("utf-8", "replace") if disk.exists(one) else None
         for one in (path, path + ".bak")
