@@ -13,6 +13,7 @@ import time
 from dataclasses import replace
 from typing import Final
 
+from .replica_folder_model import Setup, roam as roam_with_folders
 from .replica_model import roam, search
 from .replica_mutants import MUTANTS, mutant
 from .replicas import Plan, Violated, walk
@@ -33,6 +34,17 @@ KINDS: Final = (
     Plan(seed=0, replicas=4, min_in_sync=2, flush_sync=True, emphasis="sessions", steps=800),
     Plan(seed=0, emphasis="moves"),
     Plan(seed=0, min_in_sync=2, flush_sync=True, emphasis="moves"),
+)
+#: Folders go back in each of these.
+FOLDERS: Final = (
+    Setup(kind="none"),
+    Setup(kind="none", replicas=3, min_in_sync=2),
+    Setup(persons=1),
+    Setup(replicas=2, min_in_sync=2),
+    Setup(replicas=3, persons=1),
+    Setup(replicas=3, min_in_sync=2, persons=1),
+    Setup(kind="any", each=True),
+    Setup(kind="any", each=True, replicas=3, min_in_sync=2),
 )
 
 
@@ -71,6 +83,11 @@ def main() -> int:
         tell(
             f"model, min_in_sync {least}: 2 replicas, {count} states {deep} deep; 3, {heard} acknowledged"
         )
+    for setup in FOLDERS:
+        models = [roam_with_folders(seed, setup) for seed in range(given.walks)]
+        heard = sum(one.acknowledgements for one in models)
+        found_out = sum(one.found_out for one in models)
+        tell(f"{setup}: {given.walks} walks, {heard} acknowledged, {found_out} found out")
     began_s = time.process_time()
     acknowledged, elections = walk_all(range(given.walks))
     spent_s = time.process_time() - began_s

@@ -223,7 +223,7 @@ class Model:
                     i,
                     master=False,
                     epoch=master.epoch,
-                    log=peer.log[: _common(peer.log, master.log)],
+                    log=peer.log[: common(peer.log, master.log)],
                     confirmed=frozenset(),
                     proposed=None,
                     version=0,
@@ -238,7 +238,7 @@ class Model:
         return state._replace(peers=tuple(peers))
 
 
-def _common(left: tuple[int, ...], right: tuple[int, ...]) -> int:
+def common(left: tuple[int, ...], right: tuple[int, ...]) -> int:
     same = 0
     while same < min(len(left), len(right)) and left[same] == right[same]:
         same += 1
