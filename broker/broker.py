@@ -382,6 +382,8 @@ class Broker:
         table |= parts.methods()
         if self._mastership is not None:
             table = as_master(table, self._check_open, self._check_master, _ALWAYS)
+            if self._network.port is not None:
+                table = self._network.port.holding(table, self._check_open)
         table |= clock_methods(self._clock)
         conditions = {WRITABLE: lambda: store.health.state == "open"}
         if self._mastership is not None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from random import Random
 from typing import Any, Final, Protocol
 
@@ -38,6 +38,7 @@ from ..replication.in_sync import ReplicaSettings
 from ..service_v2.service import guarded
 from .certificates import Certificates
 from .follower_port import FollowerReads, follower_methods
+from .held_calls import holding
 from .registration import Registration, follower_state
 from .relays import WAIT_S, KnownMaster, Relays
 
@@ -65,6 +66,11 @@ class PortReplica(Protocol):
     @property
     def epoch(self) -> int:
         """The highest epoch that it knows of."""
+        ...
+
+    @property
+    def takes_calls(self) -> bool:
+        """Is it a master that may take what is asked now? Not while it hands over, nor when it is master no more."""
         ...
 
     @property
@@ -199,6 +205,10 @@ class ClientPort:
         """Return what has a broker's TABLES and PAGE served here, from its start to its stop."""
         return LeadingCarrier(self, tables, page)
 
+    def holding(self, table: MethodTable, check_open: Callable[[], None]) -> MethodTable:
+        """Return TABLE, of a broker that is master, with calls held and carried on while CHECK_OPEN refuses them."""
+        return holding(table, check_open, self.relays)
+
     async def lead(self, tables: Iterable[MethodTable], page: Page) -> None:
         """Serve TABLES and PAGE of a broker that is master now; it registers itself."""
         self._health.end()
@@ -241,7 +251,7 @@ class ClientPort:
         return self._replica.client_addresses
 
     def _master(self) -> KnownMaster | None:
-        if self._leads:
+        if self._leads and self._replica.takes_calls:
             return KnownMaster(self.address, self._replica.epoch)
         heard = self._replica.heard_master
         return None if heard is None else KnownMaster(*heard)

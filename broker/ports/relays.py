@@ -234,7 +234,7 @@ class Relays:
         relayed before.
         """
         if RELAYED in context.metadata:
-            raise await self._turned_away()
+            raise self.turned_away()
         if self._count >= self._relays_max:
             raise Overloaded(
                 f"{self._count} calls are relayed to the master, which is the limit: connect to it,"
@@ -254,7 +254,8 @@ class Relays:
             if upstream is not None:
                 upstream.close()
 
-    async def _turned_away(self) -> MasterFenced:
+    def turned_away(self) -> MasterFenced:
+        """Return how a call ends that another replica carried here: that one tries again."""
         known = self._master()
         return MasterFenced(
             f"another replica of {self._name} took this one for the master, which it is not: try again",

@@ -211,6 +211,18 @@ class ReplicaNode:
         return (node.address, core.seen.cell.epoch) if core.seen and node else None
 
     @property
+    def takes_calls(self) -> bool:
+        """Is it a master that may take what is asked now? Not while it hands over, nor when it is master no more."""
+        office = self._running.office if self._running else None
+        if office is None:
+            return False
+        try:
+            office.check_open()
+        except errors.MasterFenced:
+            return False
+        return True
+
+    @property
     def follower_view(self) -> FollowerView | None:
         """What it has of the set's log and tables; None: it is master, or that is not there at present."""
         running = self._running

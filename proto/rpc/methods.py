@@ -97,13 +97,15 @@ ANYBODY: Final = CallUser()
 class CallContext(ABC):
     """What calls and streams have in common: who asks, until when, and whether they still wait."""
 
-    __slots__ = ("_on_cancel", "cancelled", "user")
+    __slots__ = ("_on_cancel", "cancelled", "outlasts", "user")
 
     def __init__(self) -> None:
         #: The user; set by the guard before the handler.
         self.user: CallUser = ANYBODY
         #: The caller has gone before it was answered; answers are dropped.
         self.cancelled = False
+        #: It goes on when a carrier serves other tables in place of its own.
+        self.outlasts = False
         self._on_cancel: list[Callable[[], None]] = []
 
     @property
@@ -138,6 +140,10 @@ class CallContext(ABC):
     @abstractmethod
     def fail(self, error: RpcError) -> None:
         """Answer with ERROR; of a stream, after what was sent before."""
+
+    def outlast(self) -> None:
+        """Let it go on beside the tables that come after its own: what answers it is not of its own."""
+        self.outlasts = True
 
     def on_cancel(self, function: Callable[[], None]) -> None:
         """Have FUNCTION called once if the caller goes before it is answered; at once if it has gone."""

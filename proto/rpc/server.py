@@ -143,14 +143,15 @@ class Server:
         """Serve TABLES and PAGE from now on, at the same port and over the connections that are open.
 
         Calls under way are those of the tables before: streams are told to end, and what is open after GRACE_S seconds
-        fails with Stopping. Returns once they are over.
+        fails with Stopping. Returns once they are over, but for those that outlast their tables.
         """
         self.page = page
         self.served.serve(tables, page)
         before: list[OpenCall] = []
         for connection in self._open.values():
             if connection.conversation is not None:
-                before += connection.conversation.calls()
+                calls = connection.conversation.calls()
+                before += [call for call in calls if not call.outlasts]
         for call in before:
             call.wind_down()
         self._touch_all()

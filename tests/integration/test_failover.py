@@ -202,3 +202,40 @@ async def test_who_stays_with_one_follower_is_served_through_a_failover(tmp_path
 
         assert sent.status.code == v2.OK
         assert sent.entries[0].offset == 1
+
+
+@pytest.mark.parametrize("through", ["the master", "a follower"])
+async def test_no_call_of_an_official_client_fails_while_the_master_hands_over(
+    tmp_path: Path, through: str
+) -> None:
+    async with served_set(tmp_path, min_in_sync=2) as world:
+        async with AsyncAdmin(world.name_server.address) as admin:
+            await admin.create_topic("bills", queues=1)
+        master = await world.whole()
+        first, second = (one for one in world.members.values() if one is not master)
+        asked_of = master if through == "the master" else first
+        codes: list[int] = []
+        is_over = False
+
+        async def send(channel: Channel, sender: int) -> None:
+            number = 0
+            while not is_over:
+                number += 1
+                request = message(sender * 1_000_000 + number)
+                reply = await asked(channel, "SendMessage", request, v2.SendMessageResponse)
+                codes.append(reply.status.code)
+
+        async with Http2Channel(world.served(asked_of.id).address) as channel:
+            sending = [asyncio.create_task(send(channel, sender)) for sender in range(8)]
+            for to in (second, first, master):
+                moved = await world.master()
+                count = len(codes)
+                await until(lambda count=count: len(codes) > count + 20)  # type: ignore[misc]
+                await moved.node.hand_over(to.id, 60_000)
+                await until(lambda to=to: world.masters == [to])  # type: ignore[misc]
+                await world.whole()
+            is_over = True
+            await asyncio.gather(*sending)
+
+        assert set(codes) == {v2.OK}
+        assert (await world.whole()).store.queue_bounds("bills", 0) == (0, len(codes))
