@@ -142,7 +142,8 @@ class FollowerReads:
         except PocketMQError:
             return None
         known = store.damages.known
-        return reply if reply.records and not known else None
+        damaged = store.damages.count if known is None else len(known)
+        return reply if reply.records and not damaged else None
 
     def group_offsets(self, request: pb.GroupOffsetsRequest) -> pb.GroupOffsetsReply | None:
         """Return what a group has committed, and where its queues begin and end; None: it is refused."""
