@@ -417,7 +417,7 @@ _EXPONENTIAL_BEAN: Final = "exponentialRetryPolicy"
 _EXPONENT_MAX: Final = 32
 #: Policies in a store may say anything. What is beyond counts as this: retention is over long before, and clients take
 #: nanoseconds of 64 bits.
-_INTERVAL_MOST_MS: Final = 365 * 86_400_000
+_INTERVAL_MOST_MS: Final = 100 * 365 * 86_400_000
 _MULTIPLIER_MOST: Final = 1_000
 _LISTED_MOST: Final = 1_024
 
