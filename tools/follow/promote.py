@@ -38,6 +38,7 @@ from ...store.state_files import (
 )
 from ...store.system import lock_is_held
 from .follower import FollowNote, note_path, read_note
+from .killed_tables import take_newer
 from .master import JavaMaster
 
 
@@ -95,12 +96,15 @@ async def promote(
         if java is not None and not java.was_killed:
             java.copy_tables(path)
             done.words.append(f"topics, groups and offsets are those of {java_store}")
+        elif java is not None:
+            done.words += java.take_newer_tables(path)
         _settle_offsets(disk, path, store, done)
         _complete_topics(disk, path, store, done)
     finally:
         store.close()
-    newer = java is not None and not java.was_killed
-    checkpoint = java.timer_checkpoint() if java and newer else bytes.fromhex(note.timer_checkpoint)
+    checkpoint = bytes.fromhex(note.timer_checkpoint)
+    if java is not None:
+        checkpoint = java.timer_checkpoint(checkpoint)
     _begin_timers(disk, config, checkpoint, done)
     disk.delete(note_path(path))
     disk.sync_folder(posixpath.dirname(note_path(path)))
@@ -332,10 +336,20 @@ class StoppedStore:
                 state_tables.render_consumer_offsets(offsets.value)
             )
 
-    def timer_checkpoint(self) -> bytes:
-        """Return what config/timercheck holds; nothing if there is none."""
+    def take_newer_tables(self, target: str) -> list[str]:
+        """Take what its tables have that is newer than in the store TARGET: it was killed. Return what, in words."""
+        return take_newer(self._disk, self._path, target)
+
+    def timer_checkpoint(self, known: bytes) -> bytes:
+        """Return what config/timercheck holds; of a broker that was killed the later one of that and KNOWN."""
         source = posixpath.join(self._path, "config", "timercheck")
-        return self._disk.read_at(source, 0, 4096) if self._disk.exists(source) else b""
+        found = self._disk.read_at(source, 0, 4096) if self._disk.exists(source) else b""
+        if not self.was_killed:
+            return found
+        later = (
+            TimerCheckpoint.parse(found).last_read_ms > TimerCheckpoint.parse(known).last_read_ms
+        )
+        return found if later else known
 
 
 def _sound_size(data: bytes, log_offset: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,11 @@ import pytest
 
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import CorruptState, StoreLocked, StoreRefused
-from pocketmq.store.format.state_tables import parse_consumer_offsets, parse_topics
+from pocketmq.store.format.state_tables import (
+    parse_consumer_offsets,
+    parse_delay_offsets,
+    parse_topics,
+)
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.follow.follower import check_promoted, note_path, read_note, write_note
@@ -142,6 +147,45 @@ async def test_the_tables_of_the_stopped_store_are_newer(tmp_path: Path) -> None
     assert any("offsets are those of" in word for word in words)
     text = (tmp_path / "ours/config/consumerOffset.json").read_text()
     assert parse_consumer_offsets(text).offsets["A@g"] == {0: 1, 1: 9}
+
+
+def with_version(text: str, counter: int) -> str:
+    """Return the table TEXT with another version."""
+    return re.sub(r'"dataVersion":\{[^}]*\}', f'"dataVersion":{{"counter":{counter}}}', text)
+
+
+@pytest.mark.parametrize("is_newer", [False, True], ids=["older", "newer"])
+async def test_of_a_killed_broker_the_newer_of_each_table_is_taken(
+    is_newer: bool, tmp_path: Path
+) -> None:
+    store = await followed(tmp_path, stopped=False)
+    store._close_files()
+    (tmp_path / "java" / "abort").touch()
+    own, config = tmp_path / "ours/config", tmp_path / "java/config"
+    config.mkdir(exist_ok=True)
+    disk = OsDisk()
+    offsets = (own / "consumerOffset.json").read_text()
+    moved = offsets.replace("0:1", "0:0").replace("1:7", "1:9")
+    (config / "consumerOffset.json").write_text(moved)
+    levels = (own / "delayOffset.json").read_text()
+    (config / "delayOffset.json").write_text(levels.replace("3:2", "3:3"))
+    topics = (own / "topics.json").read_text()
+    counter = parse_topics(topics).version.counter
+    made = topics.replace('"A"', '"Made"')
+    (config / "topics.json").write_text(with_version(made, counter + (1 if is_newer else -1)))
+    (config / "subscriptionGroup.json").write_text('{"broken"')
+    before = {one: one.read_bytes() for one in config.iterdir()}
+
+    words = " ".join(await promoted(tmp_path, java_store=str(tmp_path / "java")))
+
+    assert "2 offsets were further" in words
+    assert "not taken from the stopped store: " in words
+    taken = parse_consumer_offsets((own / "consumerOffset.json").read_text())
+    assert taken.offsets["A@g"] == {0: 1, 1: 9}
+    assert parse_delay_offsets((own / "delayOffset.json").read_text()).offsets[3] == 3
+    assert ("Made" in parse_topics((own / "topics.json").read_text()).topics) == is_newer
+    assert {one: one.read_bytes() for one in config.iterdir()} == before
+    assert disk.exists(str(own / "subscriptionGroup.json"))
 
 
 async def test_an_end_that_is_told_decides(tmp_path: Path) -> None:
