@@ -14,8 +14,9 @@
 #                a Java master is followed, either side killed 20 times
 # make interop   all scenarios of Apache's own clients, in the languages whose tool chains are there, three times, and once
 #                on grpcio; the Java client while it, or the broker, is held up; Python and Java through ten failovers
-# make house     how many files a reader meets: in the sources, and on the roads of calls; tests hold each figure. It
-#                writes the roads into docs/architecture.md and draws docs/house.svg
+# make structure   measure the structure of the code: each figure with its limit and its goal, and the private words.
+#                With FILES="a.py b.md": only the private words in these files
+# make call-paths  update the call paths in docs/architecture.md and the drawing docs/packages.svg
 # make site      the documents as a site, in build/site
 # make grpcio    the tests that serve, on grpcio instead of our own HTTP/2
 PYTHON ?= python3
@@ -25,7 +26,7 @@ BIN := $(VENV)/bin
 # Tests compile each module once, for all processes that they start, also where the environment would have none keep it.
 test unit test-long test-all campaign interop grpcio: export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo install test unit test-long test-all dev check check-style check-mypy check-pyright bench campaign interop house grpcio proto proto-check site clean
+.PHONY: demo install test unit test-long test-all dev check check-style check-mypy check-pyright bench campaign interop structure call-paths grpcio proto proto-check site clean
 
 demo: $(VENV)/.demo
 	$(BIN)/pocketmq demo
@@ -35,8 +36,8 @@ install: $(VENV)/.demo
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long"
 
-# Stores of unit tests lie in memory where that has room: what a device costs is not theirs to know. The repository's
-# come first: one worker parses all sources, where two would if they were what is left to share at the end.
+# Unit tests keep their stores in memory if it has enough space, because they do not test the speed of a disk. The tests of
+# the repository run first: one worker parses all sources. At the end, two workers would share them and both would parse.
 unit: export PYTEST_DEBUG_TEMPROOT := $(shell [ "$$(df -P -k /dev/shm 2>/dev/null | awk 'END { print int($$4) }')" -gt 2000000 ] && echo /dev/shm)
 unit: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not (processes or java or spark or campaign or slow or long)" \
@@ -88,8 +89,11 @@ interop: $(VENV)/.dev
 	$(BIN)/python -m tests.interop.official.stalls
 	$(BIN)/python -m tests.interop.official.failovers
 
-house: $(VENV)/.dev
-	$(BIN)/python -m tests.repository.house
+structure: $(VENV)/.dev
+	$(BIN)/python -m tests.repository.structure $(FILES)
+
+call-paths: $(VENV)/.dev
+	$(BIN)/python -m tests.repository.update_architecture
 
 grpcio: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile --grpc grpcio tests/integration tests/interop tests/nameserver

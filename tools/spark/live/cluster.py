@@ -25,7 +25,7 @@ from ....proto.clock import Clock, SystemClock
 from ....proto.gen import pocketmq_v1_pb2 as pb
 from .endpoints import EndpointConnections
 from .options import Choice, Place, Pulling
-from .ranges import Mark, Offsets, named
+from .ranges import Offsets, RecordMark, named
 
 Value = TypeVar("Value")
 Reply = TypeVar("Reply", bound=Message)
@@ -67,7 +67,7 @@ class Cluster(Protocol):
         """Return the first offset stored at or after the instant of each queue; None: nothing is so young."""
         ...
 
-    def marks(self, offsets: Offsets) -> dict[Queue, Mark]:
+    def marks(self, offsets: Offsets) -> dict[Queue, RecordMark]:
         """Return the mark of the message before each of OFFSETS, without those that are not there or cannot be had."""
         ...
 
@@ -126,7 +126,7 @@ class LiveCluster:
     def at_times(self, times: Offsets) -> dict[Queue, int | None]:
         return self._portal.run(self._at_times(times))
 
-    def marks(self, offsets: Offsets) -> dict[Queue, Mark]:
+    def marks(self, offsets: Offsets) -> dict[Queue, RecordMark]:
         return self._portal.run(self._marks({queue: at for queue, at in offsets.items() if at > 0}))
 
     def committed(self, group: str, queues: Iterable[Queue]) -> dict[Queue, int]:
@@ -236,10 +236,10 @@ class LiveCluster:
                 found[queue] = one.offset_at_time if is_there else None
         return found
 
-    async def _marks(self, offsets: Offsets) -> dict[Queue, Mark]:
+    async def _marks(self, offsets: Offsets) -> dict[Queue, RecordMark]:
         free = asyncio.Semaphore(_MARKS_AT_ONCE)
 
-        async def mark(queue: Queue, number: int) -> Mark | None:
+        async def mark(queue: Queue, number: int) -> RecordMark | None:
             async with free:
                 try:
                     reply = await self._fetch(queue, number, 1, None)
@@ -248,7 +248,7 @@ class LiveCluster:
             columns = FetchedRun(queue.broker, reply.records).columns
             if not len(columns) or int(columns.queue_offset[0]) != number:
                 return None
-            return Mark(int(columns.log_offset[0]), int(columns.store_ms[0]))
+            return RecordMark(int(columns.log_offset[0]), int(columns.store_ms[0]))
 
         found = await asyncio.gather(*(mark(queue, at - 1) for queue, at in offsets.items()))
         return {queue: one for queue, one in zip(offsets, found, strict=True) if one is not None}

@@ -31,15 +31,15 @@ from .ranges import (
     EARLIEST,
     LATEST,
     Losses,
-    Mark,
     Offsets,
     QueueRange,
+    RecordMark,
     cut,
     named,
     ranges_between,
 )
 
-Marks: TypeAlias = Mapping[Queue, Mark]
+Marks: TypeAlias = Mapping[Queue, RecordMark]
 _NO_MARKS: Final[Marks] = {}
 #: How often queues in which nothing seems to be new are looked at for having other messages.
 _COMPARE_IDLE_MS: Final = 10_000
@@ -184,7 +184,7 @@ class StreamPlan:
 
     def marks(
         self, offsets: Offsets, known: Offsets | None = None, marks: Marks = _NO_MARKS
-    ) -> dict[Queue, Mark]:
+    ) -> dict[Queue, RecordMark]:
         """Return the marks of OFFSETS; those that are the same as KNOWN have their MARKS already."""
         same = {queue for queue, offset in offsets.items() if known and known.get(queue) == offset}
         same -= self._again

@@ -141,7 +141,7 @@ def from_tree(tree: object, field: str, *, least: int = 0) -> dict[Queue, int]:
     return found
 
 
-class Mark(NamedTuple):
+class RecordMark(NamedTuple):
     """Which message a position follows: where its record is in the broker's log, and when it was stored.
 
     A queue whose topic was deleted and created again counts from 0 again; its messages have other marks.
@@ -155,7 +155,7 @@ _LOG: Final = "/log"
 _STORED: Final = "/ms"
 
 
-def to_checkpoint(offsets: Offsets, marks: Mapping[Queue, Mark]) -> Tree:
+def to_checkpoint(offsets: Offsets, marks: Mapping[Queue, RecordMark]) -> Tree:
     """Return what a checkpoint holds: OFFSETS as a tree, and beside the number of a queue its mark, if it has one.
 
     {"orders": {"broker-a": {"0": 23, "0/log": 81920, "0/ms": 1700000000000}}}
@@ -169,12 +169,14 @@ def to_checkpoint(offsets: Offsets, marks: Mapping[Queue, Mark]) -> Tree:
     return tree
 
 
-def from_checkpoint(tree: object, field: str) -> tuple[dict[Queue, int], dict[Queue, Mark]]:
+def from_checkpoint(tree: object, field: str) -> tuple[dict[Queue, int], dict[Queue, RecordMark]]:
     """Return the offsets and marks in TREE; checkpoints of earlier versions have no marks."""
     log = from_tree(_only(tree, _LOG), field)
     stored = from_tree(_only(tree, _STORED), field)
     offsets = from_tree(_only(tree, ""), field)
-    return offsets, {queue: Mark(log[queue], stored[queue]) for queue in log if queue in stored}
+    return offsets, {
+        queue: RecordMark(log[queue], stored[queue]) for queue in log if queue in stored
+    }
 
 
 def _only(tree: object, suffix: str) -> object:

@@ -9,7 +9,7 @@ from pocketmq.client.queue import Queue
 from pocketmq.proto.errors import LeaseLost, TopicNotFound
 from pocketmq.tools.spark.live.cluster import Bounds
 from pocketmq.tools.spark.live.options import Choice
-from pocketmq.tools.spark.live.ranges import Mark, Offsets
+from pocketmq.tools.spark.live.ranges import Offsets, RecordMark
 
 TOPIC = "orders"
 BROKER = "broker-a"
@@ -58,7 +58,7 @@ class FakeCluster:
             found[one] = offset if offset < self.queues[one].end else None
         return found
 
-    def marks(self, offsets: Offsets) -> dict[Queue, Mark]:
+    def marks(self, offsets: Offsets) -> dict[Queue, RecordMark]:
         self.asked_marks += 1
         return {
             one: self._mark(one, at - 1)
@@ -66,9 +66,9 @@ class FakeCluster:
             if self.queues[one].least < at <= self.queues[one].end
         }
 
-    def _mark(self, one: Queue, number: int) -> Mark:
+    def _mark(self, one: Queue, number: int) -> RecordMark:
         stored_ms = self.created_ms.get(one, 0) + number * self.step_ms
-        return Mark(stored_ms * 100, stored_ms)
+        return RecordMark(stored_ms * 100, stored_ms)
 
     def recreate(self, one: Queue, count: int, created_ms: int = 1_000_000) -> None:
         """Have queue ONE be another one, with COUNT messages from 0 on."""

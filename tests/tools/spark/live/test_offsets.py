@@ -10,7 +10,7 @@ from pocketmq.proto.errors import ConfigError
 from pocketmq.tools.spark.live.ranges import (
     EARLIEST,
     OFFSET_MAX,
-    Mark,
+    RecordMark,
     from_checkpoint,
     from_tree,
     named,
@@ -32,12 +32,12 @@ def test_offsets_survive_a_checkpoint(offsets: dict[Queue, int]) -> None:
     assert parse_offsets(text, "checkpoint") == offsets
 
 
-MARKS = st.builds(Mark, st.integers(0, OFFSET_MAX), st.integers(0, OFFSET_MAX))
+MARKS = st.builds(RecordMark, st.integers(0, OFFSET_MAX), st.integers(0, OFFSET_MAX))
 
 
 @given(st.dictionaries(QUEUES, st.tuples(st.integers(0, OFFSET_MAX), MARKS | st.none())))
 def test_marks_survive_a_checkpoint_beside_the_offsets(
-    positions: dict[Queue, tuple[int, Mark | None]],
+    positions: dict[Queue, tuple[int, RecordMark | None]],
 ) -> None:
     offsets = {queue: offset for queue, (offset, _) in positions.items()}
     marks = {queue: mark for queue, (_, mark) in positions.items() if mark is not None}

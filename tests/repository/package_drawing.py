@@ -1,6 +1,6 @@
-"""The picture of the house, docs/house.svg: packages and their folders as boxes sized by lines, imports as arrows.
+"""The drawing docs/packages.svg: packages and their folders as boxes sized by lines, imports as arrows.
 
-It is drawn from the sources alone, so that the same sources give the same bytes. `make house` draws it anew.
+It depends only on the sources: the same sources give the same bytes. `make call-paths` updates it.
 """
 
 from __future__ import annotations
@@ -9,29 +9,30 @@ from collections import Counter
 from html import escape
 from typing import Final, NamedTuple
 
-from .source_tree import CODE_FOLDERS, ROOT, code_files, imported_files, name_of
+from .source_tree import ROOT
+from .structure import package_imports, package_sizes
 
-PICTURE: Final = ROOT / "docs" / "house.svg"
-#: From the top down: whoever is in a row imports only what lies below it.
+DRAWING: Final = ROOT / "docs" / "packages.svg"
+#: From the top down: a package imports only from rows below its own.
 _ROWS: Final = (("tools",), ("broker", "client", "nameserver"), ("store",), ("proto",))
-#: Of the picture, and of what is between its rows and beside them; pixels.
+#: Size of the drawing, of the gaps between rows, and of the margins next to them, in pixels.
 _WIDTH: Final = 960
 _GAP: Final = 44
 _SIDE: Final = 70
 _TITLE: Final = 20
-#: Lines of code on a square pixel; the smallest boxes are larger.
+#: Lines of code per square pixel. The smallest boxes are larger.
 _LINES: Final = 0.22
-#: A box has at least so much of its row, for its name.
+#: The minimum width of a box, so that its name fits.
 _LEAST: Final = 104
 
 _STYLE: Final = """
 svg { font: 11px system-ui, sans-serif; background: #fff }
-.room { fill: #e8eef7; stroke: #5b7aa8 } .folder { fill: #fff; stroke: #a9bad3 }
+.package { fill: #e8eef7; stroke: #5b7aa8 } .folder { fill: #fff; stroke: #a9bad3 }
 text { fill: #1b2635 } .title { font-weight: 600; font-size: 13px } .small { fill: #56657a; font-size: 10px }
 .arrow { fill: none; stroke: #b4552d } .head { fill: #b4552d } .count { fill: #8a3c1a; font-size: 10px }
 @media (prefers-color-scheme: dark) {
 svg { background: #12171f }
-.room { fill: #1d2733; stroke: #6f8fbd } .folder { fill: #12171f; stroke: #46586f }
+.package { fill: #1d2733; stroke: #6f8fbd } .folder { fill: #12171f; stroke: #46586f }
 text { fill: #e4eaf2 } .small { fill: #9aa9bc }
 .arrow { stroke: #e58a5c } .head { fill: #e58a5c } .count { fill: #f0ab86 }
 }
@@ -45,59 +46,36 @@ class _Box(NamedTuple):
     height: float
 
 
-def rooms() -> dict[str, Counter[str]]:
-    """Return the lines of each package by folder; what lies in the package itself is "" there."""
-    found = {package: Counter[str]() for package in CODE_FOLDERS}
-    for path in code_files():
-        package, *rest = name_of(path).split("/")
-        if rest:
-            folder = rest[0] if len(rest) > 1 else ""
-            found[package][folder] += len(path.read_text(encoding="utf-8").splitlines())
-    return found
-
-
-def arrows() -> Counter[tuple[str, str]]:
-    """Return how many files of the one package import files of the other, counted by pairs of files."""
-    found = Counter[tuple[str, str]]()
-    for path in code_files():
-        above = name_of(path).split("/")[0]
-        for imported in imported_files(path):
-            below = name_of(imported).split("/")[0]
-            if above != below and {above, below} <= set(CODE_FOLDERS):
-                found[above, below] += 1
-    return found
-
-
 def drawn() -> str:
-    """Return the picture."""
-    lines = rooms()
+    """Return the drawing."""
+    lines = package_sizes()
     boxes: dict[str, _Box] = {}
     y = float(_TITLE)
     for row in _ROWS:
-        room = _WIDTH - 2 * _SIDE - 10 * (len(row) - 1)
+        available = _WIDTH - 2 * _SIDE - 10 * (len(row) - 1)
         total = sum(lines[package].total() for package in row)
-        height = total / room / _LINES + _TITLE
-        widths = _shares([lines[package].total() for package in row], room)
+        height = total / available / _LINES + _TITLE
+        widths = _shares([lines[package].total() for package in row], available)
         x = float(_SIDE)
         for package, width in zip(row, widths, strict=True):
             boxes[package] = _Box(x, y, width, height)
             x += width + 10
         y += height + _GAP
-    parts = [_room(package, box, lines[package]) for package, box in boxes.items()]
+    parts = [_package(package, box, lines[package]) for package, box in boxes.items()]
     parts += _drawn_arrows(boxes)
     height = y - _GAP + _TITLE
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height:.0f}" role="img"'
-        f' aria-label="The packages of PocketMQ and who imports whom"><style>{_STYLE}</style>\n'
+        f' aria-label="The packages of PocketMQ and their imports"><style>{_STYLE}</style>\n'
         + "\n".join(parts)
         + "\n</svg>\n"
     )
 
 
-def _shares(sizes: list[int], room: float) -> list[float]:
-    """Divide ROOM by SIZES, but with _LEAST for each."""
-    small = [size * room / sum(sizes) < _LEAST for size in sizes]
-    left = room - _LEAST * sum(small)
+def _shares(sizes: list[int], width: float) -> list[float]:
+    """Divide WIDTH in proportion to SIZES, with a minimum of _LEAST for each."""
+    small = [size * width / sum(sizes) < _LEAST for size in sizes]
+    left = width - _LEAST * sum(small)
     large = sum(size for size, is_small in zip(sizes, small, strict=True) if not is_small)
     return [
         _LEAST if is_small else size * left / large
@@ -105,14 +83,14 @@ def _shares(sizes: list[int], room: float) -> list[float]:
     ]
 
 
-def _room(package: str, box: _Box, folders: Counter[str]) -> str:
+def _package(package: str, box: _Box, folders: Counter[str]) -> str:
     parts = [
-        _rectangle("room", box),
+        _rectangle("package", box),
         f'<text class="title" x="{box.x + 8:.0f}" y="{box.y + 17:.0f}">{package}/'
         + (f' <tspan class="small">{folders.total():,} lines</tspan>' if box.width > 160 else "")
         + "</text>",
     ]
-    # Rows of boxes, the largest first; each row takes its share of the height.
+    # Rows of boxes, the largest first. The height of a row is in proportion to its lines.
     inner = _Box(box.x + 6, box.y + 24, box.width - 12, box.height - 30)
     named = sorted(folders.items(), key=lambda item: (-item[1], item[0]))
     count = max(1, min(len(named), round(inner.height / 46)))
@@ -135,13 +113,13 @@ def _room(package: str, box: _Box, folders: Counter[str]) -> str:
     return "\n".join(parts)
 
 
-def _spread(sizes: list[int], room: float) -> list[float]:
-    return [room * size / sum(sizes) for size in sizes]
+def _spread(sizes: list[int], width: float) -> list[float]:
+    return [width * size / sum(sizes) for size in sizes]
 
 
 def _label(folder: str, size: int, box: _Box) -> str:
-    """Return the name of FOLDER, within BOX if that has room for it; its size where there is more."""
-    name = f"{folder}/" if folder else "its own files"
+    """Return the name of FOLDER if it fits into BOX, with its size if that fits as well; else a tooltip."""
+    name = f"{folder}/" if folder else "top level"
     if box.width < 6.2 * len(name) + 6 or box.height < 14:
         return f"<title>{escape(name)} {size:,}</title>"
     text = f'<text x="{box.x + 4:.0f}" y="{box.y + 12:.0f}">{escape(name)}'
@@ -158,9 +136,9 @@ def _rectangle(kind: str, box: _Box) -> str:
 
 
 def _drawn_arrows(boxes: dict[str, _Box]) -> list[str]:
-    """Draw each arrow straight down to the next row, and beside the rows to those behind it."""
+    """Draw arrows to the next row straight down, and arrows to later rows in the margins."""
     row_of = {package: number for number, row in enumerate(_ROWS) for package in row}
-    counted = sorted(arrows().items())
+    counted = sorted(package_imports().items())
     sides = {"left": 0, "right": 0}
     found = []
     for (above, below), count in counted:
