@@ -181,14 +181,25 @@ class Ports(NamedTuple):
 
 
 class ZooKeeperServer:
-    """The server NUMBER, from 1 on, of those at PEERS, one or an ensemble; its files lie in FOLDER."""
+    """The server NUMBER, from 1 on, of those at PEERS, one or an ensemble; its files lie in FOLDER.
 
-    def __init__(self, jars: str, folder: Path, peers: Sequence[Ports], number: int = 1) -> None:
+    MORE are further settings of it; those that begin with -D are given to its Java.
+    """
+
+    def __init__(
+        self,
+        jars: str,
+        folder: Path,
+        peers: Sequence[Ports],
+        number: int = 1,
+        more: Mapping[str, str] = {},
+    ) -> None:
         self._java = find_java(os.environ, who="ZooKeeper").home / "bin" / "java"
         self._jars = jars
         self._folder = folder
         self._peers = peers
         self._number = number
+        self._more = more
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -206,9 +217,10 @@ class ZooKeeperServer:
         self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / "zoo.cfg").write_text(self._settings(), encoding="utf-8")
         (self._folder / "myid").write_text(f"{self._number}\n", encoding="utf-8")
+        given = [f"{name}={value}" for name, value in self._more.items() if name.startswith("-D")]
         with (self._folder / "zookeeper.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [str(self._java), *_JVM, "-cp", self._jars, _MAIN, "./zoo.cfg"],
+                [str(self._java), *_JVM, *given, "-cp", self._jars, _MAIN, "./zoo.cfg"],
                 cwd=self._folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -270,6 +282,7 @@ class ZooKeeperServer:
             "admin.enableServer": "false",
             "4lw.commands.whitelist": "srvr",
         }
+        lines |= {name: value for name, value in self._more.items() if not name.startswith("-D")}
         if len(self._peers) > 1:
             for number, ports in enumerate(self._peers, 1):
                 lines[f"server.{number}"] = f"{LOOPBACK}:{ports.peer}:{ports.election}"

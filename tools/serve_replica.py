@@ -24,6 +24,7 @@ from ..broker.replication.registry import Registry
 from ..broker.replication.replica import ReplicaRole
 from ..broker.replication.running import ReplicaParts
 from ..broker.replication.zookeeper import ZooKeeperRegistry
+from ..broker.replication.zookeeper_access import ZooKeeperAccess
 from ..proto.access.guard import Audit
 from ..proto.carriers import Http2Carrier
 from ..proto.clock import Clock
@@ -112,6 +113,7 @@ class ReplicaServer:
                 mine.set_name,
                 session_ms=mine.session_ms,
                 now_ms=clock.now_ms,
+                access=ZooKeeperAccess.of(config),
             )
 
         def build() -> Broker:

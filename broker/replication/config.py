@@ -33,6 +33,16 @@ class ReplicationConfig:
     replica_id: int = 0
     #: The ZooKeeper servers that keep who is master, "host:port".
     zookeeper: tuple[str, ...] = ()
+    #: PEM file of who signs the ZooKeeper servers' certificates, which are dialled over TLS then; empty: plaintext.
+    zookeeper_ca: str = ""
+    #: PEM files of a certificate that is shown to ZooKeeper, and of its key; empty: none.
+    zookeeper_certificate: str = ""
+    zookeeper_key: str = ""
+    #: How the account is shown: "digest", or "sasl" (DIGEST-MD5); empty: there is no account, and nodes are open.
+    zookeeper_auth: Literal["", "digest", "sasl"] = ""
+    #: The account, the same for all replicas, and the file whose first line is its secret.
+    zookeeper_user: str = ""
+    zookeeper_secret_file: str = ""
 
     #: Where the other replicas connect to, "host:port": of this machine.
     listen: str = "127.0.0.1:8082"
@@ -57,6 +67,7 @@ class ReplicationConfig:
             if (value := getattr(self, name)) < least:
                 raise _refused(name, f"is {value}: must be at least {least}")
         self._check_places()
+        self._check_zookeeper()
         if self.replica_set:
             self._check_set()
 
@@ -80,6 +91,23 @@ class ReplicationConfig:
                 f"is {self.listen}, which other machines reach, and whoever reaches it is taken for a replica: give"
                 " the replicas certificates (replication.certificate, key, authorities), or listen on 127.0.0.1",
             )
+
+    def _check_zookeeper(self) -> None:
+        if bool(self.zookeeper_certificate) != bool(self.zookeeper_key):
+            missing = "zookeeper_key" if self.zookeeper_certificate else "zookeeper_certificate"
+            raise _refused(missing, "is empty: a certificate and its key are two files, or none")
+        if self.zookeeper_certificate and not self.zookeeper_ca:
+            raise _refused("zookeeper_ca", "is empty: a certificate is shown over TLS alone")
+        account = (self.zookeeper_user, self.zookeeper_secret_file)
+        if any(account) and not self.zookeeper_auth:
+            raise _refused(
+                "zookeeper_auth", "is empty: say digest or sasl, how the account is shown"
+            )
+        if self.zookeeper_auth and not all(account):
+            missing = "zookeeper_secret_file" if self.zookeeper_user else "zookeeper_user"
+            raise _refused(missing, "is empty: an account is a user and a file with the secret")
+        if ":" in self.zookeeper_user:
+            raise _refused("zookeeper_user", f"is {self.zookeeper_user!r:.80}: a user has no colon")
 
     def _check_set(self) -> None:
         try:

@@ -47,6 +47,7 @@ from .registry import (
     render_cell,
     render_live,
 )
+from .zookeeper_access import OPEN_TO_ALL, ZooKeeperAccess, open_paths
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
@@ -71,18 +72,27 @@ _NUMBER_BITS: Final = 64
 class ZooKeeperSession:
     """One session with the ensemble SERVERS, "host:port[,host:port…][/root]", of SESSION_MS."""
 
-    def __init__(self, servers: str, session_ms: int, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        servers: str,
+        session_ms: int,
+        now_ms: Callable[[], int],
+        access: ZooKeeperAccess = OPEN_TO_ALL,
+    ) -> None:
         self.servers = servers
+        self.access = access
         self.session_ms = session_ms
         self.answered_ms = now_ms()
         self._on_beat: Callable[[bool], None] = lambda is_new: None
         self._now_ms = now_ms
         self._log = _KazooLog()
-        self._client = _client(servers, session_ms, self._log)
+        self._client = _client(servers, session_ms, self._log, access)
         self._loop = asyncio.get_running_loop()
         self._requests = 0
         #: Set by kazoo's thread, before anything of a later session is asked or answered.
         self._is_over = False
+        #: ZooKeeper does not take the account, and ended the session.
+        self._is_denied = False
         #: Since when there is no connection; None: there is one.
         self._lost_ms: int | None = None
         self._id: int | None = None
@@ -92,13 +102,20 @@ class ZooKeeperSession:
 
     @classmethod
     async def open(
-        cls, servers: str, *, session_ms: int, now_ms: Callable[[], int], wait_ms: int | None = None
+        cls,
+        servers: str,
+        *,
+        session_ms: int,
+        now_ms: Callable[[], int],
+        wait_ms: int | None = None,
+        access: ZooKeeperAccess = OPEN_TO_ALL,
     ) -> Self:
-        """Return a session that has begun, within WAIT_MS, by default that of a session.
+        """Return a session that has begun, within WAIT_MS, by default that of a session; ACCESS is shown.
 
-        Raises ConfigError if kazoo is not installed or SERVERS is malformed, RegistryUnavailable if nobody answers.
+        Raises ConfigError if kazoo is not installed, SERVERS is malformed or the account is refused,
+        RegistryUnavailable if nobody answers.
         """
-        session = cls(servers, session_ms, now_ms)
+        session = cls(servers, session_ms, now_ms, access)
         session._client.add_listener(session._on_state)
         sent_ms = now_ms()
         session._client.start_async()
@@ -107,13 +124,18 @@ class ZooKeeperSession:
                 await session._began.wait()
         except TimeoutError:
             await session.close()
+            failure = f" (the last attempt: {session._log.failure})" if session._log.failure else ""
             raise RegistryUnavailable(
-                f"no ZooKeeper of {servers} has begun a session: is it running, and can it be reached from here?",
+                f"no ZooKeeper of {servers} has begun a session{failure}: is it running, and can it be reached from"
+                " here, with TLS or without as replication.zookeeper_ca says?",
                 servers=servers,
             ) from None
         except BaseException:
             await session.close()
             raise
+        if session._is_denied:
+            await session.close()
+            raise session._denied()
         session.answered_ms = sent_ms
         session._beats = asyncio.create_task(session._beat())
         return session
@@ -157,10 +179,15 @@ class ZooKeeperSession:
         ):
             self._count(sent_ms, commits)
             raise
-        except (exceptions.NoAuthError, exceptions.AuthFailedError) as error:
+        except exceptions.AuthFailedError:
+            raise self._denied() from None
+        except exceptions.NoAuthError:
+            who = (
+                f"user {self.access.user!r}" if self.access.auth else "a client without an account"
+            )
             raise ConfigError(
-                f"ZooKeeper ({self.servers}) does not let this client do what it has to ({type(error).__name__}): "
-                f"give it all rights on {ROOT}"
+                f"ZooKeeper ({self.servers}) does not let {who} do what it has to (NoAuthError): set the account that"
+                f" created {ROOT} (replication.zookeeper_auth), or give this one all rights on it"
             ) from None
         except exceptions.KazooException as error:
             if self._is_over:
@@ -222,7 +249,17 @@ class ZooKeeperSession:
             given_ms,
         )
 
+    def _denied(self) -> ConfigError:
+        return ConfigError(
+            f"ZooKeeper ({self.servers}) refused the account {self.access.user!r}: check replication.zookeeper_user,"
+            " and the secret in zookeeper_secret_file",
+            field="zookeeper_user",
+            value=self.access.user,
+        )
+
     def _check(self) -> None:
+        if self._is_denied:
+            raise self._denied()
         if self._is_over:
             raise _expired()
         if not self._client.connected:
@@ -256,7 +293,11 @@ class ZooKeeperSession:
 
     def _on_state(self, state: str) -> None:
         """Hear of a connection, in kazoo's thread: what is set here is seen before the next session can begin."""
-        if state == "LOST" and self._id is not None:
+        if state == "LOST" and self._client.client_state == "AUTH_FAILED":
+            self._is_over = self._is_denied = True
+            self._hand_over(self._began.set)
+            self._hand_over(self._end)
+        elif state == "LOST" and self._id is not None:
             self._is_over = True
             self._hand_over(self._end)
         elif state == "SUSPENDED":
@@ -320,25 +361,52 @@ class ZooKeeperRegistry:
 
     @classmethod
     async def open(
-        cls, servers: str, cluster: str, name: str, *, session_ms: int, now_ms: Callable[[], int]
+        cls,
+        servers: str,
+        cluster: str,
+        name: str,
+        *,
+        session_ms: int,
+        now_ms: Callable[[], int],
+        access: ZooKeeperAccess = OPEN_TO_ALL,
     ) -> Self:
         """Return the registry of the set NAME of CLUSTER, with a session of its own.
+
+        A warning names nodes that everyone may change although ACCESS has an account.
 
         Raises ConfigError if ZooKeeper ends that before SESSION_MS, and what `ZooKeeperSession.open` raises.
         """
         for kind, value in (("cluster", cluster), ("set", name)):
             _checked(kind, value)
-        session = await ZooKeeperSession.open(servers, session_ms=session_ms, now_ms=now_ms)
+        session = await ZooKeeperSession.open(
+            servers, session_ms=session_ms, now_ms=now_ms, access=access
+        )
         try:
             session.check_length()
-        except ConfigError:
+            registry = cls(session, cluster, name)
+            await registry._warn_of_open_nodes()
+        except BaseException:
             await session.close()
             raise
-        return cls(session, cluster, name)
+        return registry
 
     @property
     def answered_ms(self) -> int:
         return self._session.answered_ms
+
+    async def open_nodes(self) -> list[str]:
+        """Return the nodes on the way to the set, and of it, that everyone may change."""
+        names = self.node.split("/")[1:-1]
+        above = ["/" + "/".join(names[: count + 1]) for count in range(len(names))]
+        return await open_paths(self._session.ask, [*above, self.node, self._live_node])
+
+    async def _warn_of_open_nodes(self) -> None:
+        if self._session.access.auth and (found := await self.open_nodes()):
+            logger.warning(
+                "ZooKeeper nodes can be changed by everyone, set their ACLs servers=%s nodes=%s",
+                self._session.servers,
+                ",".join(found),
+            )
 
     async def read(self) -> VersionedCell | None:
         events = self._cell_events
@@ -519,6 +587,8 @@ class _KazooLog(logging.LoggerAdapter[logging.Logger]):
         super().__init__(_kazoo_logger, {})
         #: None: not heard yet, or kazoo says it in other words.
         self.session_ms: int | None = None
+        #: Why the last attempt to connect failed.
+        self.failure = ""
 
     def log(self, level: int, msg: object, *arguments: object, **other: Any) -> None:
         # "Session created, session_id: %r session_passwd: %s\n negotiated session timeout: %s …"
@@ -527,7 +597,7 @@ class _KazooLog(logging.LoggerAdapter[logging.Logger]):
         super().log(level, msg, *arguments, **other)
 
 
-def _client(servers: str, session_ms: int, log: _KazooLog) -> KazooClient:
+def _client(servers: str, session_ms: int, log: _KazooLog, access: ZooKeeperAccess) -> KazooClient:
     """Return a client of SERVERS that tries them one after the other, without end and without long breaks."""
     try:
         from kazoo.client import KazooClient
@@ -538,13 +608,23 @@ def _client(servers: str, session_ms: int, log: _KazooLog) -> KazooClient:
             f"ZooKeeper needs kazoo, which is not installed: {pip_install('cluster')}"
         ) from None
     count = _check_servers(servers)
+    access.check_servers(servers)
 
     class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         """Gives a server that cannot be reached a share of the session, not all of it."""
 
         def create_connection(self, *arguments: Any, **settings: Any) -> Any:
             settings["timeout"] = session_ms / 3000 / count
-            return super().create_connection(*arguments, **settings)
+            try:
+                plain = super().create_connection(*arguments, **settings)
+                if access.tls is None:
+                    return plain
+                plain.settimeout(settings["timeout"])  # kazoo lets it wait as long as it likes.
+                host = settings["hostname"]
+                return access.tls.wrap_socket(plain, server_hostname=host)
+            except Exception as error:
+                log.failure = str(error)
+                raise
 
     return KazooClient(
         servers,
@@ -553,6 +633,7 @@ def _client(servers: str, session_ms: int, log: _KazooLog) -> KazooClient:
         # With jitter its delays shrink to nothing: each is drawn from the last one.
         connection_retry=KazooRetry(max_tries=-1, delay=_RECONNECT_S, backoff=1, max_jitter=0),
         logger=log,
+        **access.settings(),
     )
 
 

@@ -10,7 +10,7 @@ import fcntl
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,12 +45,14 @@ def require_zookeeper() -> str:
 
 
 @contextmanager
-def running(folder: Path, count: int = 1) -> Iterator[list[ZooKeeperServer]]:
-    """COUNT servers that serve, their files in FOLDER: one alone, or an ensemble."""
+def running(
+    folder: Path, count: int = 1, more: Mapping[str, str] = {}
+) -> Iterator[list[ZooKeeperServer]]:
+    """COUNT servers that serve, their files in FOLDER: one alone, or an ensemble; MORE: further settings."""
     jars = require_zookeeper()
     numbers = iter(free_ports(3 * count))
     peers = [Ports(next(numbers), next(numbers), next(numbers)) for _ in range(count)]
-    servers = [ZooKeeperServer(jars, folder / f"{n}", peers, n) for n in range(1, count + 1)]
+    servers = [ZooKeeperServer(jars, folder / f"{n}", peers, n, more) for n in range(1, count + 1)]
     try:
         for server in servers:
             server.start()

@@ -23,6 +23,7 @@ from ... import __version__
 from ...broker.ports.certificates import replica_certificate
 from ...broker.replication.registry import Cell, LiveNode, render_cell
 from ...broker.replication.zookeeper import ZooKeeperRegistry, ZooKeeperSession, set_names
+from ...broker.replication.zookeeper_access import OPEN_TO_ALL, ZooKeeperAccess
 from ...client.connections import GrpcConnections
 from ...proto.clock import SystemClock
 from ...proto.errors import CellChanged, ConfigError, MasterFenced, PocketMQError
@@ -62,7 +63,7 @@ def registry_options(function: Function) -> Function:
             "config_file",
             metavar="FILE",
             type=click.Path(path_type=Path, dir_okay=False),
-            help="A replica's configuration file, where replicas ask for certificates: what it shows is shown.",
+            help="A replica's configuration file: its certificate and its ZooKeeper account are used.",
         ),
         click.option(
             "--cluster",
@@ -89,6 +90,8 @@ class ReplicaSet:
     live: Mapping[int, LiveNode] = field(default_factory=dict)
     #: What each replica of the record said, or why it did not.
     told: Mapping[int, pb.ReplicaStatusReply | PocketMQError] = field(default_factory=dict)
+    #: Nodes in ZooKeeper that everyone may change, although the command has an account.
+    open_nodes: Sequence[str] = ()
 
     def known(self) -> Cell:
         """Return the record. Raises ConfigError if there is none."""
@@ -144,7 +147,14 @@ class ReplicaSets:
         if found is None:
             return ReplicaSet(cluster=self._cluster, name=name, live=live)
         told = await self.ask(found.cell.replicas)
-        return ReplicaSet(cluster=self._cluster, name=name, cell=found.cell, live=live, told=told)
+        return ReplicaSet(
+            cluster=self._cluster,
+            name=name,
+            cell=found.cell,
+            live=live,
+            told=told,
+            open_nodes=await registry.open_nodes() if self._session.access.auth else (),
+        )
 
     async def ask(
         self, addresses: Mapping[int, str]
@@ -185,12 +195,17 @@ async def opened(
     zookeeper: str, cluster: str, config_file: Path | None = None
 ) -> AsyncIterator[ReplicaSets]:
     """The sets of CLUSTER, for one command. Raises RegistryUnavailable, ConfigError."""
-    shown = None
+    shown, access = None, OPEN_TO_ALL
     if config_file is not None:
-        shown = replica_certificate(load_settings(config_file).replication, OsDisk())
+        config = load_settings(config_file).replication
+        shown, access = replica_certificate(config, OsDisk()), ZooKeeperAccess.of(config)
     tls = shown.client_context() if shown else None
     session = await ZooKeeperSession.open(
-        zookeeper, session_ms=_SESSION_MS, now_ms=SystemClock().now_ms, wait_ms=_WAIT_MS
+        zookeeper,
+        session_ms=_SESSION_MS,
+        now_ms=SystemClock().now_ms,
+        wait_ms=_WAIT_MS,
+        access=access,
     )
     connections = GrpcConnections(partial(connect, user_agent=f"pocketmq/{__version__}", tls=tls))
     try:
@@ -508,6 +523,7 @@ def _status_document(found: ReplicaSet) -> dict[str, Any]:
     if cell is None:
         return document | {"error": str(found.error or "there is no record of it")}
     return document | {
+        "open_nodes": list(found.open_nodes),
         "epoch": cell.epoch,
         "master": cell.master,
         "in_sync": sorted(cell.in_sync),
@@ -556,6 +572,10 @@ def _print(found: ReplicaSet) -> None:
         f"{found.name} of {found.cluster}: epoch {cell.epoch}, {master}, in sync {in_sync} {counted}"
     )
     print_table(_TITLES, [_row(found, one) for one in sorted(cell.replicas)])
+    if found.open_nodes:
+        click.echo(
+            f"Everyone may change {', '.join(found.open_nodes)} in ZooKeeper: set their ACLs (docs/replication.md)."
+        )
 
 
 def _row(found: ReplicaSet, replica_id: int) -> list[object]:

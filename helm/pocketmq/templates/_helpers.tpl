@@ -69,6 +69,16 @@ them in when it starts.
 {{- $_ := set $replication "certificate" "/etc/pocketmq/replicas/replica.pem" -}}
 {{- $_ := set $replication "key" "/etc/pocketmq/replicas/replica.key" -}}
 {{- $_ := set $replication "authorities" "/etc/pocketmq/replicas/replicas-ca.pem" -}}
+{{- with .Values.replicaSet.zookeeperAccess -}}
+{{- if .existingSecret -}}
+{{- $_ := set $replication "zookeeper_ca" "/etc/pocketmq/zookeeper/ca.pem" -}}
+{{- end -}}
+{{- if .auth -}}
+{{- $_ := set $replication "zookeeper_auth" .auth -}}
+{{- $_ := set $replication "zookeeper_user" .user -}}
+{{- $_ := set $replication "zookeeper_secret_file" "/run/pocketmq/zookeeper-secret" -}}
+{{- end -}}
+{{- end -}}
 {{- $_ := set $own "replication" $replication -}}
 {{- else if not .Values.advertisedAddress -}}
 {{- $_ := set $broker "advertised_address" (printf "%s.%s.svc:8081" $name .Release.Namespace) -}}
@@ -87,6 +97,10 @@ sed "s/@POD@/$HOSTNAME/g; s/@ID@/$id/g" /etc/pocketmq/settings/pocketmq.yaml > /
 {{- if include "pocketmq.hasUsers" . }}
 cp /etc/pocketmq/users/users.yaml /run/pocketmq/users.yaml
 chmod 600 /run/pocketmq/users.yaml
+{{- end }}
+{{- if and .Values.replicaSet.enabled .Values.replicaSet.zookeeperAccess.auth }}
+cp /etc/pocketmq/zookeeper/secret /run/pocketmq/zookeeper-secret
+chmod 600 /run/pocketmq/zookeeper-secret
 {{- end }}
 {{- end -}}
 
@@ -117,6 +131,9 @@ capabilities: { drop: [ALL] }
 {{- end }}
 {{- if .Values.replicaSet.enabled }}
 - { name: replicas, mountPath: /etc/pocketmq/replicas, readOnly: true }
+{{- if .Values.replicaSet.zookeeperAccess.existingSecret }}
+- { name: zookeeper, mountPath: /etc/pocketmq/zookeeper, readOnly: true }
+{{- end }}
 {{- end }}
 {{- end -}}
 
@@ -138,6 +155,10 @@ capabilities: { drop: [ALL] }
 {{- if .Values.replicaSet.enabled }}
 - name: replicas
   secret: { secretName: {{ .Values.replicaSet.certificates.existingSecret }} }
+{{- if .Values.replicaSet.zookeeperAccess.existingSecret }}
+- name: zookeeper
+  secret: { secretName: {{ .Values.replicaSet.zookeeperAccess.existingSecret }} }
+{{- end }}
 {{- end }}
 {{- end -}}
 

@@ -52,6 +52,11 @@ CHOICES: Final[dict[str, dict[str, Any]]] = {
         "advertisedAddress": "mq.example:8081",
     },
     "replicas": REPLICAS,
+    "account": REPLICAS
+    | {
+        "replicaSet": REPLICAS["replicaSet"]
+        | {"zookeeperAccess": {"existingSecret": "zk", "auth": "digest", "user": "pocketmq"}}
+    },
 }
 
 
