@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 from ..proto.carriers import check_grpc
 from ..proto.errors import ConfigError, InvalidName
 from ..proto.tls import Trust, check_tls
-from ..proto.topics import check_topic
+from ..proto.topics import check_new_topic
 
 #: Sections of the settings that a broker's port serves.
 BROKER_SECTIONS: Final = ("broker", "replication", "store", "log")
@@ -204,7 +204,7 @@ class BrokerConfig:
         self._check_ports()
         for name in ("name", "cluster"):
             try:
-                check_topic(getattr(self, name))  # Both are names of system topics.
+                check_new_topic(getattr(self, name))  # Both are names of system topics.
             except InvalidName as error:
                 raise ConfigError(f"broker.{name}: {error.message}", field=name) from error
         self._check_addresses()

@@ -9,11 +9,13 @@ Everything that waits for its time in one store, by level or to an instant.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from operator import or_
 from random import Random
+from typing import Final
 
 from ..proto.clock import Clock, VirtualClock
 from ..proto.errors import PocketMQError
@@ -62,6 +64,11 @@ from .transactions.atomic_commits import AtomicCommits, CommitParts
 from .transactions.checks import Listeners
 from .transactions.records import prepare
 from .transactions.transactions import Transactions
+
+logger = logging.getLogger(__name__)
+
+#: Entries of the tables that the start warns of one by one.
+_WARNINGS_MAX: Final = 20
 
 
 @dataclass(kw_only=True, slots=True)
@@ -229,6 +236,7 @@ def assemble(  # noqa: PLR0913  (it stands between all of them)
     unix_ms = clock.unix_ms
     topics = Topics(state_file("topics.json"), config, unix_ms)
     groups = Groups(state_file("subscriptionGroup.json"), config, unix_ms)
+    _warn_of_unusual([*topics.unusual(), *groups.unusual()])
     timers = Timers(clock)
     wall_timers = timers if wall is clock else Timers(wall)
     lease_file = LeaseFile(store.disk, store.config.own_folder)
@@ -327,6 +335,13 @@ def assemble(  # noqa: PLR0913  (it stands between all of them)
     if isinstance(clock, VirtualClock) and wall is not clock:
         parts.awaited = _awaited(clock, parts)
     return parts
+
+
+def _warn_of_unusual(sentences: Sequence[str]) -> None:
+    for sentence in sentences[:_WARNINGS_MAX]:
+        logger.warning("unusual entry found: %s", sentence)
+    if len(sentences) > _WARNINGS_MAX:
+        logger.warning("further unusual entries found count=%d", len(sentences) - _WARNINGS_MAX)
 
 
 def _replicated(mastership: Mastership, parts: BrokerParts, journal: Journal) -> StateSource:

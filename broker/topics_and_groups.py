@@ -3,6 +3,10 @@
 The topics of the system are always there; what the file says of them wins. Every change is saved at once, before
 it is answered, and told to whoever registered with `on_change` (the registration with the name servers).
 
+A file may hold names and numbers that nobody could give today: Java's broker and older versions checked less. The
+broker serves such a topic, with its numbers brought into range. It leaves out one whose name the store cannot hold, and
+keeps its entry in the file as it is. `unusual` says which.
+
 Not thread-safe: the event loop owns it.
 
 The consumer groups of one broker: `config/subscriptionGroup.json` in memory; and how long failed messages wait.
@@ -29,7 +33,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -45,12 +49,14 @@ from ..proto.topics import (
     PERMISSION_WRITE,
     RETRY_PREFIX,
     check_group,
+    check_new_group,
+    check_new_topic,
     check_topic,
     is_system_topic,
     system_topic_queues,
 )
 from ..store.format.java_json import Json
-from ..store.format.state_tables import GROUPS, TOPICS, GroupConfig, Object, TopicConfig
+from ..store.format.state_tables import GROUPS, TOPICS, GroupConfig, Object, TopicConfig, Unread
 from ..store.state_files import KeptTable, StateFile
 from .config import BrokerConfig
 
@@ -80,6 +86,10 @@ ATTRIBUTES: Final = {
     MIN_IN_SYNC_ATTRIBUTE: tuple(map(str, range(1, 10))),
 }
 _PERMISSION_MAX: Final = 7
+#: Characters of a name in a sentence.
+_SHOWN_MAX: Final = 80
+#: Queues of one topic that are served, whatever the file says; name servers take no more.
+_QUEUES_SERVED_MAX: Final = 65_536
 #: So many changes are remembered, for name servers to be told of nothing else.
 _CHANGES_KEPT: Final = 10_000
 
@@ -91,21 +101,37 @@ class Topics:
         self._config = config
         #: Keeps them: start it and have it tick.
         self.kept = KeptTable(file, TOPICS, now_ms)
-        self._topics = self.kept.entries
         system = system_topic_queues(config.cluster, config.name)
         self._system = {name for name, _, _ in system}
         for name, queues, permission in system:
             topic = TopicConfig(
                 name=name, read_queues=queues, write_queues=queues, permission=permission
             )
-            self._topics.setdefault(name, topic)
+            self.kept.entries.setdefault(name, topic)
+        #: What is served of the entries.
+        self._topics: dict[str, TopicConfig] = {}
+        for name in self.kept.entries:
+            self._serve(name)
+        self.kept.on_change.append(self._serve)
         self._queues = sum(map(_queues_of, self._topics.values()))
         #: Called after every change, with the name of the topic.
         self.on_change: list[Callable[[str], None]] = []
         #: The latest changes: the version before, and the topic.
         self._changes: deque[tuple[int, str]] = deque(maxlen=_CHANGES_KEPT)
 
+    def _serve(self, name: str) -> None:
+        """Bring what is served of topic NAME up to date with its entry."""
+        entry = self.kept.entries.get(name)
+        if entry is None or not is_storable(name):
+            self._topics.pop(name, None)
+        else:
+            self._topics[name] = in_range(entry)
+
     # --- asking
+
+    def unusual(self) -> list[str]:
+        """Return a sentence about each topic that is left out, or that nobody could create as it is."""
+        return list(unusual_topics(self.kept.entries, self.kept.unread))
 
     @property
     def version(self) -> int:
@@ -179,7 +205,7 @@ class Topics:
     def check_sendable(self, name: str) -> None:
         """Raise InvalidName or NotWritable for a topic that nobody can send to, whether it exists or not."""
         if name not in self._topics:
-            check_topic(name)
+            check_new_topic(name)
         if name in NOT_SENDABLE_TOPICS:
             raise errors.NotWritable(
                 f"topic {name!r} is the broker's own: choose another", topic=name
@@ -207,7 +233,7 @@ class Topics:
     # --- changing
 
     def _auto_create(self, name: str, queue: int) -> TopicConfig:
-        check_topic(name)
+        check_new_topic(name)
         template = self.get(AUTO_CREATE_TOPIC)
         derived = name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)) or self.is_system(name)
         allowed = self._config.auto_create_topics and template.permission & PERMISSION_INHERIT
@@ -255,14 +281,15 @@ class Topics:
 
         Raises InvalidName, InvalidArgument, TopicExists, TopicNotFound (an update of nothing) or Overloaded.
         """
-        check_topic(topic.name)
+        existing = self._topics.get(topic.name)
+        if existing is None:
+            check_new_topic(topic.name)
         if self.is_system(topic.name):
             raise errors.InvalidName(
                 f"topic {topic.name!r} is the broker's own: choose another name",
                 field="name",
                 value=topic.name,
             )
-        existing = self._topics.get(topic.name)
         self._check(topic, existing.attributes if existing is not None else {})
         if existing is not None and not update:
             raise errors.TopicExists(
@@ -341,8 +368,92 @@ class Topics:
             callback(name)
 
 
+def is_storable(name: str, check: Callable[[str], object] = check_topic) -> bool:
+    """Can a store hold a topic NAME? Or a group, by CHECK."""
+    try:
+        check(name)
+    except errors.InvalidName:
+        return False
+    return True
+
+
+def in_range(topic: TopicConfig) -> TopicConfig:
+    """Return TOPIC as it is served: as it is, with the numbers and texts that calls can carry."""
+    read_queues, write_queues = (
+        min(max(count, 0), _QUEUES_SERVED_MAX) for count in (topic.read_queues, topic.write_queues)
+    )
+    permission = topic.permission & _PERMISSION_MAX
+    attributes = topic.attributes
+    if any(map(_is_not_text, [*attributes, *attributes.values()])):
+        attributes = {
+            name: value
+            for name, value in attributes.items()
+            if not (_is_not_text(name) or _is_not_text(value))
+        }
+    found = (read_queues, write_queues, permission, attributes)
+    if found == (topic.read_queues, topic.write_queues, topic.permission, topic.attributes):
+        return topic
+    return replace(
+        topic,
+        read_queues=read_queues,
+        write_queues=write_queues,
+        permission=permission,
+        attributes=attributes,
+    )
+
+
+def _is_not_text(value: str) -> bool:
+    """Does VALUE hold half a surrogate pair, which JSON can say and UTF-8 cannot?"""
+    return not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value)
+
+
+def unusual_topics(
+    topics: Mapping[str, TopicConfig], unread: Mapping[str, Unread]
+) -> Iterator[str]:
+    """Yield a sentence about each of TOPICS that nobody could create as it is, and about each UNREAD one."""
+    yield from _unusual("topic", topics, unread, check_topic, check_new_topic)
+    for name, topic in topics.items():
+        served = in_range(topic)
+        if served != topic and is_storable(name):
+            says = (topic.read_queues, topic.write_queues, topic.permission)
+            yield (
+                f"topic {_shown(name)} is served with {served.read_queues} read queues, {served.write_queues} write"
+                f" queues and permission {served.permission}: its entry says {says}"
+            )
+
+
+def unusual_groups(
+    groups: Mapping[str, GroupConfig], unread: Mapping[str, Unread]
+) -> Iterator[str]:
+    """Yield a sentence about each of GROUPS that nobody could create as it is, and about each UNREAD one."""
+    yield from _unusual("group", groups, unread, check_group, check_new_group)
+
+
+def _unusual(
+    what: str,
+    names: Iterable[str],
+    unread: Mapping[str, Unread],
+    check: Callable[[str], object],
+    check_new: Callable[[str], object],
+) -> Iterator[str]:
+    for name in names:
+        try:
+            check_new(name)
+        except errors.InvalidName as error:
+            kept = "is served" if is_storable(name, check) else "is left out"
+            yield f"{what} {_shown(name)} {kept}, no new one could have its name: {error.message}"
+    for name, one in unread.items():
+        yield f"{what} {_shown(name)} is left out, its entry cannot be read: {one.reason}"
+
+
+def _shown(name: str) -> str:
+    return repr(name) if len(name) <= _SHOWN_MAX else f"{name[:_SHOWN_MAX]!r}…"
+
+
 def _queues_of(topic: TopicConfig) -> int:
-    return max(topic.read_queues, topic.write_queues)
+    """Return how many queues TOPIC takes of the broker's limit: none for a number that cannot be meant."""
+    count = max(topic.read_queues, topic.write_queues)
+    return 0 if count >= _QUEUES_SERVED_MAX else count
 
 
 def _check_writable(topic: TopicConfig) -> None:
@@ -429,7 +540,27 @@ class Groups:
         self._config = config
         #: Keeps them: start it and have it tick.
         self.kept = KeptTable(file, GROUPS, now_ms)
-        self._groups = self.kept.entries
+        #: What is served of the entries.
+        self._groups: dict[str, GroupConfig] = {}
+        for name in self.kept.entries:
+            self._serve(name)
+        self.kept.on_change.append(self._serve)
+
+    def _serve(self, name: str) -> None:
+        """Bring what is served of group NAME up to date with its entry."""
+        entry = self.kept.entries.get(name)
+        if entry is None or not is_storable(name, check_group):
+            self._groups.pop(name, None)
+        else:
+            self._groups[name] = entry
+
+    def unusual(self) -> list[str]:
+        """Return a sentence about each group that is left out, or that nobody could create as it is."""
+        return list(unusual_groups(self.kept.entries, self.kept.unread))
+
+    def find(self, name: str) -> GroupConfig | None:
+        """Return the group NAME; None if there is none."""
+        return self._groups.get(name)
 
     def get(self, name: str) -> GroupConfig:
         """Return the group NAME; raise GroupNotFound."""
@@ -485,6 +616,8 @@ class Groups:
             raise errors.GroupExists(
                 f"group {group.name!r} exists: update it, or choose another name", group=group.name
             )
+        if existing is None:
+            check_new_group(group.name)
         policy = group.retry_policy if existing is None else existing.retry_policy
         if retry_intervals_ms is not None:
             longest_ms = self._config.delay_max_ms

@@ -1,6 +1,7 @@
 """`pocketmq.v1.NameServer`: messages in, route table below, messages out. Nothing is decided here.
 
 A registration is checked as it comes: each rule that is broken is an InvalidArgument that names field, limit and value.
+A topic whose name no store can hold is left out alone, and numbers out of range are brought into it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from ..proto.errors import InvalidArgument, InvalidName
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.gen.pocketmq_v1_pb2 import FOLLOWER, MASTER, BrokerRegistration, TopicConfig
 from ..proto.rpc import Call, MethodTable, Stream, bidi, service, unary
-from ..proto.topics import PERMISSION_ALL, PERMISSION_INHERIT, TOPIC_LENGTH_MAX, check_topic
+from ..proto.topics import (
+    PERMISSION_ALL,
+    PERMISSION_INHERIT,
+    TOPIC_LENGTH_MAX,
+    check_new_topic,
+    check_topic,
+)
 from .config import NameServerConfig
 from .route_table import (
     BrokerAddresses,
@@ -253,32 +260,29 @@ def _topics(message: BrokerRegistration, topics_max: int) -> dict[str, TopicQueu
     check_count(len(message.topics), topics_max)
     topics: dict[str, TopicQueues] = {}
     for index, config in enumerate(message.topics):
-        field = f"topics[{index}]"
-        name = _topic_name(f"{field}.name", config.name)
-        if name in topics:
-            raise InvalidArgument(
-                f"{field}.name: {name} is given twice", field=f"{field}.name", value=name
+        try:
+            name = check_topic(config.name)
+        except InvalidName as error:
+            # It must not hide the others: older brokers register whatever their stores hold.
+            logger.warning(
+                "topic not registered broker=%s reason=%s", message.broker_name, error.message
             )
-        topics[name] = _queues(field, config)
+            continue
+        if name in topics:
+            field = f"topics[{index}].name"
+            raise InvalidArgument(f"{field}: {name} is given twice", field=field, value=name)
+        topics[name] = _queues(config)
     return topics
 
 
-def _queues(field: str, config: TopicConfig) -> TopicQueues:
+def _queues(config: TopicConfig) -> TopicQueues:
+    """Return the queues of a topic, in range: a number that is not must not hide the broker."""
     return TopicQueues(
-        _in_range(f"{field}.read_queues", config.read_queues, 0, QUEUES_MAX),
-        _in_range(f"{field}.write_queues", config.write_queues, 0, QUEUES_MAX),
-        _in_range(f"{field}.permission", config.permission, 0, _PERMISSION_MAX),
+        min(max(config.read_queues, 0), QUEUES_MAX),
+        min(max(config.write_queues, 0), QUEUES_MAX),
+        config.permission & _PERMISSION_MAX,
         sys.intern(config.type[:TYPE_LENGTH_MAX]),
     )
-
-
-def _topic_name(field: str, name: str) -> str:
-    try:
-        return check_topic(name)
-    except InvalidName as error:
-        raise InvalidName(
-            f"{field}: {error.message}", **{**error.details, "field": field}
-        ) from None
 
 
 def _name(field: str, name: str) -> str:
@@ -289,7 +293,12 @@ def _name(field: str, name: str) -> str:
             limit=NAME_LENGTH_MAX,
             value=len(name),
         )
-    return _topic_name(field, name)
+    try:
+        return check_new_topic(name)
+    except InvalidName as error:
+        raise InvalidName(
+            f"{field}: {error.message}", **{**error.details, "field": field}
+        ) from None
 
 
 def _address(address: str) -> str:

@@ -178,12 +178,15 @@ def encode_handle(topic: str, broker: str, due_ms: int, message_id: str) -> str:
 
 def decode_handle(handle: str) -> RecallHandle:
     """Return what HANDLE says, with or without its padding; raise InvalidArgument that names what is wrong with it."""
-    words = _text(handle).split(" ")
-    if words[0] != _VERSION:
-        _refuse(handle, f"its version is {words[0][:_SHOWN_MAX]!r}, not {_VERSION!r}")
-    if len(words) < _WORDS:
-        _refuse(handle, f"it holds {len(words)} words, not {_WORDS}")
-    topic, broker, instant, message_id = words[1:_WORDS]
+    version, _, rest = _text(handle).partition(" ")
+    if version != _VERSION:
+        _refuse(handle, f"its version is {version[:_SHOWN_MAX]!r}, not {_VERSION!r}")
+    words = rest.rsplit(
+        " ", _WORDS - 2
+    )  # The topic of an old store may hold blanks, nothing else does.
+    if len(words) < _WORDS - 1:
+        _refuse(handle, f"it holds {len(words) + 1} words, not {_WORDS}")
+    topic, broker, instant, message_id = words
     if not (instant.isascii() and instant.isdigit() and len(instant) <= _DIGITS_MAX):
         _refuse(handle, f"its time is {instant[:_SHOWN_MAX]!r}, not a number of milliseconds")
     try:

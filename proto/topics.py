@@ -1,5 +1,9 @@
 """Names of topics and groups: the rules, the topics of the system, retry and dead-letter topics.
 
+There are two rules. A *new* name has the characters that Apache's TopicValidator allows. An *existing* name may be any
+that a store can hold: Java's broker makes a topic of its host's name, and older ones made names without a check. The
+calls that create something ask for the first rule, all others for the second one.
+
 Source: Apache's TopicValidator and TopicConfigManager of 5.5.0; store-format.md §1, §6.3.
 """
 
@@ -75,22 +79,40 @@ NOT_SENDABLE_TOPICS: Final = frozenset(
     }
 )
 
-_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
-_ALPHABET = "letters, digits and _ - % |"
+_NEW_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+_ALPHABET: Final = "letters, digits and _ - % |"
+#: A topic is a folder of the store, and its name must not lead out of the folder above it. Tables of offsets have "@"
+#: between topic and group, so a group may hold one: Java's proxy commits for `group@broadcast`.
+_UNSAFE: Final = {
+    "topic": re.compile(r"[/@\x00-\x1f\x7f-\x9f\ud800-\udfff]"),
+    "group": re.compile(r"[/\x00-\x1f\x7f-\x9f\ud800-\udfff]"),
+}
+#: Bytes of an existing name: what the name of a folder may have.
+NAME_SIZE_MAX: Final = 255
 
 
 def check_topic(name: str) -> str:
-    """Return NAME if it is fit for a topic; raise InvalidName otherwise."""
-    derived = isinstance(name, str) and name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
-    return _check(name, "topic", DERIVED_TOPIC_LENGTH_MAX if derived else TOPIC_LENGTH_MAX)
+    """Return NAME if a store can hold a topic of this name; raise InvalidName otherwise."""
+    return _check_existing(name, "topic")
 
 
 def check_group(name: str) -> str:
-    """Return NAME if it is fit for a group; raise InvalidName otherwise."""
-    return _check(name, "group", GROUP_LENGTH_MAX)
+    """Return NAME if a store can hold a group of this name; raise InvalidName otherwise."""
+    return _check_existing(name, "group")
 
 
-def _check(name: str, what: str, length_max: int) -> str:
+def check_new_topic(name: str) -> str:
+    """Return NAME if a topic of this name may be created; raise InvalidName otherwise."""
+    derived = isinstance(name, str) and name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+    return _check_new(name, "topic", DERIVED_TOPIC_LENGTH_MAX if derived else TOPIC_LENGTH_MAX)
+
+
+def check_new_group(name: str) -> str:
+    """Return NAME if a group of this name may be created; raise InvalidName otherwise."""
+    return _check_new(name, "group", GROUP_LENGTH_MAX)
+
+
+def _check_existing(name: str, what: str) -> str:
     if not isinstance(name, str):
         raise InvalidName(
             f"the {what}'s name is {name!r:.80} ({type(name).__name__}), but must be text",
@@ -98,6 +120,26 @@ def _check(name: str, what: str, length_max: int) -> str:
         )
     if not name:
         raise InvalidName(f"the {what}'s name is empty", field=what)
+    unsafe = _UNSAFE[what].search(name)
+    if unsafe or name in (".", ".."):
+        raise InvalidName(
+            f"the {what}'s name {name[:80]!r} holds {unsafe[0] if unsafe else name!r}: a store cannot hold it",
+            field=what,
+            value=name[:80],
+        )
+    size = len(name) if name.isascii() else len(name.encode())
+    if size > NAME_SIZE_MAX:
+        raise InvalidName(
+            f"the {what}'s name has {size} bytes, the limit is {NAME_SIZE_MAX}: {name[:40]}…",
+            field=what,
+            limit=NAME_SIZE_MAX,
+            value=size,
+        )
+    return name
+
+
+def _check_new(name: str, what: str, length_max: int) -> str:
+    _check_existing(name, what)
     if len(name) > length_max:
         raise InvalidName(
             f"the {what}'s name has {len(name)} characters, the limit is {length_max}: {name[:40]}…",
@@ -105,8 +147,8 @@ def _check(name: str, what: str, length_max: int) -> str:
             limit=length_max,
             value=len(name),
         )
-    if not _NAME.fullmatch(name):
-        bad = next(character for character in name if not _NAME.match(character))
+    if not _NEW_NAME.fullmatch(name):
+        bad = next(character for character in name if not _NEW_NAME.match(character))
         raise InvalidName(
             f"the {what}'s name {name!r} holds {bad!r}: only {_ALPHABET} are allowed",
             field=what,

@@ -73,6 +73,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from threading import Lock
 from typing import Final, Generic, Literal, NamedTuple, Protocol, TypeVar, cast
 
@@ -217,7 +218,10 @@ class KeptTable(Generic[E]):
         loaded = file.load(form.parse)
         if loaded.problem:
             logger.warning("state file was broken file=%s problem=%s", file.name, loaded.problem)
-        self.version, self.entries, self._others = loaded.value or form.read({})
+        table = loaded.value or form.read({})
+        self.version, self.entries, self._others = table.version, table.entries, table.others
+        #: Entries of the file that cannot be read. They stay in it as they are until they are replaced.
+        self.unread = table.unread
         #: The text of the entries, in their order: whoever writes the table has it, one thread at a time.
         self._texts: dict[str, str] = {}
         #: What changed since the texts were brought up to date: names that went, then entries; None: everything.
@@ -348,6 +352,7 @@ class KeptTable(Generic[E]):
             callback(name)
 
     def _apply(self, name: str, entry: E | None) -> None:
+        self.unread.pop(name, None)
         if entry is None:
             self.entries.pop(name, None)
             self._gone.add(name)
@@ -432,17 +437,22 @@ class KeptTable(Generic[E]):
         What is copied here is what changed.
         """
         head: Object = {"dataVersion": self.version.to_json(), **self._others}
+        unread = [render_member(name, one.bean, 1) for name, one in self.unread.items()]
         gone, self._gone = self._gone, set()
         news = self.entries.copy() if self._news is None else self._news
         self._news = {}
-        return partial(self._rendered, head, gone, news)
+        return partial(self._rendered, head, unread, gone, news)
 
-    def _rendered(self, head: Object, gone: set[str], news: dict[str, E]) -> Iterator[str]:
+    def _rendered(
+        self, head: Object, unread: list[str], gone: set[str], news: dict[str, E]
+    ) -> Iterator[str]:
         for name in gone:
             self._texts.pop(name, None)
         for name, entry in news.items():
             self._texts[name] = render_member(name, entry.to_json(), 1)
-        yield from pieces_with_members(head, {self._form.members: self._texts.values()})
+        yield from pieces_with_members(
+            head, {self._form.members: chain(unread, self._texts.values())}
+        )
 
     def _save_now(self) -> None:
         """Write the whole table in this thread."""

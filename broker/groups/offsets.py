@@ -74,6 +74,13 @@ class Offsets:
         if loaded.problem:
             logger.warning("state file was broken file=%s problem=%s", file.name, loaded.problem)
         table = loaded.value or ConsumerOffsets()
+        for key, unread in table.unread.items():
+            logger.warning(
+                "offsets not read, the group starts anew there file=%s key=%r reason=%s",
+                file.name,
+                key[:200],
+                unread.reason,
+            )
         self._version: DataVersion = table.version
         self._offsets = OffsetTable(table.offsets)
         self._pull_offsets = OffsetTable(table.pull_offsets)

@@ -8,7 +8,7 @@ from typing import ClassVar, Final, Literal
 
 from ...proto.access.policies import is_loopback
 from ...proto.errors import ConfigError, InvalidName
-from ...proto.topics import check_topic
+from ...proto.topics import check_new_topic
 from .in_sync import ReplicaSettings
 
 _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\[\]:/@\s]+):([0-9]{1,5})")
@@ -111,7 +111,7 @@ class ReplicationConfig:
 
     def _check_set(self) -> None:
         try:
-            check_topic(
+            check_new_topic(
                 self.replica_set
             )  # It is the broker's name, which is one of a system topic.
         except InvalidName as error:

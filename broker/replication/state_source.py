@@ -531,7 +531,8 @@ def _account_name(key: AccountKey) -> EntryKey:
 
 def account_key(name: str) -> AccountKey:
     """Return the group, topic and queue in NAME; raises ValueError."""
-    topic, group, queue = name.split("@")
+    topic, _, rest = name.partition("@")
+    group, _, queue = rest.rpartition("@")
     return group, topic, int(queue)
 
 

@@ -53,7 +53,7 @@ import ipaddress
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Protocol
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -75,7 +75,13 @@ from ...proto.record import (
     write_record,
 )
 from ...proto.time_text import format_duration, format_instant
-from ...proto.topics import MESSAGE_SIZE_MAX, check_group, check_topic, is_system_topic
+from ...proto.topics import (
+    MESSAGE_SIZE_MAX,
+    check_group,
+    check_new_group,
+    check_topic,
+    is_system_topic,
+)
 from ...store.format.state_tables import TopicConfig
 from ..topics_and_groups import TYPE_ATTRIBUTE
 from .service import Refused
@@ -470,17 +476,24 @@ INTERNAL: Final = RESERVED | {
 }
 
 
-def topic_name(resource: v2.Resource) -> str:
-    """Return the topic that RESOURCE names, fit to send to or receive from; raise Refused (ILLEGAL_TOPIC).
+class KnownGroups(Protocol):
+    """The groups of a broker."""
 
-    The namespace is no part of it: Apache's proxy does not look at it either.
+    def find(self, name: str) -> object | None: ...
+
+
+def topic_name(resource: v2.Resource) -> str:
+    """Return the topic that RESOURCE names; raise Refused (ILLEGAL_TOPIC) if there can be none of this name.
+
+    The namespace is no part of it: Apache's proxy does not look at it either. Whether a name may be that of a new topic
+    counts where the topic does not exist (`service.code_of`).
     """
     return checked_topic(resource.name)
 
 
 @lru_cache(_NAMES_KEPT)
 def checked_topic(name: str) -> str:
-    """Return the topic NAME, fit to send to or receive from; raise Refused (ILLEGAL_TOPIC)."""
+    """Return the topic NAME; raise Refused (ILLEGAL_TOPIC) if there can be none, or only one of the broker's own."""
     try:
         check_topic(name)
     except InvalidName as error:
@@ -495,14 +508,20 @@ def checked_topic(name: str) -> str:
     return name
 
 
-def group_name(resource: v2.Resource) -> str:
-    """Return the consumer group that RESOURCE names; raise Refused (ILLEGAL_CONSUMER_GROUP)."""
-    return checked_group(resource.name)
+def group_name(resource: v2.Resource, known: KnownGroups) -> str:
+    """Return the consumer group that RESOURCE names: one of those KNOWN, or one that may be created.
+
+    Raises Refused (ILLEGAL_CONSUMER_GROUP).
+    """
+    name = checked_group(resource.name)
+    if known.find(name) is None:
+        _check_new_group(name)
+    return name
 
 
 @lru_cache(_NAMES_KEPT)
 def checked_group(name: str) -> str:
-    """Return the consumer group NAME; raise Refused (ILLEGAL_CONSUMER_GROUP)."""
+    """Return the consumer group NAME; raise Refused (ILLEGAL_CONSUMER_GROUP) if there can be none of this name."""
     try:
         check_group(name)
     except InvalidName as error:
@@ -515,6 +534,14 @@ def checked_group(name: str) -> str:
             value=name,
         )
     return name
+
+
+@lru_cache(_NAMES_KEPT)
+def _check_new_group(name: str) -> None:
+    try:
+        check_new_group(name)
+    except InvalidName as error:
+        raise Refused(v2.ILLEGAL_CONSUMER_GROUP, error.message, **error.details) from error
 
 
 def check_lite_topic(name: str) -> None:

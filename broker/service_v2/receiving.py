@@ -76,6 +76,7 @@ from .messages import (
     checked_topic,
     deliver,
     filter_of,
+    group_name,
     milliseconds,
 )
 from .service import (
@@ -453,9 +454,8 @@ class Acknowledging:
 
     def _names(self, group: v2.Resource, topic: v2.Resource) -> tuple[str, str]:
         """Return the names of GROUP and of TOPIC, which exists; raise Refused or TopicNotFound."""
-        group_name, topic_name = checked_group(group.name), checked_topic(topic.name)
-        self._topics.get(topic_name)
-        return group_name, topic_name
+        name = group_name(group, self._groups)
+        return name, self._topics.get(checked_topic(topic.name)).name
 
 
 def _settled(reply: Reply, error: errors.PocketMQError | None) -> Reply:

@@ -93,7 +93,7 @@ class RouteQueries:
     def assignment(self, request: v2.QueryAssignmentRequest, call: Call) -> Any:
         """Answer what a member of a group receives from: the same for all of them."""
         name = topic_name(request.topic)
-        group = group_name(request.group)
+        group = group_name(request.group, self._groups)
 
         def answer(others: Sequence[OtherQueues]) -> v2.QueryAssignmentResponse:
             shares = self._shares(name, request.endpoints, others)

@@ -49,6 +49,7 @@ from ...proto.errors import InvalidArgument, PocketMQError
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.rpc import LATER, Call, Later, Method, MethodEntry, MethodTable, RpcError, Stream
 from ...proto.rpc.methods import MethodKind
+from ...proto.topics import check_new_group, check_new_topic
 from ..metrics.traffic import TrafficCounts
 
 logger = logging.getLogger(__name__)
@@ -97,6 +98,7 @@ _NAMED: Final = frozenset(
     {v2.INVALID_RECEIPT_HANDLE, v2.MULTIPLE_RESULTS, v2.MASTER_PERSISTENCE_TIMEOUT}
 )
 
+_ILLEGAL: Final = {"topic": v2.ILLEGAL_TOPIC, "group": v2.ILLEGAL_CONSUMER_GROUP}
 OK: Final = v2.Status(code=v2.OK, message="OK")
 
 
@@ -219,7 +221,23 @@ def code_of(error: PocketMQError) -> v2.Code:
     """Return the code that tells a client of ERROR."""
     if isinstance(error, Refused):
         return error.code
-    return next(_CODES[kind] for kind in type(error).__mro__ if kind in _CODES)
+    return _illegal_name(error) or next(
+        _CODES[kind] for kind in type(error).__mro__ if kind in _CODES
+    )
+
+
+def _illegal_name(error: PocketMQError) -> v2.Code | None:
+    """Return the code of a name that does not exist and could not be created; None for another error."""
+    if isinstance(error, errors.InvalidName):
+        return _ILLEGAL.get(str(error.details.get("field")))
+    try:
+        if isinstance(error, errors.TopicNotFound):
+            check_new_topic(str(error.details.get("topic")))
+        elif isinstance(error, errors.GroupNotFound):
+            check_new_group(str(error.details.get("group")))
+    except errors.InvalidName as reason:
+        return _illegal_name(reason)
+    return None
 
 
 def status_of(error: PocketMQError) -> v2.Status:

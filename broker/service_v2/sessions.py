@@ -37,7 +37,7 @@ from ...proto.errors import Overloaded
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.rpc import Call, MethodTable
 from ..timing.timers import Timers
-from .messages import group_name
+from .messages import KnownGroups, group_name
 from .service import CLIENT_ID, OK, Refused, client_host, client_id, service, unary
 
 logger = logging.getLogger(__name__)
@@ -241,10 +241,11 @@ class Sessions:
 
 
 class Heartbeats:
-    """The signs of life of SESSIONS."""
+    """The signs of life of SESSIONS; GROUPS are those of the broker."""
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: Sessions, groups: KnownGroups) -> None:
         self._sessions = sessions
+        self._groups = groups
 
     def methods(self) -> MethodTable:
         """Return the table of methods for a carrier."""
@@ -269,7 +270,7 @@ class Heartbeats:
         who = client_id(call)
         session = self._sessions.find(who)
         if _is_consumer(session, request):
-            group_name(request.group)
+            group_name(request.group, self._groups)
         self._sessions.hear(who, metadata.get(LANGUAGE, ""), client_host(call))
         return v2.HeartbeatResponse(status=OK)
 
@@ -281,7 +282,7 @@ class Heartbeats:
         self._sessions.check_host(who, client_host(call))
         self._sessions.end(who)
         if request.group.name:
-            group_name(request.group)
+            group_name(request.group, self._groups)
         return v2.NotifyClientTerminationResponse(status=OK)
 
 

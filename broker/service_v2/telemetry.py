@@ -393,7 +393,7 @@ class SettingsRules:
             for topic in settings.publishing.topics:
                 topic_name(topic)
         else:
-            group_name(settings.subscription.group)
+            group_name(settings.subscription.group, self._groups)
             for entry in settings.subscription.subscriptions:
                 topic_name(entry.topic)
 
@@ -507,7 +507,7 @@ class Clients:
             timers,
             measured=config.client_metrics,
         )
-        self._heartbeats = Heartbeats(self.sessions)
+        self._heartbeats = Heartbeats(self.sessions, groups)
         self.checks = CheckCommands(
             self.sessions, listeners, limit=lambda: config.transactions_open_max
         )

@@ -30,7 +30,7 @@ _BARE: Final = "\x00"
 _ESCAPES: Final = {
     '"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t",
 }  # fmt: skip
-_ESCAPED: Final = re.compile(r'["\\\x00-\x1f]')
+_ESCAPED: Final = re.compile(r'["\\\x00-\x1f\ud800-\udfff]')  # Halves of a pair have no UTF-8.
 _ESCAPED_ASCII: Final = re.compile(r'["\\\x00-\x1f]|[^\x00-\x7e]')
 _NESTING_MAX: Final = 64
 _MEMBERS_A_PIECE: Final = 500
@@ -176,5 +176,5 @@ def _escape(match: re.Match[str]) -> str:
     known = _ESCAPES.get(character)
     if known is not None:
         return known
-    units = character.encode("utf-16-be")
+    units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at] << 8 | units[at + 1]:04x}" for at in range(0, len(units), 2))

@@ -130,11 +130,20 @@ class GroupConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class Unread:
+    """An entry that cannot be read: its BEAN as the file has it, and why. The others of its table count."""
+
+    bean: Json
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class TopicTable:
     """topics.json: every topic by name."""
 
     version: DataVersion = field(default_factory=DataVersion)
     topics: dict[str, TopicConfig] = field(default_factory=dict)
+    unread: dict[str, Unread] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +153,7 @@ class GroupTable:
     version: DataVersion = field(default_factory=DataVersion)
     groups: dict[str, GroupConfig] = field(default_factory=dict)
     forbidden: dict[str, dict[str, int]] = field(default_factory=dict)
+    unread: dict[str, Unread] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +163,7 @@ class ConsumerOffsets:
     version: DataVersion = field(default_factory=DataVersion)
     offsets: dict[str, dict[int, int]] = field(default_factory=dict)
     pull_offsets: dict[str, dict[int, int]] = field(default_factory=dict)
+    unread: dict[str, Unread] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +178,16 @@ E = TypeVar("E")
 
 
 @dataclass(frozen=True, slots=True)
+class Entries(Generic[E]):
+    """A file of many entries: its version, the entries by name, those that cannot be READ, and its other maps."""
+
+    version: DataVersion
+    entries: dict[str, E]
+    unread: dict[str, Unread]
+    others: Object
+
+
+@dataclass(frozen=True, slots=True)
 class TableForm(Generic[E]):
     """How a file of many entries looks: its map MEMBERS, and what makes an entry of a name and its bean."""
 
@@ -175,26 +196,27 @@ class TableForm(Generic[E]):
     #: The other maps in it, which stay as they are.
     others: tuple[str, ...] = ()
 
-    def parse(self, text: str) -> tuple[DataVersion, dict[str, E], Object]:
-        """Return the version and the entries in TEXT, and its other maps."""
+    def parse(self, text: str) -> Entries[E]:
+        """Return what TEXT says."""
         return self.read(_document(text))
 
-    def read(self, document: Object) -> tuple[DataVersion, dict[str, E], Object]:
-        """Return the version and the entries in DOCUMENT, and its other maps; of an empty one an empty table."""
-        entries = {
-            str(name): self.entry(str(name), _bean(bean, name))
-            for name, bean in _object(document, self.members).items()
-        }
+    def read(self, document: Object) -> Entries[E]:
+        """Return what DOCUMENT says; of an empty one an empty table. An entry that cannot be read harms no other."""
+        entries: dict[str, E] = {}
+        unread: dict[str, Unread] = {}
+        for name, bean in _object(document, self.members).items():
+            try:
+                entries[str(name)] = self.entry(str(name), _bean(bean, name))
+            except ValueError as error:
+                unread[str(name)] = Unread(bean, str(error))
         others: Object = {name: _object(document, name) for name in self.others}
-        return DataVersion.of(document), entries, others
+        return Entries(DataVersion.of(document), entries, unread, others)
 
 
 def parse_topics(text: str) -> TopicTable:
     """Return the topics in TEXT."""
-    document = _document(text)
-    table = _object(document, "topicConfigTable")
-    topics = {str(name): _topic(str(name), _bean(bean, name)) for name, bean in table.items()}
-    return TopicTable(DataVersion.of(document), topics)
+    table = TOPICS.parse(text)
+    return TopicTable(table.version, table.entries, table.unread)
 
 
 def render_topics(table: TopicTable) -> str:
@@ -205,16 +227,14 @@ def render_topics(table: TopicTable) -> str:
 
 def parse_groups(text: str) -> GroupTable:
     """Return the groups in TEXT."""
-    document = _document(text)
-    table = _object(document, "subscriptionGroupTable")
-    groups = {str(name): _group(str(name), _bean(bean, name)) for name, bean in table.items()}
+    table = GROUPS.parse(text)
     forbidden = {
         str(group): {
             str(topic): _whole(bits, topic) for topic, bits in _bean(topics, group).items()
         }
-        for group, topics in _object(document, "forbiddenTable").items()
+        for group, topics in cast(Object, table.others["forbiddenTable"]).items()
     }
-    return GroupTable(DataVersion.of(document), groups, forbidden)
+    return GroupTable(table.version, table.entries, forbidden, table.unread)
 
 
 def render_groups(table: GroupTable) -> str:
@@ -235,10 +255,12 @@ def render_groups(table: GroupTable) -> str:
 def parse_consumer_offsets(text: str) -> ConsumerOffsets:
     """Return the consumer offsets in TEXT; integer keys may be quoted."""
     document = _document(text)
+    unread: dict[str, Unread] = {}
     return ConsumerOffsets(
         DataVersion.of(document),
-        _offset_table(document, "offsetTable"),
-        _offset_table(document, "pullOffsetTable"),
+        _offset_table(document, "offsetTable", unread),
+        _offset_table(document, "pullOffsetTable", unread),
+        unread,
     )
 
 
@@ -379,14 +401,30 @@ def _int_map(bean: Object) -> dict[int, int]:
     return {_whole(key, "a key"): _within_long(_whole(value, key)) for key, value in bean.items()}
 
 
-def _offset_table(document: Object, name: str) -> dict[str, dict[int, int]]:
-    table = _object(document, name)
-    return {str(key): _int_map(_bean(queues, key)) for key, queues in table.items()}
+def _offset_table(
+    document: Object, name: str, unread: dict[str, Unread]
+) -> dict[str, dict[int, int]]:
+    """Return the map NAME of DOCUMENT; keys that cannot be read go to UNREAD."""
+    table: dict[str, dict[int, int]] = {}
+    for key, queues in _object(document, name).items():
+        try:
+            table[str(key)] = _offsets(_bean(queues, key))
+        except ValueError as error:
+            unread[str(key)] = Unread(queues, str(error))
+    return table
+
+
+def _offsets(bean: Object) -> dict[int, int]:
+    offsets = _int_map(bean)
+    for queue, offset in offsets.items():
+        if not (0 <= queue < 1 << 31 and -(1 << 63) <= offset < 1 << 63):
+            raise ValueError(f"queue {queue} has offset {offset}, which no queue can have")
+    return offsets
 
 
 def _topic(name: str, bean: Object) -> TopicConfig:
     return TopicConfig(
-        name=_str(bean, "topicName", name),
+        name=name,  # The broker goes by the key, whatever `topicName` says.
         read_queues=_int(bean, "readQueueNums", 16),
         write_queues=_int(bean, "writeQueueNums", 16),
         permission=_int(bean, "perm", 6),
@@ -400,7 +438,7 @@ def _topic(name: str, bean: Object) -> TopicConfig:
 def _group(name: str, bean: Object) -> GroupConfig:
     subscriptions = bean.get("subscriptionDataSet")
     return GroupConfig(
-        name=_str(bean, "groupName", name),
+        name=name,
         consume_enable=_bool(bean, "consumeEnable", True),
         consume_from_min_enable=_bool(bean, "consumeFromMinEnable", True),
         consume_broadcast_enable=_bool(bean, "consumeBroadcastEnable", True),

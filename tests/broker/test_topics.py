@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from pocketmq.proto.errors import (
 )
 from pocketmq.proto.topics import system_topic_queues
 from pocketmq.store.disk import Disk
-from pocketmq.store.format.state_tables import TopicConfig, TopicTable, render_topics
+from pocketmq.store.format.state_tables import TopicConfig, TopicTable, parse_topics, render_topics
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
 
@@ -280,3 +281,33 @@ class TestTopicsOfGroups:
 
         with pytest.raises(NotWritable):
             topics.for_group("%DLQ%g", 1)
+
+
+def test_what_the_file_holds_is_served_as_far_as_it_can_be_and_stays_in_it(tmp_path: Path) -> None:
+    odd = {
+        name: topic(name) for name in ("localhost.localdomain", "a b", "t" * 200, "../up", "a@b")
+    }
+    odd |= {"p": topic("p", permission=15, read_queues=-1, write_queues=2**40)}
+    text = render_topics(TopicTable(topics=odd)).replace(
+        '"topicConfigTable":{', '"topicConfigTable":{"wrong":{"perm":"x"},', 1
+    )
+    file = StateFile(OsDisk(), str(tmp_path), "topics.json")
+    file.save(text)
+
+    topics = topics_at(tmp_path)
+    made = topics.create(topic("new"), update=False)
+    topics.create(replace(topics.get("a b"), read_queues=2), update=True)
+
+    names = {one.name for one in topics.all(include_system=False)}
+    assert names == {"localhost.localdomain", "a b", "t" * 200, "p", made.name}
+    served = topics.get("p")
+    assert (served.permission, served.read_queues, served.write_queues) == (7, 0, 65_536)
+    for missing in ("../up", "a@b", "wrong"):
+        assert topics.find(missing) is None
+    said = " ".join(topics.unusual())
+    assert all(repr(name) in said for name in ("../up", "a b", "p", "wrong"))
+    kept = file.load(parse_topics).value
+    assert kept is not None
+    assert kept.topics["../up"] == odd["../up"]
+    assert kept.topics["p"] == odd["p"]
+    assert kept.unread["wrong"].bean == {"perm": "x"}

@@ -248,4 +248,4 @@ async def test_without_a_broker_everything_says_so() -> None:
         with pytest.raises(RouteNotFound, match="no broker is registered at n1:1"):
             await managing.topics()
         with pytest.raises(InvalidName):
-            await managing.create_topic("no blanks")
+            await managing.create_topic("no/slash")

@@ -362,7 +362,7 @@ async def test_a_closed_consumer_refuses_everything() -> None:
 
 def test_bad_names_and_settings_are_refused() -> None:
     with pytest.raises(InvalidName, match="group"):
-        AsyncPullConsumer("no blanks", "orders")
+        AsyncPullConsumer("no/slash", "orders")
     with pytest.raises(InvalidName, match="topic"):
         AsyncPullConsumer("billing", ["orders", ""])
     with pytest.raises(ConfigError, match="start is 'here'"):

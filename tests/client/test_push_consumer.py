@@ -182,9 +182,9 @@ def test_settings_out_of_bounds_are_refused(settings: dict[str, Any], match: str
 
 def test_names_are_checked() -> None:
     with pytest.raises(InvalidName):
-        PushConsumer("bil ling", "orders", print)
+        PushConsumer("bil/ling", "orders", print)
     with pytest.raises(InvalidName):
-        PushConsumer("billing", {"or ders": "a"}, print)
+        PushConsumer("billing", {"or/ders": "a"}, print)
 
 
 def test_both_faces_offer_the_same() -> None:

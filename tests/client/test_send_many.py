@@ -217,7 +217,7 @@ async def test_what_cannot_be_sent_is_refused_before_anything_is_sent() -> None:
                 {"keys": ["k" * 40_000]},
             ),
             (NotSerializable, "int is not text", ("orders", [b"x"]), {"keys": [1]}),
-            (InvalidName, "topic", ("or ders", [b"x"]), {}),
+            (InvalidName, "topic", ("or/ders", [b"x"]), {}),
             (InvalidArgument, "takes a list of values", ("orders", b"x"), {}),
             (InvalidArgument, "takes a list of values", ("orders",), {}),
             (InvalidArgument, "stands in the messages", ([Message("orders", b"x")],), {"tag": "t"}),

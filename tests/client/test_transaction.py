@@ -211,7 +211,7 @@ async def test_bad_use_is_refused_before_anything_is_sent() -> None:
     with pytest.raises(ConfigError, match="answers for a group"):
         producer(cluster, checker=lambda message: None, group="")
     with pytest.raises(ConfigError, match="group"):
-        producer(cluster, group="bad name")
+        producer(cluster, group="bad/name")
     assert cluster.broker.runs == []
 
 

@@ -17,9 +17,13 @@ INVISIBLE_S = 60
 
 
 class Caller:
-    """A client of group g, of topic T, at the broker of ADDRESS."""
+    """A client of GROUP, of TOPIC, at the broker of ADDRESS."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(
+        self, address: str, topic: v2.Resource = TOPIC, group: v2.Resource = GROUP
+    ) -> None:
+        self.topic = topic
+        self.group = group
         self.channel = grpc.insecure_channel(
             address, options=[("grpc.use_local_subchannel_pool", 1)]
         )
@@ -34,7 +38,7 @@ class Caller:
 
     def send(self, body: bytes) -> None:
         properties = v2.SystemProperties(message_id=body.decode(), message_type=v2.NORMAL)
-        message = v2.Message(topic=TOPIC, body=body, system_properties=properties)
+        message = v2.Message(topic=self.topic, body=body, system_properties=properties)
         request = v2.SendMessageRequest(messages=[message])
         assert self.ask("SendMessage", request, v2.SendMessageResponse).status.code == v2.OK
 
@@ -45,8 +49,8 @@ class Caller:
             response_deserializer=v2.ReceiveMessageResponse.FromString,
         )
         request = v2.ReceiveMessageRequest(
-            group=GROUP,
-            message_queue=v2.MessageQueue(topic=TOPIC, id=-1),
+            group=self.group,
+            message_queue=v2.MessageQueue(topic=self.topic, id=-1),
             batch_size=32,
             invisible_duration=timedelta(seconds=INVISIBLE_S),
             long_polling_timeout=timedelta(seconds=20),
@@ -56,6 +60,6 @@ class Caller:
 
     def acknowledge(self, message: v2.Message) -> None:
         entry = v2.AckMessageEntry(receipt_handle=message.system_properties.receipt_handle)
-        request = v2.AckMessageRequest(group=GROUP, topic=TOPIC, entries=[entry])
+        request = v2.AckMessageRequest(group=self.group, topic=self.topic, entries=[entry])
         reply = self.ask("AckMessage", request, v2.AckMessageResponse)
         assert reply.status.code == v2.OK, reply

@@ -55,7 +55,7 @@ def test_what_is_written_is_read(topic: str, broker: str, due_ms: int, message_i
         (_handle("v1 T broker-a -5 ID"), "time is '-5'"),
         (_handle("v1 T broker-a ١ ID"), "not a number of milliseconds"),
         (_handle("v1 T broker-a " + "9" * 19 + " ID"), "not a number of milliseconds"),
-        (_handle("v1 T! broker-a 1 ID"), "the topic's name 'T!'"),
+        (_handle("v1 T/U broker-a 1 ID"), "the topic's name 'T/U'"),
         (_handle("v1 T  1 ID"), "broker's name is empty"),
         (_handle("v1 T broker-a 1 "), "message id is empty"),
     ],

@@ -83,3 +83,10 @@ def test_pretty_layout_is_that_of_5_5_0() -> None:
 def test_text_beyond_ascii_is_escaped_only_on_request() -> None:
     assert render("标\U0001f600\x01") == '"标\U0001f600\\u0001"'
     assert render("标\U0001f600", ascii_only=True) == '"\\u6807\\ud83d\\ude00"'
+
+
+def test_half_a_surrogate_pair_can_be_written() -> None:
+    text = render({"half": "a\ud800", "whole": "😀"}, pretty=False)
+
+    assert text.encode() == '{"half":"a\\ud800","whole":"😀"}'.encode()
+    assert parse(text) == {"half": "a\ud800", "whole": "😀"}

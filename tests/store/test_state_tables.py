@@ -87,15 +87,43 @@ def test_missing_fields_have_apaches_defaults() -> None:
         "[]",
         "null",
         '{"topicConfigTable":[]}',
-        '{"topicConfigTable":{"T":7}}',
-        '{"topicConfigTable":{"T":{"perm":"six"}}}',
-        '{"topicConfigTable":{"T":{"order":1}}}',
-        '{"topicConfigTable":{"T":{"topicName":7}}}',
     ],
 )
-def test_a_field_of_another_kind_is_named(text: str) -> None:
-    with pytest.raises(ValueError, match=r"T|perm|order|topicName|topicConfigTable|the file"):
+def test_a_file_of_another_kind_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"topicConfigTable|the file"):
         parse_topics(text)
+
+
+@pytest.mark.parametrize(
+    ("bean", "reason"),
+    [
+        ("7", "T is int"),
+        ('{"perm":"six"}', "perm is 'six'"),
+        ('{"order":1}', "order is 1"),
+        ('{"attributes":[]}', "attributes is list"),
+    ],
+)
+def test_an_entry_that_cannot_be_read_harms_no_other(bean: str, reason: str) -> None:
+    table = parse_topics(f'{{"topicConfigTable":{{"T":{bean},"U":{{}}}}}}')
+
+    assert list(table.topics) == ["U"]
+    assert reason in table.unread["T"].reason
+    assert table.unread["T"].bean == parse(bean)
+
+
+def test_a_topic_has_the_name_of_its_key() -> None:
+    table = parse_topics('{"topicConfigTable":{"T":{"topicName":"U"},"U":{"topicName":7}}}')
+
+    assert [topic.name for topic in table.topics.values()] == ["T", "U"]
+
+
+def test_offsets_that_cannot_be_read_harm_no_other() -> None:
+    text = '{"offsetTable":{"T@a":{0:"x"},"T@b":{0:1},"T@c":{0:99999999999999999999},"T@d":[],"T@e":{-1:0}}}'
+
+    table = parse_consumer_offsets(text)
+
+    assert table.offsets == {"T@b": {0: 1}}
+    assert set(table.unread) == {"T@a", "T@c", "T@d", "T@e"}
 
 
 def test_counters_stay_in_31_bits() -> None:

@@ -161,15 +161,19 @@ class JavaMaster:
 
 
 def _topics(text: str) -> str:
-    version, topics, _ = state_tables.TOPICS.parse(text)
-    beans: dict[str | int, Json] = {name: topic.to_json() for name, topic in topics.items()}
-    return render({"dataVersion": version.to_json(), state_tables.TOPICS.members: beans})
+    return _rendered(state_tables.TOPICS, text)
 
 
 def _groups(text: str) -> str:
-    version, groups, others = state_tables.GROUPS.parse(text)
-    beans: dict[str | int, Json] = {name: group.to_json() for name, group in groups.items()}
-    return render({"dataVersion": version.to_json(), **others, state_tables.GROUPS.members: beans})
+    return _rendered(state_tables.GROUPS, text)
+
+
+def _rendered(form: state_tables.TableForm[Any], text: str) -> str:
+    """Return TEXT, a table of FORM, as PocketMQ writes it; an entry that cannot be read stays as it is."""
+    table = form.parse(text)
+    beans: dict[str | int, Json] = {name: one.to_json() for name, one in table.entries.items()}
+    beans |= {name: one.bean for name, one in table.unread.items()}
+    return render({"dataVersion": table.version.to_json(), **table.others, form.members: beans})
 
 
 def _offsets(text: str) -> str:

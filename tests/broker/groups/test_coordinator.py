@@ -398,7 +398,7 @@ async def test_members_are_bounded(tmp_path: Path) -> None:
         ({"generation": -1}, InvalidArgument, "generation"),
         ({"generation": 1 << 60}, InvalidArgument, "generation"),
         ({"subscriptions": [tags("a"), tags("b")]}, InvalidArgument, "subscriptions"),
-        ({"subscriptions": [tags("a", "no topic")]}, InvalidName, "topic"),
+        ({"subscriptions": [tags("a", "no/topic")]}, InvalidName, "topic"),
         ({"subscriptions": [tags("||")]}, InvalidFilter, "expression"),
         ({"held": [held(0)] * 10_001}, InvalidArgument, "held"),
         ({"held": [held(-1)]}, InvalidArgument, "queue"),

@@ -1,6 +1,7 @@
 """A message that breaks a rule of `apache.rocketmq.v2` is refused with the rule's code, as Apache refuses it."""
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -129,13 +130,20 @@ def test_apaches_reserved_names_are_all_known() -> None:
     assert {"KEYS", "1ST_POP_TIME", "__CRC32#"} <= RESERVED
 
 
-@pytest.mark.parametrize("name", ["R-normal", "%RETRY%g", "%DLQ%" + "g" * 250, "a|b", "x" * 127])
+NO_GROUPS = Mock(find=lambda name: None)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["R-normal", "%RETRY%g", "%DLQ%" + "g" * 250, "a|b", "localhost.localdomain", "a b", "é"],
+)
 def test_names_of_topics_are_taken(name: str) -> None:
     assert messages.topic_name(v2.Resource(resource_namespace="ns", name=name)) == name
 
 
 @pytest.mark.parametrize(
-    "name", ["", " ", "a.b", "x" * 128, "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "TBW102"]
+    "name",
+    ["", "a/b", "..", "a@b", "x" * 256, "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "TBW102"],
 )
 def test_names_that_are_none_and_those_of_the_system_are_no_topics(name: str) -> None:
     with pytest.raises(Refused) as caught:
@@ -144,13 +152,20 @@ def test_names_that_are_none_and_those_of_the_system_are_no_topics(name: str) ->
     assert caught.value.code == v2.ILLEGAL_TOPIC
 
 
-@pytest.mark.parametrize("name", ["", " ", "a.b", "x" * 121, "CID_RMQ_SYS_TRANS"])
+@pytest.mark.parametrize("name", ["", " ", "a.b", "x" * 121, "a/b", "CID_RMQ_SYS_TRANS"])
 def test_names_that_are_none_and_those_of_the_system_are_no_groups(name: str) -> None:
     with pytest.raises(Refused) as caught:
-        messages.group_name(v2.Resource(name=name))
+        messages.group_name(v2.Resource(name=name), NO_GROUPS)
 
     assert caught.value.code == v2.ILLEGAL_CONSUMER_GROUP
 
 
+def test_a_group_that_exists_may_have_any_name() -> None:
+    groups = Mock(find=lambda name: name)
+    assert messages.group_name(v2.Resource(name="a.b"), groups) == "a.b"
+    with pytest.raises(Refused):
+        messages.group_name(v2.Resource(name="a/b"), groups)
+
+
 def test_a_group_is_taken() -> None:
-    assert messages.group_name(v2.Resource(name="g" * 120)) == "g" * 120
+    assert messages.group_name(v2.Resource(name="g" * 120), NO_GROUPS) == "g" * 120

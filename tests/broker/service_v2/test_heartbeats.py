@@ -57,7 +57,7 @@ def test_a_client_that_says_goodbye_is_gone_even_with_a_bad_group(connected: Con
     connected.sessions.on_gone.append(gone.append)
     connected.open().say(consumer())
 
-    request = v2.NotifyClientTerminationRequest(group=v2.Resource(name="a.b"))
+    request = v2.NotifyClientTerminationRequest(group=v2.Resource(name="a/b"))
     answer = connected.ask("NotifyClientTermination", request)
 
     assert answer.status.code == v2.ILLEGAL_CONSUMER_GROUP

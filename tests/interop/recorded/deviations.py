@@ -77,6 +77,9 @@ DEVIATIONS: Final[dict[str, list[tuple[str, ...]]]] = {
         ("heartbeat-16", _code("ILLEGAL_CONSUMER_GROUP", "OK")),
         ("telemetry-13", "grpc status: INVALID_ARGUMENT → OK", "settings: comes"),
     ],
+    "topics are checked when they are used": [
+        ("telemetry-19", "grpc status: INVALID_ARGUMENT → OK", "settings: comes"),
+    ],
     "more types of client": [
         ("telemetry-09 telemetry-11", "grpc status: INTERNAL → OK", "settings: comes"),
         ("telemetry-12", "grpc status: INVALID_ARGUMENT → OK", "settings: comes"),

@@ -36,7 +36,7 @@ class TestBadInput:
         [
             ({"group": "nobody"}, GroupNotFound, None),
             ({"group": ""}, InvalidName, "group"),
-            ({"group": "a b"}, InvalidName, "group"),
+            ({"group": "a/b"}, InvalidName, "group"),
             ({"topic": ""}, MessageNotFound, None),
             ({"topic": "Another"}, MessageNotFound, None),
             ({"topic": "%RETRY%other"}, InvalidArgument, "topic"),
