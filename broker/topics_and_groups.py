@@ -56,7 +56,14 @@ from ..proto.topics import (
     system_topic_queues,
 )
 from ..store.format.java_json import Json
-from ..store.format.state_tables import GROUPS, TOPICS, GroupConfig, Object, TopicConfig, Unread
+from ..store.format.state_tables import (
+    GROUPS,
+    TOPICS,
+    GroupConfig,
+    Object,
+    TopicConfig,
+    UnreadEntry,
+)
 from ..store.state_files import KeptTable, StateFile
 from .config import BrokerConfig
 
@@ -408,7 +415,7 @@ def _is_not_text(value: str) -> bool:
 
 
 def unusual_topics(
-    topics: Mapping[str, TopicConfig], unread: Mapping[str, Unread]
+    topics: Mapping[str, TopicConfig], unread: Mapping[str, UnreadEntry]
 ) -> Iterator[str]:
     """Yield a sentence about each of TOPICS that nobody could create as it is, and about each UNREAD one."""
     yield from _unusual("topic", topics, unread, check_topic, check_new_topic)
@@ -423,7 +430,7 @@ def unusual_topics(
 
 
 def unusual_groups(
-    groups: Mapping[str, GroupConfig], unread: Mapping[str, Unread]
+    groups: Mapping[str, GroupConfig], unread: Mapping[str, UnreadEntry]
 ) -> Iterator[str]:
     """Yield a sentence about each of GROUPS that nobody could create as it is, and about each UNREAD one."""
     yield from _unusual("group", groups, unread, check_group, check_new_group)
@@ -432,7 +439,7 @@ def unusual_groups(
 def _unusual(
     what: str,
     names: Iterable[str],
-    unread: Mapping[str, Unread],
+    unread: Mapping[str, UnreadEntry],
     check: Callable[[str], object],
     check_new: Callable[[str], object],
 ) -> Iterator[str]:

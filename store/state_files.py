@@ -559,7 +559,7 @@ class StateFile:
         if not data:
             return None, None
         try:
-            return parse_text(data.decode("utf-8")), None
+            return parse_text(data.decode("utf-8-sig")), None
         except ValueError as error:
             return None, f"does not parse ({error})"
 

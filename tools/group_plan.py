@@ -161,7 +161,7 @@ def _strategy(name: str, asked: Mapping[str, Any]) -> Strategy:
 def read_shares(path: Path) -> dict[str, list[Queue]]:
     """Return the queues by member that the YAML file PATH says. Raises BadParameter."""
     try:
-        table = yaml.safe_load(path.read_text("utf-8"))
+        table = yaml.safe_load(path.read_text("utf-8-sig"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
         raise click.BadParameter(f"{path}: {reason}", param_hint="--shares") from error

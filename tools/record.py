@@ -172,7 +172,7 @@ def replay(file: Path, *, speed: str, topic: str | None, nameserver: str) -> Non
 
     async def run() -> int:
         async with AsyncProducer(nameserver) as producer:
-            with file.open(encoding="utf-8", newline="\n") as lines:
+            with file.open(encoding="utf-8-sig", newline="\n") as lines:
                 return await resend(read(lines, str(file), topic), producer, factor, SystemClock())
 
     click.echo(f"{asyncio.run(run())} messages of {file} sent")

@@ -318,6 +318,7 @@ def _repair(
     if running:
         overlay.write_file(config.abort_path, b"")
     store = MessageStore.open(config, disk=overlay, now_ms=now_ms)
+    _forget_deleted(store, evidence)
     skeleton.limit_checkpoint(store)
     losses = find_losses(evidence, outcome_of(store, {}))
     recovery = store.recovery
@@ -326,6 +327,14 @@ def _repair(
     skeleton.own_open_files(store)
     sync_tree(target)
     return Repaired(evidence, fitted, recovery, losses, copied)
+
+
+def _forget_deleted(store: MessageStore, evidence: StoreEvidence) -> None:
+    """Delete the queues of STORE that its opening made again, of topics that were deleted before."""
+    had = {topic for topic, _ in evidence.entries}
+    for topic in {queue.topic for queue in store.queues}:
+        if topic not in had and evidence.is_deleted(topic):
+            store.delete_topic(topic)
 
 
 # ---------------------------------------------------------------- `pocketmq repair STORE --to DIR`

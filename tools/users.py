@@ -241,7 +241,7 @@ def import_users(
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text("utf-8").splitlines()
+        return path.read_text("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: it cannot be read: {error}", file=path) from None
 

@@ -462,7 +462,7 @@ def _keep_backup(path: Path) -> None:
 def _read(path: Path) -> tuple[dict[Queue, int] | None, str]:
     """Return what the file at PATH holds; or None, and what is wrong with it ("": it is missing or empty)."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (FileNotFoundError, NotADirectoryError):
         return None, ""
     except (OSError, UnicodeDecodeError) as error:

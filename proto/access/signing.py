@@ -203,7 +203,7 @@ def read_private(path: Path, bytes_max: int) -> str:
     if len(content) > bytes_max:
         raise ConfigError(f"{path}: it is larger than {bytes_max} bytes", file=path)
     try:
-        return content.decode()
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: it is not UTF-8", file=path) from None
 

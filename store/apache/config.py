@@ -192,15 +192,22 @@ class ConfigLoader:
             data = self._disk.read(path)
             if data:
                 with contextlib.suppress(ValueError):  # Apache goes on with the backup.
-                    return _parsed(data, parse_text)
+                    return self._parsed(data, parse_text)
             self._remove(path)
         backup = path + ".bak"
         data = self._disk.read(backup) if self._disk.exists(backup) else b""
         try:
-            return _parsed(data, parse_text) if data else None
+            return self._parsed(data, parse_text) if data else None
         except ValueError:
             reason = f"{path} and its .bak cannot be read: repair one of them"
             raise StartRefused(reason=reason) from None
+
+    def _parsed(self, data: bytes, parse_text: Callable[[str], T]) -> T | None:
+        """Return what stands in DATA; to Apache's broker one entry that cannot be read spoils its file."""
+        found = _parsed(data, parse_text)
+        if self._aside is None and getattr(found, "unread", None):
+            raise ValueError("an entry cannot be read")
+        return found
 
     def _remove(self, path: str) -> None:
         if self._aside is None or not self._disk.size(path):

@@ -23,6 +23,8 @@ from typing import Final, TypeAlias, cast
 #: What `parse` returns: bare integer keys are ints, quoted ones strings.
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str | int, Json] | None"
 
+#: What editors of some systems put in front of a text.
+BYTE_ORDER_MARK: Final = "\ufeff"
 #: A whole string (so that nothing inside it matches), or an integer that stands as a key.
 _STRING_OR_BARE_KEY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|(-?[0-9]+)(?=[ \t\r\n]*:)', re.DOTALL)
 #: Stands in front of a bare key while the standard parser reads the text.
@@ -38,7 +40,7 @@ _MEMBERS_A_PIECE: Final = 500
 
 def parse(text: str) -> Json:
     """Return the value of TEXT; raises ValueError that says line and column where TEXT is no such JSON."""
-    quoted = _STRING_OR_BARE_KEY.sub(_quote_bare_key, text)
+    quoted = _STRING_OR_BARE_KEY.sub(_quote_bare_key, text.removeprefix(BYTE_ORDER_MARK))
     try:
         value = cast(
             Json,

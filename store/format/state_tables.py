@@ -130,7 +130,7 @@ class GroupConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class UnreadEntry:
     """An entry that cannot be read: its BEAN as the file has it, and why. The others of its table count."""
 
     bean: Json
@@ -143,7 +143,7 @@ class TopicTable:
 
     version: DataVersion = field(default_factory=DataVersion)
     topics: dict[str, TopicConfig] = field(default_factory=dict)
-    unread: dict[str, Unread] = field(default_factory=dict)
+    unread: dict[str, UnreadEntry] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class GroupTable:
     version: DataVersion = field(default_factory=DataVersion)
     groups: dict[str, GroupConfig] = field(default_factory=dict)
     forbidden: dict[str, dict[str, int]] = field(default_factory=dict)
-    unread: dict[str, Unread] = field(default_factory=dict)
+    unread: dict[str, UnreadEntry] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class ConsumerOffsets:
     version: DataVersion = field(default_factory=DataVersion)
     offsets: dict[str, dict[int, int]] = field(default_factory=dict)
     pull_offsets: dict[str, dict[int, int]] = field(default_factory=dict)
-    unread: dict[str, Unread] = field(default_factory=dict)
+    unread: dict[str, UnreadEntry] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,12 +178,12 @@ E = TypeVar("E")
 
 
 @dataclass(frozen=True, slots=True)
-class Entries(Generic[E]):
+class TableEntries(Generic[E]):
     """A file of many entries: its version, the entries by name, those that cannot be READ, and its other maps."""
 
     version: DataVersion
     entries: dict[str, E]
-    unread: dict[str, Unread]
+    unread: dict[str, UnreadEntry]
     others: Object
 
 
@@ -196,21 +196,21 @@ class TableForm(Generic[E]):
     #: The other maps in it, which stay as they are.
     others: tuple[str, ...] = ()
 
-    def parse(self, text: str) -> Entries[E]:
+    def parse(self, text: str) -> TableEntries[E]:
         """Return what TEXT says."""
         return self.read(_document(text))
 
-    def read(self, document: Object) -> Entries[E]:
+    def read(self, document: Object) -> TableEntries[E]:
         """Return what DOCUMENT says; of an empty one an empty table. An entry that cannot be read harms no other."""
         entries: dict[str, E] = {}
-        unread: dict[str, Unread] = {}
+        unread: dict[str, UnreadEntry] = {}
         for name, bean in _object(document, self.members).items():
             try:
                 entries[str(name)] = self.entry(str(name), _bean(bean, name))
             except ValueError as error:
-                unread[str(name)] = Unread(bean, str(error))
+                unread[str(name)] = UnreadEntry(bean, str(error))
         others: Object = {name: _object(document, name) for name in self.others}
-        return Entries(DataVersion.of(document), entries, unread, others)
+        return TableEntries(DataVersion.of(document), entries, unread, others)
 
 
 def parse_topics(text: str) -> TopicTable:
@@ -255,7 +255,7 @@ def render_groups(table: GroupTable) -> str:
 def parse_consumer_offsets(text: str) -> ConsumerOffsets:
     """Return the consumer offsets in TEXT; integer keys may be quoted."""
     document = _document(text)
-    unread: dict[str, Unread] = {}
+    unread: dict[str, UnreadEntry] = {}
     return ConsumerOffsets(
         DataVersion.of(document),
         _offset_table(document, "offsetTable", unread),
@@ -402,7 +402,7 @@ def _int_map(bean: Object) -> dict[int, int]:
 
 
 def _offset_table(
-    document: Object, name: str, unread: dict[str, Unread]
+    document: Object, name: str, unread: dict[str, UnreadEntry]
 ) -> dict[str, dict[int, int]]:
     """Return the map NAME of DOCUMENT; keys that cannot be read go to UNREAD."""
     table: dict[str, dict[int, int]] = {}
@@ -410,7 +410,7 @@ def _offset_table(
         try:
             table[str(key)] = _offsets(_bean(queues, key))
         except ValueError as error:
-            unread[str(key)] = Unread(queues, str(error))
+            unread[str(key)] = UnreadEntry(queues, str(error))
     return table
 
 

@@ -132,3 +132,13 @@ def test_two_threads_may_save_one_file(tmp_path: Path) -> None:
 
     assert [one.exception() for one in done] == [None, None]
     assert file.load(json.loads).value in ({"a": 1}, {"b": 2})
+
+
+@pytest.mark.parametrize("main", [f"\ufeff{FIRST}", "{"])
+def test_a_byte_order_mark_is_no_damage(main: str, tmp_path: Path) -> None:
+    write(tmp_path, main, f"\ufeff{FIRST}")
+
+    loaded = state_file(tmp_path).load(parse_delay_offsets)
+
+    assert loaded.value == DelayOffsets(offsets={1: 10})
+    assert (loaded.problem is None) == (main != "{")

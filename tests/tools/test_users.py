@@ -252,7 +252,7 @@ def test_accounts_of_apaches_4_are_taken(
 ) -> None:
     path = tmp_path / "plain_acl.yml"
     path.write_text(
-        """
+        """\ufeff
 globalWhiteRemoteAddresses:
   - 10.10.103.*
 accounts:

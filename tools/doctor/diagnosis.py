@@ -195,6 +195,7 @@ class Diagnosis:
                 "messages": evidence.count(MessageState.SOUND),
                 "damaged": evidence.count(MessageState.DAMAGED),
                 "missing": evidence.count(MessageState.MISSING),
+                "ofDeletedTopics": evidence.count(MessageState.DELETED),
                 "entriesBehindTheLog": evidence.beyond,
                 "entriesOfExpiredFiles": evidence.expired,
                 "notes": evidence.notes,
@@ -202,6 +203,7 @@ class Diagnosis:
             "powerCut": self.power_cut.to_json(),
             "apache": self.apache.to_json(),
             "ours": self.ours.to_json(),
+            "warnings": self.ours.outcome.warnings,
         }
 
 
@@ -233,6 +235,7 @@ def _verdict(evidence: StoreEvidence, before: Before, outcome: StartOutcome) -> 
 
 
 _QUEUES_SHOWN = 8
+_WARNINGS_SHOWN = 20
 _NONE = "-"
 
 
@@ -267,6 +270,8 @@ def _now(diagnosis: Diagnosis) -> Iterator[str]:
     for state, word in ((MessageState.DAMAGED, "damaged"), (MessageState.MISSING, "missing")):
         if evidence.count(state):
             counts += f", {evidence.count(state):,} {word}"
+    if evidence.count(MessageState.DELETED):
+        counts += f"; {evidence.count(MessageState.DELETED):,} more of topics that were deleted"
     yield f"now: log {evidence.log_begin:,}–{evidence.used_end:,}, {counts}"
     if evidence.beyond:
         yield f"     {_count(evidence.beyond, 'queue entry')} point behind the last log file"
@@ -336,6 +341,12 @@ def _details(apache: StartVerdict, ours: StartVerdict) -> Iterator[str]:
         if verdict.losses is None:
             yield f"\n{verdict.outcome.oracle} refuses the store: {verdict.outcome.refusal}"
     yield from _losses_lines(apache, ours)
+    if ours.outcome.warnings:
+        yield f"\n{ours.outcome.oracle} would warn:"
+        for warning in ours.outcome.warnings[:_WARNINGS_SHOWN]:
+            yield f"  {warning}"
+        if len(ours.outcome.warnings) > _WARNINGS_SHOWN:
+            yield f"  … and {len(ours.outcome.warnings) - _WARNINGS_SHOWN:,} more"
     report = ours.outcome.recovery
     if report is not None and report.findings:
         yield f"\n{ours.outcome.oracle} would report:"

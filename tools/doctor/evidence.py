@@ -5,7 +5,8 @@ record was found for: it tells of a message that the log no longer holds. Files 
 far as they can be.
 
 A message is `SOUND`; or `DAMAGED`: its lengths agree, its body does not fit its CRC; or `MISSING`: its queue entry
-stands, and at its place in the log is no record. Prepared and rolled-back records are no messages.
+stands, and at its place in the log is no record; or `DELETED`: its topic was deleted, or deleted and created again, and
+only the log still holds it. Prepared and rolled-back records are no messages.
 
 Memory: some 60 bytes a message. Time: some 1.6 µs a message of 1 KiB, most of it the CRC.
 
@@ -26,9 +27,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...proto.errors import PocketMQError, StoreError
+from ...broker.config import BrokerConfig
+from ...broker.groups.offsets import Offsets
+from ...broker.topics_and_groups import Groups, Topics
+from ...proto.errors import CorruptState, PocketMQError, StoreError
 from ...proto.record import SYS_PREPARED, Record, decode_record
 from ...proto.record_run import Longs
+from ...proto.topics import is_system_topic
 from ...store.apache.files import StartRefused
 from ...store.apache.queue import JavaQueue
 from ...store.apache.settings import ApacheSettings
@@ -37,11 +42,13 @@ from ...store.disk import Disk
 from ...store.files import MappedFile, equal_file_size
 from ...store.format.index import TAG_TYPE, index_key
 from ...store.format.log_and_queues import PRE_BLANK_SIZE
+from ...store.format.state_tables import TOPICS, parse_delay_offsets
 from ...store.message_store import MessageStore
 from ...store.overlay_disk import OverlayDisk
 from ...store.parts import by_queue
 from ...store.queue_view import entries_of, reached_entries
 from ...store.recovery.scan import FileScan, FindingKind, RecoveryReport, ScannedFile
+from ...store.state_files import KeptChanges, StateFile
 from ...store.view import OpenedStore, open_ours
 from ..inspect.document import ORACLE, OURS, files
 
@@ -55,6 +62,7 @@ class MessageState(IntEnum):
     SOUND = 0
     DAMAGED = 1
     MISSING = 2
+    DELETED = 3
 
 
 _COLUMNS: Final = ("log_offset", "size", "queue", "queue_offset", "store_ms", "state")
@@ -105,7 +113,8 @@ class StoreEvidence:
 
     entries: log offsets in the entries of each queue, as the files hold them;  beyond: entries that point behind the
     last log file;  expired: entries whose messages went with older log files;  used_end: where the last byte of the
-    log that is not zero ends;  notes: what could not be looked at.
+    log that is not zero ends;  notes: what could not be looked at;  topics: those of topics.json, None if it cannot be
+    read;  firsts: the first entry of each queue that has some, its queue offset and its log offset.
     """
 
     messages: Messages
@@ -117,6 +126,12 @@ class StoreEvidence:
     expired: int = 0
     used_end: int = 0
     notes: list[str] = field(default_factory=list)
+    topics: frozenset[str] | None = None
+    firsts: dict[Name, tuple[int, int]] = field(default_factory=dict)
+
+    def is_deleted(self, topic: str) -> bool:
+        """Was TOPIC deleted? Topics that brokers create for themselves are never."""
+        return self.topics is not None and topic not in self.topics and not is_system_topic(topic)
 
     @property
     def log_begin(self) -> int:
@@ -167,7 +182,20 @@ class _Gathering:
             self._compare(name, row, in_log.log_offset)
         found.messages = Messages.joined([in_log, *self._parts[self._in_log :]])
         found.names = list(self._numbers)
+        found.topics = topics_of(self._disk, self._root)
+        self._mark_deleted(found.messages)
         return found
+
+    def _mark_deleted(self, messages: Messages) -> None:
+        """Mark the messages of topics that were deleted, as `pocketmq inspect STORE verify` tells them apart."""
+        for name, number in self._numbers.items():
+            rows = (messages.queue == number) & (messages.state == MessageState.SOUND)
+            first = self._found.firsts.get(name)
+            if first is not None:  # The numbers of older messages were taken by later ones.
+                rows &= (messages.log_offset < first[1]) & (messages.queue_offset >= first[0])
+            elif not self._found.is_deleted(name[0]):
+                continue
+            messages.state[rows] = int(MessageState.DELETED)
 
     def _number(self, name: Name) -> int:
         return self._numbers.setdefault(name, len(self._numbers))
@@ -284,6 +312,8 @@ class _Gathering:
         numbers, offsets, sizes = _entries(row)
         found = self._found
         found.entries[name] = offsets
+        if len(offsets):
+            found.firsts[name] = int(numbers[0]), int(offsets[0])
         files_end = found.log_files[-1].end if found.log_files else 0
         found.expired += int((offsets < found.log_begin).sum())
         found.beyond += int((offsets >= files_end).sum())
@@ -351,6 +381,18 @@ def _used_end(file: MappedFile) -> int:
     return 0
 
 
+def topics_of(disk: Disk, root: str) -> frozenset[str] | None:
+    """Return the topics of the store ROOT on DISK, an overlay; None if its table is missing or cannot be read."""
+    try:
+        table = StateFile(disk, root, "topics.json").load(TOPICS.parse).value
+    except CorruptState:
+        return None
+    if table is None:
+        return None
+    changes = KeptChanges(disk, root, "topics.json", TOPICS)
+    return frozenset(changes.applied(table.version, table.entries)) | frozenset(table.unread)
+
+
 # ---------------------------------------------------------------- what a broker would have after its start on a store
 
 
@@ -376,6 +418,8 @@ class StartOutcome:
     index: dict[str, int] = field(default_factory=dict)
     files: dict[str, int] = field(default_factory=dict)
     recovery: RecoveryReport | None = None
+    #: What its start would warn of.
+    warnings: list[str] = field(default_factory=list)
     lookup: Lookup = lambda *_: []
 
     def voided(self) -> Longs:
@@ -446,10 +490,26 @@ def our_outcome(root: str, settings: ApacheSettings, now_ms: int, *, crash: bool
     """Return what our broker would have after its start."""
     disk = overlay(root, crash=crash)
     try:
+        warnings = load_tables(disk, root, lambda: now_ms)
         store, _ = open_ours(disk, root, settings, lambda: now_ms)
     except StoreError as error:
         return StartOutcome(OURS, error.message, files=files(disk, root))
-    return outcome_of(store, files(disk, root))
+    outcome = outcome_of(store, files(disk, root))
+    outcome.warnings = warnings
+    return outcome
+
+
+def load_tables(disk: Disk, root: str, now_ms: Callable[[], int]) -> list[str]:
+    """Load the tables of the store ROOT by the code of a start; return what that would warn of. Raises CorruptState."""
+
+    def file(name: str) -> StateFile:
+        return StateFile(disk, root, name)
+
+    topics = Topics(file("topics.json"), BrokerConfig(), now_ms)
+    groups = Groups(file("subscriptionGroup.json"), BrokerConfig(), now_ms)
+    Offsets(file("consumerOffset.json"), now_ms)
+    file("delayOffset.json").load(parse_delay_offsets)
+    return [*topics.unusual(), *groups.unusual()]
 
 
 def outcome_of(store: MessageStore, paths: dict[str, int]) -> StartOutcome:

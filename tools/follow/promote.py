@@ -327,7 +327,7 @@ class StoppedStore:
         for name in _TABLES:
             source = posixpath.join(self._path, "config", name)
             if self._disk.exists(source):
-                text = self._disk.read(source).decode()
+                text = self._disk.read(source).decode("utf-8-sig")
                 StateFile(self._disk, target, name).save(text)
         name = offsets_file(self._disk, self._path)
         offsets = StateFile(self._disk, self._path, name).load(state_tables.parse_consumer_offsets)

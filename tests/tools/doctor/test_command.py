@@ -6,12 +6,19 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from pocketmq.broker.broker import Broker
+from pocketmq.client import AsyncAdmin, AsyncProducer
+from pocketmq.proto.clock import SystemClock
+from pocketmq.proto.errors import CorruptState
+from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.cli import run as command
 from pocketmq.tools.doctor.diagnosis import doctor
+from pocketmq.tools.repair import make_repaired_copy
 
 from ...integration.command import pocketmq
+from ...integration.whole_broker import serving, store_config
 from ...recorded import recorded_store, settings
-from ...served import ServerProcess
+from ...served import ServerProcess, broker_config
 from ...stores import fingerprint
 
 
@@ -102,3 +109,72 @@ def test_a_folder_that_holds_no_store_is_exit_code_2(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("nothing of a broker")
 
     assert command(["doctor", str(tmp_path)]) == 2
+
+
+TABLES = ("topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayOffset.json")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("text", ["{", "[]", "\x00\x01\x02"])
+async def test_a_start_that_refuses_a_table_is_foretold(
+    table: str, text: str, tmp_path: Path
+) -> None:
+    store = store_config(tmp_path)
+    async with serving(store) as (address, _), AsyncAdmin(address) as admin:
+        await admin.create_topic("orders", queues=1)
+    for name in (table, f"{table}.bak"):
+        (tmp_path / "store" / "config" / name).write_text(text)
+
+    broker = Broker.build(
+        broker_config(port=0, nameservers=()), store, disk=OsDisk(), clock=SystemClock()
+    )
+    with pytest.raises(CorruptState) as refusal:
+        await broker.start()
+
+    ours = json.loads(run(store.path, "--json").stdout)["ours"]
+    assert (ours["accepted"], ours["refusal"]) == (False, refusal.value.message)
+
+
+@pytest.mark.processes
+async def test_messages_of_a_deleted_topic_are_not_lost(tmp_path: Path) -> None:
+    store = store_config(tmp_path)
+    async with (
+        serving(store) as (address, _),
+        AsyncAdmin(address) as admin,
+        AsyncProducer(address) as producer,
+    ):
+        for topic in ("gone", "again"):
+            await admin.create_topic(topic, queues=1)
+            await producer.send_many(topic, [b"old"] * 3)
+            await admin.delete_topic(topic)
+        await admin.create_topic("again", queues=1)
+        await producer.send_many("again", [b"new"] * 2)
+
+    found = run(store.path, "--json")
+    document = json.loads(found.stdout)
+    assert (found.exit_code, document["healthy"]) == (0, True)
+    assert (document["now"]["messages"], document["now"]["ofDeletedTopics"]) == (2, 6)
+    assert "6 more of topics that were deleted" in run(store.path).stdout
+    assert command(["inspect", store.path, "verify"]) == 0
+
+    made = make_repaired_copy(store.path, str(tmp_path / "copy"), {}, SystemClock().now_ms)
+    assert made.losses.messages == 0
+    queues = {path.name for path in (tmp_path / "copy" / "consumequeue").iterdir()}
+    assert "again" in queues
+    assert "gone" not in queues
+
+
+def test_names_that_nobody_could_create_are_listed(tmp_path: Path) -> None:
+    store = recorded_store("basic", tmp_path / "store")
+    table = store / "config" / "topics.json"
+    topics = json.loads(table.read_text())
+    topics["topicConfigTable"] |= {"a.b": {"topicName": "a.b"}, "../up": {}, "wrong": 7}
+    table.write_text(json.dumps(topics))
+
+    lines = run(str(store)).stdout
+
+    assert "PocketMQ would warn:" in lines
+    assert "'a.b' is served" in lines
+    assert "'../up' is left out" in lines
+    assert "'wrong' is left out, its entry cannot be read" in lines

@@ -75,7 +75,7 @@ def _texts(location: StoreLocation) -> Iterator[pyarrow.RecordBatch]:
     disk = location.open_disk()
     path = posixpath.join(location.root, "config", offsets_file(disk, location.root))
     texts: list[str | None] = [
-        disk.read(one).decode("utf-8", "replace") if disk.exists(one) else None
+        disk.read(one).decode("utf-8-sig", "replace") if disk.exists(one) else None
         for one in (path, path + ".bak")
     ]
     if any(texts):
