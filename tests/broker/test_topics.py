@@ -287,7 +287,7 @@ def test_what_the_file_holds_is_served_as_far_as_it_can_be_and_stays_in_it(tmp_p
     odd = {
         name: topic(name) for name in ("localhost.localdomain", "a b", "t" * 200, "../up", "a@b")
     }
-    odd |= {"p": topic("p", permission=15, read_queues=-1, write_queues=2**40)}
+    odd |= {"p": topic("p", permission=15, read_queues=-1, write_queues=2**31 - 1)}
     text = render_topics(TopicTable(topics=odd)).replace(
         '"topicConfigTable":{', '"topicConfigTable":{"wrong":{"perm":"x"},', 1
     )

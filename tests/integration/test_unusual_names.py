@@ -128,7 +128,7 @@ def test_a_group_with_an_unusual_name_is_used_like_any(call: Shell, group: str) 
     assert reset.code == 0, reset
     assert any(row["group"] == group for row in call.done("lag"))
     assert call("lint").code in (0, 1)
-    assert call("group", "delete", group).code == 0
+    assert call("group", "delete", group, "--yes").code == 0
 
 
 def test_topics_out_of_range_take_no_room_of_others(call: Shell) -> None:

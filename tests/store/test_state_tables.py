@@ -118,7 +118,7 @@ def test_a_topic_has_the_name_of_its_key() -> None:
 
 
 def test_offsets_that_cannot_be_read_harm_no_other() -> None:
-    text = '{"offsetTable":{"T@a":{0:"x"},"T@b":{0:1},"T@c":{0:99999999999999999999},"T@d":[],"T@e":{-1:0}}}'
+    text = '{"offsetTable":{"T@a":{0:"x"},"T@b":{0:1},"T@c":{2147483648:0},"T@d":[],"T@e":{-1:0}}}'
 
     table = parse_consumer_offsets(text)
 
