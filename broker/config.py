@@ -49,6 +49,7 @@ class BrokerConfig:
             "transactions_open_max",
             "group_members_max",
             "members_max",
+            "subscription_grace_ms",
             "group_rebalance_delay_ms",
             "group_initial_rebalance_max_ms",
             "lease_ms",
@@ -163,6 +164,8 @@ class BrokerConfig:
     #: Members that a group, and all groups together, may have; further ones are refused.
     group_members_max: int = 1_000
     members_max: int = 10_000
+    #: How long members of a group are served whose subscription is not the newest one of the group.
+    subscription_grace_ms: int = 600_000
     #: A new generation of a group begins so long after the first change, with all changes until then.
     group_rebalance_delay_ms: int = 100
     #: The first generation of a group waits for members as long as one comes within the delay of the other; at most so
@@ -320,6 +323,7 @@ _LEAST: Final = {
     "transactions_open_max": 1,
     "group_members_max": 1,
     "members_max": 1,
+    "subscription_grace_ms": 0,
     "group_rebalance_delay_ms": 0,
     "group_initial_rebalance_max_ms": 0,
     "lease_ms": 1_000,

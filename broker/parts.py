@@ -286,7 +286,7 @@ def assemble(  # noqa: PLR0913  (it stands between all of them)
         leases,
         fence,
         accounts,
-        clients.subscriptions.of_group,
+        clients.subscriptions,
     )
     commit_parts = CommitParts(
         store=store,

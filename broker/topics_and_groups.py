@@ -517,8 +517,11 @@ _RETRIES_MAX = 1_000_000
 RETRY_QUEUES_MAX = 1024
 #: The attribute, our own, that says what becomes of members that want different things. Apache's brokers keep it.
 SUBSCRIPTION_CHECK: Final = "pocketmq.subscription.check"
+#: Both are served for subscription_grace_ms, then the newer one (groups/grace.py); that is what a group does by itself.
+GRACE: Final = "grace"
 REFUSE: Final = "refuse"
 WARN: Final = "warn"
+SUBSCRIPTION_CHECKS: Final = (GRACE, WARN, REFUSE)
 #: The broker's own groups: their offsets say how far transactions and dead letters are done.
 _OWN_PREFIX = "CID_RMQ_SYS_"
 INTERVALS_MAX: Final = 64
@@ -657,27 +660,23 @@ class Groups:
 
 
 def subscription_check(group: GroupConfig) -> str:
-    """Return what becomes of a member of GROUP that wants something else than the others: REFUSE or WARN."""
-    return WARN if is_only_warned(group) else REFUSE
-
-
-def is_only_warned(group: GroupConfig) -> bool:
-    """Does a member of GROUP that wants something else than the others join all the same?"""
-    return group.attributes.get(SUBSCRIPTION_CHECK) == WARN
+    """Return what becomes of members of GROUP that subscribe to different things: one of SUBSCRIPTION_CHECKS."""
+    said = group.attributes.get(SUBSCRIPTION_CHECK, "")
+    return said if said in SUBSCRIPTION_CHECKS else GRACE
 
 
 def _attributes(existing: GroupConfig | None, group: GroupConfig) -> dict[str, str]:
     kept = dict(existing.attributes) if existing is not None else {}
     kept.pop(SUBSCRIPTION_CHECK, None)
-    check = group.attributes.get(SUBSCRIPTION_CHECK, "")
-    if check not in ("", REFUSE, WARN):
+    check = group.attributes.get(SUBSCRIPTION_CHECK) or GRACE
+    if check not in SUBSCRIPTION_CHECKS:
         raise errors.InvalidArgument(
-            f"group {group.name!r}: subscription_check is {check[:64]!r}, must be {REFUSE!r} or {WARN!r}",
+            f"group {group.name!r}: subscription_check is {check[:64]!r}, must be {GRACE!r}, {WARN!r} or {REFUSE!r}",
             field="subscription_check",
             value=check,
         )
     # What every group has needs no word.
-    return kept | ({SUBSCRIPTION_CHECK: check} if check == WARN else {})
+    return kept | ({SUBSCRIPTION_CHECK: check} if check != GRACE else {})
 
 
 def check_own_choice(name: str) -> None:

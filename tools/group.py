@@ -32,6 +32,12 @@ from .instants import past_instant_of
 from .options import confirm, json_option, nameserver_option, yes_option
 from .output import instant, print_json, print_pairs, print_table
 
+#: What happens to members with other subscriptions than the rest.
+_CHECKS: Final = {
+    "grace": "served for a while",
+    "warn": "served with a warning",
+    "refuse": "refused",
+}
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 #: Consumers commit every 5 s by default: what is shorter sees bursts or nothing.
@@ -73,6 +79,11 @@ def describe(
         click.echo()
         rows = [[", ".join(one["members"]), ", ".join(one["subscriptions"])] for one in differing]
         print_table(["these members", "read other things than the others"], rows)
+        if found.grace_left_ms is not None:
+            left = format_duration(found.grace_left_ms // 1_000 * 1_000)
+            click.echo(
+                f"all are served for another {left}, then those with the newest subscription"
+            )
     if found.queues:
         click.echo()
         print_table(_QUEUE_TITLES, [_queue_row(one) for one in found.queues])
@@ -107,6 +118,7 @@ def document(found: GroupReport) -> dict[str, Any]:
         "each_for_itself": found.each_for_itself,
         "rebalances": found.rebalance_count,
         "subscription_check": found.subscription_check,
+        "grace_left_ms": found.grace_left_ms,
         "conflicts": conflicts(found),
         "lag": found.lag,
         "oldest_unread_ms": found.oldest_unread_ms,
@@ -202,7 +214,7 @@ def _summary(found: GroupReport) -> dict[str, str]:
     )
     return {
         "group": f"{found.name}, {len(found.members)} members, other subscriptions are"
-        f" {'warned of' if found.subscription_check == 'warn' else 'refused'}",
+        f" {_CHECKS.get(found.subscription_check, found.subscription_check)}",
         "shared": shared,
         "rebalances": str(found.rebalance_count),
         "lag": f"{found.lag:,} messages{rates}",
@@ -344,8 +356,9 @@ def _setting_options(function: Function) -> Function:
         click.option(
             "--subscriptions",
             "subscription_check",
-            type=click.Choice(["refuse", "warn"]),
-            help="What happens when members subscribe to different things.  [default: refuse]",
+            type=click.Choice(["grace", "warn", "refuse"]),
+            help="When members subscribe to different things: serve both for subscription_grace_ms and then the"
+            " newer, serve both and warn, or refuse the newer.  [default: grace]",
         ),
         click.option(
             "--consume/--no-consume",
@@ -439,7 +452,7 @@ def list_groups(*, as_json: bool, nameserver: str) -> None:
                 one.retry_max_times,
                 _intervals(one) or "-",
                 "yes" if one.consume_enable else "no",
-                "warned of" if one.subscription_check == "warn" else "refused",
+                _CHECKS.get(one.subscription_check, one.subscription_check),
             ]
             for one in groups
         ],

@@ -22,7 +22,7 @@ Exit codes: 0 nothing was found, 1 something was, 2 wrong arguments.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Final, Literal
@@ -41,7 +41,7 @@ from ..proto.filters.expressions import parse_tags
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.properties import SHARDING_KEY, TAGS
 from ..proto.record_run import LEAST_SIZE, PropertyRanges, parse_run, starts_of
-from ..proto.time_text import format_instant
+from ..proto.time_text import format_duration, format_instant
 from ..proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_topic
 from ..store.apache.queue import JavaQueue
 from ..store.apache.store import JavaReading
@@ -174,6 +174,33 @@ def of_filters(
         count=sum(use.count for use in found),
         text=f"read through {len(found)} filters: {told}; what one does not want is skipped for the whole group",
     )
+
+
+def of_members(report: GroupReport, has_topic: Callable[[str], bool]) -> Iterator[Mistake]:
+    """Yield each topic that members of a group read through different filters at this moment."""
+    readers: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for member in (*report.members, *report.clients):
+        for subscribed in member.subscriptions:
+            topic, _, expression = subscribed.partition(": ")
+            readers[topic][expression or "*"].append(member.member_id)
+    until = (
+        f"; in {format_duration(report.grace_left_ms // 1_000 * 1_000)} the newest alone is served"
+        if report.grace_left_ms is not None
+        else ""
+    )
+    for topic, filters in sorted(readers.items()):
+        if len(filters) > 1 and has_topic(topic):
+            told = ", ".join(
+                f"{expression!r} by {len(members)} ({members[0]})"
+                for expression, members in sorted(filters.items())[:_TOLD_MAX]
+            )
+            yield Mistake(
+                rule="filters",
+                topic=topic,
+                group=report.name,
+                count=len(filters),
+                text=f"members read through {len(filters)} filters now: {told}{until}",
+            )
 
 
 def of_messages(found: QueueMessages, broker: str, *, is_fifo: bool) -> Iterator[Mistake]:
@@ -660,6 +687,7 @@ class _Asked:
                     members[name] += 1
         for topic, found in sorted(uses.items()):
             yield from of_filters(report.name, topic, found, None)
+        yield from of_members(report, self.has_topic)
         shape = GroupShape(
             name=report.name,
             consume_enable=consume_enable,

@@ -23,6 +23,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Final, Protocol
 
 from ...proto.errors import (
     InvalidArgument,
@@ -37,13 +39,14 @@ from ...proto.rpc import Call, MethodTable, Stream, bidi, service, unary
 from ...proto.topics import check_group, retry_topic
 from ..accounts import Accounts
 from ..config import BrokerConfig
-from ..timing.timers import Purgatory, Timers
-from ..topics_and_groups import Groups, Topics, is_only_warned
+from ..timing.timers import Purgatory, Timer, Timers
+from ..topics_and_groups import GRACE, REFUSE, WARN, Groups, Topics, subscription_check
 from .fence import Fence
 from .generations import (
     Group,
     GroupMembership,
     JoinedMember,
+    WishesKey,
     check_held,
     differences,
     member_of,
@@ -51,9 +54,13 @@ from .generations import (
     others_member,
     replaced,
 )
+from .grace import STEPPED_OVER, SUPERSEDED, served_for
 from .leases import EPOCH_SHIFT, KeptLeases, Lease, QueueKey, QueueLeases
 
 logger = logging.getLogger(__name__)
+
+#: How soon a group that only warned is looked at again: it may have been changed.
+_GRACE_SCAN_MS: Final = 60_000
 
 
 class Coordinator:
@@ -79,6 +86,8 @@ class Coordinator:
         self._groups: dict[str, Group] = {}
         self._sessions = Purgatory(timers, limit=lambda: config.members_max + 1)
         self._joins = Purgatory(timers, limit=lambda: config.groups_max + 1)
+        #: Waits for the end of grace periods, by group.
+        self._graces: dict[str, Timer] = {}
         #: How many members there are in all.
         self._count = 0
 
@@ -127,12 +136,17 @@ class Coordinator:
         if group is not None and not group.membership.members:
             group.close()
             del self._groups[name]
+            if (grace := self._graces.pop(name, None)) is not None:
+                self._timers.cancel(grace)
 
     def close(self) -> None:
         """Tell nobody anything any more."""
         for group in self._groups.values():
             group.close()
         self._groups.clear()
+        for grace in self._graces.values():
+            self._timers.cancel(grace)
+        self._graces.clear()
 
     # --- members
 
@@ -150,7 +164,7 @@ class Coordinator:
         before = _before(membership, member)
         if before is None:
             self._check_room(membership)
-        warned = self._differing(group, member, before, only_warn=is_only_warned(config))
+        warned = self._differing(group, member, before, subscription_check(config))
         self._groups[join.group] = group
         membership.heard_of(join.generation)
         if before is None:
@@ -166,6 +180,7 @@ class Coordinator:
             group.schedule()
         for one, error in warned:
             group.tell(one.member_id, pb.MemberEvent(warning=to_wire(error)))
+        self._await_end_of_grace(group)
         return group
 
     def _check_room(self, membership: GroupMembership) -> None:
@@ -183,23 +198,97 @@ class Coordinator:
                 )
 
     def _differing(
-        self, group: Group, member: JoinedMember, before: JoinedMember | None, *, only_warn: bool
+        self, group: Group, member: JoinedMember, before: JoinedMember | None, check: str
     ) -> list[tuple[JoinedMember, SubscriptionMismatch]]:
-        """Return whom to warn that MEMBER wants something else than the others, or raise SubscriptionMismatch."""
-        mine = member.member_id
-        other = group.membership.other_than(mine, before.member_id if before else mine)
-        if other is None or not (found := differences(member.wishes, other.wishes)):
+        """Return whom to warn that MEMBER subscribes to something else than another; raise SubscriptionMismatch.
+
+        CHECK is the group's: what becomes of such members.
+        """
+        membership, now_ms = group.membership, self._timers.now_ms()
+        place = before or member
+        others = [one for one in membership.members.values() if one.member_id != place.member_id]
+        keys = [one.wishes.key for one in others]
+        if before is not None and before.wishes.key == member.wishes.key:
+            keys.append(member.wishes.key)
+        grace_ms = self._config.subscription_grace_ms
+        won = membership.grace.winner(member.wishes.key, keys, now_ms, grace_ms)
+        other = next((one for one in others if one.wishes.key != member.wishes.key), None)
+        if other is None:
             return []
-        if only_warn:
-            advice = "messages that one of them does not want are stepped over"
-            error = mismatch(group.name, member.wire, other.wire, found, advice)
-            logger.warning("subscriptions differ reason=%s", error.message)
-            return [(member, error), (other, error)]
-        advice = "subscribe alike, or use a group of its own"
+        if check == REFUSE or (check == GRACE and won is not None):
+            raise self._refused(group, member, others, won if check == GRACE else None)
+        found = differences(member.wishes, other.wishes)
+        advice = served_for(grace_ms) if check == GRACE else STEPPED_OVER
+        error = mismatch(group.name, member.wire, other.wire, found, advice)
+        logger.warning("subscriptions differ reason=%s", error.message)
+        return [(member, error), (other, error)]
+
+    def _refused(
+        self,
+        group: Group,
+        member: JoinedMember,
+        others: Sequence[JoinedMember],
+        won: WishesKey | None,
+    ) -> SubscriptionMismatch:
+        """Return the error of MEMBER: the subscription WON has won over its own; None: any other one is refused."""
+        other = next(
+            one
+            for one in others
+            if one.wishes.key != member.wishes.key and won in (None, one.wishes.key)
+        )
+        advice = "subscribe alike, or use a group of its own" if won is None else SUPERSEDED
         if not group.is_reachable(other.member_id):
             left_ms = max(0, other.session_ends_ms - self._timers.now_ms())
             advice += f" (that one is not connected: if it is gone, try again in {left_ms} ms)"
-        raise mismatch(group.name, member.wire, other.wire, found, advice)
+        found = differences(member.wishes, other.wishes)
+        return mismatch(group.name, member.wire, other.wire, found, advice)
+
+    # --- the end of a grace period
+
+    def _await_end_of_grace(self, group: Group) -> None:
+        """Have members with an older subscription leave GROUP once the newest one has won."""
+        ends_ms = self.grace_ends_ms(group.name)
+        if ends_ms is not None and group.name not in self._graces:
+            wait_ms = max(0, ends_ms - self._timers.now_ms())
+            self._graces[group.name] = self._timers.after(wait_ms, partial(self._end_grace, group))
+
+    def grace_ends_ms(self, name: str) -> int | None:
+        """Return when the newest subscription of group NAME wins, by the timers; None: there are not several."""
+        group = self._groups.get(name)
+        if group is None:
+            return None
+        keys = [one.wishes.key for one in group.membership.members.values()]
+        grace_ms = self._config.subscription_grace_ms
+        return group.membership.grace.ends_ms(keys, self._timers.now_ms(), grace_ms)
+
+    def grace_left_ms(self, name: str) -> int | None:
+        """Return in how long the newest subscription of group NAME alone is served; None: there are not several."""
+        ends_ms = self.grace_ends_ms(name)
+        if ends_ms is None or subscription_check(self._configs.ensure(name)) != GRACE:
+            return None
+        return max(0, ends_ms - self._timers.now_ms())
+
+    def _end_grace(self, group: Group) -> None:
+        """Refuse the members of GROUP with an older subscription, if the grace period is over by now."""
+        self._graces.pop(group.name, None)
+        membership, ends_ms = group.membership, self.grace_ends_ms(group.name)
+        if ends_ms is None or self._groups.get(group.name) is not group:
+            return
+        check = subscription_check(self._configs.ensure(group.name))
+        left_ms = ends_ms - self._timers.now_ms()
+        if check == WARN or left_ms > 0:
+            wait_ms = left_ms if left_ms > 0 else _GRACE_SCAN_MS
+            self._graces[group.name] = self._timers.after(wait_ms, partial(self._end_grace, group))
+            return
+        newest = membership.grace.newest
+        members = list(membership.members.values())
+        for member in members:
+            if member.wishes.key != newest:
+                error = self._refused(group, member, members, newest)
+                logger.warning("member refused, its subscription is superseded %s", error.message)
+                group.unseat(member.member_id, error)
+                self._remove(group, member)
+                self._sessions.notify((group.name, member.member_id))
 
     def heard(self, group: Group, member_id: str) -> None:
         """Note that MEMBER_ID of GROUP lives."""
@@ -372,8 +461,16 @@ def _before(membership: GroupMembership, member: JoinedMember) -> JoinedMember |
     return before
 
 
-#: Tells which official clients consume for a group.
-OfficialMembers = Callable[[str], Sequence[pb.Member]]
+class OfficialMembers(Protocol):
+    """The official clients of a broker."""
+
+    def of_group(self, group: str) -> Sequence[pb.Member]:
+        """Return those that consume for GROUP."""
+        ...
+
+    def grace_left_ms(self, group: str) -> int | None:
+        """Return in how long the newest filter of GROUP alone is served; None: there are not several."""
+        ...
 
 
 class Coordination:
@@ -460,8 +557,11 @@ class Coordination:
         reply = pb.GroupStateReply(
             leases=self.leases.of_group(name),
             filtered=self.accounts.of_group(name),
-            official=self._official(name),
+            official=self._official.of_group(name),
         )
+        found = (self.coordinator.grace_left_ms(name), self._official.grace_left_ms(name))
+        if left := [one for one in found if one is not None]:
+            reply.grace_left_ms = min(left)
         membership = self.coordinator.get(name)
         if membership is None:
             return reply

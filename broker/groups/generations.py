@@ -30,7 +30,7 @@ import logging
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from ...proto.errors import (
     InvalidArgument,
@@ -47,6 +47,7 @@ from ...proto.topics import check_topic
 from ..config import BrokerConfig
 from ..timing.timers import Purgatory, Timer, Timers, WatchedOperation
 from ..topics_and_groups import check_own_choice
+from .grace import Grace
 
 logger = logging.getLogger(__name__)
 
@@ -484,6 +485,8 @@ class GroupMembership:
         self._fenced: dict[str, None] = {}
         #: Members of this generation that were taken over: under which member_id they go on.
         self._goes_on_as: dict[str, str] = {}
+        #: Which of the subscriptions of its members are served.
+        self.grace: Grace[WishesKey] = Grace()
 
     # --- who is in
 
@@ -497,6 +500,10 @@ class GroupMembership:
             return None
         found = (one for one in self.members.values() if one.instance_id == instance_id)
         return next(found, None)
+
+    def first_with(self, key: WishesKey) -> JoinedMember | None:
+        """Return who has been in longest of those whose wishes are KEY."""
+        return next((one for one in self.members.values() if one.wishes.key == key), None)
 
     def other_than(self, *member_ids: str) -> JoinedMember | None:
         """Return who has been in longest but for MEMBER_IDS."""
@@ -617,14 +624,23 @@ class GroupMembership:
 # --- what members want
 
 
+#: Topics with their filters; strategy; does each member allocate for itself?
+WishesKey: TypeAlias = tuple[tuple[tuple[str, tuple[int, str]], ...], str, bool]
+
+
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What all members of a group have in common."""
+    """What members of a group subscribe to, and how they allocate: the same, but while the group changes over."""
 
     #: By topic: kind and expression of the filter, in the one form of all that mean the same.
     topics: dict[str, tuple[int, str]]
     strategy: str
     each_for_itself: bool
+
+    @property
+    def key(self) -> WishesKey:
+        """All of it in a form that can be compared and looked up."""
+        return tuple(sorted(self.topics.items())), self.strategy, self.each_for_itself
 
     @classmethod
     def of(cls, join: pb.Join) -> Wishes:

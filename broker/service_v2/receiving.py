@@ -22,14 +22,16 @@ Source: v2-protocol.md §3.5, §3.9, §4.3, §4.5; fixtures v2/receive, v2/ack a
 
 Which messages of a topic each official client wants for its group: all those of a group the same.
 
-A client whose filter is not that of the others would make the group step over messages that they want, for good. It
-is refused, by the answer to its settings and to its receives, or logged and let in, as the group is set (the setting
-that members of ours go by). Topics may differ: what is lent of a topic goes to whoever receives from it.
+A client whose filter is not that of the others makes the group step over messages that they want, for good. While the
+clients change over from one filter to another, both are served for a grace period, and then the newer one
+(groups/grace.py). A group may also refuse a second filter at once, or serve all, as it is set (the setting that members
+of PocketMQ's own protocol go by). A client is refused by the answer to its settings and to its receives. Topics may
+differ: what is lent of a topic goes to whoever receives from it.
 
     known      by settings and by receives, whichever came last: some clients send no settings, or not again for minutes
     forgotten  at the client's goodbye; when it counts as gone (sessions.py); without a session _SILENT_MS after its
                last receive
-    first      who has wanted its filter for longest is right, and the others are refused
+    first      in a group that refuses: who has wanted its filter for longest is right, and the others are refused
 
 Bounds: `_WANTS_MAX` clients' wants of a topic together. A receive that wants what its client wanted before costs one
 look. The event loop owns it.
@@ -58,16 +60,19 @@ from ...proto.rpc import Call, Later, MethodTable, Stream, server_stream, unary 
 from ...store.format.state_tables import GroupConfig
 from ..config import BrokerConfig
 from ..groups.generations import want_in_words
+from ..groups.grace import STEPPED_OVER, SUPERSEDED, Grace, served_for
 from ..messages.filters import choice_of
 from ..pop.pops import BATCH_MAX, Pops
 from ..pop.receives import Asked, Popped, PoppedMessage
 from ..timing.timers import Timers
 from ..topics_and_groups import (
+    GRACE,
+    REFUSE,
     TYPE_ATTRIBUTE,
     Groups,
     Topics,
     announced_intervals_of,
-    is_only_warned,
+    subscription_check,
 )
 from .messages import (
     check_invisible,
@@ -516,12 +521,39 @@ class _Wants:
 
     of: dict[str, _Want] = field(default_factory=dict)
     alike: bool = True
+    grace: Grace[tuple[int, str]] = field(default_factory=Grace)
+
+
+@dataclass(frozen=True, slots=True)
+class _Difference:
+    """A CLIENT wants something else of a TOPIC, THERE, than the one that is looked at, HERE."""
+
+    client: str
+    topic: str
+    here: tuple[int, str]
+    there: tuple[int, str]
+
+
+def _told(client: str, group: str, differences: Sequence[_Difference]) -> tuple[str, str]:
+    """Return in words who differs, and how CLIENT differs from the first other one, a topic each."""
+    other = differences[0].client
+    told = [
+        f"topic {one.topic!r}: {want_in_words(one.here)} here, {want_in_words(one.there)} there"
+        for one in differences
+        if one.client == other
+    ]
+    more = f"; and {len(told) - _TOLD_MAX} more" if len(told) > _TOLD_MAX else ""
+    who = f"client {client!r} wants something else of group {group!r} than client {other!r}"
+    return who, "; ".join(told[:_TOLD_MAX]) + more
 
 
 class Subscriptions:
     """The wants of the clients of SESSIONS, by group and topic; TIMERS turn by the machine's time."""
 
-    def __init__(self, groups: Groups, sessions: Sessions, timers: Timers) -> None:
+    def __init__(
+        self, config: BrokerConfig, groups: Groups, sessions: Sessions, timers: Timers
+    ) -> None:
+        self._config = config
         self._groups = groups
         self._sessions = sessions
         self._timers = timers
@@ -537,7 +569,7 @@ class Subscriptions:
     # --- who wants what
 
     def settle(self, session: ClientSession, settings: v2.Settings) -> None:
-        """Note what SESSION's new SETTINGS subscribe to; raise Refused if others of the group want something else."""
+        """Note what SESSION's new SETTINGS subscribe to; raise Refused if the group does not serve that."""
         before, now = _topics_of(session.settings), dict(_wants_of(settings))
         client = session.client_id
         self._check(client, now)
@@ -573,6 +605,19 @@ class Subscriptions:
                 member.last_heard_ms = max(member.last_heard_ms, self._unix_ms(want.heard_ms))
         return [found[client] for client in sorted(found)]
 
+    def grace_left_ms(self, group: str) -> int | None:
+        """Return in how long the newest filter of GROUP alone is served; None: there are not several."""
+        if self._check_of(group) != GRACE:
+            return None
+        now_ms, grace_ms = self._timers.now_ms(), self._config.subscription_grace_ms
+        ends = [
+            wants.grace.ends_ms([want.plain for want in wants.of.values()], now_ms, grace_ms)
+            for (owner, _), wants in self._wants.items()
+            if owner == group and not wants.alike
+        ]
+        left = [max(0, one - now_ms) for one in ends if one is not None]
+        return min(left, default=None)
+
     def _described(self, client: str) -> pb.Member:
         session = self._sessions.find(client)
         if session is None:
@@ -592,65 +637,89 @@ class Subscriptions:
     # --- differences
 
     def _check(self, client: str, wanted: dict[Place, pb.Filter]) -> None:
-        """Raise Refused if somebody has wanted something else for longer than CLIENT, unless the group only warns."""
-        told: list[str] = []
-        other = ""
-        for place, wire in wanted.items():
-            found = self._before(client, place, wire)
-            if found is None:
-                continue
-            name, theirs = found
-            if other in ("", name):
-                other = name
-                here, there = want_in_words(_plain(wire)), want_in_words(theirs)
-                told.append(f"topic {place[1]!r}: {here} here, {there} there")
-        if not told:
+        """Raise Refused if the group does not serve what is WANTED by CLIENT; log what differs from others."""
+        if not wanted:
             return
         group = next(iter(wanted))[0]
-        difference = "; ".join(told[:_TOLD_MAX])
-        if len(told) > _TOLD_MAX:
-            difference += f"; and {len(told) - _TOLD_MAX} more"
-        who = f"client {client!r} wants something else of group {group!r} than client {other!r}"
-        if self._is_only_warned(group):
-            if all(self._has(client, place, wire) for place, wire in wanted.items()):
-                return
-            logger.warning(
-                "subscriptions differ reason=%s: %s: messages that one of them does not want are stepped over",
-                who,
-                difference,
+        check = self._check_of(group)
+        others: list[_Difference] = []
+        refused: list[_Difference] = []
+        for place, wire in wanted.items():
+            won = self._winner(client, place, wire)
+            other = self._other(client, place, wire, won if check == GRACE else None)
+            if other is None:
+                continue
+            others.append(other)
+            if (check == GRACE and won is not None) or (
+                check == REFUSE and self._is_later(client, place, other)
+            ):
+                refused.append(other)
+        if refused:
+            who, difference = _told(client, group, refused)
+            advice = SUPERSEDED if check == GRACE else "subscribe alike, or use a group of its own"
+            other_client = refused[0].client
+            raise Refused(
+                v2.FORBIDDEN,
+                f"{who}: {difference}: {advice}{self._if_gone(other_client)}",
+                group=group,
+                client=client,
+                other=other_client,
+                difference=difference,
             )
+        if not others or all(self._has(client, place, wire) for place, wire in wanted.items()):
             return
-        raise Refused(
-            v2.FORBIDDEN,
-            f"{who}: {difference}: subscribe alike, or use a group of its own{self._if_gone(other)}",
-            group=group,
-            client=client,
-            other=other,
-            difference=difference,
-        )
+        who, difference = _told(client, group, others)
+        advice = served_for(self._config.subscription_grace_ms) if check == GRACE else STEPPED_OVER
+        logger.warning("subscriptions differ reason=%s: %s: %s", who, difference, advice)
+
+    def _check_of(self, group: str) -> str:
+        try:
+            return subscription_check(self._groups.get(group))
+        except errors.GroupNotFound:
+            return GRACE
+
+    def _winner(self, client: str, place: Place, wire: pb.Filter) -> tuple[int, str] | None:
+        """Return the filter that has won against WIRE of CLIENT; None: WIRE is served in a grace period, or alone."""
+        wants = self._wants.get(place)
+        if wants is None:
+            return None
+        mine = _plain(wire)
+        present = [
+            want.plain
+            for name, want in wants.of.items()
+            if self._is_there(name, want) and (name != client or want.plain == mine)
+        ]
+        grace_ms = self._config.subscription_grace_ms
+        return wants.grace.winner(mine, present, self._timers.now_ms(), grace_ms)
+
+    def _other(
+        self, client: str, place: Place, wire: pb.Filter, won: tuple[int, str] | None
+    ) -> _Difference | None:
+        """Return the first client that wants something else of PLACE than WIRE, and if a filter has WON, that one."""
+        mine = _plain(wire)
+        wants = self._wants.get(place)
+        for name, want in list(wants.of.items()) if wants is not None else ():
+            if name == client or want.plain == mine:
+                continue
+            if not self._is_there(name, want):
+                self._drop(place, name)
+            elif won in (None, want.plain):
+                return _Difference(name, place[1], mine, want.plain)
+        return None
+
+    def _is_later(self, client: str, place: Place, other: _Difference) -> bool:
+        """Does CLIENT want what it wants of PLACE since after the OTHER client does?"""
+        names = list(self._wants[place].of)
+        want = self._wants[place].of.get(client)
+        if want is None or want.plain != other.here:
+            return True
+        return names.index(client) > names.index(other.client)
 
     def _has(self, client: str, place: Place, wire: pb.Filter) -> bool:
         """Is what CLIENT wants of PLACE known as WIRE?"""
         wants = self._wants.get(place)
         want = None if wants is None else wants.of.get(client)
         return want is not None and want.plain == _plain(wire)
-
-    def _before(
-        self, client: str, place: Place, wire: pb.Filter
-    ) -> tuple[str, tuple[int, str]] | None:
-        """Return who wants something else of PLACE than WIRE, and did so before CLIENT, and what; None: nobody."""
-        wants = self._wants.get(place)
-        if wants is None:
-            return None
-        mine, plain = wants.of.get(client), _plain(wire)
-        for name, want in list(wants.of.items()):
-            if name == client and mine is not None and mine.plain == plain:
-                return None  # Those behind it are refused, not this one.
-            if name != client and want.plain != plain:
-                if self._is_there(name, want):
-                    return name, want.plain
-                self._drop(place, name)
-        return None
 
     def _is_there(self, client: str, want: _Want) -> bool:
         session = self._sessions.find(client)
@@ -667,12 +736,6 @@ class Subscriptions:
             return ""
         left_ms = session.silent_in_ms(self._timers.now_ms())
         return f" (that one is not connected: if it is gone, try again in {left_ms} ms)"
-
-    def _is_only_warned(self, group: str) -> bool:
-        try:
-            return is_only_warned(self._groups.get(group))
-        except errors.GroupNotFound:
-            return False
 
     # --- the table
 

@@ -498,7 +498,7 @@ class Clients:
         rules = SettingsRules(
             groups, store_config.delay_levels_ms, checks_types=config.topic_message_type_check
         )
-        self.subscriptions = Subscriptions(groups, self.sessions, timers)
+        self.subscriptions = Subscriptions(config, groups, self.sessions, timers)
         self.telemetry = Telemetry(
             self.sessions,
             self.subscriptions,

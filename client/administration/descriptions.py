@@ -74,8 +74,8 @@ class GroupDescription:
     consume_enable: bool
     #: How long a message waits before its first retry, its second …; the last one repeats. None: by delay level.
     retry_intervals_ms: tuple[int, ...] = ()
-    #: What becomes of a member that wants something else than the others: "refuse" or "warn".
-    subscription_check: str = "refuse"
+    #: What happens when members subscribe to different things: "grace", "warn" or "refuse".
+    subscription_check: str = "grace"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +176,7 @@ def group_description(group: pb.GroupConfig) -> GroupDescription:
         order=group.order,
         consume_enable=group.consume_enable,
         retry_intervals_ms=tuple(group.retry_intervals_ms),
-        subscription_check=group.subscription_check or "refuse",
+        subscription_check=group.subscription_check or "grace",
     )
 
 
@@ -300,8 +300,10 @@ class GroupReport:
     each_for_itself: bool
     #: Generations that began at the coordinator.
     rebalance_count: int
-    #: What becomes of members that want different things: "refuse" or "warn".
+    #: What happens when members subscribe to different things: "grace", "warn" or "refuse".
     subscription_check: str
+    #: They do, and in so long the newest subscription alone is served; None: they do not.
+    grace_left_ms: int | None = None
     members: tuple[GroupMember, ...]
     queues: tuple[GroupQueue, ...]
     #: Official clients (apache.rocketmq.v2) that consume for it.

@@ -338,13 +338,14 @@ class GroupAdmin(DeadLetterAdmin):
         retry_intervals_ms: Sequence[int] = (),
         order: bool = False,
         consume_enable: bool = True,
-        subscription_check: str = "refuse",
+        subscription_check: str = "grace",
     ) -> descriptions.GroupDescription:
         """Create group NAME on every broker. ORDER: first in, first out.
 
         RETRY_INTERVALS_MS: how long a message waits before its first retry, its second …; the last one repeats. At
         most 64, each 1 s to the broker's delay_max_ms (3 days); none: by delay level, 10 s to 2 h.
-        SUBSCRIPTION_CHECK: "refuse" a member whose subscriptions differ from those of the others, or "warn".
+        SUBSCRIPTION_CHECK, of members that subscribe to different things: "grace" serves all for the broker's
+        subscription_grace_ms and then those with the newest subscription, "warn" serves all, "refuse" the first.
 
         Raises GroupExists if every broker has the group, or one has it with other settings. Brokers that do not have
         it yet get it.
@@ -549,6 +550,7 @@ class GroupAdmin(DeadLetterAdmin):
             looks.append(await self._look(group, queues, from_any=from_any, with_times=False))
         coordinator = descriptions.coordinating(states)
         state = states.get(coordinator, pb.GroupStateReply())
+        left = [one.grace_left_ms for one in states.values() if one.HasField("grace_left_ms")]
         return descriptions.GroupReport(
             name=group,
             coordinator=coordinator,
@@ -557,7 +559,8 @@ class GroupAdmin(DeadLetterAdmin):
             strategy=state.strategy,
             each_for_itself=state.each_for_itself,
             rebalance_count=state.rebalance_count,
-            subscription_check=known[group].subscription_check if group in known else "refuse",
+            subscription_check=known[group].subscription_check if group in known else "grace",
+            grace_left_ms=min(left, default=None),
             members=descriptions.members_of(state),
             queues=descriptions.queues_of(states, looks),
             clients=descriptions.clients_of(states),

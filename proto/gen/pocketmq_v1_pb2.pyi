@@ -1174,7 +1174,7 @@ class MovedBy(_message.Message):
     def __init__(self, at_ms: _Optional[int] = ..., who: _Optional[str] = ..., before: _Optional[int] = ..., after: _Optional[int] = ...) -> None: ...
 
 class GroupStateReply(_message.Message):
-    __slots__ = ("generation", "leader", "strategy", "each_for_itself", "members", "shares", "leases", "filtered", "rebalance_count", "official")
+    __slots__ = ("generation", "leader", "strategy", "each_for_itself", "members", "shares", "leases", "filtered", "rebalance_count", "official", "grace_left_ms")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
@@ -1185,6 +1185,7 @@ class GroupStateReply(_message.Message):
     FILTERED_FIELD_NUMBER: _ClassVar[int]
     REBALANCE_COUNT_FIELD_NUMBER: _ClassVar[int]
     OFFICIAL_FIELD_NUMBER: _ClassVar[int]
+    GRACE_LEFT_MS_FIELD_NUMBER: _ClassVar[int]
     generation: int
     leader: str
     strategy: str
@@ -1195,7 +1196,8 @@ class GroupStateReply(_message.Message):
     filtered: _containers.RepeatedCompositeFieldContainer[FilteredCount]
     rebalance_count: int
     official: _containers.RepeatedCompositeFieldContainer[Member]
-    def __init__(self, generation: _Optional[int] = ..., leader: _Optional[str] = ..., strategy: _Optional[str] = ..., each_for_itself: _Optional[bool] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., shares: _Optional[_Iterable[_Union[Share, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[HeldLease, _Mapping]]] = ..., filtered: _Optional[_Iterable[_Union[FilteredCount, _Mapping]]] = ..., rebalance_count: _Optional[int] = ..., official: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+    grace_left_ms: int
+    def __init__(self, generation: _Optional[int] = ..., leader: _Optional[str] = ..., strategy: _Optional[str] = ..., each_for_itself: _Optional[bool] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., shares: _Optional[_Iterable[_Union[Share, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[HeldLease, _Mapping]]] = ..., filtered: _Optional[_Iterable[_Union[FilteredCount, _Mapping]]] = ..., rebalance_count: _Optional[int] = ..., official: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., grace_left_ms: _Optional[int] = ...) -> None: ...
 
 class ClientListRequest(_message.Message):
     __slots__ = ()

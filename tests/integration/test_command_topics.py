@@ -136,7 +136,7 @@ def test_a_group_is_described_and_has_its_offsets_set(call: Shell) -> None:
     ).documents
     shown = call("group", "describe", "slow", "--interval", "0s")
 
-    assert (before["lag"], before["members"], before["subscription_check"]) == (0, [], "refuse")
+    assert (before["lag"], before["members"], before["subscription_check"]) == (0, [], "grace")
     assert "would skip 0 messages and gets 6 once more" in preview.out
     assert sum(document["repeated"] for document in moved.documents) == 6
     assert after["lag"] == 6

@@ -103,6 +103,7 @@ async def test_who_wants_something_else_is_refused_with_the_difference(tmp_path:
     )
     async with broker(store_config(tmp_path), clock=clock) as (_, peer):
         await peer.create_topic()
+        await set_check(peer, "refuse")
         async with (
             member(peer, join_of("a", subscriptions=[red])),
             member(peer, join_of("b", subscriptions=[same])) as b,
@@ -116,7 +117,7 @@ async def test_who_wants_something_else_is_refused_with_the_difference(tmp_path:
             assert "'a' (127.0.0.1:" in fate.message
             assert "'T': every message here, tags 'blue || red' there" in fate.message
 
-            await warn_only(peer)
+            await set_check(peer, "warn")
             async with member(peer, join_of("c")) as c:
                 event = await c.hear()
                 assert event.warning.name == "SubscriptionMismatch"
@@ -124,13 +125,15 @@ async def test_who_wants_something_else_is_refused_with_the_difference(tmp_path:
                 assert (await c.members()).generation == 2
 
 
-async def warn_only(peer: Peer) -> None:
+async def set_check(peer: Peer, check: str) -> None:
+    known = await peer.ask("ListGroups", pb.GroupListRequest(), pb.GroupListReply)
     config = pb.GroupConfig(
-        name="g", retry_max_times=16, consume_enable=True, subscription_check="warn"
+        name="g", retry_max_times=16, consume_enable=True, subscription_check=check
     )
-    request = pb.CreateGroupRequest(group=config, update=True)
+    is_there = any(one.name == "g" for one in known.groups)
+    request = pb.CreateGroupRequest(group=config, update=is_there)
     made = await peer.ask("CreateGroup", request, pb.GroupReply)
-    assert made.group.subscription_check == "warn"
+    assert made.group.subscription_check == check
 
 
 async def test_a_static_member_comes_back_into_its_place(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from pocketmq.broker.groups.retries import MARK_GROUP
-from pocketmq.broker.topics_and_groups import intervals_of, is_only_warned
+from pocketmq.broker.topics_and_groups import intervals_of, subscription_check
 from pocketmq.proto.clock import SystemClock, VirtualClock
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import decode_record
@@ -128,8 +128,8 @@ async def test_java_keeps_and_delivers_what_ours_left(tmp_path: Path) -> None:
     # Apache's broker wrote the file anew, and it means the same here.
     again = StateFile(OsDisk(), str(tmp_path / "java"), "subscriptionGroup.json").load(parse_groups)
     assert again.value is not None
-    assert is_only_warned(again.value.groups["own"])
-    assert not is_only_warned(again.value.groups["level"])
+    assert subscription_check(again.value.groups["own"]) == "warn"
+    assert subscription_check(again.value.groups["level"]) == "grace"
     policies = {name: group.retry_policy for name, group in again.value.groups.items()}
     assert intervals_of(policies["own"]) == tuple(OWN)
     assert intervals_of(policies["level"]) == ()

@@ -139,7 +139,7 @@ def test_a_group_is_described_with_members_leases_and_positions(tmp_path: Path) 
         assert (found.strategy, found.rebalance_count, found.subscription_check) == (
             "sticky",
             1,
-            "refuse",
+            "grace",
         )
         (member,) = found.members
         assert member.is_leader
@@ -207,7 +207,7 @@ def test_the_check_of_subscriptions_is_set_on_all_brokers(tmp_path: Path) -> Non
             assert broker.broker._running is not None
             attributes = broker.broker._running.parts.groups.get(GROUP).attributes
             assert list(attributes.values()) == ["warn"]
-        with pytest.raises(InvalidArgument, match="'refuse' or 'warn'"):
+        with pytest.raises(InvalidArgument, match="'warn' or 'refuse'"):
             await scene.admin.update_group(GROUP, subscription_check="perhaps")
 
     play(tmp_path, scenario)

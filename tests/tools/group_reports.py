@@ -31,7 +31,7 @@ def report(name: str, **told: Any) -> GroupReport:
         "strategy": "",
         "each_for_itself": False,
         "rebalance_count": 0,
-        "subscription_check": "refuse",
+        "subscription_check": "grace",
         "members": (),
         "queues": (),
     }

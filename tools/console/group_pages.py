@@ -6,6 +6,7 @@ The console's pages of what waits, delayed messages and transactions, and of use
 from __future__ import annotations
 
 import json
+from typing import Final
 from urllib.parse import quote, urlencode
 
 from ...proto.errors import PocketMQError
@@ -78,16 +79,56 @@ def _reset_form(name: str) -> frame.Content:
     )
 
 
-def _conflicts(found: list[Document]) -> frame.Content:
+#: Values of a group's subscription check, as people read them.
+_CHECKS: Final = (
+    ("grace", "both for a while, then the newer"),
+    ("warn", "both, with a warning"),
+    ("refuse", "the newer is refused"),
+)
+
+
+def _check_form(name: str, settings: Document) -> frame.Html:
+    """Return the form that says what happens when members of group NAME subscribe to different things."""
+    return frame.form(
+        f"/api/groups/{quote(name, safe='')}",
+        "Different subscriptions",
+        frame.e(
+            "label",
+            "Members that read different things",
+            frame.e(
+                "select",
+                *(
+                    frame.e(
+                        "option",
+                        words,
+                        value=value,
+                        selected=settings.get("subscription_check") == value,
+                    )
+                    for value, words in _CHECKS
+                ),
+                name="subscription_check",
+            ),
+        ),
+        button="Change",
+    )
+
+
+def _conflicts(found: list[Document], left_ms: int | None) -> frame.Content:
     if not found:
         return None
+    then = (
+        ""
+        if left_ms is None
+        else f" All are served for another {format_duration(left_ms // 1_000 * 1_000)}, then those with the newest"
+        " subscription."
+    )
     rows = [(", ".join(one["subscriptions"]), ", ".join(one["members"])) for one in found]
     return frame.card(
         "Members read different things",
         frame.e(
             "p",
             "Members of one group have to want the same topics with the same filters: a queue's messages are skipped by"
-            " the filter of the member that reads it.",
+            f" the filter of the member that reads it.{then}",
             class_="error",
         ),
         frame.table(("reads", "members"), rows, "", "conflicts"),
@@ -148,6 +189,7 @@ async def group_page(api: Api, asked: PageRequest, name: str) -> frame.Content:
             ),
             reset,
             retry,
+            _check_form(name, settings),
         ),
         frame.e(
             "p",
@@ -157,7 +199,7 @@ async def group_page(api: Api, asked: PageRequest, name: str) -> frame.Content:
         )
         if dead["dead_letters"]
         else None,
-        _conflicts(found["conflicts"]),
+        _conflicts(found["conflicts"], found["grace_left_ms"]),
         frame.card(
             "Members",
             frame.table(

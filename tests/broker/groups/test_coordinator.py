@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,9 @@ from pocketmq.proto.errors import (
     SubscriptionMismatch,
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.store.format.state_tables import GroupConfig
 
 from ...fake_calls import FakeUser
-from .coordinating import DELAY_MS, GROUP, SESSION_MS, TOPIC, Room, held
+from .coordinating import DELAY_MS, GROUP, SESSION_MS, TOPIC, FakeMember, Room, held
 
 
 @pytest.fixture
@@ -287,6 +287,11 @@ async def test_a_static_member_that_leaves_keeps_its_place_for_its_session(room:
     assert len(room.coordinator) == 0
 
 
+def set_check(room: Room, check: str) -> None:
+    group = room.groups.ensure(GROUP)
+    room.groups.create(replace(group, attributes={SUBSCRIPTION_CHECK: check}), update=True)
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -304,6 +309,7 @@ async def test_a_static_member_that_leaves_keeps_its_place_for_its_session(room:
 async def test_who_differs_is_refused_with_both_names(
     room: Room, change: dict[str, Any], told: str
 ) -> None:
+    set_check(room, "refuse")
     room.join("first", subscriptions=[tags("b || a")])
 
     late = room.join("late", **{"subscriptions": [tags("a||b")], **change})
@@ -318,6 +324,7 @@ async def test_who_differs_is_refused_with_both_names(
 
 
 async def test_the_error_says_when_a_member_that_is_not_connected_is_forgotten(room: Room) -> None:
+    set_check(room, "refuse")
     room.join("first", subscriptions=[tags("a")]).cut()
     await room.clock.advance(4_000)
 
@@ -341,8 +348,7 @@ async def test_a_member_that_is_alone_changes_what_it_wants(room: Room) -> None:
 
 
 async def test_a_group_that_only_warns_tells_both(room: Room) -> None:
-    config = GroupConfig(name=GROUP, attributes={SUBSCRIPTION_CHECK: "warn"})
-    room.groups.create(config, update=False)
+    set_check(room, "warn")
     a = room.join("a")
 
     b = room.join("b", subscriptions=[tags("x")])
@@ -351,6 +357,106 @@ async def test_a_group_that_only_warns_tells_both(room: Room) -> None:
         (event,) = one.news()
         assert event.warning.name == "SubscriptionMismatch"
     assert len(room.coordinator) == 2
+
+
+GRACE_MS = 600_000
+
+
+async def keep_alive(room: Room, *members: FakeMember, passes_ms: int) -> None:
+    """Let PASSES_MS pass, in which MEMBERS that still have a stream say that they live."""
+    while passes_ms > 0:
+        await room.clock.advance(min(5_000, passes_ms))
+        passes_ms -= 5_000
+        for one in members:
+            one.say(heartbeat=pb.Heartbeat())
+
+
+class TestGrace:
+    """Members with a new subscription join one by one, as in a rolling deployment."""
+
+    async def test_both_are_in_and_then_the_newer_subscription_alone(self, room: Room) -> None:
+        old = [room.join("old-1"), room.join("old-2")]
+        await room.settle()
+        new = room.join("new", subscriptions=[tags("x")])
+        for one in (old[0], new):
+            warning = next(event.warning for event in one.news() if event.HasField("warning"))
+            assert warning.name == "SubscriptionMismatch"
+            assert "both are served for 10m, then the newer one alone" in warning.message
+        await keep_alive(room, *old, new, passes_ms=GRACE_MS - 1_000)
+        assert room.coordinator.grace_left_ms(GROUP) == 1_000
+        assert len(room.coordinator) == 3
+        assert all(one.stream.error is None for one in (*old, new))
+
+        await keep_alive(room, *old, new, passes_ms=2_000)
+
+        for one in old:
+            assert isinstance(one.stream.error, SubscriptionMismatch)
+            assert "the newer subscription is served" in one.stream.error.message
+            assert one.stream.error.details["other"] == "new"
+        assert new.stream.error is None
+        assert new.members is not None
+        assert [one.member_id for one in new.members.members] == ["new"]
+        assert room.coordinator.grace_left_ms(GROUP) is None
+
+    async def test_an_old_member_that_starts_again_is_no_new_deployment(self, room: Room) -> None:
+        old = room.join("old")
+        new = room.join("new", subscriptions=[tags("x")])
+        await keep_alive(room, old, new, passes_ms=GRACE_MS + 1_000)
+
+        for number in range(3):
+            again = room.join(f"old-{number}")
+            assert isinstance(again.stream.error, SubscriptionMismatch)
+            await keep_alive(room, new, passes_ms=GRACE_MS - 5_000)
+        assert len(room.coordinator) == 1
+
+        await keep_alive(room, new, passes_ms=GRACE_MS)
+        assert room.join("deployed").stream.error is None, "nobody tried for a grace period"
+
+    async def test_a_deployment_that_ends_in_time_refuses_nobody(self, room: Room) -> None:
+        old = room.join("old")
+        new = room.join("new", subscriptions=[tags("x")])
+        await keep_alive(room, old, new, passes_ms=GRACE_MS // 2)
+        old.say(leave=pb.Leave())
+
+        late = room.join("late", subscriptions=[tags("x")])
+        await keep_alive(room, new, late, passes_ms=GRACE_MS * 2)
+
+        assert (new.stream.error, late.stream.error) == (None, None)
+
+    async def test_a_third_subscription_begins_a_period_of_its_own(self, room: Room) -> None:
+        first = room.join("first")
+        second = room.join("second", subscriptions=[tags("x")])
+        await keep_alive(room, first, second, passes_ms=GRACE_MS // 2)
+        third = room.join("third", subscriptions=[tags("y")])
+        everyone = (first, second, third)
+
+        await keep_alive(room, *everyone, passes_ms=GRACE_MS - 5_000)
+        assert all(one.stream.error is None for one in everyone)
+        await keep_alive(room, *everyone, passes_ms=10_000)
+
+        assert [one.stream.error is None for one in everyone] == [False, False, True]
+
+    async def test_the_setting_is_the_length_of_the_period(self, tmp_path: Path) -> None:
+        room = Room(tmp_path, subscription_grace_ms=20_000)
+        old = room.join("old")
+        new = room.join("new", subscriptions=[tags("x")])
+        await keep_alive(room, old, new, passes_ms=25_000)
+        assert isinstance(old.stream.error, SubscriptionMismatch)
+        assert new.stream.error is None
+
+    async def test_a_group_that_warns_keeps_both_until_it_has_a_grace_period(
+        self, room: Room
+    ) -> None:
+        set_check(room, "warn")
+        old = room.join("old")
+        new = room.join("new", subscriptions=[tags("x")])
+        await keep_alive(room, old, new, passes_ms=GRACE_MS * 2)
+        assert len(room.coordinator) == 2
+
+        set_check(room, "grace")
+        await keep_alive(room, old, new, passes_ms=70_000)
+
+        assert (old.stream.error is None, new.stream.error is None) == (False, True)
 
 
 async def test_a_change_of_topics_concerns_only_who_reads_them(room: Room) -> None:

@@ -135,7 +135,7 @@ def test_the_number_of_groups_is_bounded(tmp_path: Path) -> None:
 def test_what_becomes_of_other_subscriptions_is_kept_beside_apaches_attributes(
     tmp_path: Path, groups: Groups
 ) -> None:
-    assert subscription_check(groups.ensure("g")) == "refuse"
+    assert subscription_check(groups.ensure("g")) == "grace"
     theirs = {"+some.attribute": "x"}
     (tmp_path / "config" / "subscriptionGroup.json").write_text(
         '{"subscriptionGroupTable":{"g":{"groupName":"g","attributes":{"+some.attribute":"x"}}}}'
@@ -148,9 +148,11 @@ def test_what_becomes_of_other_subscriptions_is_kept_beside_apaches_attributes(
     again = groups_at(tmp_path)
     assert subscription_check(again.get("g")) == "warn"
     assert again.get("g").attributes == {**theirs, SUBSCRIPTION_CHECK: "warn"}
-    refuses = again.create(GroupConfig(name="g"), update=True)
-    assert (subscription_check(refuses), refuses.attributes) == ("refuse", theirs)
-    with pytest.raises(InvalidArgument, match="'refuse' or 'warn'"):
+    default = again.create(GroupConfig(name="g"), update=True)
+    assert (subscription_check(default), default.attributes) == ("grace", theirs)
+    refuses = GroupConfig(name="g", attributes={SUBSCRIPTION_CHECK: "refuse"})
+    assert subscription_check(again.create(refuses, update=True)) == "refuse"
+    with pytest.raises(InvalidArgument, match="'grace', 'warn' or 'refuse'"):
         again.create(GroupConfig(name="g", attributes={SUBSCRIPTION_CHECK: "x"}), update=True)
 
 

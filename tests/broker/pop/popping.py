@@ -125,6 +125,7 @@ class Popping:
             bury=retries.bury,
             config=self.config,
         )
+        self.accounts = parts.accounts
         self.pops = Pops(
             self.config,
             self.topics,

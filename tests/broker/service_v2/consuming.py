@@ -42,7 +42,7 @@ class Consuming(Popping):
         super().__init__(path, queues=queues, **settings)
         self.streams: list[FakeStream] = []
         self.sessions = Sessions(self.timers, limit=lambda: 100)
-        self.subscriptions = Subscriptions(self.groups, self.sessions, self.timers)
+        self.subscriptions = Subscriptions(self.config, self.groups, self.sessions, self.timers)
 
     def check_commit(self, group: str, offsets: object) -> None:
         """Take any offsets: nobody holds queues here."""

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.broker.topics_and_groups import SUBSCRIPTION_CHECK, WARN, Groups
+from pocketmq.broker.topics_and_groups import GRACE, REFUSE, SUBSCRIPTION_CHECK, WARN, Groups
 from pocketmq.proto.errors import InvalidArgument
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
-from pocketmq.store.format.state_tables import GroupConfig
 
 from ..pop.popping import GROUP, TOPIC
 from .connected import Connected
@@ -35,15 +34,17 @@ def wanting(group: str = "R-g", **topics: v2.FilterExpression) -> v2.Settings:
     return settings
 
 
-def only_warn(groups: Groups, name: str) -> None:
-    groups.create(
-        replace(GroupConfig(name=name), attributes={SUBSCRIPTION_CHECK: WARN}), update=False
-    )
+def set_check(groups: Groups, name: str, check: str) -> None:
+    group = groups.ensure(name)
+    groups.create(replace(group, attributes={SUBSCRIPTION_CHECK: check}), update=True)
 
 
 @pytest.fixture
 def connected(tmp_path: Path) -> Connected:
-    return Connected(tmp_path)
+    """Return clients of a broker whose group R-g refuses a second filter at once."""
+    made = Connected(tmp_path)
+    set_check(made.groups, "R-g", REFUSE)
+    return made
 
 
 class TestSettings:
@@ -124,7 +125,7 @@ class TestSettings:
     def test_a_group_that_warns_lets_both_in_and_logs_it_once(
         self, connected: Connected, caplog: pytest.LogCaptureFixture
     ) -> None:
-        only_warn(connected.groups, "R-g")
+        set_check(connected.groups, "R-g", WARN)
         connected.open("c").say(wanting(normal=tag("a")))
         peer = connected.open("d")
 
@@ -136,16 +137,96 @@ class TestSettings:
         assert "client 'd' wants something else of group 'R-g' than client 'c'" in warning
 
     def test_the_first_stays_when_a_group_begins_to_refuse(self, connected: Connected) -> None:
-        only_warn(connected.groups, "R-g")
+        set_check(connected.groups, "R-g", WARN)
         first, second = connected.open("c"), connected.open("d")
         first.say(wanting(normal=tag("a")))
         second.say(wanting(normal=tag("b")))
 
-        connected.groups.create(GroupConfig(name="R-g"), update=True)
+        set_check(connected.groups, "R-g", REFUSE)
 
         first.say(wanting(normal=tag("a")))
         with pytest.raises(InvalidArgument, match="client 'd'"):
             second.say(wanting(normal=tag("b")))
+
+
+GRACE_MS = 600_000
+
+
+class TestGrace:
+    """A filter that changes during a rolling deployment."""
+
+    @pytest.fixture
+    def connected(self, tmp_path: Path) -> Connected:
+        return Connected(tmp_path)
+
+    async def test_both_filters_are_served_and_then_the_newer_one(
+        self, connected: Connected, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        old, new = connected.open("old"), connected.open("new")
+        old.say(wanting(normal=tag("a")))
+        with caplog.at_level(logging.WARNING):
+            new.say(wanting(normal=tag("b")))
+        assert "both are served for 10m, then the newer one alone" in caplog.text
+        await connected.clock.advance(GRACE_MS - 1)
+        assert connected.clients.subscriptions.grace_left_ms("R-g") == 1
+        for _ in range(2):
+            old.say(wanting(normal=tag("a")))
+            new.say(wanting(normal=tag("b")))
+
+        await connected.clock.advance(1)
+
+        new.say(wanting(normal=tag("b")))
+        with pytest.raises(InvalidArgument, match="the newer subscription is served"):
+            old.say(wanting(normal=tag("a")))
+        connected.open("third").say(wanting(normal=tag("b")))
+
+    async def test_an_old_client_that_starts_again_does_not_become_the_newer_one(
+        self, connected: Connected
+    ) -> None:
+        connected.open("old").say(wanting(normal=tag("a")))
+        connected.open("new").say(wanting(normal=tag("b")))
+        await connected.clock.advance(GRACE_MS)
+        connected.sessions.end("old")
+
+        for number in range(5):
+            with pytest.raises(InvalidArgument, match="the newer subscription is served"):
+                connected.open(f"old-{number}").say(wanting(normal=tag("a")))
+            await connected.clock.advance(GRACE_MS - 1)
+
+    async def test_going_back_is_a_deployment_of_its_own(self, connected: Connected) -> None:
+        connected.open("old").say(wanting(normal=tag("a")))
+        new = connected.open("new")
+        new.say(wanting(normal=tag("b")))
+        connected.sessions.end("old")
+
+        connected.open("again").say(wanting(normal=tag("a")))
+        await connected.clock.advance(GRACE_MS)
+
+        with pytest.raises(InvalidArgument, match="client 'new'"):
+            new.say(wanting(normal=tag("b")))
+
+    async def test_who_is_alone_is_served_whatever_it_wanted(self, connected: Connected) -> None:
+        old = connected.open("old")
+        old.say(wanting(normal=tag("a")))
+        connected.open("new").say(wanting(normal=tag("b")))
+        await connected.clock.advance(GRACE_MS)
+        with pytest.raises(InvalidArgument):
+            old.say(wanting(normal=tag("a")))
+
+        connected.sessions.end("new")
+
+        connected.open("other").say(wanting(normal=tag("a")))
+
+    async def test_a_group_may_refuse_at_once(self, connected: Connected) -> None:
+        connected.open("old").say(wanting(normal=tag("a")))
+        connected.open("new").say(wanting(normal=tag("b")))
+
+        set_check(connected.groups, "R-g", REFUSE)
+
+        with pytest.raises(InvalidArgument, match=r"client 'new'.*subscribe alike"):
+            connected.open("new").say(wanting(normal=tag("b")))
+        set_check(connected.groups, "R-g", GRACE)
+        connected.open("new").say(wanting(normal=tag("b")))
 
 
 def receive(consuming: Consuming, client: str, expression: str) -> v2.Status:
@@ -163,6 +244,7 @@ class TestReceives:
     async def test_a_receive_through_another_filter_is_refused_and_takes_nothing(
         self, consuming: Consuming
     ) -> None:
+        set_check(consuming.groups, GROUP, REFUSE)
         consuming.send(b"1", b"2", properties={"TAGS": "a"})
         assert receive(consuming, "c", "a").code == v2.OK
 
@@ -176,6 +258,7 @@ class TestReceives:
     async def test_a_client_without_a_session_is_forgotten_a_minute_after_its_last_receive(
         self, consuming: Consuming
     ) -> None:
+        set_check(consuming.groups, GROUP, REFUSE)
         consuming.send(b"1", b"2", properties={"TAGS": "b"})
         consuming.receive(metadata={"x-mq-client-id": "c"}, filter_expression=tag("a"))
         assert receive(consuming, "d", "b").code == v2.FORBIDDEN
@@ -186,7 +269,7 @@ class TestReceives:
         assert receive(consuming, "d", "b").code == v2.OK
 
     async def test_a_group_that_warns_serves_both(self, consuming: Consuming) -> None:
-        only_warn(consuming.groups, GROUP)
+        set_check(consuming.groups, GROUP, WARN)
         consuming.send(b"1", properties={"TAGS": "a"})
         assert receive(consuming, "c", "a").code == v2.OK
         consuming.send(b"2", properties={"TAGS": "b"})
@@ -199,3 +282,35 @@ class TestReceives:
             "b",
         ]
         assert c.subscriptions[0].topic == TOPIC
+
+    async def test_in_a_grace_period_both_are_served_and_what_is_skipped_is_counted(
+        self, consuming: Consuming
+    ) -> None:
+        consuming.send(b"1", properties={"TAGS": "a"})
+        assert receive(consuming, "old", "a").code == v2.OK
+        consuming.send(b"2", properties={"TAGS": "b"})
+        assert receive(consuming, "new", "b").code == v2.OK
+        consuming.send(b"3", properties={"TAGS": "b"})
+        consuming.send(b"4", properties={"TAGS": "a"})
+        assert receive(consuming, "old", "a").code == v2.OK
+        skipped = [
+            (one.expression, one.count)
+            for queue in consuming.accounts.of_group(GROUP)
+            for one in queue.skipped
+        ]
+        assert skipped == [("a", 1)]
+
+        for _ in range(20):
+            await consuming.passes(GRACE_MS // 20)
+            consuming.send(b"x", properties={"TAGS": "b"})
+            assert receive(consuming, "new", "b").code == v2.OK
+            consuming.receive(
+                metadata={"x-mq-client-id": "old", "x-mq-client-version": "5.1.2"},
+                filter_expression=tag("a"),
+            )
+
+        refused = receive(consuming, "old", "a")
+        assert refused.code == v2.FORBIDDEN
+        assert "the newer subscription is served" in refused.message
+        consuming.send(b"5", properties={"TAGS": "b"})
+        assert receive(consuming, "new", "b").code == v2.OK

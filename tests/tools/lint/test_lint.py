@@ -26,12 +26,14 @@ from pocketmq.tools.lint import (
     is_nameable,
     of_filters,
     of_group,
+    of_members,
     of_topic,
 )
 
 from ...integration.whole_broker import serving, store_config
 from ...runs import make_run, open_store
 from ...served import broker_config
+from ..group_reports import member, report
 
 Found = dict[str, list[str]]
 
@@ -290,6 +292,24 @@ def test_one_filter_in_many_queues_is_one() -> None:
     uses = [FilterUse(filter="a", count=1, until_ms=1)] * 3
 
     assert list(of_filters("g", "T", uses, None)) == []
+
+
+def test_members_that_read_through_different_filters_now_are_told() -> None:
+    found = report(
+        "g",
+        members=(member("old", "T: a", "U"), member("new", "T: b", "U")),
+        clients=(member("client", "T: b"),),
+        grace_left_ms=90_500,
+    )
+
+    (mistake,) = of_members(found, lambda topic: True)
+
+    assert (mistake.rule, mistake.topic, mistake.group, mistake.count) == ("filters", "T", "g", 2)
+    assert mistake.text == (
+        "members read through 2 filters now: 'a' by 1 (old), 'b' by 2 (new);"
+        " in 1m30s the newest alone is served"
+    )
+    assert list(of_members(found, lambda topic: topic == "U")) == []
 
 
 def test_a_finding_says_all_that_it_knows() -> None:
