@@ -279,6 +279,33 @@ def test_a_queue_file_that_was_cut_is_made_again(
         store.close()
 
 
+@pytest.mark.parametrize("has_own_folder", [True, False])
+@pytest.mark.parametrize("kept", [0, 1, 3])
+def test_new_queue_files_without_lengths_are_made_again(
+    filled: Path, kept: int, has_own_folder: bool
+) -> None:
+    """A power cut may leave their names alone: all but the first KEPT are empty."""
+    for file in files_of(filled, "consumequeue")[kept:]:
+        cut(filled, file, 0, clean=False)
+    if not has_own_folder:
+        shutil.rmtree(filled / "pocketmq")
+    for _ in range(2):
+        store = opened(filled)
+        assert bodies(store) == list(range(COUNT))
+        store.close()
+
+
+def test_a_queue_goes_on_where_the_name_of_its_only_file_says(filled: Path) -> None:
+    """The log has lost the newest messages of the queue, whose other files were deleted."""
+    *others, last = files_of(filled, "consumequeue")
+    for file in (*others, *files_of(filled, "commitlog"), *files_of(filled, "index")):
+        file.unlink()
+    cut(filled, last, 0, clean=False)
+    store = opened(filled)
+    assert store.queue_bounds("T", 0)[1] >= int(last.name) // 20
+    store.close()
+
+
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("size", [0, 39, 500, 3_000])
 @pytest.mark.parametrize("which", [0, 1, -1])
