@@ -253,7 +253,7 @@ class BrokerConfig:
         elif self.host in ("", "0.0.0.0", "::"):
             raise ConfigError(
                 f"broker.host is {self.host!r}, which clients cannot connect to: set"
-                " broker.advertised_address to the host:port that they reach the broker at",
+                " broker.advertised_address (--advertised-address) to the host:port that they reach the broker at",
                 field="advertised_address",
             )
 

@@ -46,6 +46,11 @@ _READ_SIZE: Final = 1 << 20
     metavar="NAME=VALUE",
     help="A property of your own; may be repeated.",
 )
+@click.option(
+    "--sharding-key",
+    metavar="WORD",
+    help="Keep the order of all messages with this word: they go to one queue.",
+)
 @click.option("--queue", type=click.IntRange(0), help="Number of the queue.  [default: in turn]")
 @click.option(
     "--delay",

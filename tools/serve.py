@@ -99,6 +99,11 @@ def _server_options(function: Function) -> Function:
             help="YAML file with settings; options win over it.",
         ),
         click.option(
+            "--host",
+            metavar="ADDRESS",
+            help="Address to listen on; beyond this machine only with users, or --insecure.  [default: 127.0.0.1]",
+        ),
+        click.option(
             "--grpc",
             type=click.Choice(GRPC_CHOICES),
             help="What speaks HTTP/2: our own server, or grpcio's, which is slower.  [default: own]",
@@ -126,6 +131,11 @@ def _port_option(name: str, what: str) -> Callable[[Function], Function]:
     return click.option(name, type=click.IntRange(0, 65535), help=f"{what}; 0 takes a free one.")
 
 
+_address_option = click.option(
+    "--advertised-address",
+    metavar="HOST:PORT",
+    help="What clients are told to connect to.  [default: from the file, or where it listens]",
+)
 _store_option = click.option(
     "--store",
     type=click.Path(path_type=Path, file_okay=False),
@@ -241,6 +251,7 @@ def _time(options: dict[str, Any]) -> _Time:
 @_replica_options
 @_port_option("--port", "Port of the broker, 8081 by default")
 @_port_option("--nameserver-port", "Port of the name server, 9876 by default")
+@_address_option
 @click.option(
     "--brokers",
     type=click.IntRange(1, 64),
@@ -264,8 +275,11 @@ def serve(print_config: bool, file: Path | None, log_level: str | None, **option
 
     def load() -> Settings:
         settings = load_settings(file).with_options(
+            broker_host=options["host"],
+            nameserver_host=options["host"],
             store=options["store"],
             broker_port=options["port"],
+            advertised_address=options["advertised_address"],
             nameserver_port=options["nameserver_port"],
             grpc=options["grpc"],
             replication=_replication(options) if options["brokers"] == 1 else None,
@@ -311,6 +325,7 @@ def _brokers(
     words = [] if log_level is None else ["--log-level", log_level]
     words += ["--clock", options["clock"], "--grpc", settings.broker.grpc]
     words += [] if file is None else ["--config", str(file)]
+    words += [] if options["host"] is None else ["--host", options["host"]]
     flags = {
         "--force": options["force"],
         "--force-clock": options["force_clock"],
@@ -323,13 +338,17 @@ def _brokers(
 @_port_option("--port", "Port, 9876 by default")
 @_server_options
 def nameserver(
-    port: int | None, file: Path | None, grpc: str | None, log_level: str | None
+    port: int | None,
+    file: Path | None,
+    host: str | None,
+    grpc: str | None,
+    log_level: str | None,
 ) -> None:
     """Run a name server until SIGTERM or Ctrl-C."""
 
     def load() -> Settings:
         return load_settings(file).with_options(
-            nameserver_port=port, grpc=grpc, log_level=log_level
+            nameserver_host=host, nameserver_port=port, grpc=grpc, log_level=log_level
         )
 
     _run(_Servers(load, with_nameserver=True))
@@ -344,11 +363,7 @@ def nameserver(
 @click.option(
     "--name", help="Name of the broker, unlike that of any other.  [default: from the file]"
 )
-@click.option(
-    "--advertised-address",
-    metavar="HOST:PORT",
-    help="What clients are told to connect to.  [default: from the file, or where it listens]",
-)
+@_address_option
 @click.option("--child", is_flag=True, hidden=True, help="Of serve_many.py: stop with the parent.")
 @nameserver_option
 @_server_options
@@ -361,6 +376,7 @@ def broker(
 
     def load() -> Settings:
         settings = load_settings(file).with_options(
+            broker_host=options["host"],
             store=options["store"],
             broker_port=options["port"],
             broker_name=options["name"],

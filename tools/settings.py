@@ -72,6 +72,8 @@ class Settings:
     def with_options(  # noqa: PLR0913  (options, by name)
         self,
         *,
+        broker_host: str | None = None,
+        nameserver_host: str | None = None,
         store: Path | None = None,
         broker_port: int | None = None,
         broker_name: str | None = None,
@@ -86,8 +88,9 @@ class Settings:
         listed = None if nameservers is None else tuple(nameservers.replace(";", ",").split(","))
         return self.given(
             "option",
-            nameserver={"port": nameserver_port, "grpc": grpc},
+            nameserver={"host": nameserver_host, "port": nameserver_port, "grpc": grpc},
             broker={
+                "host": broker_host,
                 "port": broker_port,
                 "name": broker_name,
                 "advertised_address": advertised_address,

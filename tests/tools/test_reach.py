@@ -64,3 +64,25 @@ def test_the_environment_may_say_that_it_is_meant(
     monkeypatch.setenv("POCKETMQ_INSECURE", "1")
     assert cli.run(["broker", "--config", config(tmp_path, "broker", "0.0.0.0")]) == 0
     assert started == ["running"]
+
+
+def test_host_listens_elsewhere_only_where_that_is_meant(
+    started: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = ["--advertised-address", "here.example:8081"]
+    for words in (["serve", *here], ["broker", *here], ["nameserver"]):
+        assert cli.run([*words, "--host", "0.0.0.0"]) == 2
+        assert ".host is 0.0.0.0, which other machines reach" in capsys.readouterr().err
+        assert started == []
+        assert cli.run([*words, "--host", "0.0.0.0", "--insecure"]) == 0
+        assert cli.run([*words, "--host", "127.0.0.2"]) == 0
+        assert len(started) == 2
+        started.clear()
+
+
+def test_host_of_all_interfaces_wants_an_address_for_clients(
+    started: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["serve", "--host", "0.0.0.0", "--insecure"]) == 2
+    assert "--advertised-address" in capsys.readouterr().err
+    assert started == []

@@ -126,6 +126,12 @@ def test_the_time_of_delivery_is_sent_and_told(
     assert told in capsys.readouterr().out
 
 
+def test_a_sharding_key_goes_with_each_message(sent: type[FakeProducer]) -> None:
+    assert cli.run(["send", "T", "a", "b", "--sharding-key", "customer-7"]) == 0
+
+    assert [message.sharding_key for message in sent.sent] == ["customer-7", "customer-7"]
+
+
 @pytest.mark.parametrize(
     ("options", "due_ms", "handle"),
     [(["--delay", "2h"], DUE_MS, "HANDLE"), (["--level", "3"], DUE_MS, None), ([], None, None)],
