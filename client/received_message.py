@@ -223,6 +223,12 @@ class ReceivedMessage:
         return run.data[begin:end]
 
     @property
+    def stored_body(self) -> bytes:
+        """The body as it is stored: still compressed if its sender compressed it. It can always be read."""
+        begin, end = self._run.body_ranges[self._index]
+        return self._run.data[begin:end]
+
+    @property
     def value(self) -> Any:
         """What the consumer's `value_deserializer` makes of the body. Made anew at each access.
 

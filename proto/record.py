@@ -52,7 +52,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Final, NamedTuple, TypeAlias
 
-from .errors import CorruptRecord, InvalidArgument, InvalidRecord, MessageTooLarge, NotServed
+from .errors import CorruptRecord, InvalidRecord, MessageTooLarge, NotServed
 from .extras import pip_install
 from .message_id import offset_message_id
 from .properties import decode_properties, encode_properties
@@ -593,7 +593,7 @@ def decompress_body(body: bytes, sys_flag: int, size_max: int = BODY_BYTES_MAX) 
         elif kind in (0, COMPRESSION_ZLIB):
             whole = _zlib(body, size_max + 1)
         else:
-            raise InvalidArgument(
+            raise CorruptRecord(
                 f"sysFlag {sys_flag:#x}: compression type {kind >> 8} is unknown", field="sysFlag"
             )
     except ImportError as error:

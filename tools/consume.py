@@ -2,7 +2,8 @@
 
 Offsets are committed behind what was printed and flushed: what the reader of the pipe did not get comes again. A group
 that is new starts with the oldest message. Without --json only bodies are printed, one a line, so that
-`pocketmq consume A --group g | pocketmq send B --stdin` copies a topic of text. On a terminal control characters in
+`pocketmq consume A --group g | pocketmq send B --stdin` copies a topic of text. A message whose body cannot be decoded
+is reported on standard error, and the next one follows. On a terminal control characters in
 bodies are escaped, unless --raw says otherwise.
 """
 
@@ -18,9 +19,10 @@ from typing import Any
 import click
 
 from ..client import Filter, MessageBatch, PullConsumer, ReceivedMessage, Sql
-from ..proto.errors import RequestTimeout
+from ..proto.errors import PocketMQError, RequestTimeout
 from .options import json_option, nameserver_option, read_from_of, read_from_option
-from .output import message_document, print_bytes, print_json
+from .output import message_document, print_bytes, print_json, undecodable
+from .terminal import one_line
 
 
 def _filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -126,9 +128,18 @@ def _batches(
 
 
 def _print(message: ReceivedMessage, *, as_json: bool, as_bytes: bool) -> None:
+    """Print MESSAGE; one whose body cannot be decoded is reported instead, so that it holds up nothing."""
     if as_json:
         print_json(message_document(message))
-    elif as_bytes:
-        print_bytes(message.body)
+        return
+    try:
+        body = message.body
+    except PocketMQError as error:
+        place = f"{message.topic}, queue {message.queue}, offset {message.queue_offset}"
+        told = undecodable(message, error.message)
+        click.echo(one_line(f"pocketmq: message not printed: {place}: {told}"), err=True)
+        return
+    if as_bytes:
+        print_bytes(body)
     else:
-        click.echo(message.body.decode(errors="backslashreplace"))
+        click.echo(body.decode(errors="backslashreplace"))

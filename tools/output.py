@@ -6,15 +6,20 @@ import base64
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from ..proto.errors import PocketMQError
 from ..proto.time_text import format_instant
 from .terminal import one_line, printable
 
 if TYPE_CHECKING:  # Who prints no message needs no client, nor what that imports.
     from ..client import ReceivedMessage
+
+
+#: Bytes of a body that cannot be decoded, in a line for people.
+_STORED_SHOWN: Final = 64
 
 
 def print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
@@ -69,6 +74,31 @@ def body_fields(body: bytes) -> dict[str, str | None]:
         return {"body": None, "body_base64": base64.b64encode(body).decode()}
 
 
+def decoded_fields(message: ReceivedMessage) -> dict[str, str | None]:
+    """Return `body_fields` of MESSAGE; of a body that cannot be decoded the stored bytes, and `body_fault` says why."""
+    try:
+        return body_fields(message.body)
+    except PocketMQError as error:
+        stored = base64.b64encode(message.stored_body).decode()
+        return {"body": None, "body_base64": stored, "body_fault": error.message}
+
+
+def undecodable(message: ReceivedMessage, fault: str) -> str:
+    """Return what people read in place of the body of MESSAGE, which cannot be decoded because of FAULT."""
+    stored = message.stored_body
+    begin = stored[:_STORED_SHOWN].decode(errors="backslashreplace")
+    rest = "…" if len(stored) > _STORED_SHOWN else ""
+    return f"the body cannot be decoded: {fault}; its {len(stored):,} stored bytes: {begin}{rest}"
+
+
+def text_of(message: ReceivedMessage) -> str:
+    """Return the body of MESSAGE for people."""
+    try:
+        return message.body.decode(errors="backslashreplace")
+    except PocketMQError as error:
+        return undecodable(message, error.message)
+
+
 def message_document(message: ReceivedMessage) -> dict[str, Any]:
     """Return MESSAGE as JSON shows it."""
     return {
@@ -86,7 +116,7 @@ def message_document(message: ReceivedMessage) -> dict[str, Any]:
         "due_ms": message.due_ms or None,
         "reconsume_times": message.reconsume_times,
         "properties": message.properties,
-        **body_fields(message.body),
+        **decoded_fields(message),
     }
 
 
@@ -104,6 +134,6 @@ def print_message(message: ReceivedMessage) -> None:
             "born": instant(message.born_timestamp_ms),
             "stored": instant(message.store_timestamp_ms),
             **({"due": instant(message.due_ms)} if message.due_ms else {}),
-            "body": message.body.decode(errors="backslashreplace"),
+            "body": text_of(message),
         }
     )

@@ -32,7 +32,7 @@ from ..proto.clock import Clock, SystemClock
 from ..proto.errors import InvalidArgument
 from ..proto.properties import SHARDING_KEY
 from .options import nameserver_option
-from .output import body_fields
+from .output import decoded_fields
 
 #: Reads beside all groups; nothing is committed for it.
 _GROUP: Final = "pocketmq_record"
@@ -47,7 +47,7 @@ def line_of(message: ReceivedMessage) -> str:
     properties = message.properties
     document: dict[str, Any] = {
         "topic": message.topic,
-        **body_fields(message.body),
+        **decoded_fields(message),
         "keys": list(message.keys),
         "tag": message.tag,
         "sharding_key": properties.get(SHARDING_KEY),

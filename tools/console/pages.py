@@ -468,9 +468,7 @@ async def _one_message(api: Api, row: Document, asked: PageRequest) -> list[fram
             "Body",
             frame.e(
                 "pre",
-                _pretty(text)
-                if text is not None
-                else f"base64: {row['body_base64'][:_BODY_SHOWN]}",
+                _pretty(text) if text is not None else _undecoded(row),
                 class_="body",
             ),
             id_="body",
@@ -511,6 +509,15 @@ async def _one_message(api: Api, row: Document, asked: PageRequest) -> list[fram
             aria_label="Messages of the queue",
         ),
     ]
+
+
+def _undecoded(row: Document) -> str:
+    """Return what is shown of a body that is no text."""
+    encoded = f"base64: {row['body_base64'][:_BODY_SHOWN]}"
+    fault = row.get("body_fault")
+    return (
+        encoded if fault is None else f"The body cannot be decoded: {fault}\nAs stored, {encoded}"
+    )
 
 
 def hex_dump(body: bytes) -> str:

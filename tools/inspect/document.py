@@ -20,7 +20,7 @@ import posixpath
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ...proto.errors import CorruptRecord, InvalidArgument, StoreError
+from ...proto.errors import PocketMQError, StoreError
 from ...proto.record import (
     SYS_ROLLBACK,
     SYS_TRANSACTION,
@@ -248,7 +248,7 @@ def record_document(record: Record, at: int, crc_ok: bool) -> Document:
     """Return the description of RECORD, which stands at AT."""
     try:
         body: bytes | None = decompress_body(record.body, record.sys_flag)
-    except (CorruptRecord, InvalidArgument):
+    except PocketMQError:
         body = None
     document: Document = {
         "physicalOffset": at,

@@ -12,6 +12,7 @@ Looking for messages by asking the brokers.
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -203,7 +204,8 @@ class Question:
 def message_row(stored: StoredRecord, broker: str) -> dict[str, Any]:
     """Return STORED as JSON shows it; what a message does not have is null.
 
-    `body` is text, or null with `bodyBase64`, or with `bodyFault` for what cannot be decompressed.
+    `body` is text, or null with `bodyBase64`, and `bodyFault` for one that cannot be decoded: then
+    these are the stored bytes.
     """
     record = stored.record
     return {
@@ -238,10 +240,19 @@ def _body(record: Record) -> dict[str, str | None]:
     try:
         fields = body_fields(decompress_body(record.body, record.sys_flag))
     except PocketMQError as error:
-        return {"body": None, "bodyFault": error.message}
+        stored = base64.b64encode(record.body).decode()
+        return {"body": None, "bodyBase64": stored, "bodyFault": error.message}
     if "body_base64" in fields:
         fields["bodyBase64"] = fields.pop("body_base64")
     return fields
+
+
+def _raw(message: ReceivedMessage) -> bytes:
+    """Return the body of MESSAGE; as it is stored where it cannot be decompressed."""
+    try:
+        return message.body
+    except PocketMQError:
+        return message.stored_body
 
 
 def _bytes(record: Record) -> bytes:
@@ -389,7 +400,7 @@ def print_live(
             print_json(message_document(message))
             continue
         if raw:
-            print_bytes(message.body)
+            print_bytes(_raw(message))
             continue
         if at:
             click.echo()
