@@ -33,6 +33,7 @@ from ..client import Admin, ReceivedMessage
 from ..client.received_message import FetchedRun
 from ..proto.errors import InvalidArgument, MessageNotFound
 from ..proto.record import NO_HOST, encode_run
+from .completion import topic_names
 from .options import json_option, nameserver_option
 from .output import print_json, print_pairs
 
@@ -92,7 +93,11 @@ _SECONDS: Final = {"s": 1, "min": 60, "h": 3_600}
 
 @click.command()
 @click.argument("listener", metavar="MODULE:FUNCTION")
-@click.option("--topic", help="Whose oldest messages it is run on; nothing is committed.")
+@click.option(
+    "--topic",
+    shell_complete=topic_names,
+    help="Whose oldest messages it is run on; nothing is committed.",
+)
 @click.option(
     "--body",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),

@@ -18,8 +18,10 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Final, NoReturn
 
 import click
@@ -44,6 +46,7 @@ BROKEN_PIPE: Final = 141
 #: The shell sets it when it asks for completions.
 COMPLETION_VARIABLE: Final = "_POCKETMQ_COMPLETE"
 
+_UNKNOWN_VERB: Final = re.compile(r"No such command '(.{1,100})'\.")
 _CODES: Final = {
     "NOT_FOUND": 3,
     "UNAVAILABLE": 4,
@@ -172,7 +175,7 @@ def _ran(arguments: list[str]) -> int:
         return USAGE
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else "pocketmq"
-        _complain(f"{error.format_message()} See: {where} --help")
+        _complain(f"{error.format_message()}{_suggestion(error)} See: {where} --help")
         return USAGE
     except click.ClickException as error:
         _complain(error.format_message())
@@ -190,6 +193,17 @@ def _ran(arguments: list[str]) -> int:
         _complain(_reason(error))
         return FAILED
     return 0
+
+
+def _suggestion(error: click.UsageError) -> str:
+    """Return " Did you mean 'send'?" for a verb that does not exist, if one is alike."""
+    unknown = _UNKNOWN_VERB.fullmatch(
+        error.format_message()
+    )  # Newer versions of click suggest some themselves.
+    if unknown is None or error.ctx is None or not isinstance(error.ctx.command, click.Group):
+        return ""
+    alike = get_close_matches(unknown[1], error.ctx.command.list_commands(error.ctx))
+    return f" Did you mean {' or '.join(map(repr, alike))}?" if alike else ""
 
 
 def _reason(error: OSError | MemoryError) -> str:

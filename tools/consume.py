@@ -20,6 +20,7 @@ import click
 
 from ..client import Filter, MessageBatch, PullConsumer, ReceivedMessage, Sql
 from ..proto.errors import PocketMQError, RequestTimeout
+from .completion import group_names, topic_names
 from .options import json_option, nameserver_option, read_from_of, read_from_option
 from .output import message_document, print_bytes, print_json, undecodable
 from .terminal import one_line
@@ -47,8 +48,13 @@ def _filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command()
-@click.argument("topic")
-@click.option("--group", required=True, help="The group; how far it is stays with the brokers.")
+@click.argument("topic", shell_complete=topic_names)
+@click.option(
+    "--group",
+    shell_complete=group_names,
+    required=True,
+    help="The group; how far it is stays with the brokers.",
+)
 @click.option("--count", type=click.IntRange(1), help="End after so many.  [default: never]")
 @click.option(
     "--timeout",

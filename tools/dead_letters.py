@@ -14,6 +14,7 @@ import click
 
 from ..client import Admin, DeadLetter, ResentDeadLetter
 from ..proto.errors import GroupNotFound
+from .completion import group_names
 from .options import confirm, json_option, nameserver_option, yes_option
 from .output import instant, message_document, print_json, print_table
 
@@ -33,7 +34,7 @@ def dead_letters() -> None:
 
 
 @dead_letters.command("list")
-@click.argument("group")
+@click.argument("group", shell_complete=group_names)
 @click.option(
     "--count",
     type=click.IntRange(1),
@@ -90,7 +91,7 @@ def list_letters(
 
 
 @dead_letters.command()
-@click.argument("group")
+@click.argument("group", shell_complete=group_names)
 @click.argument("offsets", metavar="OFFSET…", nargs=-1, type=click.IntRange(0))
 @click.option("--all", "everything", is_flag=True, help="All that are listed.")
 @click.option(
@@ -160,7 +161,7 @@ def _offsets(admin: Admin, group: str, broker: str) -> list[int]:
 
 
 @dead_letters.command()
-@click.argument("group")
+@click.argument("group", shell_complete=group_names)
 @click.option(
     "--below",
     metavar="OFFSET",

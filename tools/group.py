@@ -27,6 +27,7 @@ from ..client import (
 )
 from ..proto.errors import GroupExists, InvalidArgument
 from ..proto.time_text import format_duration, parse_duration
+from .completion import group_names, topic_names
 from .group_plan import plan
 from .instants import past_instant_of
 from .options import confirm, json_option, nameserver_option, yes_option
@@ -45,8 +46,12 @@ _INTERVAL: Final = "5s"
 
 
 @click.command()
-@click.argument("name")
-@click.option("--topic", help="Queues of this topic alone.  [default: all that it reads]")
+@click.argument("name", shell_complete=group_names)
+@click.option(
+    "--topic",
+    shell_complete=topic_names,
+    help="Queues of this topic alone.  [default: all that it reads]",
+)
 @click.option(
     "--interval",
     default=_INTERVAL,
@@ -402,7 +407,7 @@ def create(name: str, *, if_missing: bool, as_json: bool, nameserver: str, **set
 
 
 @group.command()
-@click.argument("name")
+@click.argument("name", shell_complete=group_names)
 @_setting_options
 @json_option("the group")
 @nameserver_option
@@ -460,7 +465,7 @@ def list_groups(*, as_json: bool, nameserver: str) -> None:
 
 
 @group.command()
-@click.argument("name")
+@click.argument("name", shell_complete=group_names)
 @yes_option
 @nameserver_option
 def delete(name: str, *, yes: bool, nameserver: str) -> None:
@@ -474,8 +479,8 @@ def delete(name: str, *, yes: bool, nameserver: str) -> None:
 
 
 @group.command("reset-offset")
-@click.argument("name")
-@click.option("--topic", required=True, help="Of which the queues are.")
+@click.argument("name", shell_complete=group_names)
+@click.option("--topic", shell_complete=topic_names, required=True, help="Of which the queues are.")
 @click.option(
     "--to-time",
     metavar="TIME",

@@ -31,6 +31,7 @@ from ..client.allocation import (
     strategy_named,
 )
 from ..proto.errors import TopicNotFound
+from .completion import group_names
 from .options import json_option, nameserver_option
 from .output import print_json, print_table
 
@@ -71,7 +72,7 @@ class Count:
 
 
 @click.command()
-@click.argument("name", metavar="[GROUP]", default="")
+@click.argument("name", shell_complete=group_names, metavar="[GROUP]", default="")
 @click.option(
     "--members",
     "member_count",

@@ -51,6 +51,7 @@ from ..store.slices import Slices
 from ..store.system import allow_many_files
 from ..store.view import OpenedStore
 from . import options
+from .completion import group_names, topic_names
 from .lag.cold import store_rows
 from .output import print_json, print_table
 from .stores import RecoveryName
@@ -462,8 +463,16 @@ _FOUND: Final = 1
     help=f"Ask the brokers of this cluster.  [default, without a STORE: {DEFAULT_NAME_SERVERS}]",
 )
 @options.tls_options
-@click.option("--topic", metavar="PATTERN", default="*", help="Only these topics (orders*).")
-@click.option("--group", metavar="PATTERN", default="*", help="Only these groups.")
+@click.option(
+    "--topic",
+    shell_complete=topic_names,
+    metavar="PATTERN",
+    default="*",
+    help="Only these topics (orders*).",
+)
+@click.option(
+    "--group", shell_complete=group_names, metavar="PATTERN", default="*", help="Only these groups."
+)
 @click.option(
     "--messages",
     type=click.IntRange(0),

@@ -31,6 +31,7 @@ from ..client.message import is_reserved
 from ..proto.clock import Clock, SystemClock
 from ..proto.errors import InvalidArgument
 from ..proto.properties import SHARDING_KEY
+from .completion import topic_names
 from .options import nameserver_option
 from .output import decoded_fields
 
@@ -107,7 +108,7 @@ def message_of(line: str, place: str, topic: str | None = None) -> tuple[int, Me
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
 @nameserver_option
@@ -164,7 +165,11 @@ def _follow(consumer: PullConsumer, bounds: Iterable[QueueDescription], written:
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--speed", default="1x", show_default=True, help="10x, 0.5x, or max: without pauses.")
-@click.option("--topic", help="Send all to this topic.  [default: as each line says]")
+@click.option(
+    "--topic",
+    shell_complete=topic_names,
+    help="Send all to this topic.  [default: as each line says]",
+)
 @nameserver_option
 def replay(file: Path, *, speed: str, topic: str | None, nameserver: str) -> None:
     """Send the messages of FILE, which `pocketmq record` wrote, again, as far apart as they were stored."""

@@ -21,6 +21,7 @@ from ..client import Message, Producer, Receipt
 from ..client.message import DELAY_LEVEL_MAX
 from ..client.producing.receipt import Acks
 from ..proto.errors import InvalidArgument
+from .completion import topic_names
 from .instants import instant_of, local_now
 from .options import json_option, nameserver_option
 from .output import instant, print_json
@@ -29,7 +30,7 @@ _READ_SIZE: Final = 1 << 20
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @click.argument("bodies", nargs=-1, metavar="[BODY]…")
 @click.option(
     "--stdin",

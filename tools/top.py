@@ -24,6 +24,7 @@ from ..proto.clock import Clock, SystemClock
 from ..proto.errors import TopicNotFound
 from ..proto.time_text import format_duration, format_instant, parse_duration
 from . import terminal
+from .completion import group_names, topic_names
 from .lag.live import cluster_groups
 from .lag.rows import LagProgress, LagRow, LagSnapshot, LagVerdict, compare
 from .options import json_option, nameserver_option, read_from_of, read_from_option
@@ -63,8 +64,16 @@ _STYLES: Final = {
 
 
 @click.command()
-@click.option("--topic", metavar="PATTERN", default="*", help="Only these topics (orders*).")
-@click.option("--group", metavar="PATTERN", default="*", help="Only these groups.")
+@click.option(
+    "--topic",
+    shell_complete=topic_names,
+    metavar="PATTERN",
+    default="*",
+    help="Only these topics (orders*).",
+)
+@click.option(
+    "--group", shell_complete=group_names, metavar="PATTERN", default="*", help="Only these groups."
+)
 @click.option(
     "--interval",
     default=_INTERVAL,

@@ -9,6 +9,7 @@ import click
 
 from ..client import Admin, QueueDescription, TopicDescription, TopicSent
 from ..proto.errors import TopicExists
+from .completion import topic_names
 from .options import confirm, json_option, nameserver_option, yes_option
 from .output import instant, print_json, print_pairs, print_table
 
@@ -62,7 +63,7 @@ def create(
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", shell_complete=topic_names)
 @click.option("--type", "kind", type=_TYPES, metavar=_METAVAR)
 @click.option("--queues", type=_QUEUES, help="On each broker, to read and to write.")
 @click.option("--read-queues", type=_QUEUES, help="Queues 0 to N-1 are read.")
@@ -129,7 +130,7 @@ def list_topics(*, system: bool, as_json: bool, nameserver: str) -> None:
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", shell_complete=topic_names)
 @json_option("the topic with its queues")
 @nameserver_option
 def describe(name: str, *, as_json: bool, nameserver: str) -> None:
@@ -161,7 +162,7 @@ def describe(name: str, *, as_json: bool, nameserver: str) -> None:
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", shell_complete=topic_names)
 @yes_option
 @nameserver_option
 def delete(name: str, *, yes: bool, nameserver: str) -> None:

@@ -61,6 +61,11 @@ def test_every_verb_can_be_loaded_and_explains_itself(
     ("arguments", "sentence"),
     [
         (["nope"], "pocketmq: No such command 'nope'. See: pocketmq --help\n"),
+        (["snd"], "pocketmq: No such command 'snd'. Did you mean 'send'? See: pocketmq --help\n"),
+        (
+            ["topic", "creat"],
+            "pocketmq: No such command 'creat'. Did you mean 'create'? See: pocketmq topic --help\n",
+        ),
         (["--nope"], "pocketmq: No such option '--nope'. See: pocketmq --help\n"),
         (
             ["completion", "tcsh"],
@@ -68,7 +73,7 @@ def test_every_verb_can_be_loaded_and_explains_itself(
             " See: pocketmq completion --help\n",
         ),
     ],
-    ids=["verb", "option", "value"],
+    ids=["verb", "verb alike", "verb of a verb", "option", "value"],
 )
 def test_wrong_usage_is_one_line_that_says_where_help_is(
     arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]

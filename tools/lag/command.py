@@ -32,6 +32,7 @@ from ...proto.clock import Clock, SystemClock
 from ...proto.errors import ConfigError, StoreRefused
 from ...proto.time_text import format_duration
 from ...store.system import allow_many_files
+from ..completion import group_names, topic_names
 from ..options import (
     TakesStores,
     broker_name_option,
@@ -81,8 +82,10 @@ _WRONG = frozenset(
 )
 @read_from_option("look at the queues, and may be a moment behind")
 @tls_options
-@click.option("--group", metavar="PATTERN", help="Only these groups (G*, one*).")
-@click.option("--topic", metavar="PATTERN", help="Only these topics.")
+@click.option(
+    "--group", shell_complete=group_names, metavar="PATTERN", help="Only these groups (G*, one*)."
+)
+@click.option("--topic", shell_complete=topic_names, metavar="PATTERN", help="Only these topics.")
 @click.option(
     "--out", metavar="FILE", help="Also write the rows to FILE: .json, .jsonl, .csv or .parquet."
 )

@@ -28,6 +28,7 @@ from ...proto.record import Record, decompress_body
 from ...proto.time_text import format_instant
 from ...store.os_disk import OsDisk
 from .. import options
+from ..completion import topic_names
 from ..instants import past_instant_of
 from ..output import (
     body_fields,
@@ -48,7 +49,7 @@ from .search import TIME_MAX_MS, LookupAnswer, StoreSearch, TimeRange
 @click.option("--key", help="A key, or an id that the producer gave. Live brokers need --topic.")
 @click.option("--tag", help="A tag; needs --topic. Not every broker indexes tags.")
 @click.option("--id", "message_id", help="A message id, of either kind; --topic makes it quicker.")
-@click.option("--topic", help="The topic to look in.")
+@click.option("--topic", shell_complete=topic_names, help="The topic to look in.")
 @click.option("--queue", type=click.IntRange(0), help="The queue to look in.")
 @click.option("--offset", type=click.IntRange(0), help="A queue offset; needs --topic and --queue.")
 @click.option("--log-offset", type=click.IntRange(0), help="A place in the log; needs a STORE.")
