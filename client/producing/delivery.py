@@ -111,6 +111,55 @@ class Observer(Protocol):
     ) -> None: ...
 
 
+#: One warning about retries at a broker, for one kind of error, in so long.
+_RETRIES_TOLD_EVERY_MS: Final = 10_000
+_TROUBLES_MAX: Final = 1_000
+
+
+class RetryLog:
+    """Logs that batches are retried: the first time, then a summary every ten seconds, and that it is over.
+
+    A broker that is away for a minute costs six lines, however many batches wait for it.
+    """
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        #: By broker and kind of error: when that was told, and the retries since.
+        self._told: dict[tuple[str, type[errors.PocketMQError]], tuple[int, int]] = {}
+        #: Brokers of which a warning was logged, and no success since.
+        self._failing: set[str] = set()
+
+    def retried(self, run: Run, error: errors.PocketMQError, *, quiet: bool) -> None:
+        """Note that RUN is tried again after ERROR; QUIET: it was expected."""
+        broker, now_ms = run.queue.broker, self._now_ms()
+        told_ms, retries = self._told.get((broker, type(error)), (None, 0))
+        is_due = told_ms is None or now_ms - told_ms >= _RETRIES_TOLD_EVERY_MS
+        retries += 1
+        if not quiet:
+            if len(self._told) >= _TROUBLES_MAX:
+                self._told.clear()
+            self._told[broker, type(error)] = (now_ms, 0) if is_due else (told_ms or 0, retries)
+            if is_due:
+                self._failing.add(broker)
+        logger.log(
+            logging.WARNING if is_due and not quiet else logging.DEBUG,
+            "batch not acknowledged, retrying %s",
+            Facts(
+                queue=run.queue,
+                messages=len(run.messages),
+                attempt=run.attempts,
+                retries=retries,
+                reason=error.message,
+            ),
+        )
+
+    def acknowledged(self, broker: str) -> None:
+        """Note that BROKER has acknowledged a batch."""
+        if broker in self._failing:
+            self._failing.discard(broker)
+            logger.info("batches acknowledged again %s", Facts(broker=broker))
+
+
 class Delivery:
     """Sends what the accumulator hands out."""
 
@@ -130,6 +179,7 @@ class Delivery:
         self._clock = session.clock
         self._accumulator = accumulator
         self._counters = counters
+        self._retry_log = RetryLog(session.clock.now_ms)
         self._origin = origin
         self._observer = observer
         self._durability = ACKS_CODES[config.acks]
@@ -258,6 +308,8 @@ class Delivery:
 
     def _succeed(self, run: Run, reply: pb.ProduceReply | None) -> None:
         self._accumulator.finished(run)
+        if reply is not None:
+            self._retry_log.acknowledged(run.queue.broker)
         self._counters.messages_sent += len(run.messages)
         self._counters.bytes_sent += run.size_bytes
         if reply is None:
@@ -319,17 +371,7 @@ class Delivery:
     def _again(self, run: Run, error: errors.PocketMQError, remedy: _Remedy) -> None:
         """Put RUN in front again, after ERROR, and look where it goes."""
         self._counters.retries += 1
-        quiet = remedy in (_Remedy.REROUTE, _Remedy.FOLLOW)
-        logger.log(
-            logging.DEBUG if quiet else logging.WARNING,
-            "run not acknowledged, trying again %s",
-            Facts(
-                queue=run.queue,
-                messages=len(run.messages),
-                attempt=run.attempts,
-                reason=error.message,
-            ),
-        )
+        self._retry_log.retried(run, error, quiet=remedy in (_Remedy.REROUTE, _Remedy.FOLLOW))
         self._accumulator.back(run)
         if remedy is _Remedy.RENUMBER:
             self._begin_anew(run.queue)

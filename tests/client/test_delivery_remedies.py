@@ -6,18 +6,24 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 
-from pocketmq.client import Message, Receipt
+from pocketmq.client import Message, Queue, Receipt
+from pocketmq.client.producing.delivery import RetryLog
+from pocketmq.client.producing.run import Run
 from pocketmq.proto.errors import (
     DeliveryTimeout,
     InvalidArgument,
+    MasterFenced,
     MessageTooLarge,
     NotServed,
+    Overloaded,
     ProducerFenced,
     SendFailed,
     SequenceBroken,
+    Unreachable,
 )
 
 from .stormy_sea import (
@@ -169,3 +175,50 @@ async def test_a_broker_that_does_not_serve_what_is_asked_is_told_at_once() -> N
     (error,) = await sail(sea, "named")
 
     assert isinstance(error, NotServed)
+
+
+class ManualHand:
+    """A clock that shows what it is set to."""
+
+    now_ms = 0
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+def run_for(broker: str) -> Run:
+    return Mock(queue=Queue("T", broker, 0), messages=[b"x"], attempts=1)
+
+
+def test_retries_are_one_line_and_then_a_summary(caplog: pytest.LogCaptureFixture) -> None:
+    logging.disable(logging.NOTSET)
+    caplog.set_level(logging.INFO, "pocketmq.client")
+    hand = ManualHand()
+    log = RetryLog(hand)
+
+    for hand.now_ms in range(0, 20_000, 100):
+        for broker in ("a", "b"):
+            log.retried(run_for(broker), Unreachable("no"), quiet=False)
+        log.retried(run_for("c"), MasterFenced("no"), quiet=True)
+    log.acknowledged("a")
+    log.acknowledged("a")
+    log.acknowledged("c")
+
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 2 * 2 + 1, lines
+    assert "batch not acknowledged, retrying queue=T[a:0]" in lines[0]
+    assert "retries=100" in lines[2]
+    assert lines[-1] == "batches acknowledged again broker=a"
+
+
+def test_a_broker_that_fails_now_and_then_is_no_flood(caplog: pytest.LogCaptureFixture) -> None:
+    logging.disable(logging.NOTSET)
+    caplog.set_level(logging.INFO, "pocketmq.client")
+    hand = ManualHand()
+    log = RetryLog(hand)
+
+    for hand.now_ms in range(0, 20_000, 100):
+        log.retried(run_for("a"), Overloaded("full"), quiet=False)
+        log.acknowledged("a")
+
+    assert len(caplog.records) == 2 * 2

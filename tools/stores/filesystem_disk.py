@@ -257,9 +257,11 @@ def open_url(url: str) -> tuple[Any, str]:
 
     try:
         file_system, path = pyarrow_fs().FileSystem.from_uri(url)
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        # Arrow decodes %XX of a URL, and repeats in its message what came of that.
+        reason = str(error).replace("\0", "")
         raise ConfigError(
-            f"{url} cannot be opened: {error}; give a path or a URL such as s3://bucket/store",
+            f"{url} cannot be opened: {reason}; give a path or a URL such as s3://bucket/store",
             field="store",
             value=url,
         ) from error

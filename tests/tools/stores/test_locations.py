@@ -115,6 +115,9 @@ def test_one_name_is_not_given_to_two_stores(tmp_path: Path) -> None:
         ("nothing-*", "nothing that is a store matches"),
         ("", "holds no store"),
         ("nosuch://x/y", "cannot be opened"),
+        ("file:///tmp/%c", "cannot be opened"),
+        ("file:///tmp/%c3", "cannot be opened"),
+        ("gs://%c3/x", "cannot be opened"),
         ("s3://bucket-*/y", "not in its name"),
     ],
 )
