@@ -78,7 +78,11 @@ GROUP: Final = "gate"
 DAY_MS: Final = 86_400_000
 _MINUTE_MS: Final = 60_000
 RETRIES: Final = 16
-_QUIET_MS: Final = 5_000
+#: How often something is claimed and checked.
+CHECKS: Final = 19
+#: A busy machine is slow, and a broker may recover for a while: what is awaited gets minutes, and does not need them.
+_PATIENCE_MS: Final = 120_000
+_DELIVERY_MS: Final = 600_000
 _UNKNOWN: Final = "NA"
 
 
@@ -108,7 +112,7 @@ class LaterDemo:
         board.heading(
             f"Send the {len(day)} flights of one day, each to be delivered when it leaves"
         )
-        async with AsyncAdmin(nameserver) as admin:
+        async with AsyncAdmin(nameserver, request_timeout_ms=_PATIENCE_MS) as admin:
             await admin.create_topic(TOPIC, queues=1)
         midnight_ms = (await clocks.now())[0].now_ms + _MINUTE_MS
         due_ms = [midnight_ms + _MINUTE_MS * minute for minute, _ in day]
@@ -116,7 +120,7 @@ class LaterDemo:
             Message(TOPIC, flight.body, keys=flight.keys, tag=flight.tag, deliver_at=due)
             for due, (_, flight) in zip(due_ms, day, strict=True)
         ]
-        async with AsyncProducer(nameserver) as producer:
+        async with AsyncProducer(nameserver, delivery_timeout_ms=_DELIVERY_MS) as producer:
             await producer.send_many(messages)
         async with AsyncPullConsumer("tower", TOPIC, nameserver, start="earliest") as consumer:
             early = await consumer.poll(timeout_ms=200)
@@ -142,7 +146,7 @@ class LaterDemo:
         began_ms, began = (await clocks.now())[0].now_ms, time.perf_counter()
         reason = "the gate is closed"
         async with AsyncPullConsumer(GROUP, TOPIC, nameserver, start="earliest") as consumer:
-            (message,) = await consumer.poll(max_messages=1, timeout_ms=_QUIET_MS)
+            (message,) = await consumer.poll(max_messages=1, timeout_ms=_PATIENCE_MS)
             flight = message.keys[0]
             sent = await consumer.send_back(message, reason=reason)
             while not sent.dead:
@@ -155,7 +159,7 @@ class LaterDemo:
             f" in {time.perf_counter() - began:.1f} s"
         )
         board.check(f"{RETRIES} retries, then it is dead", message.reconsume_times == RETRIES)
-        async with AsyncAdmin(nameserver) as admin:
+        async with AsyncAdmin(nameserver, request_timeout_ms=_PATIENCE_MS) as admin:
             letters = await admin.dead_letters(GROUP)
         for letter in letters:
             board.say(f"dead: {flight} of {letter.origin_topic}: {letter.reason}")
@@ -184,14 +188,14 @@ def _first_day(rows: Sequence[Flight]) -> list[tuple[int, Flight]]:
 async def _all(consumer: AsyncPullConsumer, count: int) -> list[ReceivedMessage]:
     """Return COUNT messages, or fewer if no more come."""
     found: list[ReceivedMessage] = []
-    while len(found) < count and (messages := await consumer.poll(timeout_ms=_QUIET_MS)):
+    while len(found) < count and (messages := await consumer.poll(timeout_ms=_PATIENCE_MS)):
         found += messages
     return found
 
 
 async def _retried(consumer: AsyncPullConsumer) -> ReceivedMessage:
     """Return the next message that comes for another time; what comes first is passed over."""
-    while messages := await consumer.poll(max_messages=1, timeout_ms=_QUIET_MS):
+    while messages := await consumer.poll(max_messages=1, timeout_ms=_PATIENCE_MS):
         if messages[0].reconsume_times:
             return messages[0]
     raise AssertionError("a message that was sent back did not come again")
@@ -289,7 +293,6 @@ QUEUES: Final = 8
 BATCH: Final = 1_000
 #: Batches under way. The producer keeps them apart by queue, so that a kill finds several.
 IN_FLIGHT: Final = 16
-QUIET_MS: Final = 10_000
 LOOKUP_MAX: Final = 32
 INSPECT_LINES_MAX: Final = 24
 
@@ -362,9 +365,12 @@ class Demo:
     def _send(self, nameserver: str, rows: Rows) -> Places:
         board = self._board
         board.heading(f"Send {len(rows):,} flights as JSON, each keyed by flight and aircraft")
-        with Admin(nameserver) as admin:
+        with Admin(nameserver, request_timeout_ms=_PATIENCE_MS) as admin:
             admin.create_topic(FLIGHTS_TOPIC, queues=QUEUES)
-        with Producer(nameserver) as producer, board.bar("send", len(rows)) as bar:
+        with (
+            Producer(nameserver, delivery_timeout_ms=_DELIVERY_MS) as producer,
+            board.bar("send", len(rows)) as bar,
+        ):
             acknowledged = list(_until(_sent(producer, FLIGHTS_TOPIC, rows), bar, len(rows)))
         places = _placed(acknowledged)
         board.check(f"{len(places):,} messages were acknowledged", len(places) == len(rows))
@@ -396,10 +402,11 @@ class Demo:
 
     def _look_up(self, nameserver: str, rows: Rows) -> None:
         board = self._board
-        wanted = rows[len(rows) // 2]
+        half = rows[len(rows) // 2 :]
+        wanted = next((row for row in half if len(row.keys) > 1), half[0])
         flight, *aircraft = wanted.keys
         board.heading(f"Look up the flight {flight}")
-        with Admin(nameserver) as admin:
+        with Admin(nameserver, request_timeout_ms=_PATIENCE_MS) as admin:
             found = admin.lookup(FLIGHTS_TOPIC, flight)
             for message in found:
                 board.say(message.body.decode())
@@ -431,11 +438,11 @@ class Demo:
         board, server = self._board, self._server
         assert server is not None
         board.heading("Send them again, and kill -9 the server in the middle")
-        with Admin(server.nameserver) as admin:
+        with Admin(server.nameserver, request_timeout_ms=_PATIENCE_MS) as admin:
             admin.create_topic(TOPIC_KILLED, queues=QUEUES)
         acknowledged: list[Acknowledged] = []
         with (
-            Producer(server.nameserver) as producer,
+            Producer(server.nameserver, delivery_timeout_ms=_DELIVERY_MS) as producer,
             board.bar("send through a kill", len(rows)) as bar,
             ThreadPoolExecutor(1) as other_thread,
         ):
@@ -528,7 +535,7 @@ def _placed(acknowledged: Iterable[Acknowledged]) -> Places:
 
 def _all_messages(consumer: PullConsumer, count: int, bar: Bar) -> Iterator[ReceivedMessage]:
     """Yield COUNT messages, or fewer if no more come."""
-    while bar.count < count and (messages := consumer.poll(timeout_ms=QUIET_MS)):
+    while bar.count < count and (messages := consumer.poll(timeout_ms=_PATIENCE_MS)):
         yield from messages
         bar.add(len(messages))
 
@@ -555,7 +562,7 @@ def _are_among(messages: Sequence[ReceivedMessage], rows: Rows) -> bool:
 
 def _count(nameserver: str, topic: str) -> int:
     """Return how many messages TOPIC holds."""
-    with Admin(nameserver) as admin:
+    with Admin(nameserver, request_timeout_ms=_PATIENCE_MS) as admin:
         return sum(queue.message_count for queue in admin.describe_topic(topic).queues)
 
 
@@ -608,10 +615,12 @@ class Bar:
 
 
 class Board:
-    """Writes to CONSOLE, and remembers rates and failed checks."""
+    """Writes to CONSOLE, and remembers rates and failed checks, of which there will be CHECKS."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, checks: int) -> None:
         self._console = console
+        self._checks_in_all = checks
+        self._step = ""
         self._rows: list[Row] = []
         self._checks = 0
         self._began = time.perf_counter()
@@ -619,6 +628,7 @@ class Board:
 
     def heading(self, text: str) -> None:
         """Begin a step."""
+        self._step = text
         self._console.print(f"\n[bold]{text}[/bold]", highlight=False)
 
     def say(self, text: str) -> None:
@@ -650,8 +660,8 @@ class Board:
             bar.draw()
             self._rows.append(Row(what, bar.count, bar.seconds))
 
-    def summary(self) -> None:
-        """Print the table, and how the checks went."""
+    def summary(self, *, stopped: bool = False) -> None:
+        """Print the table, and how the checks went; STOPPED: the last step failed, so that others did not begin."""
         table = Table(box=None, pad_edge=False)
         table.add_column("step")
         for title in ("count", "seconds", "per second"):
@@ -663,9 +673,10 @@ class Board:
         self._console.print(table, highlight=False)
         passed = self._checks - len(self.failures)
         took = time.perf_counter() - self._began
-        self._console.print(
-            f"\n{passed} of {self._checks} checks passed, {took:.0f} s in all", highlight=False
-        )
+        told = f"{passed} of {self._checks_in_all} checks passed, {took:.0f} s in all"
+        if stopped:
+            told = f'stopped at "{self._step}": {told}'
+        self._console.print(f"\n{told}", highlight=False, markup=False, soft_wrap=True)
         for claim in self.failures:
             self._console.print(f"failed: {claim}", style="red", markup=False, highlight=False)
 
@@ -693,13 +704,15 @@ def demo(ctx: click.Context, messages: int | None, store: Path | None) -> None:
     """
     if store is not None and store.exists():
         raise click.UsageError(f"--store {store} exists: name a new folder.")
-    board = Board(terminal.console(markup=True))
+    board = Board(terminal.console(markup=True), CHECKS)
+    stopped = True
     with tempfile.TemporaryDirectory(prefix="pocketmq-demo-") as folder:
         try:
             Demo(board, store or Path(folder, "store"), messages).run()
+            stopped = False
         except AssertionError as error:
             raise PocketMQError(f"the demo failed: {error}") from error
         finally:
-            board.summary()
+            board.summary(stopped=stopped)
     if board.failures:
         ctx.exit(1)

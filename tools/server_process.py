@@ -28,7 +28,7 @@ from ..proto.tls import TLS_VARIABLES
 from .options import READY
 
 #: How long a stop may take.
-STOP_S: Final = 30.0
+STOP_S: Final = 120.0
 _LOOK_S: Final = 0.2
 
 

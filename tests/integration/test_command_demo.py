@@ -40,12 +40,13 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 
 
 def test_every_check_passes(shown: io.StringIO, tmp_path: Path) -> None:
-    board = Board(Console(file=shown, width=160))
+    board = Board(Console(file=shown, width=160), demo.CHECKS)
 
     demo.Demo(board, tmp_path / "store", ROWS).run()
     board.summary()
 
     assert board.failures == [], shown.getvalue()
+    assert f"{demo.CHECKS} of {demo.CHECKS} checks passed" in shown.getvalue()
     assert "killed process" in shown.getvalue()
     assert "16 retries over 4h45m40s" in shown.getvalue()
 
@@ -58,7 +59,7 @@ def test_a_message_that_changed_on_the_way_is_noticed(
         return Message(topic, body.replace(b'"77"', b'"78"'), **parts)  # type: ignore[arg-type]
 
     monkeypatch.setattr(demo, "Message", changed)
-    board = Board(Console(file=shown, width=160))
+    board = Board(Console(file=shown, width=160), demo.CHECKS)
 
     demo.Demo(board, tmp_path / "store", FEW).run()
 

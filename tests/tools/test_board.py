@@ -13,7 +13,7 @@ def shown() -> io.StringIO:
 
 @pytest.fixture
 def board(shown: io.StringIO) -> Board:
-    return Board(Console(file=shown, width=120))
+    return Board(Console(file=shown, width=120), 2)
 
 
 def test_a_claim_that_fails_is_shown_again_at_the_end(board: Board, shown: io.StringIO) -> None:
@@ -27,6 +27,17 @@ def test_a_claim_that_fails_is_shown_again_at_the_end(board: Board, shown: io.St
     assert "✗ [fire] is cold" in shown.getvalue()
     assert "1 of 2 checks passed" in shown.getvalue()
     assert "failed: [fire] is cold" in shown.getvalue()
+
+
+def test_a_demo_that_stopped_says_where_and_how_much_was_not_tried(shown: io.StringIO) -> None:
+    board = Board(Console(file=shown, width=120), 19)
+    board.heading("Start")
+    board.check("water is wet", True)
+    board.heading("Send [again]")
+
+    board.summary(stopped=True)
+
+    assert 'stopped at "Send [again]": 1 of 19 checks passed' in shown.getvalue()
 
 
 def test_the_rate_of_a_bar_is_in_the_table(board: Board, shown: io.StringIO) -> None:
