@@ -1,7 +1,9 @@
 """QueryRoute and QueryAssignment: the queues of a topic, what a push consumer receives from, and where both are found.
 
 The answer has the queues of all brokers that have the topic: ours under the access point that the client has dialled,
-then those of others, where they are registered. Clients go to each broker by themselves: with settings and heartbeats,
+those of others where they are registered. Brokers take turns, by name: a simple consumer asks one queue after the
+other, and waits at each for messages. Whichever broker is asked, the order is the same, since clients find the queue of
+a message group by its place in it. Clients go to each broker by themselves: with settings and heartbeats,
 for receives, and with what they got from it (receipt handles, transactions). A topic that does not exist anywhere is
 TOPIC_NOT_FOUND and is not made by asking: the clients ask before they send, so that a misspelt name is noticed. Of each
 broker, queues that can be read and written come first, since clients of Node.js use only the queue 0.
@@ -17,7 +19,8 @@ address that no other broker is registered under.
 
 Of a replica set all that live are named, the master first, to whoever has dialled any of them: each takes calls, and a
 client whose connection breaks finds the next one by itself. Where they are known by names, and not by addresses, it is
-the master alone, since clients refuse several names.
+the master alone, since clients refuse several names. Clients of Node.js are told one address, the one that they have
+dialled: of several they make one name that cannot be resolved. A replica that is not the master relays their calls.
 
 Source: v2-protocol §3.3, §4.2; the recordings query-route and query-assignment.
 """
@@ -25,8 +28,8 @@ Source: v2-protocol §3.3, §4.2; the recordings query-route and query-assignmen
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
 
@@ -38,11 +41,18 @@ from ..ports.registration import Neighbours, OtherQueues
 from ..topics_and_groups import Groups, Topics
 from .messages import accepted_by, accepted_types, group_name, topic_name
 from .service import OK, Refused, service, status_of, status_of_bug, unary
+from .sessions import LANGUAGE
 
 #: The queue that stands for all queues of a broker.
 ALL_QUEUES: Final = -1
+#: Languages, as clients name them, that take one address alone; those of Node.js say HTTP.
+_TAKE_ONE_ADDRESS: Final = frozenset({"HTTP", "NODE_JS"})
 _PORT_MAX: Final = 65_535
 _ADDRESSES_MAX: Final = 64
+
+
+_Question: TypeAlias = v2.QueryRouteRequest | v2.QueryAssignmentRequest
+Item = TypeVar("Item")
 
 
 class RouteQueries:
@@ -83,8 +93,10 @@ class RouteQueries:
                         broker=share.broker,
                         accept_message_types=share.accepted,
                     )
-                    for share in self._shares(name, request.endpoints, others)
-                    for queue, permission in _queues(share)
+                    for share, (queue, permission) in _in_turns(
+                        (share, _queues(share))
+                        for share in self._shares(name, call, request, others)
+                    )
                 ],
             )
 
@@ -96,7 +108,7 @@ class RouteQueries:
         group = group_name(request.group, self._groups)
 
         def answer(others: Sequence[OtherQueues]) -> v2.QueryAssignmentResponse:
-            shares = self._shares(name, request.endpoints, others)
+            shares = self._shares(name, call, request, others)
             readable = [share for share in shares if share.permission & PERMISSION_READ]
             if not readable:
                 raise Refused(
@@ -118,8 +130,10 @@ class RouteQueries:
                             broker=share.broker,
                         )
                     )
-                    for share in readable
-                    for queue in (range(share.read_queues) if is_orderly else (ALL_QUEUES,))
+                    for share, queue in _in_turns(
+                        (share, range(share.read_queues) if is_orderly else (ALL_QUEUES,))
+                        for share in readable
+                    )
                 ],
             )
 
@@ -150,14 +164,21 @@ class RouteQueries:
         return LATER
 
     def _shares(
-        self, name: str, dialled: v2.Endpoints, others: Sequence[OtherQueues]
+        self, name: str, call: Call, request: _Question, others: Sequence[OtherQueues]
     ) -> list[_Share]:
-        """Return what each broker has of topic NAME, ours first; raise TopicNotFound if none has anything."""
+        """Return what each broker has of topic NAME, by their names, for a client that asks REQUEST by CALL.
+
+        Raises TopicNotFound if none has anything.
+        """
         topic = self._topics.find(name) if others else self._topics.get(name)
+        dialled = request.endpoints
         reach = self._reach.of(dialled, self._neighbours.addresses)
+        takes_one = call.metadata.get(LANGUAGE, "").upper() in _TAKE_ONE_ADDRESS
         shares = [
             _Share(
-                _broker(other.broker, endpoints_of_replicas(other.addresses)),
+                _broker(
+                    other.broker, endpoints_of_replicas(other.addresses[: 1 if takes_one else None])
+                ),
                 other.read_queues,
                 other.write_queues,
                 other.permission,
@@ -165,16 +186,16 @@ class RouteQueries:
             )
             for other in others
         ]
-        if topic is None:
-            return shares
-        own = _Share(
-            _broker(self._name, reach),
-            topic.read_queues,
-            topic.write_queues,
-            topic.permission,
-            accepted_types(topic),
-        )
-        return [own, *shares]
+        if topic is not None:
+            own = _Share(
+                _broker(self._name, _one_of(reach, dialled) if takes_one else reach),
+                topic.read_queues,
+                topic.write_queues,
+                topic.permission,
+                accepted_types(topic),
+            )
+            shares.append(own)
+        return sorted(shares, key=lambda share: share.broker.name)
 
     def _is_orderly(self, group: str) -> bool:
         try:
@@ -191,6 +212,25 @@ class _Share(NamedTuple):
     write_queues: int
     permission: int
     accepted: tuple[v2.MessageType, ...]
+
+
+def _in_turns(shares: Iterable[tuple[_Share, Iterable[Item]]]) -> Iterator[tuple[_Share, Item]]:
+    """Yield each share with each of its items: the first item of every share, the second of every share, …"""
+    left = [(share, iter(items)) for share, items in shares]
+    while left:
+        going_on = []
+        for share, items in left:
+            for item in items:
+                yield share, item
+                going_on.append((share, items))
+                break
+        left = going_on
+
+
+def _one_of(reach: v2.Endpoints, dialled: v2.Endpoints) -> v2.Endpoints:
+    """Return one address of REACH, if possible one that was DIALLED."""
+    known = [one for one in reach.addresses if one in dialled.addresses] or reach.addresses
+    return v2.Endpoints(scheme=reach.scheme, addresses=known[:1])
 
 
 def _broker(name: str, endpoints: v2.Endpoints) -> v2.Broker:

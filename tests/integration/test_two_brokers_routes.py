@@ -99,7 +99,8 @@ async def test_a_route_has_the_queues_of_all_brokers_and_names_our_own_as_it_was
     other = await route(b, "orders", b.address)
 
     queues = [(queue.broker.name, queue.id) for queue in reply.message_queues]
-    assert queues == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
+    assert queues == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
+    assert [(queue.broker.name, queue.id) for queue in other.message_queues] == queues
     assert brokers_in(reply) == {"a": ["forwarded:18081"], "b": [b.address]}
     assert brokers_in(other) == {"a": [a.address], "b": [b.address]}
     for queue in [*reply.message_queues, *other.message_queues]:
@@ -120,7 +121,7 @@ async def test_a_push_consumer_receives_from_each_broker(cluster: Cluster, order
 
     found = [(one.message_queue.broker.name, one.message_queue.id) for one in reply.assignments]
     each = (0, 1) if ordered else (-1,)
-    assert found == [(name, queue) for name in "ab" for queue in each]
+    assert found == [(name, queue) for queue in each for name in "ab"]
 
 
 async def test_a_topic_that_only_another_broker_has_is_found_there(cluster: Cluster) -> None:

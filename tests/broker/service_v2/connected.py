@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ GROUPS = named_groups(
 class Connected:
     """The clients of a broker that keeps its tables in FOLDER; time stands still until it is moved."""
 
-    def __init__(self, folder: Path, **settings: Any) -> None:
+    def __init__(self, folder: Path, own: Sequence[str] = (OWN,), **settings: Any) -> None:
         self.clock = VirtualClock()
         self.timers = Timers(self.clock)
         config = BrokerConfig(**settings)
@@ -64,9 +65,7 @@ class Connected:
         self.groups = Groups(groups, config, self.clock.now_ms)
         store = StoreConfig(path=str(folder))
         self.listeners = Listeners()
-        self.clients = Clients(
-            config, store, self.groups, self.timers, lambda: (OWN,), self.listeners
-        )
+        self.clients = Clients(config, store, self.groups, self.timers, lambda: own, self.listeners)
         neighbours = Neighbours(config.name, (), Http2Channel, self.clock.now_ms)
         routes = RouteQueries(config.name, self.topics, self.groups, self.clients.reach, neighbours)
         self.sessions = self.clients.sessions

@@ -100,3 +100,42 @@ def test_asking_for_a_topic_does_not_make_it(tmp_path: Path) -> None:
 
     assert route(connected, "new", OWN).status.code == v2.TOPIC_NOT_FOUND
     assert route(connected, "new", OWN).status.code == v2.TOPIC_NOT_FOUND
+
+
+SET = ("10.0.0.1:8081", "10.0.0.2:8081", "10.0.0.3:8081")
+
+
+@pytest.mark.parametrize(
+    ("dialled", "told"),
+    [("10.0.0.2:8081", "10.0.0.2:8081"), ("forwarded:18081", "forwarded:18081"), ("", SET[0])],
+)
+@pytest.mark.parametrize("language", ["HTTP", "NODE_JS", "node_js"])
+def test_clients_of_node_are_told_one_replica(
+    tmp_path: Path, language: str, dialled: str, told: str
+) -> None:
+    connected = Connected(tmp_path, SET)
+    fields: dict[str, Any] = {"topic": v2.Resource(name="R-normal")}
+    if dialled:
+        fields["endpoints"] = endpoints_at([dialled])
+    metadata = {"x-mq-client-id": "c", "x-mq-language": language}
+
+    answer = connected.ask("QueryRoute", v2.QueryRouteRequest(**fields), metadata)
+    fields["group"] = v2.Resource(name="R-g")
+    assigned = connected.ask("QueryAssignment", v2.QueryAssignmentRequest(**fields), metadata)
+
+    brokers = [queue.broker for queue in answer.message_queues]
+    brokers += [one.message_queue.broker for one in assigned.assignments]
+    assert {one.SerializeToString() for one in (broker.endpoints for broker in brokers)} == {
+        endpoints_at([told]).SerializeToString()
+    }
+
+
+def test_other_clients_are_told_all_replicas(tmp_path: Path) -> None:
+    connected = Connected(tmp_path, SET)
+    request = v2.QueryRouteRequest(
+        topic=v2.Resource(name="R-normal"), endpoints=endpoints_at(SET[1:2])
+    )
+
+    answer = connected.ask("QueryRoute", request, {"x-mq-client-id": "c", "x-mq-language": "JAVA"})
+
+    assert answer.message_queues[0].broker.endpoints == endpoints_at(SET)
