@@ -20,6 +20,7 @@ class NameServerConfig:
         {
             "broker_expiry_ms",
             "scan_interval_ms",
+            "ordered_queues_kept_ms",
             "brokers_max",
             "topics_per_broker_max",
             "topics_per_route_max",
@@ -47,6 +48,9 @@ class NameServerConfig:
     broker_expiry_ms: int = 120_000
     #: How often silent brokers are looked for.
     scan_interval_ms: int = 5_000
+    #: How long routes of FIFO topics keep the queues of a broker that is away, so that message groups wait for it
+    #: instead of moving to other queues; 0: not at all.
+    ordered_queues_kept_ms: int = 3_600_000
 
     #: Brokers registered at once; further ones are refused.
     brokers_max: int = 1_000
@@ -89,6 +93,7 @@ _BOUNDS: Final[Mapping[str, tuple[int, int | None]]] = {
     "port": (0, 65_535),
     "broker_expiry_ms": (1, None),
     "scan_interval_ms": (1, None),
+    "ordered_queues_kept_ms": (0, None),
     "brokers_max": (1, None),
     "topics_per_broker_max": (1, None),
     "topics_per_route_max": (1, None),

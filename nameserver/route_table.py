@@ -27,6 +27,11 @@ permission, while any of its replicas lives: another will be elected soon, and n
 Other names without a master have the topics of their lowest id, and nobody can write to their queues, so that the
 permission comes without the write bit.
 
+A *FIFO* topic keeps the queues of a master that is away, to be written only, at its last address, for
+`ordered_queues_kept_ms`, as long as another broker has the topic as FIFO. Producers choose the queue of a message group
+by the number of queues: without those of the missing broker, nearly all groups would move, and lose their order.
+(Apache's name servers have lists that administrators write, "order topic configs", for the same end.)
+
 Costs: a heartbeat O(1), a whole registration O(its topics), a change O(what changed), a route
 O(brokers of the topic), `expire` O(brokers).
 Not thread-safe: the event loop of the name server owns it.
@@ -47,6 +52,8 @@ from .config import NameServerConfig
 logger = logging.getLogger(__name__)
 
 MASTER_ID: Final = 0
+#: The type of topics whose messages keep their order.
+FIFO: Final = "FIFO"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +170,8 @@ class RouteTable:
         self._holders: dict[str, set[str]] = {}
         #: Of each name that told of an epoch.
         self._epochs: dict[str, _Epoch] = {}
+        #: Masters that are away, by name, with their FIFO topics; and until when these are kept.
+        self._absent: dict[str, tuple[BrokerState, int]] = {}
         self._count = 0
 
     def __len__(self) -> int:
@@ -206,6 +215,7 @@ class RouteTable:
         self._count += known is None
         group = self._brokers.setdefault(state.name, {})
         group[state.id] = _Registered(state, session, now_ms)
+        self._absent.pop(state.name, None)
         self._elect(state.name)
         return Verdict.TAKEN
 
@@ -250,13 +260,30 @@ class RouteTable:
         if not holders:
             del self._holders[topic]
 
-    def unregister(self, name: str, broker_id: int, session: int) -> bool:
+    def unregister(self, name: str, broker_id: int, session: int, now_ms: int) -> bool:
         """Remove a broker at the end of SESSION; return whether the session still spoke for it."""
         known = self._brokers.get(name, {}).get(broker_id)
         if known is None or known.session != session:
             return False
+        self._keep_ordered(name, now_ms)
         self._remove(name, broker_id)
         return True
+
+    def _keep_ordered(self, name: str, now_ms: int) -> None:
+        """Keep the FIFO topics of NAME, whose last broker goes away, if that is a master."""
+        speaker, kept_ms = self._speakers[name], self._config.ordered_queues_kept_ms
+        if len(self._brokers[name]) > 1 or not speaker.is_master or not kept_ms:
+            return
+        assert speaker.topics is not None
+        ordered = {
+            topic: replace(queues, permission=PERMISSION_WRITE)
+            for topic, queues in speaker.topics.items()
+            if queues.type == FIFO and queues.permission & PERMISSION_WRITE
+        }
+        if ordered:
+            self._absent[name] = replace(speaker, topics=ordered), now_ms + kept_ms
+            while len(self._absent) > self._config.brokers_max:
+                del self._absent[next(iter(self._absent))]
 
     def expire(self, now_ms: int) -> list[BrokerState]:
         """Remove and return the brokers that were not heard of for the expiry."""
@@ -267,7 +294,10 @@ class RouteTable:
             if now_ms - broker.heard_ms >= self._config.broker_expiry_ms
         ]
         for state in silent:
+            self._keep_ordered(state.name, now_ms)
             self._remove(state.name, state.id)
+        for name in [name for name, (_, until_ms) in self._absent.items() if now_ms >= until_ms]:
+            del self._absent[name]
         for name, epoch in list(self._epochs.items()):
             if now_ms - epoch.heard_ms >= self._config.broker_expiry_ms:
                 del self._epochs[name]
@@ -275,11 +305,16 @@ class RouteTable:
 
     def route(self, topic: str) -> TopicRoute | None:
         """Return where TOPIC is, brokers in the order of their names; None if no live broker has it."""
-        names = sorted(self._holders.get(topic, ()))
+        names = self._holders.get(topic, ())
         if not names:
             return None
         queues = {name: self._queues(name, topic) for name in names}
-        return TopicRoute(topic, queues, tuple(self._addresses(name) for name in names))
+        if self._absent and any(one.type == FIFO for one in queues.values()):
+            for name, (state, _) in self._absent.items():
+                if state.topics is not None and topic in state.topics:
+                    queues[name] = state.topics[topic]
+        queues = dict(sorted(queues.items()))
+        return TopicRoute(topic, queues, tuple(self._addresses(name) for name in queues))
 
     def cluster(self) -> list[BrokerAddresses]:
         """Return all live brokers, in the order of their names."""
@@ -308,6 +343,9 @@ class RouteTable:
         return replace(queues, permission=permission)
 
     def _addresses(self, name: str) -> BrokerAddresses:
+        if name in self._absent:
+            state, _ = self._absent[name]
+            return BrokerAddresses(state.cluster, name, {MASTER_ID: state.address})
         states = [known.state for _, known in sorted(self._brokers[name].items())]
         addresses = {MASTER_ID if one.is_master else one.id: one.address for one in states}
         replicas = tuple(
@@ -413,6 +451,8 @@ class RouteTable:
             name: self._speaker_of(group, self._speakers[name])
             for name, group in self._brokers.items()
         }
+        assert not self._absent.keys() & self._brokers.keys(), "who is away does not live"
+        assert len(self._absent) <= self._config.brokers_max
         assert len(self._epochs) <= 2 * self._config.brokers_max
         for name, group in self._brokers.items():
             highest = self._epochs.get(name, _Epoch(0, MASTER_ID, 0))

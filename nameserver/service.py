@@ -160,7 +160,9 @@ class BrokerSession:
         self._stream.finish()
 
     def on_close(self) -> None:
-        if self._broker is not None and self._table.unregister(*self._broker, self._number):
+        if self._broker is not None and self._table.unregister(
+            *self._broker, self._number, self._clock.now_ms()
+        ):
             logger.info("broker unregistered broker=%s id=%d", *self._broker)
 
 

@@ -26,8 +26,8 @@ order of their broker's name, then of their number, as Apache's clients do.
 get (of 8 queues made 9: a ninth). What is under way then may be read after what follows it: where order matters beyond
 that moment, let the old queues run empty first.
 
-A broker that is lost takes its queues along only once the name servers drop it; until then its messages wait for it,
-because another queue would not keep their order.
+A broker that is lost takes its queues along only once the name servers drop it, of FIFO topics after an hour; until
+then its messages wait for it, because another queue would not keep their order.
 
 **By latency** fast brokers get more, one that fails or lags is left alone for a while, and none is starved.
 

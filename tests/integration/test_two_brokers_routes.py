@@ -14,9 +14,10 @@ import pytest
 from pocketmq.broker.broker import Broker
 from pocketmq.broker.ports.registration import FRESH_MS
 from pocketmq.broker.service_v2.routes import endpoints_at
-from pocketmq.client import AsyncAdmin
+from pocketmq.client import AsyncAdmin, AsyncProducer, Receipt
 from pocketmq.nameserver import NameServer
 from pocketmq.proto.clock import SystemClock
+from pocketmq.proto.errors import DeliveryTimeout
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from pocketmq.store.os_disk import OsDisk
 
@@ -266,3 +267,39 @@ async def test_a_broker_that_stops_leaves_the_routes_and_a_name_server_takes_non
     await cluster.server.stop(0)
     await asyncio.sleep(FRESH_MS / 1000)
     assert brokers_in(await route(a, "orders")) == {"a": [a.address], "c": [c.address]}
+
+
+async def changed(broker: Broker, topic: str, before: Any) -> Any:
+    """Return the route of TOPIC once it is another one than BEFORE."""
+    for _ in range(600):
+        found = await route(broker, topic)
+        if found.message_queues != before.message_queues:
+            return found
+        await asyncio.sleep(0.1)
+    raise AssertionError("the route did not change within a minute")
+
+
+async def test_message_groups_wait_for_a_broker_that_is_away(cluster: Cluster) -> None:
+    a, b = await cluster.broker("a"), await cluster.broker("b")
+    await cluster.topic("ordered", queues=2, type="FIFO")
+    await cluster.topic("normal", queues=2, type="NORMAL")
+    before, normal = await route(a, "ordered"), await route(a, "normal")
+    await b.stop()
+    # The broker asks a name server again once its answer is a second old.
+    after = await changed(a, "ordered", before)
+
+    def places(reply: Any) -> list[tuple[str, int]]:
+        return [(queue.broker.name, queue.id) for queue in reply.message_queues]
+
+    assert places(after) == places(before) == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
+    assert [one.permission for one in after.message_queues] == [v2.READ_WRITE, v2.WRITE] * 2
+    assert brokers_in(after) == {"a": [a.address], "b": [b.address]}
+    assert places(await changed(a, "normal", normal)) == [("a", 0), ("a", 1)]
+    async with AsyncProducer(cluster.server.address, delivery_timeout_ms=8_000) as producer:
+        sent = [producer.send_nowait("ordered", b"x", sharding_key=key) for key in "abcdefgh"]
+        done = await asyncio.gather(*sent, return_exceptions=True)
+    assert {type(one) for one in done} == {Receipt, DeliveryTimeout}, "some wait for the other"
+    assert {one.broker for one in done if isinstance(one, Receipt)} == {"a"}
+    async with AsyncAdmin(cluster.server.address) as admin:
+        await admin.delete_topic("ordered")
+    assert (await route(a, "ordered")).status.code == v2.TOPIC_NOT_FOUND

@@ -21,6 +21,7 @@ from pocketmq.nameserver.route_table import (
     Verdict,
 )
 from pocketmq.proto.errors import MasterFenced, Overloaded
+from pocketmq.proto.topics import PERMISSION_WRITE
 
 EXPIRY_MS = 120_000
 ALL = TopicQueues(8, 8, 6)
@@ -104,7 +105,7 @@ def test_a_change_leaves_what_it_does_not_name() -> None:
     assert routes.register(heartbeat(broker("broker-a", version=5)), 1, 9) is Verdict.TAKEN
     routes.check()
     assert routes.expire(9 + EXPIRY_MS - 1) != []
-    routes.unregister("broker-a", 0, 1)
+    routes.unregister("broker-a", 0, 1, now_ms=0)
     assert routes.topics(include_system=True) == []
     routes.check()
 
@@ -134,7 +135,7 @@ def test_a_change_of_a_copy_shows_when_the_master_is_gone() -> None:
     assert routes.register(asked, 2, 0) is Verdict.TAKEN
     assert routes.topics(include_system=True) == ["T"]
     routes.check()
-    routes.unregister("broker-a", 0, 1)
+    routes.unregister("broker-a", 0, 1, now_ms=0)
     assert routes.topics(include_system=True) == ["T", "V"]
     routes.check()
 
@@ -228,8 +229,8 @@ def test_the_end_of_a_stream_removes_its_broker() -> None:
     routes = table()
     routes.register(broker("broker-a", "T"), 1, 0)
 
-    assert routes.unregister("broker-a", 0, 1)
-    assert not routes.unregister("broker-a", 0, 1)
+    assert routes.unregister("broker-a", 0, 1, now_ms=0)
+    assert not routes.unregister("broker-a", 0, 1, now_ms=0)
     assert routes.route("T") is None
     routes.check()
 
@@ -239,7 +240,7 @@ def test_the_end_of_an_old_stream_does_not_harm_the_new_one() -> None:
     routes.register(broker("broker-a", "T"), 1, 0)
     routes.register(broker("broker-a", "T"), 2, 0)
 
-    assert not routes.unregister("broker-a", 0, 1)
+    assert not routes.unregister("broker-a", 0, 1, now_ms=0)
     assert routes.route("T") is not None
 
 
@@ -255,7 +256,7 @@ def test_of_two_brokers_with_one_name_and_id_the_newest_wins(
     assert routes.register(broker("broker-a", "T", address="h:1"), 1, 0) is Verdict.SUPERSEDED
     assert routes.cluster() == [BrokerAddresses("c", "broker-a", {0: "h:2"})]
 
-    routes.unregister("broker-a", 0, 2)
+    routes.unregister("broker-a", 0, 2, now_ms=0)
     assert routes.register(broker("broker-a", "T", address="h:1"), 1, 0) is Verdict.TAKEN
 
 
@@ -265,7 +266,7 @@ def test_without_a_master_the_queues_are_read_only() -> None:
     routes.register(broker("broker-a", "T", "U", id=1), 2, 0)
     assert routes.route("U") is None, "the master's topics count"
 
-    routes.unregister("broker-a", 0, 1)
+    routes.unregister("broker-a", 0, 1, now_ms=0)
 
     route = routes.route("T")
     assert route is not None
@@ -280,7 +281,7 @@ def test_a_replica_set_between_two_masters_keeps_the_queues_of_the_last() -> Non
     routes.register(master(1, 7, "T"), 1, 0)
     routes.register(replace(master(1, 7, "U"), changed_since=1, data_version=2), 1, 0)
 
-    routes.unregister("broker-a", 1, 1)
+    routes.unregister("broker-a", 1, 1, now_ms=0)
 
     assert routes.route("T") == TopicRoute(
         "T",
@@ -300,9 +301,9 @@ def test_a_replica_set_without_a_replica_has_no_queues() -> None:
     routes = table()
     routes.register(master(1, 7, "T"), 1, 0)
     routes.register(follower(2, 7), 2, 0)
-    routes.unregister("broker-a", 1, 1)
+    routes.unregister("broker-a", 1, 1, now_ms=0)
 
-    routes.unregister("broker-a", 2, 2)
+    routes.unregister("broker-a", 2, 2, now_ms=0)
     assert routes.route("T") is None
     routes.register(follower(2, 7), 3, 0)
 
@@ -344,7 +345,7 @@ def test_a_deposed_master_that_wakes_does_not_take_the_route() -> None:
         assert raised.value.details == {"field": "epoch", "limit": "8", "value": "7"}
 
     assert addresses(routes) == {0: "h:2"}
-    assert not routes.unregister("broker-a", 1, 1)
+    assert not routes.unregister("broker-a", 1, 1, now_ms=0)
     routes.check()
 
 
@@ -401,7 +402,7 @@ def test_an_epoch_has_one_master() -> None:
     routes.register(master(1, 7, "T"), 1, 0)
     with pytest.raises(MasterFenced, match="epoch 7 holds, and its master is replica 1"):
         routes.register(master(2, 7, "T"), 2, 0)
-    routes.unregister("broker-a", 1, 1)
+    routes.unregister("broker-a", 1, 1, now_ms=0)
     with pytest.raises(MasterFenced):
         routes.register(master(2, 7, "T"), 2, 0)
 
@@ -424,11 +425,11 @@ def test_an_epoch_is_known_while_any_broker_of_the_name_lives() -> None:
     routes = table()
     routes.register(master(2, 8, "T"), 1, 0)
     routes.register(follower(3, 6, "T"), 2, 0)
-    routes.unregister("broker-a", 2, 1)
+    routes.unregister("broker-a", 2, 1, now_ms=0)
     for now_ms in range(0, 10 * EXPIRY_MS, EXPIRY_MS // 2):
         routes.register(follower(3, 6, "T"), 2, now_ms)
         assert routes.expire(now_ms) == []
-    routes.unregister("broker-a", 3, 2)
+    routes.unregister("broker-a", 3, 2, now_ms=0)
 
     # Those that are refused live as well.
     for now_ms in range(10 * EXPIRY_MS, 20 * EXPIRY_MS, EXPIRY_MS // 2):
@@ -456,7 +457,7 @@ def test_the_epochs_of_names_without_a_broker_are_bounded() -> None:
     for number in range(10):
         one = replace(master(1, 5), name=f"b{number}")
         routes.register(one, number, number)
-        routes.unregister(one.name, 1, number)
+        routes.unregister(one.name, 1, number, now_ms=0)
         routes.check()
 
     for number, kept in ((6, False), (9, True)):
@@ -604,7 +605,7 @@ class AnyHistory(RuleBasedStateMachine):
     def unregister(self, name: str, id: int, session: int) -> None:
         known = self.live.get((name, id))
         expected = known is not None and known[1] == session
-        assert self.table.unregister(name, id, session) is expected
+        assert self.table.unregister(name, id, session, now_ms=0) is expected
         if expected:
             del self.live[name, id]
             self.elect(name)
@@ -651,3 +652,78 @@ class AnyHistory(RuleBasedStateMachine):
 
 
 TestAnyHistory = pytest.mark.slow(AnyHistory.TestCase)
+
+
+# ---------------------------------------------------------------- FIFO topics of brokers that are away
+
+
+KEPT_MS = 3_600_000
+FIFO_QUEUES = TopicQueues(4, 4, 6, "FIFO")
+
+
+def with_queues(name: str, address: str, queues: TopicQueues) -> BrokerState:
+    return replace(broker(name, address=address), topics={"orders": queues, "other": ALL})
+
+
+def test_a_fifo_topic_keeps_the_queues_of_a_broker_that_is_away_to_be_written() -> None:
+    routes = table()
+    routes.register(with_queues("broker-a", "h:1", FIFO_QUEUES), session=1, now_ms=0)
+    routes.register(with_queues("broker-b", "h:2", FIFO_QUEUES), session=2, now_ms=0)
+
+    routes.unregister("broker-a", 0, 1, now_ms=0)
+
+    found = routes.route("orders")
+    assert found is not None
+    assert found.queues == {
+        "broker-a": replace(FIFO_QUEUES, permission=PERMISSION_WRITE),
+        "broker-b": FIFO_QUEUES,
+    }
+    assert [one.addresses for one in found.brokers] == [{0: "h:1"}, {0: "h:2"}]
+    assert [one.name for one in routes.cluster()] == ["broker-b"]
+    other = routes.route("other")
+    assert other is not None
+    assert list(other.queues) == ["broker-b"]
+    routes.check()
+
+
+def test_a_broker_that_comes_back_has_its_queues_as_they_are_now() -> None:
+    routes = table()
+    routes.register(with_queues("broker-a", "h:1", FIFO_QUEUES), session=1, now_ms=0)
+    routes.register(with_queues("broker-b", "h:2", FIFO_QUEUES), session=2, now_ms=0)
+    routes.unregister("broker-a", 0, 1, now_ms=0)
+
+    routes.register(with_queues("broker-a", "h:3", replace(FIFO_QUEUES, read_queues=8)), 3, 1)
+
+    found = routes.route("orders")
+    assert found is not None
+    assert found.queues["broker-a"] == replace(FIFO_QUEUES, read_queues=8)
+    assert found.brokers[0].addresses == {0: "h:3"}
+    routes.check()
+
+
+def test_the_queues_of_a_broker_that_stays_away_go_in_the_end() -> None:
+    routes = table()
+    routes.register(with_queues("broker-a", "h:1", FIFO_QUEUES), session=1, now_ms=0)
+    routes.register(with_queues("broker-b", "h:2", FIFO_QUEUES), session=2, now_ms=EXPIRY_MS)
+    assert [one.name for one in routes.expire(EXPIRY_MS)] == ["broker-a"]
+
+    def holders(now_ms: int) -> list[str]:
+        routes.register(heartbeat(with_queues("broker-b", "h:2", FIFO_QUEUES)), 2, now_ms)
+        routes.expire(now_ms)
+        found = routes.route("orders")
+        return [] if found is None else list(found.queues)
+
+    assert holders(EXPIRY_MS + KEPT_MS - 1) == ["broker-a", "broker-b"]
+    assert holders(EXPIRY_MS + KEPT_MS) == ["broker-b"]
+
+
+def test_queues_are_kept_while_another_broker_has_the_topic_as_fifo_only() -> None:
+    routes = table()
+    routes.register(with_queues("broker-a", "h:1", FIFO_QUEUES), session=1, now_ms=0)
+    routes.unregister("broker-a", 0, 1, now_ms=0)
+    assert routes.route("orders") is None
+
+    routes.register(with_queues("broker-b", "h:2", ALL), session=2, now_ms=0)
+    found = routes.route("orders")
+    assert found is not None
+    assert list(found.queues) == ["broker-b"]
