@@ -1,29 +1,61 @@
-"""`pocketmq consume`: the messages of a topic, from where the group stands, printed as they come.
+"""`pocketmq consume`: the messages of a topic, printed as they come.
 
-Offsets are committed behind what was printed and flushed: what the reader of the pipe did not get comes again. A group
-that is new starts with the oldest message. Without --json only bodies are printed, one a line, so that
+With --group it continues where the group is. Offsets are committed after what was printed and flushed: what the reader
+of the pipe did not get is delivered again. A new group starts with the oldest message. Without --group it starts where
+--from says, commits nothing, and leaves no group behind; filters are then applied here.
+
+Without --json and --format only bodies are printed, one per line, so that
 `pocketmq consume A --group g | pocketmq send B --stdin` copies a topic of text. A message whose body cannot be decoded
-is reported on standard error, and the next one follows. On a terminal control characters in
-bodies are escaped, unless --raw says otherwise.
+is reported on standard error, and the next one follows. On a terminal control characters in bodies are escaped, unless
+--raw says otherwise.
 """
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import wraps
-from typing import Any
+from string import Formatter
+from typing import Any, Final, TypeAlias
 
 import click
 
-from ..client import Filter, MessageBatch, PullConsumer, ReceivedMessage, Sql
-from ..proto.errors import PocketMQError, RequestTimeout
+from ..client import Filter, PullConsumer, Queue, ReceivedMessage, Sql
+from ..proto.clock import SystemClock
+from ..proto.errors import InvalidArgument, PocketMQError, RequestTimeout
+from ..proto.filters.expressions import parse_tags
+from ..proto.filters.sql_evaluation import compiled
+from ..proto.time_text import format_instant
 from .completion import group_names, topic_names
+from .instants import past_instant_of
 from .options import json_option, nameserver_option, read_from_of, read_from_option
 from .output import message_document, print_bytes, print_json, undecodable
 from .terminal import one_line
+
+#: Named in fetches of a consumer without a group; it commits nothing, so that no broker keeps it.
+_NO_GROUP: Final = "pocketmq_consume"
+#: Longer numbers are Unix milliseconds.
+_OFFSET_DIGITS_MAX: Final = 11
+#: What --format may name.
+_FIELDS: Final[dict[str, Callable[[ReceivedMessage], object]]] = {
+    "body": lambda message: message.body.decode(errors="backslashreplace"),
+    "key": lambda message: message.key or "",
+    "keys": lambda message: " ".join(message.keys),
+    "tag": lambda message: message.tag or "",
+    "id": lambda message: message.message_id,
+    "topic": lambda message: message.topic,
+    "broker": lambda message: message.broker,
+    "queue": lambda message: message.queue,
+    "offset": lambda message: message.queue_offset,
+    "stored": lambda message: format_instant(message.store_timestamp_ms),
+    "born": lambda message: format_instant(message.born_timestamp_ms),
+    "retries": lambda message: message.reconsume_times,
+    "properties": lambda message: json.dumps(message.properties, ensure_ascii=False),
+}
 
 
 def _filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,8 +84,21 @@ def _filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--group",
     shell_complete=group_names,
-    required=True,
-    help="The group; how far it is stays with the brokers.",
+    help="Group that receives; the brokers keep how far it is.  [default: none]",
+)
+@click.option(
+    "--from",
+    "start",
+    metavar="earliest|latest|TIME|OFFSET",
+    help="Where to start without --group: TIME is 2026-12-24T18:00:00 or Unix milliseconds, a shorter number is an"
+    " OFFSET of each queue.  [default: earliest]",
+)
+@click.option("--key", "keys", multiple=True, help="Only messages with this key. Repeatable.")
+@click.option(
+    "--format",
+    "pattern",
+    metavar="TEXT",
+    help=r"What to print per message, such as '{key}\t{body}': " + f"{', '.join(_FIELDS)}.",
 )
 @click.option("--count", type=click.IntRange(1), help="End after so many.  [default: never]")
 @click.option(
@@ -70,35 +115,104 @@ def _filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def consume(
     topic: str,
     *,
-    group: str,
+    group: str | None,
+    start: str | None,
+    keys: tuple[str, ...],
     count: int | None,
     timeout_s: float | None,
-    wanted: Filter,
-    raw: bool,
-    as_json: bool,
-    **brokers: Any,
+    **given: Any,
 ) -> None:
-    """Print the messages of TOPIC that GROUP has not had, and note that it has them."""
-    if raw and as_json:
-        raise click.UsageError("--raw and --json exclude each other.")
-    as_bytes = raw or not sys.stdout.isatty()
+    """Print the messages of TOPIC as they come.
+
+    With --group those that the group has not received, and commit them; without, all from --from on.
+    """
+    if group is not None and start is not None:
+        raise click.UsageError(
+            "--from is for reading without --group: `pocketmq group reset-offset` moves a group."
+        )
+    show, wanted, is_wanted = _printer(given), given["wanted"], _any_key(keys)
+    begin = _start_of(start or "earliest")
     printed = 0
-    nameserver, read_from = brokers["nameserver"], read_from_of(brokers["read_from"])
     with PullConsumer(
-        group, {topic: wanted}, nameserver, auto_commit=False, read_from=read_from
+        group or _NO_GROUP,
+        () if group is None else {topic: wanted},
+        given["nameserver"],
+        auto_commit=False,
+        read_from=read_from_of(given["read_from"]),
     ) as consumer:
-        consumer.queues(topic)  # Says at once that the topic, or the name server, is not there.
-        for messages in _batches(consumer, count, timeout_s):
+        queues = consumer.queues(topic)  # Raises if the topic or the name server is not there.
+        if group is None:
+            _begin(consumer, queues, begin)
+            is_wanted = _all_of(is_wanted, _filter(wanted))
+        for messages in _batches(consumer, count, timeout_s, is_wanted):
             with _interrupts_held():
                 for message in messages:
-                    _print(message, as_json=as_json, as_bytes=as_bytes)
+                    show(message)
                 sys.stdout.flush()
-                consumer.commit()
+                if group is not None:
+                    consumer.commit()
             printed += len(messages)
-    if count is not None and printed < count:
+    if count is not None and printed < count and timeout_s is not None:
         raise RequestTimeout(
             f"{printed} of {count} messages came; none came for {timeout_s:g} s", topic=topic
         )
+
+
+# --- where it starts without a group
+
+
+def _start_of(text: str) -> str | int | datetime:
+    """Return what --from says: "earliest", "latest", an offset, or the instant of storing. Raises BadParameter."""
+    if text in ("earliest", "latest"):
+        return text
+    if text.isascii() and text.isdigit() and len(text) <= _OFFSET_DIGITS_MAX:
+        return int(text)
+    try:
+        return datetime.fromtimestamp(past_instant_of(text) / 1000, UTC)
+    except InvalidArgument as error:
+        raise click.BadParameter(
+            f"{text[:64]!r} is neither earliest, latest, an offset nor a time: write 2026-12-24T18:00:00",
+            param_hint="--from",
+        ) from error
+
+
+def _begin(consumer: PullConsumer, queues: Sequence[Queue], begin: str | int | datetime) -> None:
+    """Have CONSUMER read QUEUES from BEGIN on, beside all groups."""
+    consumer.assign(queues)
+    if isinstance(begin, datetime):
+        consumer.seek_to_time(queues, begin)
+        return
+    firsts = {} if begin == "latest" else consumer.seek_to_first(queues)
+    if begin == "earliest":
+        return
+    lasts = consumer.seek_to_last(queues)
+    if isinstance(begin, int):
+        for queue in queues:
+            consumer.seek(queue, min(max(begin, firsts[queue]), lasts[queue]))
+
+
+# --- which messages
+
+
+_Test: TypeAlias = Callable[[ReceivedMessage], bool]
+
+
+def _any_key(keys: Sequence[str]) -> _Test:
+    chosen = frozenset(keys)
+    return lambda message: not chosen or not chosen.isdisjoint(message.keys)
+
+
+def _filter(wanted: Filter) -> _Test:
+    """Return the test that a broker would apply for WANTED."""
+    if isinstance(wanted, Sql):
+        sql = compiled(wanted.expression)
+        return lambda message: sql.evaluate(tuple(map(message.properties.get, sql.names))) is True
+    tags = parse_tags(wanted or "")
+    return lambda message: not tags or message.tag in tags
+
+
+def _all_of(*tests: _Test) -> _Test:
+    return lambda message: all(test(message) for test in tests)
 
 
 @contextmanager
@@ -121,31 +235,67 @@ def _interrupts_held() -> Iterator[None]:
 
 
 def _batches(
-    consumer: PullConsumer, count: int | None, timeout_s: float | None
-) -> Iterator[MessageBatch]:
-    timeout_ms = None if timeout_s is None else round(timeout_s * 1000)
+    consumer: PullConsumer, count: int | None, timeout_s: float | None, is_wanted: _Test
+) -> Iterator[list[ReceivedMessage]]:
+    """Yield the wanted messages of each batch, COUNT in all, until none came for TIMEOUT_S."""
+    now_ms = SystemClock().now_ms
+    heard_ms = now_ms()
     while count is None or count > 0:
-        messages = consumer.poll(count, timeout_ms)
-        if not messages:
+        left_ms = None
+        if timeout_s is not None:
+            left_ms = max(0, heard_ms + round(timeout_s * 1000) - now_ms())
+        batch = consumer.poll(count, left_ms)
+        messages = [message for message in batch if is_wanted(message)]
+        if messages:
+            heard_ms = now_ms()
+        elif not batch or left_ms == 0:
             return
         if count is not None:
             count -= len(messages)
         yield messages
 
 
-def _print(message: ReceivedMessage, *, as_json: bool, as_bytes: bool) -> None:
-    """Print MESSAGE; one whose body cannot be decoded is reported instead, so that it holds up nothing."""
+# --- what is printed
+
+
+def _printer(given: Mapping[str, Any]) -> Callable[[ReceivedMessage], None]:
+    """Return what prints a message as GIVEN; one that cannot be decoded is reported, so that it holds up nothing."""
+    pattern, raw, as_json = given["pattern"], given["raw"], given["as_json"]
+    if raw + as_json + (pattern is not None) > 1:
+        raise click.UsageError("--raw, --json and --format exclude each other.")
+    as_bytes = raw or not sys.stdout.isatty()
     if as_json:
-        print_json(message_document(message))
-        return
+        return lambda message: print_json(message_document(message))
+    text = None if pattern is None else _pattern(pattern)
+
+    def show(message: ReceivedMessage) -> None:
+        try:
+            body = message.body
+        except PocketMQError as error:
+            place = f"{message.topic}, queue {message.queue}, offset {message.queue_offset}"
+            told = undecodable(message, error.message)
+            click.echo(one_line(f"pocketmq: message not printed: {place}: {told}"), err=True)
+            return
+        if text is not None:
+            click.echo(text.format(**{name: of(message) for name, of in _FIELDS.items()}))
+        elif as_bytes:
+            print_bytes(body)
+        else:
+            click.echo(body.decode(errors="backslashreplace"))
+
+    return show
+
+
+def _pattern(text: str) -> str:
+    """Return TEXT, with its escapes, if it names fields alone. Raises BadParameter."""
     try:
-        body = message.body
-    except PocketMQError as error:
-        place = f"{message.topic}, queue {message.queue}, offset {message.queue_offset}"
-        told = undecodable(message, error.message)
-        click.echo(one_line(f"pocketmq: message not printed: {place}: {told}"), err=True)
-        return
-    if as_bytes:
-        print_bytes(body)
-    else:
-        click.echo(body.decode(errors="backslashreplace"))
+        parts = list(Formatter().parse(text))
+    except ValueError as error:
+        raise click.BadParameter(f"{text[:64]!r}: {error}", param_hint="--format") from error
+    for _, name, specification, conversion in parts:
+        if name is not None and (name not in _FIELDS or specification or conversion):
+            known = ", ".join(f"{{{field}}}" for field in _FIELDS)
+            raise click.BadParameter(
+                f"{{{name}}} is no field: write one of {known}", param_hint="--format"
+            )
+    return text.replace("\\t", "\t").replace("\\n", "\n")

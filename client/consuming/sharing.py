@@ -27,6 +27,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from ...proto.errors import ConfigError, GroupNotFound, MemberFenced, PocketMQError
@@ -572,6 +573,9 @@ class AssignedQueues(_Unshared):
         """Read QUEUES from now on, and no others."""
         self._chosen = set(queues)
         await self._drop(self._held.keys() - self._chosen)
+        # The application may seek at once. What cannot be read yet is tried again in the background.
+        with suppress(PocketMQError):
+            await self._find(self._chosen - self._held.keys())
         self._changed.ring()
 
     async def _run(self) -> None:

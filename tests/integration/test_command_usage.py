@@ -21,7 +21,7 @@ pytestmark = pytest.mark.processes
         ["send", "T", "body", "--property", "x"],
         ["send", "T", "body", "--key", "two words"],
         ["send", "bad topic", "body"],
-        ["consume", "T"],
+        ["consume", "T", "--group", "g", "--from", "latest"],
         ["lookup"],
         ["lookup", "--key", "k"],
         ["topic", "update", "T"],

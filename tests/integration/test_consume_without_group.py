@@ -1,0 +1,101 @@
+"""`pocketmq consume` without a group reads from anywhere, and leaves no group behind."""
+
+from __future__ import annotations
+
+import pytest
+
+from pocketmq.proto.time_text import format_instant
+
+from ..served import ServerProcess
+from .command import Shell
+
+pytestmark = pytest.mark.processes
+
+TOPIC = "free"
+ENOUGH = ("--timeout", "0.5")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _sent(server: ServerProcess) -> None:
+    call = Shell(server.nameserver)
+    call("topic", "create", TOPIC, "--queues", "1")
+    for number in range(3):
+        tag = "even" if number % 2 == 0 else "odd"
+        call(
+            "send", TOPIC, f"body {number}", "--key", f"k{number}", "--key", "all", "--tag", tag,
+            "--property", f"n={number}",
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "bodies"),
+    [
+        ((), ["body 0", "body 1", "body 2"]),
+        (("--from", "earliest"), ["body 0", "body 1", "body 2"]),
+        (("--from", "latest"), []),
+        (("--from", "1"), ["body 1", "body 2"]),
+        (("--from", "99"), []),
+        (("--from", "2020-01-01"), ["body 0", "body 1", "body 2"]),
+        (("--tag", "odd"), ["body 1"]),
+        (("--sql", "n >= 1 AND TAGS = 'even'"), ["body 2"]),
+        (("--key", "k1"), ["body 1"]),
+        (("--key", "k1", "--key", "k2"), ["body 1", "body 2"]),
+        (("--key", "nothing"), []),
+        (("--count", "2"), ["body 0", "body 1"]),
+        (("--count", "1", "--tag", "odd"), ["body 1"]),
+    ],
+)
+def test_where_it_starts_and_what_it_prints(
+    call: Shell, arguments: tuple[str, ...], bodies: list[str]
+) -> None:
+    done = call("consume", TOPIC, *arguments, *ENOUGH)
+
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines() == bodies
+    assert call.done("group", "list") == [
+        group for group in call.done("group", "list") if group["name"] != "pocketmq_consume"
+    ]
+    assert all(row.get("group") != "pocketmq_consume" for row in call.done("lag"))
+
+
+def test_a_time_is_the_instant_of_storing(call: Shell) -> None:
+    stored = call.done("lookup", "--topic", TOPIC, "--key", "k2")[0]["stored_ms"]
+
+    for time in (format_instant(stored), str(stored)):
+        assert call("consume", TOPIC, "--from", time, *ENOUGH).out.splitlines() == ["body 2"]
+
+
+def test_a_format_has_the_fields_that_it_names(call: Shell) -> None:
+    text = "{topic}/{queue}@{offset} {key} {keys} {tag} {n} {retries} {{{body}}}"
+
+    done = call("consume", TOPIC, "--count", "1", "--format", text.replace("{n} ", ""), *ENOUGH)
+
+    assert done.out == "free/0@0 k0 k0 all even 0 {body 0}\n"
+    assert call(
+        "consume", TOPIC, "--count", "1", "--format", r"{id}\t{body}", *ENOUGH
+    ).out.endswith("\tbody 0\n")
+    wrong = call("consume", TOPIC, "--format", text, *ENOUGH)
+    assert (wrong.code, "{n}" in wrong.err, "{body}" in wrong.err) == (2, True, True)
+    for bad in ("{", "{}", "{body.__class__}", "{body!r}", "{body:>9}"):
+        assert call("consume", TOPIC, "--format", bad, *ENOUGH).code == 2
+
+
+def test_what_excludes_each_other_is_refused(call: Shell) -> None:
+    for arguments in (
+        ("--group", "g", "--from", "latest"),
+        ("--format", "{body}", "--json"),
+        ("--format", "{body}", "--raw"),
+        ("--from", "yesterday"),
+        ("--from", "-1"),
+    ):
+        assert call("consume", TOPIC, *arguments, *ENOUGH).code == 2, arguments
+    assert call("consume", "nowhere", *ENOUGH).code == 3
+
+
+def test_a_group_takes_keys_and_formats_as_well(call: Shell) -> None:
+    done = call(
+        "consume", TOPIC, "--group", "keyed", "--key", "k1", "--format", "{key} {body}", *ENOUGH
+    )
+
+    assert (done.code, done.out) == (0, "k1 body 1\n")
+    assert call("consume", TOPIC, "--group", "keyed", *ENOUGH).out == ""
