@@ -278,6 +278,7 @@ def assemble(  # noqa: PLR0913  (it stands between all of them)
     servers = config.nameservers if sees_all else ()
     neighbours = Neighbours(config.name, servers, dial, wall.now_ms)
     topics.on_change.append(neighbours.forget)
+    topics.on_auto_create.append(neighbours.create_topic)
     clients = _clients(config, store, groups, wall_timers, transactions.listeners, pops, replicas)
     coordination = Coordination(
         topics,

@@ -123,6 +123,8 @@ class Topics:
         self._queues = sum(map(_queues_of, self._topics.values()))
         #: Called after every change, with the name of the topic.
         self.on_change: list[Callable[[str], None]] = []
+        #: Called with each topic that was made because somebody sent to it.
+        self.on_auto_create: list[Callable[[TopicConfig], None]] = []
         #: The latest changes: the version before, and the topic.
         self._changes: deque[tuple[int, str]] = deque(maxlen=_CHANGES_KEPT)
 
@@ -258,6 +260,8 @@ class Topics:
             permission=template.permission & ~PERMISSION_INHERIT,
         )
         self._put(made)
+        for callback in self.on_auto_create:
+            callback(made)
         return made
 
     def for_group(self, name: str, queues: int) -> TopicConfig:

@@ -12,6 +12,7 @@ The other brokers that have a topic, as the name servers tell: what routes for o
 
 With every answer comes where all others are, whether they have the topic or not: those addresses are not ours.
 
+A topic that is made by sending to it is created at the other brokers of the cluster, too.
 Recalls and outcomes of transactions that a client asks for at the broker it has dialled are carried to their own.
 
 An answer counts for FRESH_MS; who asks meanwhile is told the same. The servers are asked in turn, from the one that
@@ -39,6 +40,7 @@ from ...proto.errors import (
     Disconnected,
     InvalidArgument,
     PocketMQError,
+    TopicExists,
     TopicNotFound,
     TransactionNotFound,
 )
@@ -47,6 +49,7 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.message_id import decode_handle
 from ...proto.rpc import Call, RpcError
 from ...proto.rpc.channels import EOF, CallFailed, Channel, Dial
+from ...store.format.state_tables import TopicConfig
 
 logger = logging.getLogger(__name__)
 
@@ -324,6 +327,7 @@ TOPICS_MAX: Final = 10_000
 _CLUSTER: Final = "/pocketmq.v1.NameServer/Cluster"
 _ROUTE: Final = "/pocketmq.v1.NameServer/Route"
 _RECALL: Final = "/pocketmq.v1.Broker/Recall"
+_CREATE: Final = "/pocketmq.v1.Broker/CreateTopic"
 _END: Final = "/pocketmq.v1.Broker/EndTransaction"
 _FORWARD_TIMEOUT_S: Final = 3.0
 _MASTER: Final = 0
@@ -410,6 +414,13 @@ class Neighbours:
 
     async def _told(self, topic: str) -> Sequence[OtherQueues] | None:
         """Return what the first name server that answers says; None: none does."""
+        found = await self._routes_and_cluster(topic)
+        if found is None:
+            return None
+        return [queues for route in found[0].routes for queues in self._others(route)]
+
+    async def _routes_and_cluster(self, topic: str) -> tuple[pb.RouteReply, pb.ClusterReply] | None:
+        """Return what the first name server that answers says of TOPIC and of all brokers; None: none does."""
         count = len(self._addresses)
         for step in range(count):
             place = (self._last_good + step) % count
@@ -430,7 +441,7 @@ class Neighbours:
                 if one.broker_name != self._name
                 for other in one.addresses.values()
             }
-            return [queues for route in routes.routes for queues in self._others(route)]
+            return routes, cluster
         return None
 
     def _others(self, route: pb.TopicRoute) -> Iterator[OtherQueues]:
@@ -447,6 +458,46 @@ class Neighbours:
                     one.permission,
                     one.type,
                 )
+
+    # --- topics that are made by sending to them
+
+    def create_topic(self, made: TopicConfig) -> None:
+        """Have the other brokers of the cluster create the topic that was MADE here because somebody sent to it."""
+        if self._addresses:
+            topic = pb.TopicConfig(
+                name=made.name,
+                read_queues=made.read_queues,
+                write_queues=made.write_queues,
+                permission=made.permission,
+            )
+            self._spawn(self._create_topic(pb.CreateTopicRequest(topic=topic)))
+
+    async def _create_topic(self, request: pb.CreateTopicRequest) -> None:
+        found = await self._routes_and_cluster(request.topic.name)
+        brokers = () if found is None else found[1].brokers
+        cluster = next((one.cluster for one in brokers if one.broker_name == self._name), "")
+        await asyncio.gather(
+            *(
+                self._create_at(one, request)
+                for one in brokers
+                if one.broker_name != self._name
+                and one.cluster == cluster
+                and _MASTER in one.addresses
+            )
+        )
+
+    async def _create_at(self, broker: pb.BrokerData, request: pb.CreateTopicRequest) -> None:
+        try:
+            await self._asked(broker.addresses[_MASTER], _CREATE, request, pb.TopicReply)
+        except TopicExists:
+            pass  # Somebody sent to that broker, too.
+        except PocketMQError as error:
+            logger.warning(
+                "topic not created at another broker topic=%s broker=%s reason=%s",
+                request.topic.name,
+                broker.broker_name,
+                error.message,
+            )
 
     # --- what is asked at the wrong broker
 

@@ -303,3 +303,24 @@ async def test_message_groups_wait_for_a_broker_that_is_away(cluster: Cluster) -
     async with AsyncAdmin(cluster.server.address) as admin:
         await admin.delete_topic("ordered")
     assert (await route(a, "ordered")).status.code == v2.TOPIC_NOT_FOUND
+
+
+async def test_a_topic_that_is_made_by_sending_is_made_on_all_brokers(cluster: Cluster) -> None:
+    await cluster.broker("a")
+    await cluster.broker("b")
+    await cluster.broker("c")
+    async with (
+        AsyncProducer(cluster.server.address) as producer,
+        AsyncAdmin(cluster.server.address) as admin,
+    ):
+        await producer.send("made", b"x")
+        for _ in range(600):
+            made = await admin.describe_topic("made")
+            if len(made.brokers) > 2:
+                break
+            await asyncio.sleep(0.1)
+
+    assert made.brokers == ("a", "b", "c")
+    assert {one.max_offset for one in made.queues} == {0, 1}
+    shapes = {(one.queue.broker, one.queue.number) for one in made.queues}
+    assert shapes == {(name, number) for name in made.brokers for number in range(made.read_queues)}
