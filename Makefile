@@ -103,6 +103,9 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 
+# An editable installation warns of itself each time, whatever the project does.
+$(VENV)/.demo $(VENV)/.dev: export PYTHONWARNINGS := ignore:::setuptools.command.editable_wheel
+
 $(VENV)/.demo: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -e .
 	touch $@

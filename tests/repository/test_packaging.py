@@ -17,8 +17,25 @@ def test_every_folder_of_code_is_in_the_list_of_packages() -> None:
         for path in (ROOT / folder).rglob("*.py")
     }
 
-    assert set(listed) == {"pocketmq"} | {f"pocketmq.{folder}" for folder in folders}
+    data = set(settings["tool"]["setuptools"]["package-data"])
+    assert {one for one in listed if one not in data} | {"pocketmq", "pocketmq.proto"} == (
+        {"pocketmq"} | {f"pocketmq.{folder}" for folder in folders}
+    )
     assert len(listed) == len(set(listed))
+
+
+def test_every_file_of_data_is_in_a_folder_that_is_listed() -> None:
+    """setuptools takes each folder for a package, and warns at length of one that is not listed."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    listed = settings["setuptools"]["packages"]
+    patterns = settings["setuptools"]["package-data"]
+
+    assert set(patterns) <= set(listed)
+    assert [one for names in patterns.values() for one in names if "/" in one] == []
+    for name, names in patterns.items():
+        folder = ROOT.joinpath(*name.split(".")[1:])
+        for pattern in names:
+            assert [path for path in folder.glob(pattern) if path.is_file()], f"{name}: {pattern}"
 
 
 def test_every_package_has_an_init_that_says_what_it_is() -> None:
