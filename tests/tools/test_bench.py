@@ -1,13 +1,15 @@
 import importlib
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from pocketmq.proto.errors import ConfigError
 from pocketmq.tools import cli
-from pocketmq.tools.bench import command
+from pocketmq.tools.bench import command, idle
 from pocketmq.tools.bench.measure import BenchConditions, Figure
 
 
@@ -29,6 +31,22 @@ def test_a_bench_needs_grpcio_only_if_it_measures_beside_it() -> None:
     )
 
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", ["start", "memory"])
+def test_what_a_bench_starts_needs_no_grpcio_either(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "grpc.py").write_text("raise ImportError('not installed')\n")
+    paths = (str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+    monkeypatch.setattr(idle, "_ROUNDS", 1)
+    monkeypatch.setattr(idle, "_SETTLE_S", 0.1)
+
+    figure = getattr(idle, name)(BenchConditions(folder=tmp_path, seconds=0.1))
+
+    assert any("numpy_and_protobuf" in line for line in figure.beside)
 
 
 def test_a_bench_beside_grpcio_says_that_it_is_missing(

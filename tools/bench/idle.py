@@ -67,9 +67,9 @@ def start(conditions: BenchConditions) -> Figure:
         "ready_p50_ms": percentiles_ms(ready)[0],
         "seconds_to_first_acknowledgement": middle,
     }
-    imports = [sys.executable, "-c", "import numpy, grpc.aio"]
+    imports = [sys.executable, "-c", "import numpy, google.protobuf.message"]
     bare = min(rounds(lambda: subprocess.run(imports, check=True), seconds=2, at_most=3))
-    figure.compare("bare_interpreter_with_numpy_and_grpc_seconds", bare, middle)
+    figure.compare("bare_interpreter_with_numpy_and_protobuf_seconds", bare, middle)
     figure.aim = (middle, 1.0, False)
     return figure
 
@@ -95,13 +95,15 @@ def memory(conditions: BenchConditions) -> Figure:
         "idle_seconds": _SETTLE_S,
         "idle_cpu_percent": 100 * figure.server_cpu_seconds / _SETTLE_S,
     }
-    figure.compare("bare_interpreter_with_numpy_and_grpc_megabytes", _bare_megabytes(), megabytes)
+    figure.compare(
+        "bare_interpreter_with_numpy_and_protobuf_megabytes", _bare_megabytes(), megabytes
+    )
     figure.aim = (megabytes, 80.0, False)
     return figure
 
 
 def _bare_megabytes() -> float:
-    code = "import numpy, grpc.aio, sys; print(flush=True); sys.stdin.read()"
+    code = "import numpy, google.protobuf.message, sys; print(flush=True); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
