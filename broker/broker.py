@@ -400,7 +400,12 @@ class Broker:
             served = noticing(served)
         else:
             served = guarded(self._asked_users.guard, served, self._config.cluster)
-        rocketmq = RocketMQFigures(parts, self._status, lambda: self._config.metrics_series_max)
+        rocketmq = RocketMQFigures(
+            parts,
+            self._status,
+            lambda: self._config.metrics_series_max,
+            lambda: self._config.metrics_names,
+        )
         clients = partial(client_figures, parts.client_metrics)
         page = self._network.site(
             SiteParts(

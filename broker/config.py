@@ -59,6 +59,7 @@ class BrokerConfig:
             "invisible_ms_min",
             "clients_max",
             "metrics_series_max",
+            "metrics_names",
             "v2_delay_max_ms",
             "stop_grace_ms",
         }
@@ -189,6 +190,9 @@ class BrokerConfig:
     client_metrics: bool = True
     #: Series of one kind on `/metrics`: topics by type, or groups by topic; of further ones is told how many they are.
     metrics_series_max: int = 20_000
+    #: Names of Apache's metrics on `/metrics`: "with-units", as its exporters of 5.4 and later have them, or "plain",
+    #: as those of 5.0 to 5.3 had them.
+    metrics_names: str = "with-units"
     #: How far ahead they may have a message delivered (Apache's maxDelayTimeMills); delay_max_ms bounds it, too.
     v2_delay_max_ms: int = 86_400_000
 
@@ -204,6 +208,12 @@ class BrokerConfig:
                     f"broker.{name} is {value}: must be at least {least}", field=name, value=value
                 )
         check_grpc("broker", self.grpc)
+        if self.metrics_names not in ("with-units", "plain"):
+            raise ConfigError(
+                f"broker.metrics_names is {self.metrics_names!r}: must be 'with-units' or 'plain'",
+                field="metrics_names",
+                value=self.metrics_names,
+            )
         self._check_ports()
         for name in ("name", "cluster"):
             try:

@@ -40,17 +40,28 @@ _SLICE: Final = 256
 Place: TypeAlias = tuple[str, int, int]
 
 
+class Held(NamedTuple):
+    """What a group that pops holds of a queue: LENT messages are in flight, DUE ones are redelivered.
+
+    Offsets of the first of all, and of the first DUE one; None: there is none.
+    """
+
+    lent: int
+    due: int
+    first: int | None
+    first_due: int | None
+
+
 class PopStand(NamedTuple):
     """How far a group that pops a queue is: it has finished all below LOW, and looked at all below NEXT_OFFSET.
 
-    LENT messages are somebody's, DUE ones come again, the first of these at FIRST_DUE.
+    FIRST is what it holds of messages that were not delivered before, RETRIED of those that were.
     """
 
     low: int
     next_offset: int
-    lent: int
-    due: int
-    first_due: int
+    first: Held
+    retried: Held
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +79,10 @@ class NotedLag:
 
 
 class GroupLag(NamedTuple):
-    """How far GROUP is behind in TOPIC. UNFINISHED, UNREAD: where the first such message of each queue is."""
+    """How far GROUP is behind in TOPIC. UNFINISHED, UNREAD: where the first such message of each queue is.
+
+    RETRIED: it is about messages that were delivered before, of a group that pops.
+    """
 
     group: str
     topic: str
@@ -76,6 +90,7 @@ class GroupLag(NamedTuple):
     in_flight: int
     unfinished: Sequence[Place]
     unread: Sequence[Place]
+    retried: bool = False
 
     @property
     def messages(self) -> int:
@@ -85,7 +100,7 @@ class GroupLag(NamedTuple):
     @property
     def is_retry(self) -> bool:
         """Is it about messages that the group failed to process?"""
-        return self.topic.startswith(RETRY_PREFIX)
+        return self.retried or self.topic.startswith(RETRY_PREFIX)
 
 
 def note_lag(
@@ -123,17 +138,20 @@ def note_lag(
 
 
 def _stand(queue: PopQueue) -> PopStand:
-    lent = due = 0
-    first_due = queue.next_offset
+    lent: tuple[list[int], list[int]] = ([], [])
+    due: tuple[list[int], list[int]] = ([], [])
     for offset, entry in queue.entries.items():
-        if entry.acknowledged:
-            continue
-        if entry.lease is not None:
-            lent += 1
-        else:
-            due += 1
-            first_due = min(first_due, offset)
-    return PopStand(queue.low, queue.next_offset, lent, due, first_due)
+        if not entry.acknowledged:
+            # A message in flight is a retry from its second delivery on; one that is due again will be.
+            in_flight = entry.lease is not None
+            retried = entry.attempt > (1 if in_flight else 0)
+            (lent if in_flight else due)[retried].append(offset)
+    first, retried_ones = (_held(lent[which], due[which]) for which in (False, True))
+    return PopStand(queue.low, queue.next_offset, first, retried_ones)
+
+
+def _held(lent: Sequence[int], due: Sequence[int]) -> Held:
+    return Held(len(lent), len(due), min((*lent, *due), default=None), min(due, default=None))
 
 
 def lags(noted: NotedLag) -> Iterator[GroupLag]:
@@ -149,11 +167,13 @@ def lags(noted: NotedLag) -> Iterator[GroupLag]:
             at = committed.get(queue, low)
             stand = popped.get(queue)
             if stand is not None and stand.low == at:
+                held = stand.first
                 ahead = max(stand.next_offset, low)
-                in_flight += stand.lent
-                ready += max(0, high - ahead) + stand.due
-                first = min(stand.first_due, ahead)
-                waits = stand.lent + stand.due > 0
+                in_flight += held.lent
+                ready += max(0, high - ahead) + held.due
+                first = ahead if held.first_due is None else min(held.first_due, ahead)
+                waits = held.first is not None
+                at = ahead if held.first is None else held.first
             else:
                 at = max(at, low)
                 first = min(max(pulled.get(queue, at), at), max(high, at))
@@ -166,6 +186,24 @@ def lags(noted: NotedLag) -> Iterator[GroupLag]:
             if low <= first < high:
                 unread.append((topic, queue, first))
         yield GroupLag(group, topic, ready, in_flight, unfinished, unread)
+        if popped:
+            yield _retried(group, topic, popped)
+
+
+def _retried(group: str, topic: str, popped: Mapping[int, PopStand]) -> GroupLag:
+    """Return the lag of GROUP in messages of TOPIC that it was delivered before."""
+    held = {queue: stand.retried for queue, stand in popped.items()}
+    return GroupLag(
+        group,
+        topic,
+        ready=sum(one.due for one in held.values()),
+        in_flight=sum(one.lent for one in held.values()),
+        unfinished=[(topic, at, one.first) for at, one in held.items() if one.first is not None],
+        unread=[
+            (topic, at, one.first_due) for at, one in held.items() if one.first_due is not None
+        ],
+        retried=True,
+    )
 
 
 class StoredTimes:

@@ -32,6 +32,11 @@ from .traffic import SIZE_BOUNDS, Distribution
 _READABLE: Final = 4
 _WRITABLE: Final = 2
 _SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+#: Values of broker.metrics_names.
+WITH_UNITS: Final = "with-units"
+PLAIN: Final = "plain"
+#: Names with another unit than milliseconds that newer exporters add. (Other names have always said "bytes".)
+_PLAIN_NAMES: Final[Mapping[str, str]] = {"rocketmq_storage_size_bytes": "rocketmq_storage_size"}
 _STORAGE: Final = (("storage_medium", "disk"), ("storage_type", "local"))
 #: What Apache calls the way in which consumers get messages.
 _CONSUME_MODES: Final[Mapping[int, str]] = {v2.PULL_CONSUMER: "pull"}
@@ -42,7 +47,7 @@ class _Noted:
     """What the tables said at one moment."""
 
     came_in: list[tuple[str, str, list[int], float]]
-    went_out: list[tuple[str, str, int, int]]
+    went_out: list[tuple[str, str, bool, int, int]]
     dead: list[tuple[str, str, int]]
     outcomes: list[tuple[str, int, int, Distribution]]
     calls: list[tuple[str, str, bool, bool, Distribution]]
@@ -56,14 +61,19 @@ class _Noted:
 
 
 class RocketMQFigures:
-    """The families of a broker with PARTS; STATUS returns how it is. SERIES_MAX bounds those of a kind."""
+    """The families of a broker with PARTS; STATUS returns how it is. SERIES_MAX bounds those of a kind.
+
+    NAMES: WITH_UNITS, or PLAIN for the names that exporters of 5.0 to 5.3 had.
+    """
 
     def __init__(
         self,
         parts: BrokerParts,
         status: Callable[[], pb.BrokerStatusReply],
         series_max: Callable[[], int],
+        names: Callable[[], str] = lambda: WITH_UNITS,
     ) -> None:
+        self._names = names
         self._parts = parts
         self._status = status
         self._series_max = series_max
@@ -85,7 +95,8 @@ class RocketMQFigures:
             ("otel_scope_name", "broker-meter"),
         )
         proxy: Labels = (*who[:2], ("node_type", "proxy"), who[3], ("proxy_mode", "local"))
-        return _figures(noted, found, stored, status.now_ms, who, proxy)
+        figures = _figures(noted, found, stored, status.now_ms, who, proxy)
+        return figures if self._names() == WITH_UNITS else map(_without_unit, figures)
 
     def _noted(self, status: pb.BrokerStatusReply) -> _Noted:
         parts = self._parts
@@ -102,8 +113,8 @@ class RocketMQFigures:
                 for (topic, kind), sizes in sorted(traffic.came_in.items())
             ],
             went_out=[
-                (topic, group, out.messages, out.bytes)
-                for (topic, group), out in traffic.went_out.items()
+                (topic, group, retried or topic.startswith(RETRY_PREFIX), out.messages, out.bytes)
+                for (topic, group, retried), out in traffic.went_out.items()
             ],
             dead=[(topic, group, count) for (topic, group), count in traffic.dead.items()],
             outcomes=[
@@ -296,8 +307,8 @@ def _traffic(noted: _Noted, who: Labels) -> Iterator[PageFigure]:
         sizes = Distribution(SIZE_BOUNDS, counts, total)
         yield PageFigure("histogram", name, what, sizes, labels)
     went = [
-        ((*who, *_pair(group, topic), _retry(topic)), messages, size)
-        for topic, group, messages, size in noted.went_out
+        ((*who, *_pair(group, topic), _retry(is_retry)), messages, size)
+        for topic, group, is_retry, messages, size in noted.went_out
     ]
     for labels, messages, _ in went:
         name, what = "rocketmq_messages_out_total", "Messages that groups were handed."
@@ -360,7 +371,7 @@ def _clients(noted: _Noted, who: Labels) -> Iterator[PageFigure]:
 def _lag(
     found: list[GroupLag], stored: Mapping[Place, int], now_ms: int, who: Labels
 ) -> Iterator[PageFigure]:
-    shown = [((*who, *_pair(lag.group, lag.topic), _retry(lag.topic)), lag) for lag in found]
+    shown = [((*who, *_pair(lag.group, lag.topic), _retry(lag.is_retry)), lag) for lag in found]
     families: list[tuple[str, str, Callable[[GroupLag], int]]] = [
         (
             "lag_messages",
@@ -393,6 +404,12 @@ def _lag(
             yield PageFigure("gauge", f"rocketmq_consumer_{name}", what, value(lag), labels)
 
 
+def _without_unit(figure: PageFigure) -> PageFigure:
+    """Return FIGURE under the name that exporters of 5.0 to 5.3 had: without the unit that later ones add."""
+    name = figure.name.removesuffix("_milliseconds")
+    return figure._replace(name=_PLAIN_NAMES.get(name, name))
+
+
 def _topic(topic: str) -> Labels:
     return ("topic", topic), ("is_system", _text(is_system_topic(topic)))
 
@@ -402,8 +419,8 @@ def _pair(group: str, topic: str) -> Labels:
     return ("topic", topic), ("consumer_group", group), ("is_system", _text(is_system))
 
 
-def _retry(topic: str) -> tuple[str, str]:
-    return "is_retry", _text(topic.startswith(RETRY_PREFIX))
+def _retry(is_retry: bool) -> tuple[str, str]:
+    return "is_retry", _text(is_retry)
 
 
 def _text(value: bool) -> str:

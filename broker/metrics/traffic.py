@@ -87,7 +87,8 @@ class TrafficCounts:
     def __init__(self, series_max: Callable[[], int] = lambda: 10_000) -> None:
         self._series_max = series_max
         self.came_in: dict[tuple[str, str], Distribution] = {}
-        self.went_out: dict[tuple[str, str], GroupOut] = {}
+        #: By topic, group, and whether it was delivered before.
+        self.went_out: dict[tuple[str, str, bool], GroupOut] = {}
         self.dead: dict[tuple[str, str], int] = {}
         self.outcomes: dict[str, TopicOutcomes] = {}
         self.calls: dict[tuple[str, str, bool, bool], Distribution] = {}
@@ -138,11 +139,14 @@ class TrafficCounts:
             found = self._begin("messages_in", self.came_in, (topic, kind), made)
         return found
 
-    def delivered(self, group: str, topic: str, messages: int, size: int) -> None:
-        """Count MESSAGES of TOPIC, of SIZE bytes together, that GROUP was handed."""
-        found = self.went_out.get((topic, group))
+    def delivered(
+        self, group: str, topic: str, messages: int, size: int, *, retried: bool = False
+    ) -> None:
+        """Count MESSAGES of TOPIC, of SIZE bytes together, that GROUP was delivered; RETRIED: not the first time."""
+        key = topic, group, retried
+        found = self.went_out.get(key)
         if found is None:
-            found = self._begin("messages_out", self.went_out, (topic, group), GroupOut)
+            found = self._begin("messages_out", self.went_out, key, GroupOut)
         found.messages += messages
         found.bytes += size
 
@@ -186,7 +190,7 @@ class TrafficCounts:
 
     def forget_topic(self, topic: str) -> None:
         """Forget TOPIC, which was deleted."""
-        tables: tuple[dict[tuple[str, str], Any], ...] = (self.came_in, self.went_out, self.dead)
+        tables: tuple[dict[Any, Any], ...] = (self.came_in, self.went_out, self.dead)
         for table in tables:
             _forget(table, lambda key: key[0] == topic)
         self.outcomes.pop(topic, None)
@@ -197,6 +201,6 @@ class TrafficCounts:
         _forget(self.dead, lambda key: key[1] == group)
 
 
-def _forget(table: dict[tuple[str, str], Any], matches: Callable[[tuple[str, str]], bool]) -> None:
+def _forget(table: dict[Key, Any], matches: Callable[[Key], bool]) -> None:
     for key in [key for key in table if matches(key)]:
         del table[key]

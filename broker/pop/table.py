@@ -318,8 +318,12 @@ class Table:
                     data, topic, key.queue, offset, entry.attempt + times, handle, invisible_ms
                 )
             )
-        size = sum(len(data) for _, data in taken)
-        parts.traffic.delivered(self.group, self.topic, len(deliveries), size)
+        for retried in (False, True):
+            sizes = [len(one.record) for one in deliveries if (one.attempt > 1) is retried]
+            if sizes:
+                parts.traffic.delivered(
+                    self.group, self.topic, len(sizes), sum(sizes), retried=retried
+                )
         return deliveries
 
     def read(self, entry: PopEntry) -> bytes | None:

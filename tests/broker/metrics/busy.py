@@ -109,7 +109,9 @@ def _connect(served: Served) -> None:
         sessions.settle(sessions.hear(who, "JAVA"), settings)
 
 
-async def page_of(served: Served, series_max: int = SERIES_MAX, **status: Any) -> str:
+async def page_of(
+    served: Served, series_max: int = SERIES_MAX, names: str = "with-units", **status: Any
+) -> str:
     """Return the page of the broker."""
     parts = served.parts
 
@@ -120,7 +122,7 @@ async def page_of(served: Served, series_max: int = SERIES_MAX, **status: Any) -
         [
             lambda: figures(parts, said(), None),
             lambda: client_figures(parts.client_metrics),
-            RocketMQFigures(parts, said, lambda: series_max),
+            RocketMQFigures(parts, said, lambda: series_max, lambda: names),
         ]
     )
     return (await page(PageRequest("GET", "/metrics", {}))).body.decode()

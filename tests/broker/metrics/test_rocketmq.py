@@ -279,8 +279,8 @@ async def test_a_counter_is_forgotten_with_its_topic_and_group(tmp_path: Path) -
 # --- lag
 
 
-def lag(text: str, group: str = GROUP) -> dict[str, tuple[float, ...]]:
-    """Return lag, in flight, ready, and both latencies of GROUP, by topic."""
+def lag(text: str, group: str = GROUP, *, retry: bool = False) -> dict[str, tuple[float, ...]]:
+    """Return lag, in flight, ready, and both latencies of GROUP, by topic; RETRY: of what was delivered before."""
     names = (
         "lag_messages",
         "inflight_messages",
@@ -293,10 +293,42 @@ def lag(text: str, group: str = GROUP) -> dict[str, tuple[float, ...]]:
             dict(labels)["topic"]: value
             for labels, value in values(text, f"rocketmq_consumer_{name}").items()
             if dict(labels)["consumer_group"] == group
+            and dict(labels)["is_retry"] == str(retry).lower()
         }
         for name in names
     ]
     return {topic: tuple(column[topic] for column in columns) for topic in columns[0]}
+
+
+def delivered(text: str, name: str = "rocketmq_messages_out_total") -> dict[str, float]:
+    """Return what NAME counts, by is_retry."""
+    return {dict(labels)["is_retry"]: value for labels, value in values(text, name).items()}
+
+
+async def test_names_are_without_units_if_they_are_to_be_plain(tmp_path: Path) -> None:
+    async with Served(tmp_path) as served:
+        await make_busy(served)
+        with_units = await page_of(served)
+        plain = await page_of(served, names="plain")
+
+    def names(text: str) -> set[str]:
+        families = (line.split()[2] for line in text.splitlines() if line.startswith("# TYPE"))
+        return {name for name in families if name.startswith("rocketmq_")}
+
+    assert {
+        "rocketmq_consumer_lag_latency",
+        "rocketmq_consumer_queueing_latency",
+        "rocketmq_rpc_latency",
+        "rocketmq_storage_size",
+        "rocketmq_storage_message_reserve_time",
+        "rocketmq_storage_flush_behind_bytes",
+        "rocketmq_timer_enqueue_latency",
+        "rocketmq_finish_message_latency",
+        "rocketmq_consumer_lag_messages",
+        "rocketmq_messages_in_total",
+    } <= names(plain)
+    assert not any(name.endswith("_milliseconds") for name in names(plain))
+    assert len(names(plain)) == len(names(with_units))
 
 
 async def test_lag_of_a_group_that_pops(tmp_path: Path) -> None:
@@ -311,6 +343,7 @@ async def test_lag_of_a_group_that_pops(tmp_path: Path) -> None:
         text = await page_of(served)
         # One is finished behind two that are not: it does not count, though it is not committed.
         assert lag(text) == {"T": (9, 3, 6, 2_000, 2_000)}
+        assert lag(text, retry=True) == {"T": (0, 0, 0, 0, 0)}
 
         for handle in (handles[0], handles[1], handles[3]):
             served.parts.pops.acknowledge(GROUP, "T", handle)
@@ -320,8 +353,20 @@ async def test_lag_of_a_group_that_pops(tmp_path: Path) -> None:
         assert lag(await page_of(served)) == {"T": (4, 1, 3, 1_000, 1_000)}
 
         await served.clock.advance(40_000)
-        # Its lease is over: it comes again.
-        assert lag(await page_of(served)) == {"T": (4, 0, 4, 41_000, 41_000)}
+        # Its lease is over: it is redelivered.
+        text = await page_of(served)
+        assert lag(text) == {"T": (3, 0, 3, 41_000, 41_000)}
+        assert lag(text, retry=True) == {"T": (1, 0, 1, 41_000, 41_000)}
+
+        (handle,) = receive(served, "T")
+        text = await page_of(served)
+        assert lag(text) == {"T": (3, 0, 3, 41_000, 41_000)}
+        assert lag(text, retry=True) == {"T": (1, 1, 0, 41_000, 0)}
+        assert delivered(text) == {"false": 7, "true": 1}
+        assert delivered(text, "rocketmq_throughput_out_total")["true"] > 0
+
+        served.parts.pops.acknowledge(GROUP, "T", handle)
+        assert lag(await page_of(served), retry=True) == {"T": (0, 0, 0, 0, 0)}
 
 
 async def test_lag_of_a_group_that_shares_queues(tmp_path: Path) -> None:
