@@ -45,6 +45,7 @@ def dead_letters() -> None:
 @click.option(
     "--from", "from_offset", metavar="OFFSET", type=click.IntRange(0), default=0, help="Begin here."
 )
+@click.option("--all", "everything", is_flag=True, help="Also those that were sent again.")
 @_broker_option
 @json_option("a dead letter a line, with the whole message")
 @nameserver_option
@@ -53,21 +54,30 @@ def list_letters(
     *,
     count: int,
     from_offset: int,
+    everything: bool,
     broker: str | None,
     as_json: bool,
     nameserver: str,
 ) -> None:
-    """List the dead letters of GROUP, the oldest first, with where they came from and why they are dead."""
+    """List the dead letters of GROUP, the oldest first, with where they came from and why they are dead.
+
+    Those that were sent again are left out.
+    """
     with Admin(nameserver) as admin:
         letters = admin.dead_letters(
-            group, broker=broker, from_offset=from_offset, max_letters=count
+            group,
+            broker=broker,
+            from_offset=from_offset,
+            max_letters=count,
+            include_resent=everything,
         )
     if as_json:
         for letter in letters:
             print_json(letter_document(letter))
         return
+    resent = ["resent"] if everything else []
     print_table(
-        ["broker", "offset", "died", "origin", "failed", "id", "reason"],
+        ["broker", "offset", "died", "origin", "failed", "id", "reason", *resent],
         [
             [
                 letter.broker,
@@ -77,6 +87,7 @@ def list_letters(
                 letter.reconsume_times,
                 letter.message_id or letter.origin_message_id or "-",
                 letter.reason,
+                *(["yes" if letter.resent else "no"] if everything else []),
             ]
             for letter in letters
         ],
@@ -93,7 +104,7 @@ def list_letters(
 @dead_letters.command()
 @click.argument("group", shell_complete=group_names)
 @click.argument("offsets", metavar="OFFSET…", nargs=-1, type=click.IntRange(0))
-@click.option("--all", "everything", is_flag=True, help="All that are listed.")
+@click.option("--all", "everything", is_flag=True, help="All that were not sent again yet.")
 @click.option(
     "--to", "topic", metavar="TOPIC", help="Send them there.  [default: where each came from]"
 )
@@ -112,8 +123,8 @@ def resend(
 ) -> None:
     """Send dead letters of GROUP again, as fresh messages, to the topics that they came from.
 
-    All groups of a topic get what is sent there; --to %RETRY%GROUP reaches GROUP alone. What was sent again is still
-    listed, until it is purged.
+    All groups of a topic get what is sent there; --to %RETRY%GROUP reaches GROUP alone. What was sent again is marked,
+    and stays until it is purged.
     """
     if everything == bool(offsets):
         raise click.UsageError("Give the offsets of dead letters, or --all.")
@@ -154,7 +165,9 @@ def _offsets(admin: Admin, group: str, broker: str) -> list[int]:
     offsets: list[int] = []
     while True:
         begin = offsets[-1] + 1 if offsets else 0
-        page = admin.dead_letters(group, broker=broker, from_offset=begin, max_letters=_PAGE)
+        page = admin.dead_letters(
+            group, broker=broker, from_offset=begin, max_letters=_PAGE, include_resent=False
+        )
         offsets += sorted(letter.queue_offset for letter in page)
         if not page:
             return offsets
@@ -208,6 +221,7 @@ def letter_document(letter: DeadLetter) -> dict[str, Any]:
         "reason": letter.reason,
         "reconsume_times": letter.reconsume_times,
         "died_ms": letter.died_ms,
+        "resent": letter.resent,
         "message": message_document(letter.message),
     }
 

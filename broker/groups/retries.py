@@ -46,12 +46,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Final
 
 from ...proto import errors, properties as names
+from ...proto.commit_metadata import COMMIT_METADATA_MAX
 from ...proto.errors_wire import to_wire
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.record import SYS_INNER_BATCH, SYS_TRANSACTION, Record, decode_record
@@ -344,8 +345,10 @@ def _check(request: pb.SendBackRequest) -> None:
 # ---------------------------------------------------------------- the dead letters of a group, for its administrators
 
 
-#: The group whose committed offset says from where on dead letters count.
+#: The group whose committed offset says from where on dead letters count. The text that goes with it names those that
+#: were sent again, as ranges: "3-5,9".
 MARK_GROUP: Final = "CID_RMQ_SYS_DEAD_LETTERS"
+RANGES_SIZE_MAX: Final = COMMIT_METADATA_MAX
 LETTERS_MAX: Final = 1_000
 LETTERS_DEFAULT: Final = 64
 PAGE_BYTES: Final = 1024 * 1024
@@ -368,6 +371,49 @@ _OF_THE_PAST: Final = frozenset(
         names.PRODUCER_SEQUENCE,
     }
 )
+
+
+class Resent:
+    """Offsets of dead letters that were sent again, as ranges. Beyond RANGES_SIZE_MAX bytes of text the lowest go."""
+
+    def __init__(self, text: str) -> None:
+        """Read TEXT; what is no range is left out."""
+        self._ranges: list[tuple[int, int]] = []
+        for word in text.split(","):
+            begin, _, last = word.partition("-")
+            if begin.isdecimal() and (last or begin).isdecimal():
+                self._ranges.append((int(begin), int(last or begin) + 1))
+
+    def __contains__(self, offset: int) -> bool:
+        return any(begin <= offset < end for begin, end in self._ranges)
+
+    def count(self, first: int, end: int) -> int:
+        """Return how many there are from FIRST up to END."""
+        return sum(max(0, min(end, stop) - max(first, begin)) for begin, stop in self._ranges)
+
+    def add(self, offsets: Iterable[int]) -> None:
+        """Take in OFFSETS."""
+        joined: list[tuple[int, int]] = []
+        for begin, end in sorted([*self._ranges, *((one, one + 1) for one in offsets)]):
+            if joined and begin <= joined[-1][1]:
+                joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+            else:
+                joined.append((begin, end))
+        self._ranges = joined
+
+    def text_from(self, first: int) -> str:
+        """Return the text of the ranges from FIRST on."""
+        words: list[str] = []
+        size = 0
+        for begin, end in reversed(self._ranges):
+            if end <= first:
+                break
+            word = f"{begin}-{end - 1}" if end - begin > 1 else f"{begin}"
+            size += len(word) + 1
+            if size > RANGES_SIZE_MAX:
+                break
+            words.append(word)
+        return ",".join(reversed(words))
 
 
 def letter_of(record: Record, data: bytes) -> pb.DeadLetter:
@@ -436,7 +482,10 @@ class DeadLetters:
         check_natural("from_offset", request.from_offset)
         check_natural("max_letters", request.max_letters)
         topic, first, end = self._bounds(request.group)
-        reply = pb.DeadLettersReply(min_offset=first, max_offset=end)
+        resent = self._resent(topic)
+        reply = pb.DeadLettersReply(
+            min_offset=first, max_offset=end, resent_count=resent.count(first, end)
+        )
         at = min(max(request.from_offset, first), end)
         count = min(request.max_letters or LETTERS_DEFAULT, LETTERS_MAX)
         if at < end:
@@ -446,7 +495,9 @@ class DeadLetters:
             for start, size in zip(starts_of(sizes).tolist(), sizes.tolist(), strict=True):
                 data = found.records[start : start + size]
                 try:
-                    reply.letters.append(letter_of(decode_record(data), data))
+                    letter = letter_of(decode_record(data), data)
+                    letter.resent = letter.queue_offset in resent
+                    reply.letters.append(letter)
                 except errors.InvalidRecord:
                     logger.warning("a dead letter is damaged group=%s", request.group)
         reply.next_offset = at
@@ -460,6 +511,10 @@ class DeadLetters:
         low, end = self._store.queue_bounds(topic, 0)
         mark = self._offsets.committed(topic, MARK_GROUP, 0) or 0
         return topic, min(max(low, mark), end), end
+
+    def _resent(self, topic: str) -> Resent:
+        """Return which dead letters in TOPIC were sent again."""
+        return Resent(self._offsets.metadata(topic, MARK_GROUP, 0))
 
     # --- sending again
 
@@ -482,7 +537,18 @@ class DeadLetters:
             await asyncio.sleep(0)
         if end_offset:
             await self._appends.safe(end_offset)
+            await self._mark(
+                topic, [one.queue_offset for one in reply.letters if not one.HasField("error")]
+            )
         return reply
+
+    async def _mark(self, topic: str, sent: Sequence[int]) -> None:
+        """Note that the dead letters SENT of TOPIC were sent again; it returns once that is saved."""
+        resent = self._resent(topic)
+        resent.add(sent)
+        mark = self._offsets.committed(topic, MARK_GROUP, 0) or 0
+        self._offsets.commit(topic, MARK_GROUP, 0, mark, resent.text_from(mark))
+        await ended(self._offsets.when_saved)
 
     def _read(self, topic: str, offset: int, first: int, end: int) -> bytes:
         if first <= offset < end:
@@ -560,7 +626,8 @@ class DeadLetters:
         if mark > first:
             await synced(self._store, self._store.max_log_offset)
             known = self._offsets.committed(topic, MARK_GROUP, 0) or 0
-            self._offsets.commit(topic, MARK_GROUP, 0, max(known, mark))
+            text = self._resent(topic).text_from(mark)
+            self._offsets.commit(topic, MARK_GROUP, 0, max(known, mark), text)
             await ended(self._offsets.when_saved)
             logger.info("dead letters purged group=%s below=%d", request.group, mark)
         return pb.PurgeDeadLettersReply(purged=mark - first, min_offset=mark)

@@ -52,6 +52,8 @@ class DeadLetter:
     died_ms: int
     #: The whole message, as it lies in the dead letters.
     message: ReceivedMessage
+    #: Was it sent again?
+    resent: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,15 +83,17 @@ class DeadLetterAdmin:
         broker: str | None = None,
         from_offset: int = 0,
         max_letters: int = 1_000,
+        include_resent: bool = True,
     ) -> list[DeadLetter]:
         """Return the dead letters of GROUP, those that died first in front: at most MAX_LETTERS of each broker.
 
-        BROKER: of this one alone, which FROM_OFFSET, where to begin, needs where there are several. Raises
-        GroupNotFound.
+        BROKER: of this one alone, which FROM_OFFSET, where to begin, needs where there are several. Without
+        INCLUDE_RESENT only those that were not sent again. Raises GroupNotFound.
         """
         found: list[DeadLetter] = []
         for name in await self._holders(group, broker, from_offset > 0, "from_offset"):
-            found += await self._of_broker(group, name, from_offset, max_letters)
+            request = pb.DeadLettersRequest(group=group, from_offset=from_offset)
+            found += await self._of_broker(name, request, max_letters, include_resent)
         return sorted(found, key=lambda letter: (letter.died_ms, letter.broker))
 
     async def resend_dead_letters(
@@ -171,14 +175,17 @@ class DeadLetterAdmin:
         return holders or list(replies)[:1]
 
     async def _of_broker(
-        self, group: str, broker: str, from_offset: int, max_letters: int
+        self, broker: str, request: pb.DeadLettersRequest, max_letters: int, include_resent: bool
     ) -> list[DeadLetter]:
         found: list[DeadLetter] = []
-        request = pb.DeadLettersRequest(group=group, from_offset=from_offset)
         while len(found) < max_letters:
             request.max_letters = min(max_letters - len(found), _LISTED_AT_ONCE)
             reply = await self._brokers.ask(broker, "DeadLetters", request, pb.DeadLettersReply)
-            found += [_letter(broker, letter) for letter in reply.letters]
+            found += [
+                _letter(broker, letter)
+                for letter in reply.letters
+                if include_resent or not letter.resent
+            ]
             if reply.next_offset >= reply.max_offset:
                 break
             request.from_offset = reply.next_offset
@@ -199,6 +206,7 @@ def _letter(broker: str, letter: pb.DeadLetter) -> DeadLetter:
         reconsume_times=letter.reconsume_times,
         died_ms=letter.died_ms,
         message=message,
+        resent=letter.resent,
     )
 
 

@@ -698,7 +698,7 @@ class SendBackReply(_message.Message):
     def __init__(self, dead: _Optional[bool] = ..., topic: _Optional[str] = ..., due_ms: _Optional[int] = ..., reconsume_times: _Optional[int] = ..., log_offset: _Optional[int] = ...) -> None: ...
 
 class DeadLetter(_message.Message):
-    __slots__ = ("queue_offset", "log_offset", "message_id", "origin_topic", "origin_message_id", "reason", "reconsume_times", "died_ms", "record")
+    __slots__ = ("queue_offset", "log_offset", "message_id", "origin_topic", "origin_message_id", "reason", "reconsume_times", "died_ms", "record", "resent")
     QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -708,6 +708,7 @@ class DeadLetter(_message.Message):
     RECONSUME_TIMES_FIELD_NUMBER: _ClassVar[int]
     DIED_MS_FIELD_NUMBER: _ClassVar[int]
     RECORD_FIELD_NUMBER: _ClassVar[int]
+    RESENT_FIELD_NUMBER: _ClassVar[int]
     queue_offset: int
     log_offset: int
     message_id: str
@@ -717,7 +718,8 @@ class DeadLetter(_message.Message):
     reconsume_times: int
     died_ms: int
     record: bytes
-    def __init__(self, queue_offset: _Optional[int] = ..., log_offset: _Optional[int] = ..., message_id: _Optional[str] = ..., origin_topic: _Optional[str] = ..., origin_message_id: _Optional[str] = ..., reason: _Optional[str] = ..., reconsume_times: _Optional[int] = ..., died_ms: _Optional[int] = ..., record: _Optional[bytes] = ...) -> None: ...
+    resent: bool
+    def __init__(self, queue_offset: _Optional[int] = ..., log_offset: _Optional[int] = ..., message_id: _Optional[str] = ..., origin_topic: _Optional[str] = ..., origin_message_id: _Optional[str] = ..., reason: _Optional[str] = ..., reconsume_times: _Optional[int] = ..., died_ms: _Optional[int] = ..., record: _Optional[bytes] = ..., resent: _Optional[bool] = ...) -> None: ...
 
 class DeadLettersRequest(_message.Message):
     __slots__ = ("group", "from_offset", "max_letters")
@@ -730,16 +732,18 @@ class DeadLettersRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., from_offset: _Optional[int] = ..., max_letters: _Optional[int] = ...) -> None: ...
 
 class DeadLettersReply(_message.Message):
-    __slots__ = ("letters", "next_offset", "min_offset", "max_offset")
+    __slots__ = ("letters", "next_offset", "min_offset", "max_offset", "resent_count")
     LETTERS_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    RESENT_COUNT_FIELD_NUMBER: _ClassVar[int]
     letters: _containers.RepeatedCompositeFieldContainer[DeadLetter]
     next_offset: int
     min_offset: int
     max_offset: int
-    def __init__(self, letters: _Optional[_Iterable[_Union[DeadLetter, _Mapping]]] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ...) -> None: ...
+    resent_count: int
+    def __init__(self, letters: _Optional[_Iterable[_Union[DeadLetter, _Mapping]]] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., resent_count: _Optional[int] = ...) -> None: ...
 
 class ResendDeadLettersRequest(_message.Message):
     __slots__ = ("group", "queue_offsets", "topic")

@@ -35,8 +35,15 @@ class FakeAdmin:
         return [SimpleNamespace(broker_name=name) for name in self.letters]
 
     def dead_letters(
-        self, name: str, *, broker: str | None, from_offset: int, max_letters: int
+        self,
+        name: str,
+        *,
+        broker: str | None,
+        from_offset: int,
+        max_letters: int,
+        include_resent: bool,
     ) -> list[DeadLetter]:
+        assert not include_resent
         if name != "g":
             raise GroupNotFound(f"group {name!r} does not exist")
         return [
@@ -137,6 +144,7 @@ def test_programs_get_the_whole_message(capsys: pytest.CaptureFixture[str]) -> N
     assert document == {
         "broker": "a",
         "offset": 0,
+        "resent": False,
         "message_id": "id-0",
         "origin_topic": "orders",
         "origin_message_id": "7F",

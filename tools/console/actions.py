@@ -279,8 +279,12 @@ async def _letters_from(
     bounds = await api.dead_letter_bounds(group)
     below = min(number(body, "below", bounds.max_offset), bounds.max_offset)
     begin = max(number(body, "from", 0), bounds.min_offset)
-    end = min(begin + _RESENT_MAX, below)
-    return list(range(begin, end)), {"next_from": end if end < below else None, "below": below}
+    found = await api.admin.dead_letters(
+        group, from_offset=begin, max_letters=_RESENT_MAX, include_resent=False
+    )
+    wanted = [one.queue_offset for one in found if one.queue_offset < below]
+    more = len(wanted) == _RESENT_MAX and wanted[-1] + 1 < below
+    return wanted, {"next_from": wanted[-1] + 1 if more else None, "below": below}
 
 
 async def purge(api: Api, asked: PageRequest, group: str) -> Document:

@@ -533,10 +533,15 @@ class Api:
         }
 
     async def dead_letters(self, asked: PageRequest, group: str) -> Document:
-        """Return a page of a group's dead letters, the oldest first."""
+        """Return a page of a group's dead letters, the oldest first; `all`: also those that were sent again."""
         limit = limit_of(asked.query)
         begin = number(asked.query, "from", 0)
-        found = await self.admin.dead_letters(group, from_offset=begin, max_letters=limit)
+        found = await self.admin.dead_letters(
+            group,
+            from_offset=begin,
+            max_letters=limit,
+            include_resent=asked.query.get("all") == "true",
+        )
         rows = [letter_document(one) for one in found]
         following = rows[-1]["offset"] + 1 if len(rows) == limit else None
         return {"dead_letters": rows, "from": begin, "limit": limit, "next_from": following}
@@ -548,7 +553,8 @@ class Api:
         return found
 
     async def all_dead_letters(self, asked: PageRequest) -> Document:
-        """Return the groups that have dead letters."""
+        """Return the groups with dead letters that were not sent again; `all`: also the others."""
+        everything = asked.query.get("all") == "true"
         request = pb.BrokerTopicsRequest(include_system=True, containing=DEAD_LETTER_PREFIX)
         reply = await self.ask("ListTopics", request, pb.BrokerTopicsReply)
         rows = []
@@ -558,8 +564,11 @@ class Api:
                 bounds = await self.dead_letter_bounds(group)
             except errors.GroupNotFound:
                 continue
-            if bounds.max_offset > bounds.min_offset:
-                rows.append({"group": group, "dead_letters": bounds.max_offset - bounds.min_offset})
+            waiting = bounds.max_offset - bounds.min_offset - bounds.resent_count
+            if waiting or (everything and bounds.resent_count):
+                rows.append(
+                    {"group": group, "dead_letters": waiting, "resent": bounds.resent_count}
+                )
             await asyncio.sleep(0)
         rows.sort(key=lambda row: (-row["dead_letters"], row["group"]))
         return {"groups": rows[:LIMIT_MAX], "total": len(rows)}

@@ -6,6 +6,7 @@ The console's pages of what waits, delayed messages and transactions, and of use
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote, urlencode
 
@@ -261,6 +262,7 @@ async def dead_letters_page(api: Api, asked: PageRequest) -> frame.Content:
                     "a", one["group"], href=f"/dead-letters?{urlencode({'group': one['group']})}"
                 ),
                 one["dead_letters"],
+                one["resent"],
             )
             for one in found["groups"]
         ]
@@ -268,11 +270,14 @@ async def dead_letters_page(api: Api, asked: PageRequest) -> frame.Content:
             frame.heading("Dead letters"),
             frame.e(
                 "section",
-                frame.table(("group", "#dead letters"), rows, "No group has any.", "groups"),
+                frame.table(
+                    ("group", "#dead letters", "#sent again"), rows, "No group has any.", "groups"
+                ),
+                _resent_link(query),
                 class_="card",
             ),
         ]
-    wanted = {key: value for key, value in query.items() if key in ("from", "limit")}
+    wanted = {key: value for key, value in query.items() if key in ("from", "limit", "all")}
     found = await api.dead_letters(PageRequest("GET", f"/?{urlencode(wanted)}", {}), group)
     path = f"/api/groups/{quote(group, safe='')}/dead-letters"
     offsets = ", ".join(str(one["offset"]) for one in found["dead_letters"])
@@ -316,7 +321,7 @@ async def dead_letters_page(api: Api, asked: PageRequest) -> frame.Content:
             frame.e(
                 "a",
                 "Next →",
-                href=f"/dead-letters?{urlencode({'group': group, 'from': following})}",
+                href=f"/dead-letters?{urlencode(query | {'from': str(following)})}",
             ),
             class_="paging",
         )
@@ -330,7 +335,16 @@ async def dead_letters_page(api: Api, asked: PageRequest) -> frame.Content:
         frame.e(
             "section",
             frame.table(
-                ("#number", "died", "from topic", "#failed", "reason", "message", "body"),
+                (
+                    "#number",
+                    "died",
+                    "from topic",
+                    "#failed",
+                    "reason",
+                    "message",
+                    "body",
+                    "sent again",
+                ),
                 [
                     (
                         one["offset"],
@@ -338,8 +352,9 @@ async def dead_letters_page(api: Api, asked: PageRequest) -> frame.Content:
                         topic_link(one["origin_topic"]) if one["origin_topic"] else "–",
                         one["reconsume_times"],
                         one["reason"],
-                        one["message_id"] or "–",
+                        _history_link(one),
                         frame.e("code", short_body(one["message"]), class_="body"),
+                        "yes" if one["resent"] else "no",
                     )
                     for one in found["dead_letters"]
                 ],
@@ -347,9 +362,28 @@ async def dead_letters_page(api: Api, asked: PageRequest) -> frame.Content:
                 "letters",
             ),
             more,
+            _resent_link(query),
             class_="card",
         ),
     ]
+
+
+def _resent_link(query: Mapping[str, str]) -> frame.Html:
+    """Return a link that shows, or hides, the dead letters that were sent again."""
+    hidden = query.get("all") != "true"
+    wanted = {"group": query["group"]} if query.get("group") else {}
+    wanted |= {"all": "true"} if hidden else {}
+    text = "Show those that were sent again" if hidden else "Hide those that were sent again"
+    path = f"/dead-letters?{urlencode(wanted)}" if wanted else "/dead-letters"
+    return frame.e("p", frame.e("a", text, href=path))
+
+
+def _history_link(letter: Document) -> frame.Html:
+    """Return a link to the page of LETTER's message, with its history."""
+    message_id = letter["message_id"] or letter["message"]["offset_message_id"]
+    topic = letter["origin_topic"] or letter["message"]["topic"]
+    path = f"/messages/{quote(message_id, safe='')}?{urlencode({'topic': topic})}"
+    return frame.e("a", message_id, href=path, class_="id")
 
 
 def _close(one: Document) -> frame.Html:

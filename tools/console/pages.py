@@ -1,7 +1,7 @@
 """The console's pages: what the API tells (api.py), as HTML that is readable without a script.
 
-    /   /topics   /topics/{topic}   /messages   /groups   /groups/{group}   /dead-letters   /delayed   /transactions
-    /connections   /store   /users
+    /   /topics   /topics/{topic}   /messages   /messages/{id}   /groups   /groups/{group}
+    /dead-letters   /delayed   /transactions   /connections   /store   /users
 
 Rows are those of the API's answers; names lead to the page of what they name. `console.mjs` shows a page anew when
 something has changed, and sends forms that have `data-post`, as JSON, to the API.
@@ -434,6 +434,30 @@ async def _messages(api: Api, asked: PageRequest) -> frame.Content:
     return [*parts, frame.e("section", _message_table(rows, "messages"), class_="card")]
 
 
+async def _message(api: Api, asked: PageRequest, message_id: str) -> frame.Content:
+    """Return the page of the message with MESSAGE_ID, of any topic; `topic` saves the search for it."""
+    heading = frame.heading("Message", frame.e("p", message_id))
+    topics = [asked.query["topic"]] if asked.query.get("topic") else []
+    stories: list[Document] = []
+    if not topics:
+        try:
+            stories = (await api.life(PageRequest("GET", "/", {}), message_id))["stories"]
+        except PocketMQError as error:
+            return [heading, frame.e("p", error.message, class_="error")]
+        topics = list(dict.fromkeys(story["topic"] for story in stories if story["topic"]))
+    wanted = urlencode({"id": message_id, "limit": 1})
+    reason = ""
+    for topic in topics:
+        try:
+            found = await api.messages(PageRequest("GET", f"/?{wanted}", {}), topic)
+        except PocketMQError as error:
+            reason = error.message
+        else:
+            return [heading, *await _one_message(api, found["messages"][0], asked)]
+    life = [_story(story) for story in stories] or frame.e("p", reason, class_="error")
+    return [heading, frame.card("Life", life, id_="life")]
+
+
 async def _one_message(api: Api, row: Document, asked: PageRequest) -> list[frame.Content]:
     host, secure = asked.headers.get("host", ""), asked.secure
     asked_by_user = api.parts.guard is not None
@@ -602,4 +626,5 @@ _PAGES: Final[dict[str, Callable[..., Awaitable[frame.Content]]]] = {
 _PAGES_OF_ONE: Final[dict[str, Callable[..., Awaitable[frame.Content]]]] = {
     "topics": _topic,
     "groups": group_page,
+    "messages": _message,
 }

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from pocketmq.broker.groups.offsets import Offsets
-from pocketmq.broker.groups.retries import LETTERS_MAX, MARK_GROUP, PAGE_BYTES
+from pocketmq.broker.groups.retries import (
+    LETTERS_MAX,
+    MARK_GROUP,
+    PAGE_BYTES,
+    RANGES_SIZE_MAX,
+    Resent,
+)
 from pocketmq.proto.errors import (
     DiskFailure,
     GroupNotFound,
@@ -426,3 +432,42 @@ def append(broker: Retrying, record: Record) -> None:
         Run(topic=record.topic, queue=record.queue_id, records=data, columns=columns)
     )
     broker.topics.for_group(record.topic, 1)
+
+
+class TestMarks:
+    """What was sent again is marked."""
+
+    async def test_what_was_sent_again_is_marked_over_a_restart(self, broker: Retrying) -> None:
+        make_topic(broker)
+        die(broker, 6)
+
+        await resend(broker, 1, 2, 4, 99)
+
+        reply = letters(broker)
+        assert [letter.resent for letter in reply.letters] == [0, 1, 1, 0, 1, 0]
+        assert reply.resent_count == 3
+        await purge(broker, below_offset=2)
+        reply = letters(broker)
+        assert [letter.resent for letter in reply.letters] == [1, 0, 1, 0]
+        assert reply.resent_count == 2
+        text = broker.offsets.metadata("%DLQ%g", MARK_GROUP, 0)
+        assert text == "1-2,4"
+
+    async def test_what_failed_to_be_sent_is_not_marked(self, broker: Retrying) -> None:
+        die(broker, 1, topic="Elsewhere")
+        await resend(broker, 0, topic="nowhere")
+
+        assert not letters(broker).letters[0].resent
+
+    def test_ranges_join_and_are_bounded(self) -> None:
+        marks = Resent("3-5,9,x,7-,-2")
+        marks.add([6, 8, 10, 1])
+        assert marks.text_from(0) == "1,3-10"
+        assert [one in marks for one in (0, 1, 2, 3, 6, 11)] == [0, 1, 0, 1, 1, 0]
+        many = Resent("")
+        many.add(range(0, 4_000, 2))
+        text = many.text_from(0)
+        assert len(text) <= RANGES_SIZE_MAX
+        assert text.endswith(",3996,3998")
+        assert Resent(text).count(0, 4_000) > 150
+        assert Resent(text).count(3_990, 3_999) == 5
