@@ -30,6 +30,8 @@ ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
 DEAD_LETTER_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DEAD_LETTER_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 DEAD_LETTER_REASON: Final = "DLQ_REASON"
+#: Metadata of ForwardMessageToDeadLetterQueue: the reason, percent-encoded; the message has no field for it.
+REASON_HEADER: Final = "x-pocketmq-dead-letter-reason"
 TRANSACTION_PREPARED: Final = "TRAN_MSG"
 PRODUCER_GROUP: Final = "PGROUP"
 SHARDING_KEY: Final = "__SHARDINGKEY"

@@ -51,11 +51,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NoReturn, TypeAlias, TypeVar
+from urllib.parse import unquote
 
 from ...proto import errors
 from ...proto.filters.expressions import normalised
 from ...proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
-from ...proto.properties import LITE_TOPIC
+from ...proto.properties import LITE_TOPIC, REASON_HEADER
 from ...proto.rpc import Call, Later, MethodTable, Stream, server_stream, unary as plain_unary
 from ...store.format.state_tables import GroupConfig
 from ..config import BrokerConfig
@@ -444,11 +445,12 @@ class Acknowledging:
     def forward(
         self, request: v2.ForwardMessageToDeadLetterQueueRequest, call: Call
     ) -> v2.ForwardMessageToDeadLetterQueueResponse | Later:
-        """Put what REQUEST means among the dead letters of its group."""
+        """Put what REQUEST means among the dead letters of its group, with the reason in CALL's metadata, if any."""
         group, topic = self._names(request.group, request.topic)
-        reason = (
+        limit = request.max_delivery_attempts
+        reason = unquote(call.metadata.get(REASON_HEADER, "")) or (
             f"its consumer gave up after attempt {request.delivery_attempt}"
-            f" of {request.max_delivery_attempts}"
+            + (f" of {limit}" if limit else "")
         )
         self._pops.forward_to_dead_letters(group, topic, request.receipt_handle, reason)
         return self._when_safe(v2.ForwardMessageToDeadLetterQueueResponse(status=OK), call)

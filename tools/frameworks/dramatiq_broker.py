@@ -234,7 +234,7 @@ class _Consumer(DramatiqConsumer):
             message = Message.decode(task.body)
         except DecodeError:
             self._broker.logger.error("No message of dramatiq: it is a dead letter now.")
-            self._over(task, self._server.bury)
+            self._over(task, lambda task: self._server.bury(task, "no message of dramatiq"))
             return None
         try:
             with told():
@@ -266,7 +266,8 @@ class _Consumer(DramatiqConsumer):
 
     def nack(self, message: MessageProxy) -> None:
         if isinstance(message, LentMessage):
-            self._over(message.task, self._server.bury)
+            reason = _reason_of(message)
+            self._over(message.task, lambda task: self._server.bury(task, reason))
 
     def requeue(self, messages: Iterable[MessageProxy]) -> None:
         for message in messages:
@@ -290,6 +291,16 @@ def told() -> Iterator[None]:
         if error.retriable:
             raise ConnectionClosed(error) from error
         raise
+
+
+def _reason_of(message: LentMessage) -> str:
+    """Return the exception that MESSAGE failed with, on one line; "" where there is none."""
+    error = message._exception
+    if error is None:
+        return ""
+    with suppress(Exception):  # Its __str__ is the application's.
+        return f"{type(error).__name__}: {error}".removesuffix(": ")
+    return type(error).__name__
 
 
 def _now_ms() -> int:

@@ -382,7 +382,8 @@ class KombuChannel(virtual.Channel):
                          task.queue, task.message_id, error)  # fmt: skip
             self.queues.bury(task)
             return None
-        if now_ms >= expires_ms:
+        # Celery's worker says itself that a task has expired, and marks it as revoked, so that nobody waits for it.
+        if now_ms >= expires_ms and not payload["headers"].get("expires"):
             self.queues.finish(task)
             return None
         if due_ms is not None and properties.get(_STAGE):

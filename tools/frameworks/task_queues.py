@@ -28,6 +28,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 from uuid import uuid4
 
 from google.protobuf.message import Message
@@ -37,6 +38,7 @@ from ...client.loop import Portal
 from ...proto import errors
 from ...proto.errors_wire import from_rpc_error
 from ...proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
+from ...proto.properties import REASON_HEADER
 from ...proto.rpc.channels import EOF, CallFailed, Channel, ChannelClosed
 from ...proto.tls import Trust
 from ...proto.topics import PERMISSION_ALL
@@ -52,6 +54,8 @@ _POLL_S: Final = 15
 #: How long a receive that is broken off is asked what it brought.
 _AGAIN_S: Final = 0.1
 _REQUEST_S: Final = 10.0
+#: Characters of a reason; the broker keeps 1 KiB.
+_REASON_MAX: Final = 500
 _PAUSE_S: Final = 0.2
 _PAUSE_MAX_S: Final = 5.0
 #: How long a close waits for what was finished to be told.
@@ -562,11 +566,11 @@ class TaskQueues:
             task.is_over = True
             await self._change(task, after_s)
 
-    def bury(self, task: Task) -> None:
-        """Make TASK a dead letter."""
-        self.run(partial(self._bury, task))
+    def bury(self, task: Task, reason: str = "") -> None:
+        """Make TASK a dead letter; REASON: why, for people."""
+        self.run(partial(self._bury, task, reason))
 
-    async def _bury(self, task: Task) -> None:
+    async def _bury(self, task: Task, reason: str) -> None:
         async with task.changing:
             if task.is_over:
                 return
@@ -583,6 +587,7 @@ class TaskQueues:
                 "ForwardMessageToDeadLetterQueue",
                 request,
                 v2.ForwardMessageToDeadLetterQueueResponse,
+                ((REASON_HEADER, quote(reason[:_REASON_MAX])),) if reason else (),
             )
             task.is_over = True
 
@@ -687,9 +692,15 @@ class TaskQueues:
         """Return the answer of METHOD of the broker's own service."""
         return await self._call(BROKER + method, request, reply_type)
 
-    async def _ask(self, method: str, request: Message, reply_type: type[Reply]) -> Reply:
-        """Return the answer of METHOD; raise what it was refused with."""
-        reply = await self._reply(method, request, reply_type)
+    async def _ask(
+        self,
+        method: str,
+        request: Message,
+        reply_type: type[Reply],
+        more: Sequence[tuple[str, str]] = (),
+    ) -> Reply:
+        """Return the answer of METHOD, asked with MORE metadata; raise what it was refused with."""
+        reply = await self._call(_SERVICE + method, request, reply_type, more)
         answer: Any = reply
         _check(answer.status)
         return reply
@@ -697,12 +708,18 @@ class TaskQueues:
     async def _reply(self, method: str, request: Message, reply_type: type[Reply]) -> Reply:
         return await self._call(_SERVICE + method, request, reply_type)
 
-    async def _call(self, path: str, request: Message, reply_type: type[Reply]) -> Reply:
+    async def _call(
+        self,
+        path: str,
+        request: Message,
+        reply_type: type[Reply],
+        more: Sequence[tuple[str, str]] = (),
+    ) -> Reply:
         ask = self._channel.unary_unary(
             path, type(request).SerializeToString, reply_type.FromString
         )
         try:
-            reply: Reply = await ask(request, timeout=_REQUEST_S, metadata=self._client)
+            reply: Reply = await ask(request, timeout=_REQUEST_S, metadata=(*self._client, *more))
         except ChannelClosed:
             raise errors.ClientClosed(f"the connection to {self.address} was closed") from None
         except CallFailed as failure:

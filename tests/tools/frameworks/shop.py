@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 from celery import Celery
+from celery.signals import task_revoked
 
 import pocketmq.tools.frameworks.kombu_transport  # noqa: F401  # The scheme pocketmq://
 
@@ -17,6 +18,11 @@ app.conf.update(
     broker_connection_retry_on_startup=True,
     broker_transport_options={"visibility_timeout": float(os.environ["SHOP_LEASE_S"])},
 )
+
+
+@task_revoked.connect
+def revoked(request: Any, expired: bool, **_: Any) -> None:
+    note(f"revoked {request.args[0]} {'expired' if expired else ''}".strip())
 
 
 def note(text: str) -> None:

@@ -95,6 +95,16 @@ def test_a_worker_that_is_killed_loses_none_of_a_thousand_tasks(shop: Any, tmp_p
     assert set(lines(tmp_path)) == {str(number) for number in range(TASKS + 1)}
 
 
+def test_a_task_that_is_due_after_it_expires_is_revoked(shop: Any, tmp_path: Path) -> None:
+    with worker("only", tmp_path) as only:
+        shop.handle.apply_async((5,), countdown=3, expires=1)
+        shop.handle.apply_async((6,), countdown=3, expires=600)
+        until(lambda: {"revoked 5 expired", "6"} <= set(lines(tmp_path)), tmp_path)
+        only.terminate()
+        only.wait(PATIENCE_S)
+    assert sorted(lines(tmp_path)) == ["6", "revoked 5 expired"]
+
+
 def test_a_task_longer_than_its_lease_runs_once_and_a_retry_comes_later(
     shop: Any, tmp_path: Path
 ) -> None:

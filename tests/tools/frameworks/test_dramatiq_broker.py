@@ -122,12 +122,13 @@ def test_without_retries_left_it_is_a_dead_letter(
 ) -> None:
     @dramatiq.actor(max_retries=0)
     def fail() -> None:
-        raise RuntimeError
+        raise RuntimeError("größe\nof an order")
 
     sent = fail.send()
     joined(broker, worker)
     (letter,) = kit.dead_letters(broker.topic("default"))
     assert letter.message.keys == (sent.message_id,)
+    assert letter.reason == "RuntimeError: größe of an order"
 
 
 def test_messages_of_actors_that_there_are_not_are_dead_letters(
@@ -138,7 +139,8 @@ def test_messages_of_actors_that_there_are_not_are_dead_letters(
         dramatiq.Message(queue_name="default", actor_name="x", args=(), kwargs={}, options={})
     )
     joined(broker, worker)
-    assert len(kit.dead_letters(broker.topic("default"))) == 1
+    (letter,) = kit.dead_letters(broker.topic("default"))
+    assert letter.reason.startswith("ActorNotFound")
 
 
 def test_what_a_stopped_worker_had_not_begun_comes_again(broker: Any) -> None:

@@ -180,6 +180,17 @@ def test_what_expired_does_not_come(
     assert taken(connection, queue, 1, no_ack=True)[0].payload == "good"
 
 
+def test_a_task_of_celery_that_expired_comes_so_that_its_worker_revokes_it(
+    connection: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = kombu.Queue(name)
+    headers = {"expires": datetime.now(UTC).isoformat()}
+    publish(connection, "x", queue, exchange="", routing_key=name, expiration=60, headers=headers)
+    real_ms = kombu_transport._now_ms
+    monkeypatch.setattr(kombu_transport, "_now_ms", lambda: real_ms() + 120_000)
+    assert taken(connection, queue, 1, no_ack=True)[0].payload == "x"
+
+
 def test_direct_and_topic_exchanges_route_by_key(connection: Any, name: str) -> None:
     direct = kombu.Exchange(f"{name}-direct", type="direct")
     one = kombu.Queue(f"{name}-1", direct, routing_key="a")
