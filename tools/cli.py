@@ -88,7 +88,7 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
     ),
     "advise": ("advise:advise", "Measure a listener, and propose threads, processes and nodes."),
     "lookup": ("lookup.command:lookup", "Find messages by key, id, offset or time, also in files."),
-    "why": ("why.command:why", "Tell the life of one message from the files of a store."),
+    "why": ("why.command:why", "Show the history of one message."),
     "clock": ("clock:clock", "Tell the brokers' time, and move it where it is virtual."),
     "cluster": (
         "cluster.command:cluster",

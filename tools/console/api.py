@@ -470,7 +470,8 @@ class Api:
         named += [asked.query["topic"]] if "topic" in asked.query else []
         self.need(asked, *(of_topic(name, SUB | GET) for name in named or ["*"]))
         status = await self.status()
-        wanted = WhyAsked(message, asked.query.get("topic"))
+        count = min(max(number(asked.query, "count", 4), 1), LIMIT_MAX)
+        wanted = WhyAsked(message, asked.query.get("topic"), count)
         await self._looking.acquire()
         # Who leaves takes its place with it no sooner than the thread has ended.
         look = asyncio.get_running_loop().run_in_executor(None, _stories, status.store_path, wanted)

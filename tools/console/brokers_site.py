@@ -120,7 +120,7 @@ class _Answer(NamedTuple):
             self.writer.close()
 
 
-class _Caller:
+class BrokerCaller:
     """Asks brokers over HTTP as TRUST says: as its user, over TLS if it wants that."""
 
     def __init__(self, trust: Trust) -> None:
@@ -153,7 +153,7 @@ class _Caller:
             # HTTP Basic is the secret itself, and whoever runs a name server says where a broker is.
             if self._context is None and not is_loopback(host):
                 raise NotAuthenticated(
-                    f"the secret would go to {address} in plaintext: start the console with --tls or --ca"
+                    f"the secret would go to {address} in plaintext: use --tls or --ca"
                 )
             lines.append(f"authorization: {self._authorization}")
         if body or method not in READING:
@@ -173,7 +173,7 @@ class _Caller:
         if is_asked_who or (answer.status == HTTPStatus.UNAUTHORIZED and not self._authorization):
             answer.writer.close()
             raise NotAuthenticated(
-                f"{address} has users: start the console as one, by POCKETMQ_USER and POCKETMQ_SECRET or"
+                f"{address} has users: name one by POCKETMQ_USER and POCKETMQ_SECRET or"
                 " POCKETMQ_SECRET_FILE"
             )
         return answer
@@ -227,7 +227,7 @@ class BrokersSite:
 
     def __init__(self, brokers: BrokerList, trust: Trust) -> None:
         self._brokers = brokers
-        self._caller = _Caller(trust)
+        self._caller = BrokerCaller(trust)
         self._door = Door(None, lambda: asyncio.get_running_loop().time())
         self._listeners = frame.EventListeners()
 

@@ -1,10 +1,12 @@
-"""`pocketmq why MESSAGE STORE`: the life of one message from the files alone, as a table of its events.
+"""`pocketmq why MESSAGE [STORE…]`: the history of one message, from the files of stores or from live brokers.
 
-Exit codes: 0 a story was told, 3 the store has nothing of the message (or only knows that it is gone), 2 wrong usage.
+Exit codes: 0 a story was told, 3 nothing is known of the message (or only that it is gone), 2 wrong usage, 4 no broker
+answered.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -25,11 +28,17 @@ from ...store.os_disk import OsDisk
 from .. import terminal
 from ..lookup.files import Absence
 from ..lookup.search import LookupAnswer, StoreSearch
-from ..options import TakesStores, broker_settings, chosen_stores, json_option, stores_argument
+from ..options import (
+    TakesStores,
+    broker_settings,
+    json_option,
+    nameserver_option,
+    stores_argument,
+)
 from ..output import instant, print_json
 from ..stores.locations import StoreLocation, locate
 from .evidence import messages_of, real_topic
-from .story import Event, Story
+from .story import Story
 from .telling import tell, tell_gone
 from .witnesses import COPIES_MAX, Witnesses
 
@@ -51,53 +60,53 @@ _WIDTH = 160
 _NOT_FOUND = 3
 
 
-def print_story(console: Console, story: Story, broker: str) -> None:
-    """Print STORY, which the store of BROKER tells."""
-    if story.state != "gone":  # Of which nothing is known but its end.
-        _print_life(console, story, broker)
-    console.print(Text(f"→ {story.conclusion}", style="bold"), soft_wrap=True)
-    for note in story.notes:
+def print_story(console: Console, story: Mapping[str, Any]) -> None:
+    """Print STORY, a document of `Story.document`."""
+    if story["state"] != "gone":  # Of which nothing is known but its end.
+        _print_life(console, story)
+    console.print(Text(f"→ {story['conclusion']}", style="bold"), soft_wrap=True)
+    for note in story["notes"]:
         console.print(Text(f"note: {note}", style="dim"), soft_wrap=True)
 
 
-def _print_life(console: Console, story: Story, broker: str) -> None:
+def _print_life(console: Console, story: Mapping[str, Any]) -> None:
     words = [
-        story.message_id or "a message without an id",
-        f"topic {story.topic or '?'}",
-        f"keys {story.keys or '-'}",
-        f"tag {story.tags or '-'}",
-        f"broker {broker}",
+        story["messageId"] or "a message without an id",
+        f"topic {story['topic'] or '?'}",
+        f"keys {story['keys'] or '-'}",
+        f"tag {story['tags'] or '-'}",
+        f"broker {story['brokerName']}",
     ]
     console.print(Text("  ".join(words), style="bold"), soft_wrap=True)
-    if story.born_ms is not None:
-        console.print(Text(f"born {instant(story.born_ms)}"), soft_wrap=True)
-    if story.trace is not None:
-        console.print(Text(f"trace {story.trace}"), soft_wrap=True)
-    console.print(_events_table(story))
-    for view in story.groups:
-        if view.verdict != "read":  # That is an event, and so is a failure.
-            where = f"{view.topic}/{view.queue} at offset {view.offset:,}"
-            console.print(Text(f"group {view.group}, {where}: {view.text}"), soft_wrap=True)
+    if story["bornTimestamp"] is not None:
+        console.print(Text(f"born {instant(story['bornTimestamp'])}"), soft_wrap=True)
+    if story["trace"] is not None:
+        console.print(Text(f"trace {story['trace']}"), soft_wrap=True)
+    console.print(_events_table(story["events"]))
+    for view in story["groups"]:
+        if view["verdict"] != "read":  # That is an event, and so is a failure.
+            where = f"{view['topic']}/{view['queueId']} at offset {view['queueOffset']:,}"
+            console.print(Text(f"group {view['group']}, {where}: {view['text']}"), soft_wrap=True)
 
 
-def _events_table(story: Story) -> Table:
+def _events_table(events: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False, show_header=True)
     table.add_column("time", no_wrap=True)
     table.add_column("what", overflow="fold", ratio=1)
     table.add_column("log offset", justify="right", no_wrap=True)
     table.add_column("file", overflow="fold")
-    for event in story.events:
-        place = "" if event.copy is None else f"{event.copy.log_offset:,}"
-        path = "" if event.copy is None else event.copy.path.rsplit("/", 1)[-1]
-        text = Text(event.text, style=_STYLES.get(event.kind, ""))
-        table.add_row(_when(event), text, place, path)
+    for event in events:
+        offset, file = event["physicalOffset"], event["file"] or ""
+        place = "" if offset is None else f"{offset:,}"
+        text = Text(event["text"], style=_STYLES.get(event["kind"], ""))
+        table.add_row(_when(event), text, place, file.rsplit("/", 1)[-1])
     return table
 
 
-def _when(event: Event) -> str:
-    if event.time_ms is None:
+def _when(event: Mapping[str, Any]) -> str:
+    if event["time"] is None:
         return "?"
-    return ("≤ " if event.is_bound else "  ") + instant(event.time_ms)
+    return ("≤ " if event["timeIsBound"] else "  ") + instant(event["time"])
 
 
 _PLACE = re.compile(r"(?P<topic>.+)/(?P<queue>\d{1,9})/(?P<offset>\d{1,18})", re.ASCII)
@@ -123,33 +132,56 @@ _PLACE = re.compile(r"(?P<topic>.+)/(?P<queue>\d{1,9})/(?P<offset>\d{1,18})", re
     help="Sizes by Apache's names (maxHashSlotNum=500), where the files do not tell them.",
 )
 @json_option("a story a line")
+@nameserver_option
 def why(
     *,
     stores: Sequence[str],
     settings: Sequence[str],
+    nameserver: str,
     as_json: bool,
     **asked_for: Any,
 ) -> None:
-    """Tell the life of MESSAGE by the files of each STORE; it is an id, TOPIC/QUEUE/OFFSET, or with --topic a key.
+    """Show the history of MESSAGE: an id, TOPIC/QUEUE/OFFSET, or with --topic a key.
 
-    When it was stored, what it waited for, who read it before when, how often it failed, where it ended. The files are
-    read as they are: the store may be live, stopped or damaged.
+    When it was stored, what it waited for, which group read it, how often it failed, where it ended. The files of each
+    STORE are read as they are: it may be live, stopped or damaged. Without a STORE the brokers are asked. They answer
+    on their own machine, or to a user who may read the topic.
     """
     asked = WhyAsked(**asked_for)
     given = broker_settings(settings)
+    if not stores:
+        if given or asked.scan:
+            raise click.UsageError("--set and --scan are for the files of a STORE: give one.")
+        _print_live(nameserver, asked, as_json=as_json)
+        return
+    context = click.get_current_context()
+    if context.get_parameter_source("nameserver") is ParameterSource.COMMANDLINE:
+        raise click.UsageError(
+            "Give a STORE or --nameserver: files are read, or brokers are asked."
+        )
     told: list[tuple[Story, StoreLocation]] = []
     answers: list[LookupAnswer] = []
-    for place in locate(chosen_stores(stores), settings=given):
+    for place in locate(stores, settings=given):
         found, stories = told_of(place, given, asked)
         answers.append(found)
         told += [(story, place) for story in stories]
-    whole = [one for one in told if one[0].state != "gone"]
-    chosen = whole or told[:1]
-    if not chosen:
+    if not told:
         raise _not_found(asked, answers)
-    _print(chosen, as_json=as_json)
-    if not whole:
-        raise click.exceptions.Exit(_NOT_FOUND)
+    _print([story.document(place.broker_name) for story, place in told], as_json=as_json)
+
+
+def _print_live(nameserver: str, asked: WhyAsked, *, as_json: bool) -> None:
+    """Print what the brokers behind NAMESERVER know of the message ASKED for."""
+    from .live import told_by_brokers
+
+    stories, failures = asyncio.run(
+        told_by_brokers(nameserver, asked.message, asked.topic, asked.count)
+    )
+    for failure in failures if stories else failures[1:]:
+        click.echo(f"pocketmq: {failure.message}", err=True)
+    if not stories:
+        raise failures[0]
+    _print(stories, as_json=as_json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,13 +283,17 @@ def _not_found(asked: WhyAsked, answers: Sequence[LookupAnswer]) -> MessageNotFo
     )
 
 
-def _print(told: Sequence[tuple[Story, StoreLocation]], *, as_json: bool) -> None:
-    if as_json:
-        for story, place in told:
-            print_json(story.document(place.broker_name))
-        return
-    console = terminal.console(width=None if sys.stdout.isatty() else _WIDTH)
-    for number, (story, place) in enumerate(told):
+def _print(told: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+    """Print the stories TOLD; those of messages that are gone only if there are no others: then the exit code is 3."""
+    whole = [story for story in told if story["state"] != "gone"]
+    chosen = whole or told[:1]
+    console = None if as_json else terminal.console(width=None if sys.stdout.isatty() else _WIDTH)
+    for number, story in enumerate(chosen):
+        if console is None:
+            print_json(story)
+            continue
         if number:
             console.print()
-        print_story(console, story, place.broker_name)
+        print_story(console, story)
+    if not whole:
+        raise click.exceptions.Exit(_NOT_FOUND)

@@ -73,7 +73,7 @@ def test_the_trace_is_told_that_the_sender_named(name: str) -> None:
 
     assert story.document("b")["trace"] == TRACE
     with Console(record=True, width=200, file=StringIO()) as console:
-        print_story(console, story, "b")
+        print_story(console, story.document("b"))
     assert f"trace {TRACE}" in console.export_text()
     assert tell([copy(0)], Evidence()).trace is None
 
