@@ -192,7 +192,7 @@ class TrafficCounts:
         """Forget TOPIC, which was deleted."""
         tables: tuple[dict[Any, Any], ...] = (self.came_in, self.went_out, self.dead)
         for table in tables:
-            _forget(table, lambda key: key[0] == topic)
+            _forget(table, lambda key: bool(key[0] == topic))
         self.outcomes.pop(topic, None)
 
     def forget_group(self, group: str) -> None:
@@ -201,6 +201,6 @@ class TrafficCounts:
         _forget(self.dead, lambda key: key[1] == group)
 
 
-def _forget(table: dict[Key, Any], matches: Callable[[Key], bool]) -> None:
+def _forget(table: dict[Any, Any], matches: Callable[[Any], bool]) -> None:
     for key in [key for key in table if matches(key)]:
         del table[key]

@@ -419,6 +419,7 @@ class GroupAdmin(DeadLetterAdmin):
         if not holders:
             raise _not_found(name)
         ask = self._brokers.ask
+        made = pb.GroupConfig()
         for broker in holders:
             made = (await ask(broker, "CreateGroup", change, pb.GroupReply)).group
         for broker in await self._brokers.addresses():

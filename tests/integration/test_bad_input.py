@@ -10,6 +10,7 @@ import struct
 from pathlib import Path
 
 import grpc
+import grpc.aio
 import pytest
 
 from pocketmq.proto.errors import InvalidArgument, PocketMQError

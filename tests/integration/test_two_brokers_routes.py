@@ -314,11 +314,12 @@ async def test_a_topic_that_is_made_by_sending_is_made_on_all_brokers(cluster: C
         AsyncAdmin(cluster.server.address) as admin,
     ):
         await producer.send("made", b"x")
+        made = await admin.describe_topic("made")
         for _ in range(600):
-            made = await admin.describe_topic("made")
             if len(made.brokers) > 2:
                 break
             await asyncio.sleep(0.1)
+            made = await admin.describe_topic("made")
 
     assert made.brokers == ("a", "b", "c")
     assert {one.max_offset for one in made.queues} == {0, 1}
