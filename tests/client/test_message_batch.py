@@ -160,5 +160,5 @@ def test_without_pyarrow_the_error_says_what_to_install(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(builtins, "__import__", refuse)
 
-    with pytest.raises(ConfigError, match="pip install pyarrow"):
+    with pytest.raises(ConfigError, match=r"pip install .*\[arrow\]"):
         bodies_of(b"x").to_arrow()

@@ -43,7 +43,7 @@ from ..lag.live import rows_of_group
 from ..lag.rows import CALM, LagRow
 from ..output import message_document
 from ..topic import queue_document, topic_document
-from ..why.command import WhyAsked, told_of
+from ..why.stores import WhyAsked, told_of
 from .door import Door, Visitor
 from .frame import EventListeners
 from .local import CALLER, LocalConnection, LocalConnections

@@ -43,7 +43,7 @@ Place = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldMessages:
     """Messages popped by a group and not acknowledged; the last lease ends at UNTIL_MS.
 
     read_to: everything below was delivered to the group, or passed over; None where the committed offset says so.
@@ -60,15 +60,15 @@ class WaitingCounts:
 
     is_whole: bool = True
     delayed: dict[Place, int] = field(default_factory=dict)
-    held: dict[tuple[str, int, str], Held] = field(default_factory=dict)
+    held: dict[tuple[str, int, str], HeldMessages] = field(default_factory=dict)
     #: By our broker: known however much waits.
-    lent: dict[tuple[str, int, str], Held] = field(default_factory=dict)
+    lent: dict[tuple[str, int, str], HeldMessages] = field(default_factory=dict)
 
     def delayed_for(self, topic: str, queue_id: int) -> int | None:
         """Return how many messages wait for their time and then go to this queue; None if that is unknown."""
         return self.delayed.get((topic, queue_id), 0) if self.is_whole else None
 
-    def held_by(self, topic: str, queue_id: int, group: str) -> Held | None:
+    def held_by(self, topic: str, queue_id: int, group: str) -> HeldMessages | None:
         """Return what GROUP popped of this queue and did not acknowledge; None for nothing, or if that is unknown."""
         key = (topic, queue_id, group)
         return self.lent.get(key) or (self.held.get(key) if self.is_whole else None)
@@ -225,7 +225,7 @@ class _Pops:
                 else:
                     self._popped[place][absolute] = until_ms
 
-    def held(self) -> dict[tuple[str, int, str], Held]:
+    def held(self) -> dict[tuple[str, int, str], HeldMessages]:
         """Return what was popped and not acknowledged."""
         found = {}
         for place, offsets in self._popped.items():
@@ -235,11 +235,11 @@ class _Pops:
                 if offset not in self._acknowledged[place]
             ]
             if left:
-                found[place] = Held(len(left), max(left))
+                found[place] = HeldMessages(len(left), max(left))
         return found
 
 
-def _lent(store: OpenedStore) -> dict[tuple[str, int, str], Held]:
+def _lent(store: OpenedStore) -> dict[tuple[str, int, str], HeldMessages]:
     """Return what our broker's journal says was delivered and not finished, by topic, queue, group."""
     folder = folder_in(posixpath.join(store.root, "pocketmq"))
     kept = read(store.disk, folder, store.log_end)
@@ -257,5 +257,5 @@ def _lent(store: OpenedStore) -> dict[tuple[str, int, str], Held]:
             for one in queue.in_flight.values()
             if low <= one.offset < queue.looked and one.serial
         ]
-        lent[place] = Held(len(untils), max(untils, default=0), max(low, queue.looked))
+        lent[place] = HeldMessages(len(untils), max(untils, default=0), max(low, queue.looked))
     return lent

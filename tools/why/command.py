@@ -7,10 +7,8 @@ answered.
 from __future__ import annotations
 
 import asyncio
-import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -19,15 +17,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...proto.errors import InvalidArgument, MessageNotFound
-from ...proto.message_id import decode_offset_message_id
-from ...proto.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY
-from ...store.damage import SetAside, set_aside
-from ...store.disk import Disk
-from ...store.os_disk import OsDisk
+from ...proto.errors import MessageNotFound
 from .. import terminal
-from ..lookup.files import Absence
-from ..lookup.search import LookupAnswer, StoreSearch
+from ..lookup.search import LookupAnswer
 from ..options import (
     TakesStores,
     broker_settings,
@@ -37,10 +29,8 @@ from ..options import (
 )
 from ..output import instant, print_json
 from ..stores.locations import StoreLocation, locate
-from .evidence import messages_of, real_topic
+from .stores import WhyAsked, told_of
 from .story import Story
-from .telling import tell, tell_gone
-from .witnesses import COPIES_MAX, Witnesses
 
 _STYLES = {
     "dead letter": "red",
@@ -107,9 +97,6 @@ def _when(event: Mapping[str, Any]) -> str:
     if event["time"] is None:
         return "?"
     return ("≤ " if event["timeIsBound"] else "  ") + instant(event["time"])
-
-
-_PLACE = re.compile(r"(?P<topic>.+)/(?P<queue>\d{1,9})/(?P<offset>\d{1,18})", re.ASCII)
 
 
 @click.command(cls=TakesStores)
@@ -182,96 +169,6 @@ def _print_live(nameserver: str, asked: WhyAsked, *, as_json: bool) -> None:
     if not stories:
         raise failures[0]
     _print(stories, as_json=as_json)
-
-
-@dataclass(frozen=True, slots=True)
-class WhyAsked:
-    """Which messages: MESSAGE is an id, TOPIC/QUEUE/OFFSET, or with a TOPIC a key."""
-
-    message: str
-    topic: str | None = None
-    count: int = 4
-    scan: bool = False
-
-
-def told_of(
-    place: StoreLocation, settings: Mapping[str, str], asked: WhyAsked
-) -> tuple[LookupAnswer, list[Story]]:
-    """Return what the look-up in one store found, and the stories of it."""
-    disk = place.open_disk()
-    mapped = isinstance(disk, OsDisk)
-    search = StoreSearch(disk, place.root, settings, mapped=mapped)
-    found = _found(search, asked)
-    witnesses = Witnesses(disk, search, mapped=mapped)
-    return found, list(_stories(search, disk, witnesses, found, asked))
-
-
-def _found(search: StoreSearch, asked: WhyAsked) -> LookupAnswer:
-    place = _PLACE.fullmatch(asked.message)
-    if asked.topic is not None:
-        # In all topics: a message that waits lies in another one than its own.
-        found = search.by_key(None, asked.message, count=COPIES_MAX, scan=asked.scan)
-        found.hits = [one for one in found.hits if real_topic(one.record) == asked.topic]
-        return found
-    if place is not None:
-        return search.by_queue_offset(place["topic"], int(place["queue"]), int(place["offset"]))
-    return search.by_id(asked.message, count=asked.count, scan=asked.scan)
-
-
-def _stories(
-    search: StoreSearch, disk: Disk, witnesses: Witnesses, found: LookupAnswer, asked: WhyAsked
-) -> Iterator[Story]:
-    for known in messages_of(found.hits)[-asked.count :]:
-        copies = witnesses.copies_of(known, scan=asked.scan)
-        if copies:
-            yield tell(copies, witnesses.evidence(copies))
-    if not found.hits:
-        aside = [one for one in set_aside(disk, search.root) if _is_asked_for(one, asked)]
-        for one in aside[-asked.count :]:
-            stored_ms = None if one.record is None else one.record.store_timestamp_ms
-            what = f"its record at log offset {one.log_offset:,} was damaged"
-            why = f"groups step over it, and what is left of it is kept in {one.path}"
-            yield tell_gone(what, stored_ms, witnesses.evidence(()), why=why)
-        gone = None if aside else _gone(search, found, asked)
-        if gone is not None:
-            yield tell_gone(*gone, witnesses.evidence(()))
-
-
-def _is_asked_for(one: SetAside, asked: WhyAsked) -> bool:
-    record = one.record
-    if record is None:
-        return False
-    if asked.topic is not None:
-        keys = record.properties.get(KEYS, "").split(KEY_SEPARATOR)
-        return real_topic(record) == asked.topic and asked.message in keys
-    place = f"{record.topic}/{record.queue_id}/{record.queue_offset}"
-    ids = record.properties.get(UNIQ_KEY), record.message_id
-    return asked.message == place or asked.message.upper() in ids
-
-
-def _gone(
-    search: StoreSearch, found: LookupAnswer, asked: WhyAsked
-) -> tuple[str, int | None] | None:
-    """Return what is known to be gone, and when about it was stored; None if nothing says that it was there."""
-    if found.expired:
-        newest = found.expired[0]
-        what = f"{len(found.expired)} index entries with its hash lead before the log's beginning"
-        return f"{what}, the newest to {newest.log_offset:,}", newest.time_ms
-    place = _PLACE.fullmatch(asked.message)
-    if place is not None and asked.topic is None:
-        queue = search.queues.get(place["topic"], int(place["queue"]))
-        offset = int(place["offset"])
-        if queue is not None and offset < queue.min_offset(search.log):
-            return f"its queue begins at offset {queue.min_offset(search.log):,} now", None
-        return None
-    try:
-        log_offset = decode_offset_message_id(asked.message)[2]
-    except InvalidArgument:
-        return None
-    at_place = search.log.at(log_offset)
-    if isinstance(at_place, Absence) and at_place.kind == "expired":
-        return f"its id names log offset {log_offset:,}", None
-    return None
 
 
 def _not_found(asked: WhyAsked, answers: Sequence[LookupAnswer]) -> MessageNotFound:

@@ -208,7 +208,7 @@ async def test_without_an_index_a_recall_is_taken_on_trust(tmp_path: Path) -> No
     due_ms = rig.send("A", TIMER_DELAY_MS="60000")
 
     rig.recall("A", due_ms)
-    rig.recall("of nobody", due_ms)
+    rig.recall("of-nobody", due_ms)
     await rig.clock.advance(DAY_MS)
 
     assert bodies_of(rig.store, "T", 0) == []

@@ -263,7 +263,7 @@ def test_prometheus_and_grafana_are_given_their_files() -> None:
     assert "rocketmq" in job["job_name"], "RocketMQ Studio and the alarms look for it"
     for target in job["static_configs"][0]["targets"]:
         host, _, port = target.partition(":")
-        assert f"{port}:{port}" in services[host]["ports"]
+        assert f"127.0.0.1:{port}:{port}" in services[host]["ports"]
     host, _, port = source["url"].removeprefix("http://").partition(":")
     assert services[host]["ports"] == [f"127.0.0.1:{port}:{port}"]
     boards = [target for target in mounted["grafana"] if target.endswith(".json")]

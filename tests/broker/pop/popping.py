@@ -164,7 +164,8 @@ class Popping:
         self._begin()
 
     def group(self, name: str = GROUP, **fields: object) -> None:
-        self.groups.create(GroupConfig(name=name, **fields), update=False)  # type: ignore[arg-type]
+        config = GroupConfig(name=name, **fields)  # type: ignore[arg-type]
+        self.groups.create(config, update=name in self.groups._groups)
 
     def send(
         self,

@@ -22,7 +22,8 @@ from pocketmq.proto.gen import (
 BROKER = broker_rules("c")
 #: Replicas know each other by certificates, or are on one machine: they have a port of their own, and no users.
 NOT_GUARDED = {
-    f"/pocketmq.v1.Replication/{name}" for name in ("Follow", "Status", "MoveMaster", "AcceptLoss")
+    f"/pocketmq.v1.Replication/{name}"
+    for name in ("Follow", "Status", "ReadLog", "MoveMaster", "AcceptLoss")
 }
 
 
