@@ -57,6 +57,9 @@ class ReplicationConfig:
     min_in_sync: int = 1
     #: What they must have done with it: "synced" to the device, or "written", which a power cut of all may lose.
     replicas_need: Literal["synced", "written"] = "synced"
+    #: When ZooKeeper learns how far acknowledged records reach, so that an old copy of a folder is not elected: once a
+    #: "second", or before "each" acknowledgement, which costs one write to ZooKeeper per batch of acknowledgements.
+    mark: Literal["second", "each"] = "second"
     #: A follower that has not caught up for so long leaves the set: so long, at most, it keeps acks="replicas" waiting.
     replica_lag_ms: int = 10_000
     #: ZooKeeper takes a replica for dead after so long: a failover takes this and about half a second.
@@ -121,6 +124,12 @@ class ReplicationConfig:
                 "replica_id",
                 f"is {self.replica_id}: each replica has a number of its own, from 1 on",
             )
+        if self.mark == "each" and self.replicas_need == "written":
+            raise _refused(
+                "mark",
+                'is "each", which acknowledges what is on disk: set replication.replicas_need to "synced", or mark to'
+                ' "second"',
+            )
         if not self.zookeeper:
             raise _refused(
                 "zookeeper", "is empty: name the servers that keep who is master, host:port each"
@@ -146,6 +155,7 @@ class ReplicationConfig:
             file_size=file_size,
             min_in_sync=self.min_in_sync,
             replicas_need=self.replicas_need,
+            mark=self.mark,
             flush_sync=flush_sync,
             replica_lag_ms=self.replica_lag_ms,
             session_ms=self.session_ms,

@@ -179,6 +179,7 @@ class ReplicaDevice:
             end=store.max_log_offset,
             synced=store.flushed_offset,
             confirm=min(note.confirm, store.max_log_offset),
+            confirm_epoch=note.confirm_epoch,
             min_offset=store.min_log_offset,
             store_id=self._note.store_id,
         )
@@ -248,11 +249,15 @@ class ReplicaDevice:
         with self._lock:
             self._keep(epoch_seen=epoch_seen, unclean=unclean)
 
-    def keep_progress(self, confirm: int) -> None:
+    def keep_progress(self, confirm: int, confirm_epoch: int) -> None:
         """Note how far the log is on the device and confirmed, if that has changed. At any time."""
         with self._lock:
             if self._store is not None:
-                self._keep(synced=self._store.flushed_offset, confirm=confirm)
+                self._keep(
+                    synced=self._store.flushed_offset,
+                    confirm=confirm,
+                    confirm_epoch=confirm_epoch,
+                )
 
     def _keep(self, **changes: Any) -> None:
         note = self._note._replace(**changes)

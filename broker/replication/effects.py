@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from .in_sync import Epochs
-from .registry import Cell, LiveNode
+from .registry import Cell, LiveNode, Mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,8 @@ class KeepState:
 
     epoch_seen: int
     unclean: bool
+    #: Why it has just become unclean.
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class KeepEpochs:
 
 @dataclass(frozen=True, slots=True)
 class ReadRegistry:
-    """Read the cell, and then the live nodes: `registry_seen`, if both answers come."""
+    """Read the cell, the live nodes and the mark, in this order: `registry_seen`, if all answers come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,14 @@ class CompareAndSet:
 
     cell: Cell
     version: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteMark:
+    """Replace the mark of VERSION, None: there is none; `mark_written` answers."""
+
+    mark: Mark
+    version: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +160,7 @@ Effect: TypeAlias = (
     | KeepEpochs
     | ReadRegistry
     | CompareAndSet
+    | WriteMark
     | Announce
     | Follow
     | SendFrame

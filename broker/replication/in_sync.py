@@ -67,6 +67,8 @@ class ReplicaSettings:
     session_ms: int = 2_000
     #: Each candidate waits so long for each better one.
     election_delay_ms: int = 200
+    #: When the registry learns how far acknowledged records reach: once a second, or before each acknowledgement.
+    mark: Literal["second", "each"] = "second"
 
     def __post_init__(self) -> None:
         for name in ("replica_id", "file_size", "min_in_sync", "replica_lag_ms", "session_ms"):
@@ -127,6 +129,9 @@ class InSync:
         self.confirm = confirm
         #: Everything below is acknowledged to those who asked for acks="replicas".
         self.acknowledged = 0
+        #: Everything below is on the disks of the maximal set; a record ends there.
+        self.synced_everywhere = 0
+        self._next_synced = start
         self.confirmed_set = cell.cell.in_sync
         #: The set that the cell may have, or get, after `version`; None: none was proposed.
         self.proposed_set: frozenset[int] | None = None
@@ -240,10 +245,19 @@ class InSync:
         )
         if self.suffices and everywhere >= self.start:
             self.acknowledged = max(self.acknowledged, everywhere)
+        self._note_synced(min(self.has(one, on_device=True) for one in self.maximal_set))
         shown = min(self.has(one, on_device=self._settings.flush_sync) for one in self.maximal_set)
         # Below the start nothing is known to be the log's for good until all have it in this epoch.
         while self._runs and self._runs[0] <= shown:
             self.confirm = max(self.confirm, self._runs.popleft())
+
+    def _note_synced(self, everywhere: int) -> None:
+        """Move `synced_everywhere` to the last end of a record, of those looked at, below EVERYWHERE."""
+        if everywhere < min(self.end, self._next_synced):
+            return
+        reached = self.end if everywhere >= self.end else self._next_synced
+        self.synced_everywhere = max(self.synced_everywhere, reached)
+        self._next_synced = self.end
 
     # --- who is in the set
 
@@ -403,6 +417,10 @@ class Epochs:
         """Return the newest that begins at OFFSET or before, else the oldest; None: there is none."""
         older = [one for one in self._entries if one.start <= offset]
         return older[-1] if older else next(iter(self._entries), None)
+
+    def epoch_before(self, end: int) -> int:
+        """Return the epoch in which the byte before END was written; 0: it is older than the set."""
+        return max((one.epoch for one in self._entries if one.start < end), default=0)
 
     def end_of(self, epoch: int, log_end: int) -> int:
         """Return where EPOCH, which is one of them, ends in a log that ends at LOG_END."""

@@ -4,6 +4,8 @@
         {"format":1,"epoch":7,"master":2,"in_sync":[1,2],"replicas":{"1":"host:port","2":"host:port"}}
     <cluster>/sets/<name>/live/<id>  ephemeral: it ends with the session of who announced it
         {"address":"host:port","epoch":7,"end":4096,"unclean":false,"epoch_seen":7,"damaged":1}
+    <cluster>/sets/<name>/mark       persistent: how far acknowledged records reach (mark.py)
+        {"format":1,"end":4096,"epoch":7,"accepted":0}
 
 `epoch` is the set's own number, i32 as in Apache's files: it survives a registry that is built anew. `master` 0: the
 set was never led. `in_sync` holds the ids, ascending, of the replicas that have all that was acknowledged; `replicas`
@@ -65,6 +67,25 @@ class VersionedCell(NamedTuple):
     """A cell as it was at a version of its node; versions of one node only grow."""
 
     cell: Cell
+    version: int
+
+
+class Mark(NamedTuple):
+    """How far acknowledged records reach.
+
+    Every member of the in-sync set had the log on disk up to END, and the record before END was written in EPOCH.
+    ACCEPTED is the epoch for which an administrator last accepted a loss; 0: never.
+    """
+
+    end: int = 0
+    epoch: int = 0
+    accepted: int = 0
+
+
+class VersionedMark(NamedTuple):
+    """A mark as it was at a version of its node; versions of one node only grow."""
+
+    mark: Mark
     version: int
 
 
@@ -143,6 +164,18 @@ class Registry(Protocol):
 
     async def live(self) -> Mapping[int, LiveNode]:
         """Return the live nodes by replica id; one that cannot be understood is left out."""
+        ...
+
+    async def sync(self) -> None:
+        """Have all later reads of this session see what was written before now."""
+        ...
+
+    async def read_mark(self) -> VersionedMark | None:
+        """Return the mark; None: there is none. Raises ConfigError if it cannot be understood."""
+        ...
+
+    async def write_mark(self, mark: Mark, version: int | None) -> int:
+        """Replace the mark of VERSION (None: there is none); return the new version. Raises CellChanged otherwise."""
         ...
 
     def watch(self, changed: Callable[[], None]) -> None:
@@ -244,6 +277,29 @@ def parse_live(data: bytes, node: str) -> LiveNode:
     )
 
 
+def render_mark(mark: Mark) -> bytes:
+    """Return the bytes of MARK. Raises ConfigError if they could not be read back."""
+    data = _render({"format": FORMAT, **mark._asdict()})
+    parse_mark(data, "the mark to write")
+    return data
+
+
+def parse_mark(data: bytes, node: str) -> Mark:
+    """Return the mark in DATA, the bytes of NODE, which errors name. Raises ConfigError."""
+    fields = _object_in(data, node)
+    if (number := fields.get("format")) != FORMAT:
+        raise _refused(
+            node,
+            f'"format" is {number!r:.40}, and this program knows {FORMAT}',
+            "upgrade this broker: another one of the set is of a later version",
+        )
+    return Mark(
+        end=_integer(fields, "end", node, 0, OFFSET_MAX),
+        epoch=_integer(fields, "epoch", node, 0, EPOCH_MAX),
+        accepted=_integer(fields, "accepted", node, 0, EPOCH_MAX),
+    )
+
+
 def _render(fields: dict[str, Any]) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()
 
@@ -326,13 +382,20 @@ class SessionUser(Protocol):
 
     def registry_answered(self, sent_ms: int) -> None: ...
 
-    def registry_seen(self, cell: VersionedCell | None, live: Mapping[int, LiveNode]) -> None: ...
+    def registry_seen(
+        self,
+        cell: VersionedCell | None,
+        live: Mapping[int, LiveNode],
+        mark: VersionedMark | None,
+    ) -> None: ...
 
     def set_done(self, version: int) -> None: ...
 
     def set_refused(self) -> None: ...
 
     def set_unknown(self) -> None: ...
+
+    def mark_written(self, found: VersionedMark | None) -> None: ...
 
 
 class RegistrySessions:
@@ -355,6 +418,7 @@ class RegistrySessions:
         self._asked: deque[_Request] = deque()
         self._news = asyncio.Event()
         self._is_reading = False
+        self._is_synced = False
         self._next_node: LiveNode | None = None
         self._silent = Silence("the registry does not answer, and is asked again", clock)
         #: Why the registry does not take the live node; None: it does, or was not asked.
@@ -366,7 +430,7 @@ class RegistrySessions:
     # --- what the replica asks; nothing comes of it without a session, but that a change is unknown
 
     def read(self) -> None:
-        """Read the cell, and then the live nodes."""
+        """Read the cell, then the live nodes, then the mark."""
         if not self._is_reading and self._registry is not None:
             self._is_reading = True
             self._ask(_Request(self._read))
@@ -398,14 +462,35 @@ class RegistrySessions:
         else:
             self._ask(_Request(change, self._user.set_unknown))
 
+    def write_mark(self, mark: Mark, version: int | None) -> None:
+        """Replace the mark of VERSION; `mark_written` answers, with None if that is not known to be done."""
+
+        async def write(registry: Registry) -> None:
+            written = None
+            try:
+                written = VersionedMark(mark, await registry.write_mark(mark, version))
+            except CellChanged:
+                self.read()
+            finally:
+                self._user.mark_written(written)
+
+        if self._registry is None:
+            self._user.mark_written(None)
+        else:
+            self._ask(_Request(write, lambda: self._user.mark_written(None)))
+
     def _ask(self, request: _Request) -> None:
         self._asked.append(request)
         self._news.set()
 
     async def _read(self, registry: Registry) -> None:
         self._is_reading = False
-        cell = await registry.read()
-        self._user.registry_seen(cell, await registry.live())
+        if not self._is_synced:
+            await registry.sync()
+            self._is_synced = True
+        cell, live = await registry.read(), await registry.live()
+        # The mark last: once a master's live node is gone, all that it wrote into the mark is seen.
+        self._user.registry_seen(cell, live, await registry.read_mark())
 
     async def _announce(self, registry: Registry) -> None:
         node, self._next_node = self._next_node, None
@@ -471,7 +556,7 @@ class RegistrySessions:
     def _forget(self) -> None:
         """Drop what was not asked; who waits for the answer to a change does not know what became of it."""
         asked, self._asked = self._asked, deque()
-        self._is_reading, self._next_node = False, None
+        self._is_reading, self._is_synced, self._next_node = False, False, None
         for request in asked:
             request.drop()
 

@@ -17,8 +17,12 @@ office: it stands anew, because bytes that it lost may be with its followers in 
 it answers for, since another may have been elected. acks="replicas" does not rest on that, but on in_sync.py.
 
 **Unclean** is a replica that may lack what it once said it had: its machine lost power while parts of the log were not
-on the device, its store was set aside, or its state is missing though the set has a cell. It does not stand, and says
-so in its live node, until it has all that its master confirmed, and all below the start of the master's epoch.
+on the device, its store was set aside, its log does not reach the mark of the set (mark.py), or its state is missing
+though the set has a cell. It does not stand, and says so in its live node, until it has all that its master confirmed,
+and all below the start of the master's epoch.
+
+**A follower never cuts acknowledged records.** It refuses a master whose log has less in common with its own than the
+acknowledged end that it knows. An administrator decides then, by accepting a loss.
 """
 
 from __future__ import annotations
@@ -32,7 +36,16 @@ from ...proto.errors import InvalidArgument, MasterFenced, NotEnoughReplicas
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from . import effects, links
 from .in_sync import Epochs, InSync, ReplicaSettings, consistent_end
-from .registry import EPOCH_MAX, Cell, LiveNode, VersionedCell, better_candidates
+from .mark import SetMark
+from .registry import (
+    EPOCH_MAX,
+    Cell,
+    LiveNode,
+    Mark,
+    VersionedCell,
+    VersionedMark,
+    better_candidates,
+)
 
 #: How long after a question to the registry, or a dial, that came to nothing it is tried again.
 RETRY_MS: Final = 100
@@ -64,6 +77,8 @@ class ReplicaState:
     end: int = 0
     synced: int = 0
     confirm: int = 0
+    #: The epoch of the master that said so.
+    confirm_epoch: int = 0
     min_offset: int = 0
     #: What tells its store from others.
     store_id: str = ""
@@ -116,6 +131,7 @@ class ReplicaCore:
         self.end = state.end
         self.synced = state.synced
         self.confirm = min(state.confirm, state.end)
+        self.confirm_epoch = state.confirm_epoch
         self.min_offset = state.min_offset
         self._store_id = state.store_id
         #: Places of the log that are known to be damaged.
@@ -134,6 +150,14 @@ class ReplicaCore:
         self._set: _Set | None = None
         self._stand: Cell | None = None
         self._accepts_loss = False
+        #: The mark was lowered for the loss that is accepted.
+        self._has_lowered = False
+        self.mark = SetMark()
+        #: Why this replica is unclean, and why it does not follow its master; "": it is not, or that is not known.
+        self.unclean_reason = ""
+        self.refuses = ""
+        #: Up to where those who asked for acks="replicas" were answered.
+        self._answered = 0
         self._upstream: _Upstream | None = None
         #: A CutLog or BeginAnew has not been answered.
         self._cutting = False
@@ -212,7 +236,8 @@ class ReplicaCore:
     def session_began(self, now_ms: int) -> list[effects.Effect]:
         """A session with the registry was opened."""
         self.has_session = True
-        self._announce()
+        if self.mark.is_read:  # Before that it may be unclean, and not know it.
+            self._announce()
         self._read(now_ms)
         return self._take()
 
@@ -232,14 +257,22 @@ class ReplicaCore:
         self._answered_ms = max(self._answered_ms or 0, sent_ms)
 
     def registry_seen(
-        self, found: VersionedCell | None, live: Mapping[int, LiveNode], now_ms: int
+        self,
+        found: VersionedCell | None,
+        live: Mapping[int, LiveNode],
+        now_ms: int,
+        mark: VersionedMark | None = None,
     ) -> list[effects.Effect]:
-        """The cell was read, maybe as it was some time ago, and after it the live nodes. None: there is no cell.
+        """The cell was read, maybe as it was some time ago, after it the live nodes, and then the mark. None: none is.
 
         In this order, and together: a master has announced itself before the cell names it, so that one that is not
-        among the nodes that were read later is gone.
+        among the nodes that were read later is gone, and has written the mark that was read after them.
         """
         self.live = live
+        is_first = not self.mark.is_read
+        self.mark.see(mark)
+        if is_first:
+            self._check_mark()
         if found is not None:
             self._see_cell(found, now_ms)
         mine = live.get(self._me)
@@ -247,6 +280,39 @@ class ReplicaCore:
         if mine is None or (mine.unclean, mine.epoch, mine.epoch_seen, mine.damaged) != told:
             self._announce()
         self._go_on(now_ms)
+        return self._take()
+
+    def _check_mark(self) -> None:
+        """Become unclean if the log does not reach the mark: the folder went back. Done once, at the start."""
+        if self._reaches_mark():
+            return
+        mark = self.mark.mark
+        has = min(self.end, mark.end)
+        self.unclean_reason = (
+            f"its log ends at {self.end:,} with a record of epoch {self.epochs.epoch_before(has)}, and acknowledged"
+            f" records reach {mark.end:,} in epoch {mark.epoch}: its folder is older than that, or lost its end"
+        )
+        self.unclean = True
+        self._keep_state(self.unclean_reason)
+
+    def _reaches_mark(self) -> bool:
+        return self.mark.is_reached(self.epochs, self.end)
+
+    def mark_written(self, found: VersionedMark | None, now_ms: int) -> list[effects.Effect]:
+        """The mark was written; None: that is not known, and it is read again."""
+        if not self.mark.written(found):
+            self._read(now_ms)
+        elif self._accepts_loss and self.seen is not None:
+            self._has_lowered = self.mark.mark.accepted > self.seen.cell.epoch
+        if self.in_sync:
+            self._advance(now_ms)
+        self._go_on(now_ms)
+        return self._take()
+
+    def last_mark(self, now_ms: int) -> list[effects.Effect]:
+        """This replica is about to stop: have the mark written now, if it is master and the mark moved."""
+        if self.in_sync:
+            self._raise_mark(now_ms, at_once=True)
         return self._take()
 
     def _see_cell(self, found: VersionedCell, now_ms: int) -> None:
@@ -394,13 +460,16 @@ class ReplicaCore:
         assert self.in_sync is not None, "check_master comes first"
         if self._set or self.seen is None:
             raise NotEnoughReplicas("the set is about to change: hand over when it has")
-        self._ask_for(self.in_sync.handed_to(to, self.live, leaving=leaving), now_ms)
+        cell = self.in_sync.handed_to(to, self.live, leaving=leaving)
+        self._raise_mark(now_ms, at_once=True)
+        self._ask_for(cell, now_ms)
         return self._take()
 
     def _go_on(self, now_ms: int) -> None:
         """Do what is due in this role: propose, stand, or follow."""
         if self.role is ReplicaRole.MASTER:
             self._propose(now_ms)
+            self._raise_mark(now_ms, at_once=False)
         elif self.role is ReplicaRole.FOLLOWER and self.seen is not None:
             cell = self.seen.cell
             if self._is_gone(cell):
@@ -431,7 +500,7 @@ class ReplicaCore:
             return True
         if cell.master == 0 and self._last_epoch > cell.epoch and cell.in_sync != {self._me}:
             return False  # The registry lost its data: nobody knows by this cell who has all.
-        return self._me in cell.in_sync and not self.unclean
+        return self._me in cell.in_sync and not self.unclean and self._reaches_mark()
 
     def _delay_ms(self, cell: Cell) -> int:
         """Return how long to wait for better candidates: those of a newer epoch, or with more of the log."""
@@ -446,11 +515,15 @@ class ReplicaCore:
     def _stand_for(self, cell: Cell, now_ms: int) -> None:
         """Stop following, for good in all epochs below the one that is stood for; then ask for it."""
         epoch = max(cell.epoch, self.epoch_seen) + 1
+        if self._accepts_loss and not self._has_lowered:
+            self._write_mark(self.mark.lowered(epoch, self.epochs, self.end))
+            return
         others = cell.in_sync - {cell.master, self._me}
         kept = {one for one in others if one in self.live and not self.live[one].unclean}
         if self._accepts_loss:
             kept.clear()
-            self.unclean = self._accepts_loss = False
+            self.unclean = self._accepts_loss = self._has_lowered = False
+            self.unclean_reason = ""
         self._unfollow("this replica stands for election")
         self.epoch_seen = epoch
         self._keep_state()
@@ -474,6 +547,7 @@ class ReplicaCore:
         )
         self.role = ReplicaRole.MASTER
         self._gone_ms = None
+        self._answered, self.refuses = 0, ""
         self._announce()
         self._out.append(effects.BecomeMaster(self.in_sync.epoch, self.end))
         self._advance(now_ms)
@@ -503,8 +577,19 @@ class ReplicaCore:
         self.in_sync = None
         self._stand = None
 
-    def _keep_state(self) -> None:
-        self._out.append(effects.KeepState(self.epoch_seen, self.unclean))
+    def _keep_state(self, reason: str = "") -> None:
+        self._out.append(effects.KeepState(self.epoch_seen, self.unclean, reason))
+
+    def _raise_mark(self, now_ms: int, *, at_once: bool) -> None:
+        """Have the mark written, if what all in the set have on disk has moved, and that is due or AT_ONCE."""
+        assert self.in_sync is not None
+        if self.has_session:
+            end, epoch = self.in_sync.synced_everywhere, self.in_sync.epoch
+            self._write_mark(self.mark.raised(end, self.epochs, epoch, now_ms, at_once=at_once))
+
+    def _write_mark(self, mark: Mark | None) -> None:
+        if mark is not None:
+            self._out.append(effects.WriteMark(mark, self.mark.version))
 
     # ---------------------------------------------------------------- the log
 
@@ -543,17 +628,19 @@ class ReplicaCore:
     def _advance(self, now_ms: int) -> None:
         """Tell what is acknowledged and confirmed now."""
         assert self.in_sync is not None
-        acknowledged = self.in_sync.acknowledged
         self.in_sync.advance()
-        self._raise_confirm(self.in_sync.confirm)
-        if self.in_sync.acknowledged > acknowledged:
-            self._out.append(
-                effects.AnswerAcks(self.in_sync.acknowledged, len(self.in_sync.maximal_set))
-            )
+        self._raise_confirm(self.in_sync.confirm, self.in_sync.epoch)
+        acknowledged = self.in_sync.acknowledged
+        if self._settings.mark == "each":
+            self._raise_mark(now_ms, at_once=True)
+            acknowledged = min(acknowledged, self.mark.mark.end)
+        if acknowledged > self._answered:
+            self._answered = acknowledged
+            self._out.append(effects.AnswerAcks(acknowledged, len(self.in_sync.maximal_set)))
 
-    def _raise_confirm(self, offset: int) -> None:
+    def _raise_confirm(self, offset: int, epoch: int) -> None:
         if offset > self.confirm:
-            self.confirm = offset
+            self.confirm, self.confirm_epoch = offset, epoch
             self._out.append(effects.Confirm(offset))
 
     def _propose(self, now_ms: int) -> None:
@@ -655,6 +742,14 @@ class ReplicaCore:
                 f"truncate_to is {begin.truncate_to}, and the logs part at {common}"
             )
         upstream.begin = begin
+        if (common or 0) < (known := self._acknowledged_end()):
+            self.refuses = (
+                f"its log has {common or 0:,} bytes in common with that of master {upstream.master}, and acknowledged"
+                f" records reach {known:,} here: nothing is cut; if the master's log is the right one, remove this"
+                " replica's folder, else see `pocketmq cluster elect`"
+            )
+            raise InvalidArgument(self.refuses)
+        self.refuses = ""
         if common is None or common < max(begin.min_offset, self.confirm):
             why = f"its log has {common} bytes in common with the master's, which begins at {begin.min_offset}"
             self._set_aside(begin.min_offset, f"{why}; {self.confirm} were confirmed")
@@ -663,6 +758,15 @@ class ReplicaCore:
             self._out.append(effects.CutLog(common))
         else:
             self._begin_at_end(upstream, begin)
+
+    def _acknowledged_end(self) -> int:
+        """Return up to where records are known to be acknowledged that the log has here.
+
+        What was known in an epoch before a loss was accepted counts no more.
+        """
+        mark = self.mark.mark
+        known = self.confirm if self.confirm_epoch >= mark.accepted else 0
+        return max(known, mark.end) if self._reaches_mark() else known
 
     def _set_aside(self, begin: int, reason: str) -> None:
         if self.end and not self.unclean:
@@ -701,7 +805,7 @@ class ReplicaCore:
                 upstream.confirm = max(upstream.confirm or 0, frame.confirm)
         finally:
             self._append(upstream, pieces)
-        self._raise_confirm(min(upstream.confirm or 0, self.end))
+        self._raise_confirm(min(upstream.confirm or 0, self.end), upstream.begin.epoch)
         self._acknowledge(upstream)
         self._become_clean(upstream)
 
@@ -722,7 +826,7 @@ class ReplicaCore:
             return
         has = self.synced if self._settings.acks_need_sync else self.end
         if has >= max(upstream.confirm, upstream.begin.epochs[-1].start):
-            self.unclean = False
+            self.unclean, self.unclean_reason = False, ""
             self._keep_state()
             self._announce()
 

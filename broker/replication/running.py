@@ -34,7 +34,14 @@ from .in_sync import ReplicaSettings
 from .links import Dial, FollowerLink, MasterLink, check_state_ack
 from .mastership import Mastership
 from .office import MasterOffice
-from .registry import LiveNode, OpenSession, RegistrySessions, Silence, VersionedCell
+from .registry import (
+    LiveNode,
+    OpenSession,
+    RegistrySessions,
+    Silence,
+    VersionedCell,
+    VersionedMark,
+)
 from .replica import ReplicaCore, ReplicaRole, ReplicaState
 from .state_stream import StateStream
 
@@ -43,6 +50,8 @@ logger = logging.getLogger(__name__)
 TICK_MS: Final = 100
 #: How often is noted how far the log is on the device.
 _PROGRESS_MS: Final = 5_000
+#: How long a master that ends waits for the registry to take its last mark.
+_LAST_MARK_S: Final = 0.5
 #: What needs the log, which a broker that was master may still have.
 _OF_LOG: Final = (
     effects.AppendRaw,
@@ -169,6 +178,7 @@ class RunningReplica:
             self._ticking.cancel()
         if self.office is not None:
             self._end_office(reason)
+            await self._write_last_mark()
         for link in list(self._links.values()):
             link.close(reason)
         others = [task for task in (self._leading, *self._tasks) if task is not None]
@@ -183,7 +193,18 @@ class RunningReplica:
         finally:
             self._state.rest()
             if self._device.is_open:
+                await self._keep_progress()
                 await asyncio.to_thread(self._device.close)
+
+    async def _write_last_mark(self) -> None:
+        """Have the registry learn how far acknowledged records reach, before the session ends; wait for a moment."""
+        asked = self.core.last_mark(self.now_ms())
+        for effect in asked:
+            self._carry_out(effect)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_MARK_S):
+                while asked and self.core.mark.is_writing:
+                    await asyncio.sleep(TICK_MS / 10_000)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run WORK until the end; if it fails, all does."""
@@ -301,6 +322,8 @@ class RunningReplica:
             synced=core.synced,
             confirm=core.confirm,
             unclean=core.unclean,
+            unclean_reason=core.unclean_reason,
+            refuses=core.refuses,
             has_session=core.has_session,
         )
         reply.damaged, reply.healed = self.damaged
@@ -371,8 +394,20 @@ class RunningReplica:
     def registry_answered(self, sent_ms: int) -> None:
         self.core.registry_answered(sent_ms)
 
-    def registry_seen(self, cell: VersionedCell | None, live: Mapping[int, LiveNode]) -> None:
-        self._give(lambda core: core.registry_seen(cell, live, self.now_ms()))
+    def registry_seen(
+        self,
+        cell: VersionedCell | None,
+        live: Mapping[int, LiveNode],
+        mark: VersionedMark | None,
+    ) -> None:
+        if cell is not None and cell.cell.epoch and mark is None and not self.core.mark.is_read:
+            logger.warning("no mark in the registry, a folder that went back is not detected")
+        self._give(lambda core: core.registry_seen(cell, live, self.now_ms(), mark))
+
+    def mark_written(self, found: VersionedMark | None) -> None:
+        if self.failed.done():  # It ends, and waits for its last mark.
+            self.core.mark.written(found)
+        self._give(lambda core: core.mark_written(found, self.now_ms()))
 
     def set_done(self, version: int) -> None:
         self._give(lambda core: core.set_done(version, self.now_ms()))
@@ -545,7 +580,8 @@ class RunningReplica:
     async def _keep_progress(self) -> None:
         """Note how far this replica is; the next time if that fails."""
         try:
-            await asyncio.to_thread(self._device.keep_progress, self.core.confirm)
+            core = self.core
+            await asyncio.to_thread(self._device.keep_progress, core.confirm, core.confirm_epoch)
         except errors.PocketMQError as error:
             self._not_kept.tell(error.message)
 
@@ -574,6 +610,7 @@ class RunningReplica:
             effects.CompareAndSet: lambda effect: sessions.compare_and_set(
                 effect.cell, effect.version
             ),
+            effects.WriteMark: lambda effect: sessions.write_mark(effect.mark, effect.version),
             effects.Announce: lambda effect: sessions.announce(effect.node),
             effects.Follow: self._follow,
             effects.SendFrame: self._send_frame,
@@ -634,6 +671,8 @@ class RunningReplica:
     # on the device
 
     async def _keep_state(self, effect: effects.KeepState) -> None:
+        if effect.reason:
+            logger.error("replica is unclean, it cannot be master reason=%s", effect.reason)
         await asyncio.to_thread(self._device.keep_state, effect.epoch_seen, effect.unclean)
 
     async def _keep_epochs(self, effect: effects.KeepEpochs) -> None:

@@ -41,11 +41,15 @@ from .registry import (
     REPLICAS_MAX,
     Cell,
     LiveNode,
+    Mark,
     VersionedCell,
+    VersionedMark,
     parse_cell,
     parse_live,
+    parse_mark,
     render_cell,
     render_live,
+    render_mark,
 )
 from .zookeeper_access import OPEN_TO_ALL, ZooKeeperAccess, open_paths
 
@@ -353,6 +357,7 @@ class ZooKeeperRegistry:
         self._session = session
         self.node = f"{base}/state"
         self._live_node = f"{base}/live"
+        self.mark_node = f"{base}/mark"
         self._changed: Callable[[], None] = lambda: None
         #: Events so far, and how many of them were known when the last read began.
         self._cell_events, self._cell_read = 1, 0
@@ -482,6 +487,41 @@ class ZooKeeperRegistry:
         nodes = await asyncio.gather(*(self._live(one) for one in ids))
         self._live_read = max(self._live_read, events)
         return {one: node for one, node in zip(ids, nodes, strict=True) if node is not None}
+
+    async def sync(self) -> None:
+        await self._session.ask(lambda client: client.sync_async(self.node))
+
+    async def read_mark(self) -> VersionedMark | None:
+        found = await self._session.look(
+            self.mark_node, lambda client: client.get_async(self.mark_node)
+        )
+        if found is None:
+            return None
+        data, stat = found
+        return VersionedMark(parse_mark(data, self.mark_node), _node_version(stat))
+
+    async def write_mark(self, mark: Mark, version: int | None) -> int:
+        from kazoo import exceptions
+
+        data = render_mark(mark)
+
+        def write(client: KazooClient) -> Any:
+            if version is None:
+                return client.create_async(self.mark_node, data, include_data=True)
+            return client.set_async(self.mark_node, data, _unpack(version)[1])
+
+        try:
+            done = await self._session.ask(write, commits=True)
+        except (
+            exceptions.BadVersionError,
+            exceptions.NoNodeError,
+            exceptions.NodeExistsError,
+        ):
+            raise _mark_changed(self.mark_node) from None
+        stat = done[1] if version is None else done
+        if version is not None and stat.czxid != _unpack(version)[0]:
+            raise _mark_changed(self.mark_node)
+        return _node_version(stat)
 
     def watch(self, changed: Callable[[], None]) -> None:
         self._changed = changed
@@ -658,8 +698,15 @@ def _commit_nothing(client: KazooClient) -> Any:
 
 
 def _version(cell: Cell, stat: Any) -> int:
-    made, number = int(stat.czxid), int(stat.version)
-    return (cell.epoch << _NUMBER_BITS | made) << _NUMBER_BITS | number
+    return cell.epoch << 2 * _NUMBER_BITS | _node_version(stat)
+
+
+def _node_version(stat: Any) -> int:
+    return int(stat.czxid) << _NUMBER_BITS | int(stat.version)
+
+
+def _mark_changed(node: str) -> CellChanged:
+    return CellChanged(f"{node} was changed by somebody else: read it again", node=node)
 
 
 def _unpack(version: int) -> tuple[int, int]:

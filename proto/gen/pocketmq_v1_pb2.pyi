@@ -1437,7 +1437,7 @@ class ReplicaStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ReplicaStatusReply(_message.Message):
-    __slots__ = ("cluster", "set", "replica_id", "role", "epoch", "master", "end", "synced", "confirm", "unclean", "has_session", "in_sync", "followers", "damaged", "healed")
+    __slots__ = ("cluster", "set", "replica_id", "role", "epoch", "master", "end", "synced", "confirm", "unclean", "has_session", "in_sync", "followers", "damaged", "healed", "unclean_reason", "refuses")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     SET_FIELD_NUMBER: _ClassVar[int]
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
@@ -1453,6 +1453,8 @@ class ReplicaStatusReply(_message.Message):
     FOLLOWERS_FIELD_NUMBER: _ClassVar[int]
     DAMAGED_FIELD_NUMBER: _ClassVar[int]
     HEALED_FIELD_NUMBER: _ClassVar[int]
+    UNCLEAN_REASON_FIELD_NUMBER: _ClassVar[int]
+    REFUSES_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     set: str
     replica_id: int
@@ -1468,7 +1470,9 @@ class ReplicaStatusReply(_message.Message):
     followers: _containers.RepeatedCompositeFieldContainer[FollowerStatus]
     damaged: int
     healed: int
-    def __init__(self, cluster: _Optional[str] = ..., set: _Optional[str] = ..., replica_id: _Optional[int] = ..., role: _Optional[_Union[ReplicaRole, str]] = ..., epoch: _Optional[int] = ..., master: _Optional[int] = ..., end: _Optional[int] = ..., synced: _Optional[int] = ..., confirm: _Optional[int] = ..., unclean: _Optional[bool] = ..., has_session: _Optional[bool] = ..., in_sync: _Optional[_Iterable[int]] = ..., followers: _Optional[_Iterable[_Union[FollowerStatus, _Mapping]]] = ..., damaged: _Optional[int] = ..., healed: _Optional[int] = ...) -> None: ...
+    unclean_reason: str
+    refuses: str
+    def __init__(self, cluster: _Optional[str] = ..., set: _Optional[str] = ..., replica_id: _Optional[int] = ..., role: _Optional[_Union[ReplicaRole, str]] = ..., epoch: _Optional[int] = ..., master: _Optional[int] = ..., end: _Optional[int] = ..., synced: _Optional[int] = ..., confirm: _Optional[int] = ..., unclean: _Optional[bool] = ..., has_session: _Optional[bool] = ..., in_sync: _Optional[_Iterable[int]] = ..., followers: _Optional[_Iterable[_Union[FollowerStatus, _Mapping]]] = ..., damaged: _Optional[int] = ..., healed: _Optional[int] = ..., unclean_reason: _Optional[str] = ..., refuses: _Optional[str] = ...) -> None: ...
 
 class FollowerStatus(_message.Message):
     __slots__ = ("replica_id", "written", "synced")

@@ -11,12 +11,14 @@ brokerIdentity, at the store's root, without a line end: `DefaultCluster#broker-
 
 pocketmq/replica.json, ours, what this replica has to know after a restart:
 
-    {"format":1,"epochSeen":7,"unclean":false,"synced":4096,"confirm":4096,"bootId":"8c1f…","storeId":"5a0e…"}
+    {"format":1,"epochSeen":7,"unclean":false,"synced":4096,"confirm":4096,"confirmEpoch":7,"bootId":"8c1f…",
+     "storeId":"5a0e…"}
 
     epochSeen  the highest epoch that it was ever told of
     unclean    it may lack what it once said it had
     synced     so much of the log, at least, was on the device when this was written
     confirm    what stands below may be seen by consumers, and is on all replicas that count
+    confirmEpoch  the epoch of the master that said so; 0, or missing: not known
     bootId     of the machine's start in which it was written; "": unknown
     storeId    drawn when the store began, by which processes on different stores are told apart; "": not yet
 
@@ -61,6 +63,7 @@ class ReplicaNote(NamedTuple):
     unclean: bool = False
     synced: int = 0
     confirm: int = 0
+    confirm_epoch: int = 0
     boot_id: str = ""
     store_id: str = ""
 
@@ -128,6 +131,7 @@ def render_note(note: ReplicaNote) -> str:
         "unclean": note.unclean,
         "synced": note.synced,
         "confirm": note.confirm,
+        "confirmEpoch": note.confirm_epoch,
         "bootId": note.boot_id,
         "storeId": note.store_id,
     }
@@ -158,6 +162,7 @@ def parse_note(text: str) -> ReplicaNote:
         unclean=unclean,
         synced=_number(fields, "synced", _LONG_MAX),
         confirm=_number(fields, "confirm", _LONG_MAX),
+        confirm_epoch=_number({"confirmEpoch": 0, **fields}, "confirmEpoch", _EPOCH_MAX),
         boot_id=boot_id,
         store_id=store_id,
     )

@@ -28,7 +28,7 @@ from typing import Any, Final
 from pocketmq.broker.replication import effects
 from pocketmq.broker.replication.in_sync import Epochs, ReplicaSettings
 from pocketmq.broker.replication.links import bytes_frame
-from pocketmq.broker.replication.registry import Cell
+from pocketmq.broker.replication.registry import Cell, VersionedMark
 from pocketmq.broker.replication.replica import ReplicaCore, ReplicaRole, ReplicaState
 from pocketmq.proto.errors import MasterFenced, NotEnoughReplicas
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
@@ -86,7 +86,9 @@ class Node:
         self.epochs = Epochs()
         self.epoch_seen = 0
         self.unclean = False
-        self.confirm = 0
+        self.confirm = self.confirm_epoch = 0
+        #: An older copy of all this.
+        self.copy: dict[str, Any] = {}
         #: The process.
         self.replica: ReplicaCore | None = None
         self.run = 0
@@ -117,6 +119,7 @@ class Node:
                 end=len(self.log),
                 synced=self.synced,
                 confirm=self.confirm,
+                confirm_epoch=self.confirm_epoch,
             ),
         )
         self.open_session()
@@ -129,7 +132,7 @@ class Node:
     def kill(self) -> None:
         """End the process; the machine goes on."""
         if self.replica is not None and self._walk.random.random() < 0.5:
-            self.confirm = self.replica.confirm
+            self.confirm, self.confirm_epoch = self.replica.confirm, self.replica.confirm_epoch
         self.replica = None
         self.waiting.clear()
         for link in list(self.streams):
@@ -161,7 +164,7 @@ class Node:
         """The device has all that was written."""
         self.synced = len(self.log)
         if self.replica is not None and self._walk.random.random() < 0.3:
-            self.confirm = self.replica.confirm
+            self.confirm, self.confirm_epoch = self.replica.confirm, self.replica.confirm_epoch
         self.give(lambda replica: replica.log_synced(self.synced, self.now_ms))
 
     def _carry_out(self, effect: effects.Effect) -> None:
@@ -179,7 +182,12 @@ class Node:
                 effects.Follow() | effects.SendFrame() | effects.StreamFrom() | effects.CloseLink()
             ):
                 self._do_on_links(effect)
-            case effects.ReadRegistry() | effects.CompareAndSet() | effects.Announce():
+            case (
+                effects.ReadRegistry()
+                | effects.CompareAndSet()
+                | effects.WriteMark()
+                | effects.Announce()
+            ):
                 walk.ask(self, effect)
             case effects.BecomeMaster(epoch, start):
                 walk.note(f"{self.id} begins epoch {epoch} at {start}")
@@ -536,11 +544,15 @@ class Walk:
             node.replica.registry_answered(sent_ms)
 
     def ask(
-        self, node: Node, effect: effects.ReadRegistry | effects.CompareAndSet | effects.Announce
+        self,
+        node: Node,
+        effect: effects.ReadRegistry | effects.CompareAndSet | effects.WriteMark | effects.Announce,
     ) -> None:
         session = node.session
         if isinstance(effect, effects.CompareAndSet):
             self._ask_to_set(node, effect)
+        elif isinstance(effect, effects.WriteMark):
+            self._ask_to_mark(node, effect)
         elif isinstance(effect, effects.Announce):
             live = effect.node
             self._ask_at(node, lambda: void(self.ensemble.announce(session, node.id, live)))
@@ -552,11 +564,15 @@ class Walk:
                     0.5 if self.plan.emphasis == "restarts" else 0.1
                 )
                 behind = self.random.randint(1, 3) if old else 0
-                found[:] = [self.ensemble.read(behind), self.ensemble.live()]
+                found[:] = [
+                    self.ensemble.read(behind),
+                    self.ensemble.live(),
+                    self.ensemble.read_mark(),
+                ]
 
             def answer() -> None:
-                cell, live = found
-                node.give(lambda replica: replica.registry_seen(cell, live, node.now_ms))
+                cell, live, mark = found
+                node.give(lambda replica: replica.registry_seen(cell, live, node.now_ms, mark))
 
             self._ask_at(node, read, answer)
 
@@ -582,6 +598,29 @@ class Walk:
             self.later(hear_nothing)
         if answered or self.random.random() < 0.7:
             self.later(apply)
+
+    def _ask_to_mark(self, node: Node, effect: effects.WriteMark) -> None:
+        """It is written or refused and answered; or written, now or later, or never, without an answer."""
+        session, run = node.session, node.run
+        answered = self._mending or self.random.random() < 0.7
+
+        def tell(found: VersionedMark | None) -> None:
+            if run == node.run:
+                node.give(lambda replica: replica.mark_written(found, node.now_ms))
+
+        def write() -> None:
+            version = self.ensemble.write_mark(effect.mark, effect.version)
+            if version is not None:
+                self.note(f"{node.id} writes {tuple(effect.mark)}")
+            if answered and session in self.ensemble.sessions and version is not None:
+                self.later(lambda: tell(VersionedMark(effect.mark, version)))
+            elif answered:
+                self.later(lambda: tell(None))
+
+        if not answered:
+            self.later(lambda: tell(None))
+        if answered or self.random.random() < 0.7:
+            self.later(write)
 
     def _hear_of_set(self, node: Node, run: int, sent_ms: int, version: int | None) -> None:
         if run == node.run and node.replica is not None:

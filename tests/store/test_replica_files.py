@@ -75,15 +75,16 @@ def test_an_identity_that_names_no_replica_is_refused(text: str) -> None:
 
 
 def test_a_note_comes_back() -> None:
-    note = ReplicaNote(7, True, 4096, 2**63 - 1, "8c1f", "5a0e")
+    note = ReplicaNote(7, True, 4096, 2**63 - 1, 6, "8c1f", "5a0e")
     text = (
         '{"format":1,"epochSeen":7,"unclean":true,"synced":4096,"confirm":9223372036854775807,'
-        '"bootId":"8c1f","storeId":"5a0e"}'
+        '"confirmEpoch":6,"bootId":"8c1f","storeId":"5a0e"}'
     )
     assert render_note(note) == text
     assert parse_note(text) == note
     assert parse_note(render_note(ReplicaNote())) == ReplicaNote()
     assert parse_note(NOTE).store_id == "", "as earlier ones were written"
+    assert parse_note(NOTE).confirm_epoch == 0, "as earlier ones were written"
 
 
 NOTE = '{"format":1,"epochSeen":7,"unclean":false,"synced":4,"confirm":4,"bootId":""}'

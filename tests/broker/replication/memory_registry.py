@@ -13,11 +13,15 @@ from typing import TypeVar
 from pocketmq.broker.replication.registry import (
     Cell,
     LiveNode,
+    Mark,
     VersionedCell,
+    VersionedMark,
     parse_cell,
     parse_live,
+    parse_mark,
     render_cell,
     render_live,
+    render_mark,
 )
 from pocketmq.proto.errors import (
     CellChanged,
@@ -50,6 +54,8 @@ class Ensemble:
     def __init__(self) -> None:
         #: The cell of each version, as its bytes say.
         self.history: list[Cell] = []
+        #: The mark of each version.
+        self.marks: list[Mark] = []
         self._live: dict[int, tuple[int, LiveNode]] = {}
         self.sessions: set[int] = set()
         self._last_session = 0
@@ -71,6 +77,18 @@ class Ensemble:
         if not self.history or version != len(self.history) - 1:
             return None
         return self._append(cell)
+
+    def read_mark(self, behind: int = 0) -> VersionedMark | None:
+        """Return the mark as it was BEHIND changes ago."""
+        version = len(self.marks) - 1 - behind
+        return None if version < 0 else VersionedMark(self.marks[version], version)
+
+    def write_mark(self, mark: Mark, version: int | None) -> int | None:
+        """Replace the mark of VERSION; return the new version, or None if it has another."""
+        if version != (len(self.marks) - 1 if self.marks else None):
+            return None
+        self.marks.append(parse_mark(render_mark(mark), NODE))
+        return len(self.marks) - 1
 
     def open(self) -> int:
         """Begin a session."""
@@ -166,6 +184,22 @@ class MemoryRegistry:
     async def live(self) -> Mapping[int, LiveNode]:
         fault, sent_ms = self._ask("live")
         return self._answer(fault, sent_ms, self._ensemble.live())
+
+    async def sync(self) -> None:
+        fault, sent_ms = self._ask("sync")
+        self._answer(fault, sent_ms, None)
+
+    async def read_mark(self) -> VersionedMark | None:
+        fault, sent_ms = self._ask("read_mark")
+        old = fault is Fault.OLD and len(self._ensemble.marks) > 1
+        return self._answer(fault, sent_ms, self._ensemble.read_mark(int(old)))
+
+    async def write_mark(self, mark: Mark, version: int | None) -> int:
+        fault, sent_ms = self._ask("write_mark")
+        new = self._answer(fault, sent_ms, self._ensemble.write_mark(mark, version))
+        if new is None:
+            raise CellChanged(f"the mark is not of version {version} any more", node=NODE)
+        return new
 
     def watch(self, changed: Callable[[], None]) -> None:
         self._ensemble.watch(self.session, changed)

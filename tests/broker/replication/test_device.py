@@ -55,7 +55,7 @@ def used(path: Path, *, clock: Hand | None = None, **store: Any) -> ReplicaDevic
         )
     found.store.flush()
     found.keep_state(2, False)
-    found.keep_progress(95)
+    found.keep_progress(95, 2)
     return found
 
 
@@ -245,10 +245,11 @@ def test_a_store_of_somebody_else_is_not_touched(tmp_path: Path) -> None:
 def test_progress_is_noted_at_any_time_and_never_undoes_what_is_kept(tmp_path: Path) -> None:
     found = used(tmp_path)
     found.keep_state(9, True)
-    found.keep_progress(190)
+    found.keep_progress(190, 2)
     killed(found)
-    found.keep_progress(7)  # After the end: nothing.
+    found.keep_progress(7, 2)  # After the end: nothing.
 
     state = opened_and_closed(tmp_path)
 
-    assert (state.epoch_seen, state.unclean, state.confirm) == (9, True, 190)
+    assert (state.epoch_seen, state.unclean) == (9, True)
+    assert (state.confirm, state.confirm_epoch) == (190, 2)

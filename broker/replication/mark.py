@@ -1,0 +1,97 @@
+"""What a replica knows of the mark of its set, and when a master writes it.
+
+A replica cannot see in its own folder that the folder went back: an older copy was restored, or the end of the log was
+lost though it was synced. So the registry keeps how far acknowledged records reach: `Mark` (registry.py).
+
+    written by   the master, by what every member of the maximal set has on disk, at the end of a whole record: at most
+                 once per `MARK_MS` while that moves, and at once before it transfers leadership or stops; with the
+                 setting `mark: each` before each acknowledgement
+    checked by   each replica when it starts, before it announces itself, and again when it becomes a candidate
+    lowered by   an administrator who accepts a loss
+
+It never falls otherwise. Pure; times are CLOCK_BOOTTIME, in ms.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .in_sync import Epochs
+from .registry import Mark, VersionedMark
+
+MARK_MS: Final = 1_000
+
+
+class SetMark:
+    """The mark of the set as one replica last saw it. Not thread-safe: the event loop owns it."""
+
+    def __init__(self) -> None:
+        #: Was the registry asked for the mark?
+        self.is_read = False
+        self._seen: VersionedMark | None = None
+        self._writing: Mark | None = None
+        self._written_ms: int | None = None
+
+    @property
+    def mark(self) -> Mark:
+        """The mark; ends at 0 where there is none."""
+        return self._seen.mark if self._seen else Mark()
+
+    @property
+    def version(self) -> int | None:
+        """The version that the next write replaces; None: there is no mark."""
+        return self._seen.version if self._seen else None
+
+    @property
+    def is_missing(self) -> bool:
+        """Was there no mark when the registry was asked?"""
+        return self.is_read and self._seen is None
+
+    @property
+    def is_writing(self) -> bool:
+        return self._writing is not None
+
+    def see(self, found: VersionedMark | None) -> None:
+        """The mark was read, maybe as it was some time ago; None: there is none."""
+        self.is_read = True
+        if found is not None and (self._seen is None or found.version > self._seen.version):
+            self._seen = found
+
+    def is_reached(self, epochs: Epochs, end: int) -> bool:
+        """Does a log with EPOCHS that ends at END have the record before the mark?"""
+        return self.mark.end == 0 or (
+            end >= self.mark.end and epochs.epoch_before(self.mark.end) == self.mark.epoch
+        )
+
+    def raised(
+        self, end: int, epochs: Epochs, epoch: int, now_ms: int, *, at_once: bool
+    ) -> Mark | None:
+        """Return the mark to write now that END is on the disks of all in EPOCH's set; None: nothing is due.
+
+        A master of an epoch below the accepted one was given up: it writes none.
+        """
+        if not self.is_read or self._writing or end <= self.mark.end or epoch < self.mark.accepted:
+            return None
+        if not at_once and self._written_ms is not None and now_ms - self._written_ms < MARK_MS:
+            return None
+        self._written_ms = now_ms
+        self._writing = Mark(end, epochs.epoch_before(end), self.mark.accepted)
+        return self._writing
+
+    def lowered(self, epoch: int, epochs: Epochs, end: int) -> Mark | None:
+        """Return the mark to write before the replica with this log is elected in EPOCH whatever is lost; None: wait.
+
+        Its own master writes how far that log reaches, once it is elected.
+        """
+        if not self.is_read or self._writing:
+            return None
+        kept = self.mark if self.is_reached(epochs, end) else Mark()
+        self._writing = Mark(kept.end, kept.epoch, epoch)
+        return self._writing
+
+    def written(self, found: VersionedMark | None) -> bool:
+        """The write was answered; None: it is not known to be done. Return whether the mark is as it was written."""
+        self._writing = None
+        if found is not None:
+            self.see(found)
+        return found is not None and self._seen == found
