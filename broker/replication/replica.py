@@ -272,7 +272,7 @@ class ReplicaCore:
         is_first = not self.mark.is_read
         self.mark.see(mark)
         if is_first:
-            self._check_mark()
+            self._check_mark(found.cell if found else None)
         if found is not None:
             self._see_cell(found, now_ms)
         mine = live.get(self._me)
@@ -282,15 +282,20 @@ class ReplicaCore:
         self._go_on(now_ms)
         return self._take()
 
-    def _check_mark(self) -> None:
-        """Become unclean if the log does not reach the mark: the folder went back. Done once, at the start."""
+    def _check_mark(self, cell: Cell | None) -> None:
+        """Become unclean if the log does not reach the mark. Done once, at the start.
+
+        A replica that CELL has in sync had it all: its folder went back.
+        """
         if self._reaches_mark():
             return
         mark = self.mark.mark
         has = min(self.end, mark.end)
+        is_in_sync = cell is not None and self._me in cell.in_sync
+        why = "its folder is an older copy, or lost its end" if is_in_sync else "it was not in sync"
         self.unclean_reason = (
             f"its log ends at {self.end:,} with a record of epoch {self.epochs.epoch_before(has)}, and acknowledged"
-            f" records reach {mark.end:,} in epoch {mark.epoch}: its folder is older than that, or lost its end"
+            f" records reach {mark.end:,} in epoch {mark.epoch}: {why}"
         )
         self.unclean = True
         self._keep_state(self.unclean_reason)
@@ -742,7 +747,9 @@ class ReplicaCore:
                 f"truncate_to is {begin.truncate_to}, and the logs part at {common}"
             )
         upstream.begin = begin
-        if (common or 0) < (known := self._acknowledged_end()):
+        # Without epochs, whose file was lost, nothing tells what the logs have in common.
+        known = self._acknowledged_end() if self.epochs else 0
+        if (common or 0) < known:
             self.refuses = (
                 f"its log has {common or 0:,} bytes in common with that of master {upstream.master}, and acknowledged"
                 f" records reach {known:,} here: nothing is cut; if the master's log is the right one, remove this"

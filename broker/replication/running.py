@@ -203,7 +203,7 @@ class RunningReplica:
             self._carry_out(effect)
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_MARK_S):
-                while asked and self.core.mark.is_writing:
+                while asked and self.core.mark.is_writing:  # noqa: ASYNC110 (for a moment, at the end)
                     await asyncio.sleep(TICK_MS / 10_000)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -34,6 +34,8 @@ KINDS: Final = (
     Plan(seed=0, replicas=4, min_in_sync=2, flush_sync=True, emphasis="sessions", steps=800),
     Plan(seed=0, emphasis="moves"),
     Plan(seed=0, min_in_sync=2, flush_sync=True, emphasis="moves"),
+    Plan(seed=0, flush_sync=True, goes_back=True, steps=600),
+    Plan(seed=0, replicas=2, goes_back=True, steps=600),
 )
 #: Folders go back in each of these.
 FOLDERS: Final = (

@@ -1,7 +1,8 @@
 """Replicas that break one rule each: a walk that finds nothing with them proves nothing without them.
 
 `mutant(name)` patches the product for as long as its context lasts. The numbers are those of the rules: 1 election,
-2 start of an epoch, 3 acknowledgement, 4 change of the set, 5 who enters it, 6 fences, 7 truncation, 8 the lease.
+2 start of an epoch, 3 acknowledgement, 4 change of the set, 5 who enters it, 6 fences, 7 truncation, 8 the lease,
+9 the mark.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from unittest.mock import patch
 
 from pocketmq.broker.replication import links, replica as replica_module
 from pocketmq.broker.replication.in_sync import Epochs, InSync
+from pocketmq.broker.replication.mark import SetMark
 from pocketmq.broker.replication.registry import Cell
 from pocketmq.broker.replication.replica import ReplicaCore, ReplicaRole, _Upstream
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
@@ -174,10 +176,25 @@ def _serves_without_a_lease() -> _Patches:
     return [(ReplicaCore, "lease_holds", lambda self, now_ms: self._answered_ms is not None)]
 
 
+def _marks_what_is_written() -> _Patches:
+    """9: The mark has what the master has, not what is on the disks of all."""
+
+    def note(self: InSync, everywhere: int) -> None:
+        self.synced_everywhere = self.end
+
+    return [(InSync, "_note_synced", note)]
+
+
+def _compares_ends_only() -> _Patches:
+    """9: A log that is long enough passes, whatever it has there."""
+    return [(SetMark, "is_reached", lambda self, epochs, end: end >= self.mark.end)]
+
+
 _SESSIONS: Final = Plan(seed=0, flush_sync=True, emphasis="sessions")
 _REGISTRY: Final = Plan(seed=0, flush_sync=True, emphasis="registry")
 _RESTARTS: Final = Plan(seed=0, flush_sync=True, emphasis="restarts")
 _TWO: Final = Plan(seed=0, min_in_sync=2)
+_GOES_BACK: Final = Plan(seed=0, flush_sync=True, goes_back=True, steps=600)
 
 #: Each with the walks that find it soonest; seeds count from that of the plan.
 MUTANTS: Final[Mapping[str, tuple[Callable[[], _Patches], Plan]]] = {
@@ -193,6 +210,12 @@ MUTANTS: Final[Mapping[str, tuple[Callable[[], _Patches], Plan]]] = {
     "7 does not truncate": (_does_not_truncate, _SESSIONS),
     "7 truncates by length": (_truncates_by_length, _SESSIONS),
     "7 guesses at an unknown epoch": (_guesses_at_an_unknown_epoch, _SESSIONS),
+    "9 ignores the mark": (
+        lambda: [(SetMark, "is_reached", lambda self, epochs, end: True)],
+        _GOES_BACK,
+    ),
+    "9 compares ends only": (_compares_ends_only, _GOES_BACK),
+    "9 marks what is written": (_marks_what_is_written, Plan(seed=0, emphasis="power")),
     "8 serves without a lease": (_serves_without_a_lease, Plan(seed=0, timed=True, steps=600)),
 }
 

@@ -12,6 +12,7 @@ What is held against the walk, whatever happened (Violated says which):
     what was confirmed, anywhere, never changes
     epochs grow, each is begun once, and one replica acknowledges in it
     no store is set aside
+    no replica calls itself unclean for the mark, or refuses its master, unless a folder went back
     with clocks that are right, no master serves once another one has begun
 
 A record is four bytes, so that frames cut records as they like.
@@ -28,7 +29,7 @@ from typing import Any, Final
 from pocketmq.broker.replication import effects
 from pocketmq.broker.replication.in_sync import Epochs, ReplicaSettings
 from pocketmq.broker.replication.links import bytes_frame
-from pocketmq.broker.replication.registry import Cell, VersionedMark
+from pocketmq.broker.replication.registry import Cell, Mark, VersionedMark
 from pocketmq.broker.replication.replica import ReplicaCore, ReplicaRole, ReplicaState
 from pocketmq.proto.errors import MasterFenced, NotEnoughReplicas
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
@@ -36,6 +37,8 @@ from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from ..broker.replication.memory_registry import Ensemble
 
 RECORD: Final = 4
+#: What a replica's folder has, beside its log.
+FOLDER: Final = ("synced", "epochs", "epoch_seen", "unclean", "confirm", "confirm_epoch")
 SESSION_MS: Final = 2_000
 
 
@@ -59,6 +62,9 @@ class Plan:
     flush_sync: bool = False
     #: Sessions end when their time is over, and clocks are right: then the lease is held against the walk as well.
     timed: bool = False
+    #: Once, the folder of a stopped replica becomes an older copy, or loses its end though that was synced: older than
+    #: what the mark has.
+    goes_back: bool = False
     #: What happens most: "sessions", "power", "registry" or "restarts" go wrong, "moves" are asked for; "": nothing.
     emphasis: str = ""
 
@@ -149,6 +155,20 @@ class Node:
         if not self.settings.flush_sync:
             self.unclean = True
 
+    def take_copy(self) -> None:
+        """Copy the folder as it is on the device."""
+        self.copy = {name: getattr(self, name) for name in FOLDER} | {"log": bytes(self.log)}
+
+    def go_back(self) -> None:
+        """Have the folder be what was copied, or lose the end of the log."""
+        random = self._walk.random
+        if self.copy and random.random() < 0.6:
+            for name, value in self.copy.items():
+                setattr(self, name, bytearray(value) if name == "log" else value)
+        else:
+            del self.log[random.randint(0, len(self.log)) :]
+            self.synced = min(self.synced, len(self.log))
+
     def give(self, feed: Callable[[ReplicaCore], list[effects.Effect]]) -> None:
         """Give the process an input, and do what it wants."""
         if self.replica is None:
@@ -156,6 +176,7 @@ class Node:
         try:
             for effect in feed(self.replica):
                 self._carry_out(effect)
+            self._walk.check_alarm(self, self.replica)
         except _Killed:
             self._walk.note(f"{self.id} killed between effects")
             self.kill()
@@ -269,6 +290,8 @@ class Walk:
         self.visible = b""
         self._begun: dict[int, int] = {}
         self._records = 0
+        #: The replica whose folder went back; 0: none did.
+        self.hit = 0
         self._last_link = 0
         #: Who dialled whom, by link; and what is under way on it, by link and who gets it.
         self.links: dict[int, tuple[int, int]] = {}
@@ -339,6 +362,8 @@ class Walk:
         yield self._repeat_ack, 2
         yield self._jump, 0 if self.plan.timed else 0.3
         yield self._hand_over_to, 3 if emphasis == "moves" else 0
+        yield lambda node: node.take_copy(), 0.5 if self.plan.goes_back else 0
+        yield self._go_back, 8 if self.plan.goes_back else 0
 
     def note(self, what: str) -> None:
         self.tally.trace.append(f"{self.tally.steps}: {what}")
@@ -435,6 +460,22 @@ class Walk:
     def _start(self, node: Node) -> None:
         if node.replica is None:
             node.start()
+
+    def _go_back(self, node: Node) -> None:
+        """The folder of a stopped replica goes back behind the mark, once."""
+        if node.replica is not None or self.hit:
+            return
+        before = {name: getattr(node, name) for name in FOLDER} | {"log": bytearray(node.log)}
+        node.go_back()
+        found = self.ensemble.read_mark()
+        mark = found.mark if found else Mark()
+        end = len(node.log) // RECORD * RECORD
+        if (mark.end <= end and node.epochs.epoch_before(mark.end) == mark.epoch) or not mark.end:
+            for name, value in before.items():  # What was written since the last mark may be lost.
+                setattr(node, name, value)
+            return
+        self.hit = node.id
+        self.note(f"the folder of {node.id} goes back to {end}")
 
     def _expire(self, node: Node) -> None:
         """A session ends, while its process goes on or not; or a process opens a new one."""
@@ -647,6 +688,17 @@ class Walk:
     def check(self, holds: bool, what: str) -> None:
         if not holds:
             raise Violated(what)
+
+    def check_alarm(self, node: Node, replica: ReplicaCore) -> None:
+        cell = self.ensemble.read()
+        is_in_sync = cell is not None and node.id in cell.cell.in_sync
+        self.check(
+            not (replica.unclean_reason and is_in_sync) or self.hit == node.id,
+            f"{node.id} is unclean without need: {replica.unclean_reason}",
+        )
+        self.check(
+            not replica.refuses or self.hit != 0, f"{node.id} refuses its master: {replica.refuses}"
+        )
 
     def check_begins(self, node: Node, epoch: int) -> None:
         self.tally.elections += 1

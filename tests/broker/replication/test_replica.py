@@ -11,7 +11,13 @@ import pytest
 from pocketmq.broker.replication import effects
 from pocketmq.broker.replication.in_sync import Epochs, EpochStart, ReplicaSettings
 from pocketmq.broker.replication.links import FAR_BYTES, bytes_frame
-from pocketmq.broker.replication.registry import Cell, LiveNode, VersionedCell
+from pocketmq.broker.replication.registry import (
+    Cell,
+    LiveNode,
+    Mark,
+    VersionedCell,
+    VersionedMark,
+)
 from pocketmq.broker.replication.replica import SILENT_MS, ReplicaCore, ReplicaRole, ReplicaState
 from pocketmq.proto.errors import ConfigError, MasterFenced, NotEnoughReplicas
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
@@ -219,6 +225,8 @@ def test_an_unclean_replica_stands_when_a_person_accepts_the_loss() -> None:
 
     out = replica.accept_loss(10)
 
+    assert out == [effects.WriteMark(Mark(0, 0, accepted=4), None)]
+    out = replica.mark_written(VersionedMark(Mark(0, 0, accepted=4), 0), 20)
     assert only(effects.KeepState, out) == effects.KeepState(4, False)
     assert only(effects.CompareAndSet, out).cell == cell(4, 1, 1)
 
@@ -664,11 +672,10 @@ def test_no_sync_is_due_while_far_more_is_confirmed_than_is_here(lacks: int, is_
 @pytest.mark.parametrize(
     ("state", "begin"),
     [
-        (replace(STATE, confirm=12), BEGIN),
         (STATE, pb.FollowBegin(epoch=3, epochs=BEGIN.epochs, end=20, min_offset=12, truncate_to=8)),
         (replace(STATE, epochs=Epochs()), pb.FollowBegin(epoch=3, epochs=BEGIN.epochs, end=20, truncate_to=-1)),
     ],
-    ids=["below what was confirmed", "below the oldest file", "nothing in common"],
+    ids=["below the oldest file", "nothing in common"],
 )  # fmt: skip
 def test_a_log_that_cannot_be_cut_is_set_aside_and_its_replica_is_unclean(
     state: ReplicaState, begin: pb.FollowBegin
