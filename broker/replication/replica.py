@@ -41,9 +41,9 @@ from .registry import (
     EPOCH_MAX,
     Cell,
     LiveNode,
-    Mark,
+    LogMark,
     VersionedCell,
-    VersionedMark,
+    VersionedLogMark,
     better_candidates,
 )
 
@@ -261,7 +261,7 @@ class ReplicaCore:
         found: VersionedCell | None,
         live: Mapping[int, LiveNode],
         now_ms: int,
-        mark: VersionedMark | None = None,
+        mark: VersionedLogMark | None = None,
     ) -> list[effects.Effect]:
         """The cell was read, maybe as it was some time ago, after it the live nodes, and then the mark. None: none is.
 
@@ -303,7 +303,7 @@ class ReplicaCore:
     def _reaches_mark(self) -> bool:
         return self.mark.is_reached(self.epochs, self.end)
 
-    def mark_written(self, found: VersionedMark | None, now_ms: int) -> list[effects.Effect]:
+    def mark_written(self, found: VersionedLogMark | None, now_ms: int) -> list[effects.Effect]:
         """The mark was written; None: that is not known, and it is read again."""
         if not self.mark.written(found):
             self._read(now_ms)
@@ -592,7 +592,7 @@ class ReplicaCore:
             end, epoch = self.in_sync.synced_everywhere, self.in_sync.epoch
             self._write_mark(self.mark.raised(end, self.epochs, epoch, now_ms, at_once=at_once))
 
-    def _write_mark(self, mark: Mark | None) -> None:
+    def _write_mark(self, mark: LogMark | None) -> None:
         if mark is not None:
             self._out.append(effects.WriteMark(mark, self.mark.version))
 

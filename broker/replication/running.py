@@ -40,7 +40,7 @@ from .registry import (
     RegistrySessions,
     Silence,
     VersionedCell,
-    VersionedMark,
+    VersionedLogMark,
 )
 from .replica import ReplicaCore, ReplicaRole, ReplicaState
 from .state_stream import StateStream
@@ -398,13 +398,13 @@ class RunningReplica:
         self,
         cell: VersionedCell | None,
         live: Mapping[int, LiveNode],
-        mark: VersionedMark | None,
+        mark: VersionedLogMark | None,
     ) -> None:
         if cell is not None and cell.cell.epoch and mark is None and not self.core.mark.is_read:
             logger.warning("no mark in the registry, a folder that went back is not detected")
         self._give(lambda core: core.registry_seen(cell, live, self.now_ms(), mark))
 
-    def mark_written(self, found: VersionedMark | None) -> None:
+    def mark_written(self, found: VersionedLogMark | None) -> None:
         if self.failed.done():  # It ends, and waits for its last mark.
             self.core.mark.written(found)
         self._give(lambda core: core.mark_written(found, self.now_ms()))

@@ -41,9 +41,9 @@ from .registry import (
     REPLICAS_MAX,
     Cell,
     LiveNode,
-    Mark,
+    LogMark,
     VersionedCell,
-    VersionedMark,
+    VersionedLogMark,
     parse_cell,
     parse_live,
     parse_mark,
@@ -491,16 +491,16 @@ class ZooKeeperRegistry:
     async def sync(self) -> None:
         await self._session.ask(lambda client: client.sync_async(self.node))
 
-    async def read_mark(self) -> VersionedMark | None:
+    async def read_mark(self) -> VersionedLogMark | None:
         found = await self._session.look(
             self.mark_node, lambda client: client.get_async(self.mark_node)
         )
         if found is None:
             return None
         data, stat = found
-        return VersionedMark(parse_mark(data, self.mark_node), _node_version(stat))
+        return VersionedLogMark(parse_mark(data, self.mark_node), _node_version(stat))
 
-    async def write_mark(self, mark: Mark, version: int | None) -> int:
+    async def write_mark(self, mark: LogMark, version: int | None) -> int:
         from kazoo import exceptions
 
         data = render_mark(mark)

@@ -29,7 +29,7 @@ from typing import Any, Final
 from pocketmq.broker.replication import effects
 from pocketmq.broker.replication.in_sync import Epochs, ReplicaSettings
 from pocketmq.broker.replication.links import bytes_frame
-from pocketmq.broker.replication.registry import Cell, Mark, VersionedMark
+from pocketmq.broker.replication.registry import Cell, LogMark, VersionedLogMark
 from pocketmq.broker.replication.replica import ReplicaCore, ReplicaRole, ReplicaState
 from pocketmq.proto.errors import MasterFenced, NotEnoughReplicas
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
@@ -468,7 +468,7 @@ class Walk:
         before = {name: getattr(node, name) for name in FOLDER} | {"log": bytearray(node.log)}
         node.go_back()
         found = self.ensemble.read_mark()
-        mark = found.mark if found else Mark()
+        mark = found.mark if found else LogMark()
         end = len(node.log) // RECORD * RECORD
         if (mark.end <= end and node.epochs.epoch_before(mark.end) == mark.epoch) or not mark.end:
             for name, value in before.items():  # What was written since the last mark may be lost.
@@ -645,7 +645,7 @@ class Walk:
         session, run = node.session, node.run
         answered = self._mending or self.random.random() < 0.7
 
-        def tell(found: VersionedMark | None) -> None:
+        def tell(found: VersionedLogMark | None) -> None:
             if run == node.run:
                 node.give(lambda replica: replica.mark_written(found, node.now_ms))
 
@@ -654,7 +654,7 @@ class Walk:
             if version is not None:
                 self.note(f"{node.id} writes {tuple(effect.mark)}")
             if answered and session in self.ensemble.sessions and version is not None:
-                self.later(lambda: tell(VersionedMark(effect.mark, version)))
+                self.later(lambda: tell(VersionedLogMark(effect.mark, version)))
             elif answered:
                 self.later(lambda: tell(None))
 

@@ -21,7 +21,14 @@ import click
 
 from ... import __version__
 from ...broker.ports.certificates import replica_certificate
-from ...broker.replication.registry import Cell, LiveNode, render_cell
+from ...broker.replication.registry import (
+    Cell,
+    LiveNode,
+    LogMark,
+    VersionedCell,
+    VersionedLogMark,
+    render_cell,
+)
 from ...broker.replication.zookeeper import ZooKeeperRegistry, ZooKeeperSession, set_names
 from ...broker.replication.zookeeper_access import OPEN_TO_ALL, ZooKeeperAccess
 from ...client.connections import GrpcConnections
@@ -88,6 +95,8 @@ class ReplicaSet:
     cell: Cell | None = None
     error: ConfigError | None = None
     live: Mapping[int, LiveNode] = field(default_factory=dict)
+    #: How far acknowledged records reach; None: ZooKeeper has no mark.
+    mark: LogMark | None = None
     #: What each replica of the record said, or why it did not.
     told: Mapping[int, pb.ReplicaStatusReply | PocketMQError] = field(default_factory=dict)
     #: Nodes in ZooKeeper that everyone may change, although the command has an account.
@@ -146,12 +155,14 @@ class ReplicaSets:
             return ReplicaSet(cluster=self._cluster, name=name, error=error, live=live)
         if found is None:
             return ReplicaSet(cluster=self._cluster, name=name, live=live)
+        mark = await registry.read_mark()
         told = await self.ask(found.cell.replicas)
         return ReplicaSet(
             cluster=self._cluster,
             name=name,
             cell=found.cell,
             live=live,
+            mark=mark.mark if mark else None,
             told=told,
             open_nodes=await registry.open_nodes() if self._session.access.auth else (),
         )
@@ -271,13 +282,12 @@ def init(
                     raise _there_already(name, found.cell)
             told = await sets.ask(addresses)
             cell = _first(addresses, _logs(told, cluster_name, name), source)
+            mark = await registry.read_mark()
             if source is not None:
-                _confirm(told, source, yes=flags["yes"])
-            if found is None:
-                await registry.create(cell)
-            else:
+                _confirm(told, source, mark.mark if mark else LogMark(), yes=flags["yes"])
+            if found is not None:
                 cell = replace(cell, epoch=max(cell.epoch, found.cell.epoch))
-                await registry.compare_and_set(cell, found.version)
+            await _write(registry, cell, found, mark)
             return cell
 
     cell = asyncio.run(make())
@@ -298,6 +308,21 @@ def init(
         if not cell.master
         else f"{name} of {cluster_name} is there: epoch {cell.epoch}, master {cell.master}."
     )
+
+
+async def _write(
+    registry: ZooKeeperRegistry,
+    cell: Cell,
+    found: VersionedCell | None,
+    mark: VersionedLogMark | None,
+) -> None:
+    """Write CELL in place of what was FOUND; before it the MARK, which would keep all replicas from being elected."""
+    if mark is not None and mark.mark.end:
+        await registry.write_mark(LogMark(accepted=cell.epoch + 1), mark.version)
+    if found is None:
+        await registry.create(cell)
+    else:
+        await registry.compare_and_set(cell, found.version)
 
 
 @click.command()
@@ -452,7 +477,11 @@ def _first(
 
 
 def _confirm(
-    told: Mapping[int, pb.ReplicaStatusReply | PocketMQError], source: int, *, yes: bool
+    told: Mapping[int, pb.ReplicaStatusReply | PocketMQError],
+    source: int,
+    mark: LogMark,
+    *,
+    yes: bool,
 ) -> None:
     """Say on standard error what each replica has, and ask; raise click.Abort at a no."""
     for one, said in sorted(told.items()):
@@ -462,6 +491,10 @@ def _confirm(
             )
         else:
             click.echo(f"replica {_has(one, said)}", err=True)
+    said = told[source]
+    if not isinstance(said, PocketMQError):
+        for line in _marked(mark, source, said):
+            click.echo(line, err=True)
     click.echo(
         f"The log of replica {source} goes on; what only others have is set aside.", err=True
     )
@@ -551,6 +584,8 @@ def _replica(found: ReplicaSet, replica_id: int, address: str) -> dict[str, Any]
         "synced": told.synced,
         "confirm": told.confirm,
         "unclean": told.unclean,
+        "unclean_reason": told.unclean_reason or None,
+        "refuses": told.refuses or None,
         "damaged": told.damaged,
         "healed": told.healed,
         "has_session": told.has_session,
@@ -610,8 +645,11 @@ def _remark(found: ReplicaSet, replica_id: int) -> str:
     cell = found.cell
     if cell and cell.master == 0 and told.epoch > cell.epoch and cell.in_sync != {replica_id}:
         return f"later than the record: ZooKeeper lost its data; `pocketmq cluster init {found.name} … --from ID`"
+    if told.refuses:
+        return f"it does not follow: {told.refuses}"
     if told.unclean:
-        return "unclean: it may lack what it once had, and does not stand"
+        why = told.unclean_reason or "it may lack what it once had"
+        return f"unclean, it cannot be master: {why}"
     if not told.has_session:
         return "it has no session with ZooKeeper"
     if told.damaged:
@@ -730,7 +768,10 @@ def elect(
     said = found.told[replica]
     if isinstance(said, PocketMQError):
         raise said
-    losses = _losses(found, replica, said.end)
+    losses = [
+        *_marked(found.mark or LogMark(), replica, said),
+        *_losses(found, replica, said.end),
+    ]
     if not as_json:
         for loss in losses:
             click.echo(loss, err=True)
@@ -755,6 +796,18 @@ def _check_no_master(found: ReplicaSet) -> None:
             f"`pocketmq cluster move {found.name} REPLICA` loses nothing",
             set=found.name,
         )
+
+
+def _marked(mark: LogMark, replica: int, said: pb.ReplicaStatusReply) -> list[str]:
+    """Return what acknowledged records REPLICA, which SAID this, lacks by the mark of the set: a sentence, or none."""
+    if said.end >= mark.end and not said.unclean_reason:
+        return []
+    lacks = (
+        f"Replica {replica} lacks the last {mark.end - said.end:,} bytes of them."
+        if said.end < mark.end
+        else f"Replica {replica} has other records there."
+    )
+    return [f"Acknowledged records reach {mark.end:,} in epoch {mark.epoch}. {lacks}"]
 
 
 def _losses(found: ReplicaSet, replica: int, end: int) -> list[str]:

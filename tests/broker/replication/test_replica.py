@@ -14,9 +14,9 @@ from pocketmq.broker.replication.links import FAR_BYTES, bytes_frame
 from pocketmq.broker.replication.registry import (
     Cell,
     LiveNode,
-    Mark,
+    LogMark,
     VersionedCell,
-    VersionedMark,
+    VersionedLogMark,
 )
 from pocketmq.broker.replication.replica import SILENT_MS, ReplicaCore, ReplicaRole, ReplicaState
 from pocketmq.proto.errors import ConfigError, MasterFenced, NotEnoughReplicas
@@ -225,8 +225,8 @@ def test_an_unclean_replica_stands_when_a_person_accepts_the_loss() -> None:
 
     out = replica.accept_loss(10)
 
-    assert out == [effects.WriteMark(Mark(0, 0, accepted=4), None)]
-    out = replica.mark_written(VersionedMark(Mark(0, 0, accepted=4), 0), 20)
+    assert out == [effects.WriteMark(LogMark(0, 0, accepted=4), None)]
+    out = replica.mark_written(VersionedLogMark(LogMark(0, 0, accepted=4), 0), 20)
     assert only(effects.KeepState, out) == effects.KeepState(4, False)
     assert only(effects.CompareAndSet, out).cell == cell(4, 1, 1)
 
