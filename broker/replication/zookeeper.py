@@ -403,7 +403,9 @@ class ZooKeeperRegistry:
         """Return the nodes on the way to the set, and of it, that everyone may change."""
         names = self.node.split("/")[1:-1]
         above = ["/" + "/".join(names[: count + 1]) for count in range(len(names))]
-        return await open_paths(self._session.ask, [*above, self.node, self._live_node])
+        return await open_paths(
+            self._session.ask, [*above, self.node, self._live_node, self.mark_node]
+        )
 
     async def _warn_of_open_nodes(self) -> None:
         if self._session.access.auth and (found := await self.open_nodes()):

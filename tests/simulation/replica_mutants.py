@@ -72,6 +72,14 @@ def _keeps_the_entry_without_a_record() -> _Patches:
     ]
 
 
+def _without_mark() -> _Patches:
+    """Neither the mark nor a refusal keeps a replica from losing what others acknowledged wrongly."""
+    return [
+        (SetMark, "is_reached", lambda self, epochs, end: True),
+        (ReplicaCore, "_acknowledged_end", lambda self: 0),
+    ]
+
+
 def _acknowledges_by_the_smaller_set() -> _Patches:
     """3: A set that was proposed counts at once where it is smaller, as in Apache RocketMQ 5.5.0."""
 
@@ -81,12 +89,12 @@ def _acknowledges_by_the_smaller_set() -> _Patches:
             return self.confirmed_set
         return proposed if proposed < self.confirmed_set else proposed | self.confirmed_set
 
-    return [(InSync, "maximal_set", property(maximal_set))]
+    return [(InSync, "maximal_set", property(maximal_set)), *_without_mark()]
 
 
 def _acknowledges_by_the_confirmed_set() -> _Patches:
     """3: A set that was proposed does not count until it is confirmed."""
-    return [(InSync, "maximal_set", property(lambda self: self.confirmed_set))]
+    return [(InSync, "maximal_set", property(lambda self: self.confirmed_set)), *_without_mark()]
 
 
 def _acknowledges_what_is_written() -> _Patches:
@@ -210,10 +218,7 @@ MUTANTS: Final[Mapping[str, tuple[Callable[[], _Patches], Plan]]] = {
     "7 does not truncate": (_does_not_truncate, _SESSIONS),
     "7 truncates by length": (_truncates_by_length, _SESSIONS),
     "7 guesses at an unknown epoch": (_guesses_at_an_unknown_epoch, _SESSIONS),
-    "9 ignores the mark": (
-        lambda: [(SetMark, "is_reached", lambda self, epochs, end: True)],
-        _GOES_BACK,
-    ),
+    "9 ignores the mark": (_without_mark, _GOES_BACK),
     "9 compares ends only": (_compares_ends_only, _GOES_BACK),
     "9 marks what is written": (_marks_what_is_written, Plan(seed=0, emphasis="power")),
     "8 serves without a lease": (_serves_without_a_lease, Plan(seed=0, timed=True, steps=600)),

@@ -77,6 +77,7 @@ def test_what_was_kept_is_there_after_a_stop(tmp_path: Path) -> None:
         end=190,
         synced=190,
         confirm=95,
+        confirm_epoch=2,
         store_id=found.store_id,
     )
     found.close()
