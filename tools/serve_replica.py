@@ -21,7 +21,7 @@ from ..broker.replication.device import ReplicaDevice, boot_id
 from ..broker.replication.mastership import Mastership
 from ..broker.replication.node import ReplicaNode
 from ..broker.replication.registry import Registry
-from ..broker.replication.replica import ReplicaRole
+from ..broker.replication.replica_state import ReplicaRole
 from ..broker.replication.running import ReplicaParts
 from ..broker.replication.zookeeper import ZooKeeperRegistry
 from ..broker.replication.zookeeper_access import ZooKeeperAccess

@@ -33,7 +33,7 @@ from ...store.message_store import MessageStore
 from ...store.state_files import StateFile
 from ..producers.producers import Producers
 from .in_sync import Epochs, EpochStart
-from .replica import ReplicaState
+from .replica_state import ReplicaState
 
 logger = logging.getLogger(__name__)
 

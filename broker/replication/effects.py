@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from .in_sync import Epochs
-from .registry import Cell, LiveNode, LogMark
+from .registry import Cell, EndMark, LiveNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class CompareAndSet:
 class WriteMark:
     """Replace the mark of VERSION, None: there is none; `mark_written` answers."""
 
-    mark: LogMark
+    mark: EndMark
     version: int | None
 
 

@@ -1,7 +1,7 @@
 """What a replica knows of the mark of its set, and when a master writes it.
 
 A replica cannot see in its own folder that the folder went back: an older copy was restored, or the end of the log was
-lost though it was synced. So the registry keeps how far acknowledged records reach: `LogMark` (registry.py).
+lost though it was synced. So the registry keeps how far acknowledged records reach: `EndMark` (registry.py).
 
     written by   the master, by what every member of the maximal set has on disk, at the end of a whole record: at most
                  once per `MARK_MS` while that moves, and at once before it transfers leadership or stops; with the
@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Final
 
 from .in_sync import Epochs
-from .registry import LogMark, VersionedLogMark
+from .registry import EndMark, VersionedEndMark
 
 MARK_MS: Final = 1_000
 
@@ -28,14 +28,14 @@ class SetMark:
     def __init__(self) -> None:
         #: Was the registry asked for the mark?
         self.is_read = False
-        self._seen: VersionedLogMark | None = None
-        self._writing: LogMark | None = None
+        self._seen: VersionedEndMark | None = None
+        self._writing: EndMark | None = None
         self._written_ms: int | None = None
 
     @property
-    def mark(self) -> LogMark:
+    def mark(self) -> EndMark:
         """The mark; ends at 0 where there is none."""
-        return self._seen.mark if self._seen else LogMark()
+        return self._seen.mark if self._seen else EndMark()
 
     @property
     def version(self) -> int | None:
@@ -51,7 +51,7 @@ class SetMark:
     def is_writing(self) -> bool:
         return self._writing is not None
 
-    def see(self, found: VersionedLogMark | None) -> None:
+    def see(self, found: VersionedEndMark | None) -> None:
         """The mark was read, maybe as it was some time ago; None: there is none."""
         self.is_read = True
         if found is not None and (self._seen is None or found.version > self._seen.version):
@@ -65,7 +65,7 @@ class SetMark:
 
     def raised(
         self, end: int, epochs: Epochs, epoch: int, now_ms: int, *, at_once: bool
-    ) -> LogMark | None:
+    ) -> EndMark | None:
         """Return the mark to write now that END is on the disks of all in EPOCH's set; None: nothing is due.
 
         A master of an epoch below the accepted one was given up: it writes none.
@@ -75,21 +75,21 @@ class SetMark:
         if not at_once and self._written_ms is not None and now_ms - self._written_ms < MARK_MS:
             return None
         self._written_ms = now_ms
-        self._writing = LogMark(end, epochs.epoch_before(end), self.mark.accepted)
+        self._writing = EndMark(end, epochs.epoch_before(end), self.mark.accepted)
         return self._writing
 
-    def lowered(self, epoch: int, epochs: Epochs, end: int) -> LogMark | None:
+    def lowered(self, epoch: int, epochs: Epochs, end: int) -> EndMark | None:
         """Return the mark to write before the replica with this log is elected in EPOCH whatever is lost; None: wait.
 
         Its own master writes how far that log reaches, once it is elected.
         """
         if not self.is_read or self._writing:
             return None
-        kept = self.mark if self.is_reached(epochs, end) else LogMark()
-        self._writing = LogMark(kept.end, kept.epoch, epoch)
+        kept = self.mark if self.is_reached(epochs, end) else EndMark()
+        self._writing = EndMark(kept.end, kept.epoch, epoch)
         return self._writing
 
-    def written(self, found: VersionedLogMark | None) -> bool:
+    def written(self, found: VersionedEndMark | None) -> bool:
         """The write was answered; None: it is not known to be done. Return whether the mark is as it was written."""
         self._writing = None
         if found is not None:

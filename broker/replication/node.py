@@ -19,7 +19,7 @@ from ...proto.rpc import Call, MethodTable, Receiver, Stream, bidi, service, una
 from .follower_view import Behind, CellChanges, FollowerView, ReplicaLook
 from .in_sync import ReplicaSettings
 from .registry import LiveNode, Silence, VersionedCell, first_look
-from .replica import ReplicaRole
+from .replica_state import ReplicaRole
 from .running import ReplicaParts, RunningReplica
 
 logger = logging.getLogger(__name__)

@@ -70,7 +70,7 @@ class VersionedCell(NamedTuple):
     version: int
 
 
-class LogMark(NamedTuple):
+class EndMark(NamedTuple):
     """How far acknowledged records reach.
 
     Every member of the in-sync set had the log on disk up to END, and the record before END was written in EPOCH.
@@ -82,10 +82,10 @@ class LogMark(NamedTuple):
     accepted: int = 0
 
 
-class VersionedLogMark(NamedTuple):
+class VersionedEndMark(NamedTuple):
     """A mark as it was at a version of its node; versions of one node only grow."""
 
-    mark: LogMark
+    mark: EndMark
     version: int
 
 
@@ -170,11 +170,11 @@ class Registry(Protocol):
         """Have all later reads of this session see what was written before now."""
         ...
 
-    async def read_mark(self) -> VersionedLogMark | None:
+    async def read_mark(self) -> VersionedEndMark | None:
         """Return the mark; None: there is none. Raises ConfigError if it cannot be understood."""
         ...
 
-    async def write_mark(self, mark: LogMark, version: int | None) -> int:
+    async def write_mark(self, mark: EndMark, version: int | None) -> int:
         """Replace the mark of VERSION (None: there is none); return the new version. Raises CellChanged otherwise."""
         ...
 
@@ -277,14 +277,14 @@ def parse_live(data: bytes, node: str) -> LiveNode:
     )
 
 
-def render_mark(mark: LogMark) -> bytes:
+def render_mark(mark: EndMark) -> bytes:
     """Return the bytes of MARK. Raises ConfigError if they could not be read back."""
     data = _render({"format": FORMAT, **mark._asdict()})
     parse_mark(data, "the mark to write")
     return data
 
 
-def parse_mark(data: bytes, node: str) -> LogMark:
+def parse_mark(data: bytes, node: str) -> EndMark:
     """Return the mark in DATA, the bytes of NODE, which errors name. Raises ConfigError."""
     fields = _object_in(data, node)
     if (number := fields.get("format")) != FORMAT:
@@ -293,7 +293,7 @@ def parse_mark(data: bytes, node: str) -> LogMark:
             f'"format" is {number!r:.40}, and this program knows {FORMAT}',
             "upgrade this broker: another one of the set is of a later version",
         )
-    return LogMark(
+    return EndMark(
         end=_integer(fields, "end", node, 0, OFFSET_MAX),
         epoch=_integer(fields, "epoch", node, 0, EPOCH_MAX),
         accepted=_integer(fields, "accepted", node, 0, EPOCH_MAX),
@@ -386,7 +386,7 @@ class SessionUser(Protocol):
         self,
         cell: VersionedCell | None,
         live: Mapping[int, LiveNode],
-        mark: VersionedLogMark | None,
+        mark: VersionedEndMark | None,
     ) -> None: ...
 
     def set_done(self, version: int) -> None: ...
@@ -395,7 +395,7 @@ class SessionUser(Protocol):
 
     def set_unknown(self) -> None: ...
 
-    def mark_written(self, found: VersionedLogMark | None) -> None: ...
+    def mark_written(self, found: VersionedEndMark | None) -> None: ...
 
 
 class RegistrySessions:
@@ -462,13 +462,13 @@ class RegistrySessions:
         else:
             self._ask(_Request(change, self._user.set_unknown))
 
-    def write_mark(self, mark: LogMark, version: int | None) -> None:
+    def write_mark(self, mark: EndMark, version: int | None) -> None:
         """Replace the mark of VERSION; `mark_written` answers, with None if that is not known to be done."""
 
         async def write(registry: Registry) -> None:
             written = None
             try:
-                written = VersionedLogMark(mark, await registry.write_mark(mark, version))
+                written = VersionedEndMark(mark, await registry.write_mark(mark, version))
             except CellChanged:
                 self.read()
             finally:

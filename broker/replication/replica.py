@@ -28,8 +28,7 @@ acknowledged end that it knows. An administrator decides then, by accepting a lo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from dataclasses import replace
 from typing import Final
 
 from ...proto.errors import InvalidArgument, MasterFenced, NotEnoughReplicas
@@ -40,12 +39,13 @@ from .mark import SetMark
 from .registry import (
     EPOCH_MAX,
     Cell,
+    EndMark,
     LiveNode,
-    LogMark,
     VersionedCell,
-    VersionedLogMark,
+    VersionedEndMark,
     better_candidates,
 )
+from .replica_state import PendingSet, ReplicaRole, ReplicaState, Upstream
 
 #: How long after a question to the registry, or a dial, that came to nothing it is tried again.
 RETRY_MS: Final = 100
@@ -55,60 +55,6 @@ SILENT_MS: Final = 5_000
 DAMAGED_DELAY_MS: Final = 2_000
 #: Followers that a master hears of at a time, those that are refused left out.
 LINKS_MAX: Final = 64
-
-
-class ReplicaRole(Enum):
-    """What a replica is."""
-
-    FOLLOWER = "follower"
-    STANDING = "standing"
-    STARTING = "starting"
-    MASTER = "master"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaState:
-    """What a replica finds on its device when it starts."""
-
-    epoch_seen: int = 0
-    unclean: bool = False
-    epochs: Epochs = field(default_factory=Epochs)
-    #: The ends of the log: what there is, and what is on the device.
-    end: int = 0
-    synced: int = 0
-    confirm: int = 0
-    #: The epoch of the master that said so.
-    confirm_epoch: int = 0
-    min_offset: int = 0
-    #: What tells its store from others.
-    store_id: str = ""
-
-
-@dataclass(slots=True)
-class _Upstream:
-    """The link over which a master is followed."""
-
-    master: int
-    link: int = 0
-    begin: pb.FollowBegin | None = None
-    #: Its log was cut as BEGIN wants it: bytes may come.
-    cut: bool = False
-    #: The master's confirm offset, which may be above the end here; None: it has not said.
-    confirm: int | None = None
-    dialled_ms: int = 0
-    heard_ms: int = 0
-
-
-@dataclass(slots=True)
-class _Set:
-    """A compare-and-set that is not known to have been applied or refused."""
-
-    cell: Cell
-    version: int
-    in_flight: bool = True
-    #: One like it, or another on the same version, was not answered: a refusal may be the doing of that one.
-    doubtful: bool = False
-    asked_ms: int = 0
 
 
 class ReplicaCore:
@@ -147,7 +93,7 @@ class ReplicaCore:
         self._read_ms: int | None = None
         #: Since when the master is not among the live.
         self._gone_ms: int | None = None
-        self._set: _Set | None = None
+        self._set: PendingSet | None = None
         self._stand: Cell | None = None
         self._accepts_loss = False
         #: The mark was lowered for the loss that is accepted.
@@ -158,7 +104,7 @@ class ReplicaCore:
         self.refuses = ""
         #: Up to where those who asked for acks="replicas" were answered.
         self._answered = 0
-        self._upstream: _Upstream | None = None
+        self._upstream: Upstream | None = None
         #: A CutLog or BeginAnew has not been answered.
         self._cutting = False
         #: Of a master: who follows over which link, and up to where its log may reach after the cut; None: it did.
@@ -261,7 +207,7 @@ class ReplicaCore:
         found: VersionedCell | None,
         live: Mapping[int, LiveNode],
         now_ms: int,
-        mark: VersionedLogMark | None = None,
+        mark: VersionedEndMark | None = None,
     ) -> list[effects.Effect]:
         """The cell was read, maybe as it was some time ago, after it the live nodes, and then the mark. None: none is.
 
@@ -303,7 +249,7 @@ class ReplicaCore:
     def _reaches_mark(self) -> bool:
         return self.mark.is_reached(self.epochs, self.end)
 
-    def mark_written(self, found: VersionedLogMark | None, now_ms: int) -> list[effects.Effect]:
+    def mark_written(self, found: VersionedEndMark | None, now_ms: int) -> list[effects.Effect]:
         """The mark was written; None: that is not known, and it is read again."""
         if not self.mark.written(found):
             self._read(now_ms)
@@ -412,7 +358,7 @@ class ReplicaCore:
 
     def _ask_for(self, cell: Cell, now_ms: int) -> None:
         assert self.seen is not None
-        self._set = _Set(cell, self.seen.version, asked_ms=now_ms)
+        self._set = PendingSet(cell, self.seen.version, asked_ms=now_ms)
         self._out.append(effects.CompareAndSet(cell, self.seen.version))
 
     def _read(self, now_ms: int) -> None:
@@ -592,7 +538,7 @@ class ReplicaCore:
             end, epoch = self.in_sync.synced_everywhere, self.in_sync.epoch
             self._write_mark(self.mark.raised(end, self.epochs, epoch, now_ms, at_once=at_once))
 
-    def _write_mark(self, mark: LogMark | None) -> None:
+    def _write_mark(self, mark: EndMark | None) -> None:
         if mark is not None:
             self._out.append(effects.WriteMark(mark, self.mark.version))
 
@@ -665,7 +611,7 @@ class ReplicaCore:
             self._unfollow("another replica is master")
             upstream = None
         if upstream is None:
-            upstream = self._upstream = _Upstream(cell.master, dialled_ms=now_ms - RETRY_MS)
+            upstream = self._upstream = Upstream(cell.master, dialled_ms=now_ms - RETRY_MS)
         if upstream.link and not self._cutting and now_ms - upstream.heard_ms > SILENT_MS:
             upstream = self._refuse_upstream(f"nothing was heard for {SILENT_MS} ms")
         if not upstream.link and now_ms - upstream.dialled_ms >= RETRY_MS:
@@ -704,7 +650,7 @@ class ReplicaCore:
         if self.in_sync:
             self.in_sync.detach(link)
         if self._upstream and self._upstream.link == link:
-            self._upstream = _Upstream(self._upstream.master, dialled_ms=self._upstream.dialled_ms)
+            self._upstream = Upstream(self._upstream.master, dialled_ms=self._upstream.dialled_ms)
         return self._take()
 
     def reply(
@@ -725,7 +671,7 @@ class ReplicaCore:
         self._go_on(now_ms)
         return self._take()
 
-    def _begin(self, upstream: _Upstream, begin: pb.FollowBegin) -> None:
+    def _begin(self, upstream: Upstream, begin: pb.FollowBegin) -> None:
         """What the master has: cut the log to what is common, or give it up if that is not all that was confirmed."""
         links.check_begin(begin)
         if upstream.begin is not None:
@@ -786,7 +732,7 @@ class ReplicaCore:
         self._cutting = True
         self._out.append(effects.BeginAnew(begin, reason))
 
-    def _begin_at_end(self, upstream: _Upstream, begin: pb.FollowBegin) -> None:
+    def _begin_at_end(self, upstream: Upstream, begin: pb.FollowBegin) -> None:
         """The log is a beginning of the master's: its epochs are the master's, as far as it goes."""
         # All of them, before the first byte: bytes whose epoch is not on record would pass for an older one's.
         theirs = Epochs.of_wire(begin.epochs)
@@ -797,7 +743,7 @@ class ReplicaCore:
         cut = pb.FollowCut(end=self.end, synced=self.synced)
         self._out.append(effects.SendFrame(upstream.link, pb.FollowRequest(cut=cut)))
 
-    def _receive(self, upstream: _Upstream, sent: Sequence[pb.FollowBytes]) -> None:
+    def _receive(self, upstream: Upstream, sent: Sequence[pb.FollowBytes]) -> None:
         """Append what was SENT, all of one file together; what is wrong ends the link behind what is good."""
         if not upstream.cut or upstream.begin is None:
             raise InvalidArgument("bytes came before the log was cut")
@@ -816,18 +762,18 @@ class ReplicaCore:
         self._acknowledge(upstream)
         self._become_clean(upstream)
 
-    def _append(self, upstream: _Upstream, pieces: list[bytes]) -> None:
+    def _append(self, upstream: Upstream, pieces: list[bytes]) -> None:
         if data := b"".join(pieces):
             is_far = (upstream.confirm or 0) - self.end > links.FAR_BYTES
             self._out.append(effects.AppendRaw(self.end - len(data), data, is_far))
         pieces.clear()
 
-    def _acknowledge(self, upstream: _Upstream) -> None:
+    def _acknowledge(self, upstream: Upstream) -> None:
         assert upstream.begin is not None
         ack = pb.FollowAck(epoch=upstream.begin.epoch, written=self.end, synced=self.synced)
         self._out.append(effects.SendFrame(upstream.link, pb.FollowRequest(ack=ack)))
 
-    def _become_clean(self, upstream: _Upstream) -> None:
+    def _become_clean(self, upstream: Upstream) -> None:
         """Nothing is lacking once all is here that the master confirmed, and all from before its epoch."""
         if not self.unclean or upstream.begin is None or upstream.confirm is None:
             return
@@ -841,11 +787,11 @@ class ReplicaCore:
         """Is EPOCH one that is over?"""
         return epoch < self.epoch_seen
 
-    def _refuse_upstream(self, reason: str) -> _Upstream:
+    def _refuse_upstream(self, reason: str) -> Upstream:
         upstream = self._upstream
         assert upstream is not None
         self._unfollow(reason)
-        self._upstream = _Upstream(upstream.master, dialled_ms=upstream.dialled_ms)
+        self._upstream = Upstream(upstream.master, dialled_ms=upstream.dialled_ms)
         return self._upstream
 
     # ---------------------------------------------------------------- being followed

@@ -40,9 +40,10 @@ from .registry import (
     RegistrySessions,
     Silence,
     VersionedCell,
-    VersionedLogMark,
+    VersionedEndMark,
 )
-from .replica import ReplicaCore, ReplicaRole, ReplicaState
+from .replica import ReplicaCore
+from .replica_state import ReplicaRole, ReplicaState
 from .state_stream import StateStream
 
 logger = logging.getLogger(__name__)
@@ -398,13 +399,13 @@ class RunningReplica:
         self,
         cell: VersionedCell | None,
         live: Mapping[int, LiveNode],
-        mark: VersionedLogMark | None,
+        mark: VersionedEndMark | None,
     ) -> None:
         if cell is not None and cell.cell.epoch and mark is None and not self.core.mark.is_read:
             logger.warning("no mark in the registry, a folder that went back is not detected")
         self._give(lambda core: core.registry_seen(cell, live, self.now_ms(), mark))
 
-    def mark_written(self, found: VersionedLogMark | None) -> None:
+    def mark_written(self, found: VersionedEndMark | None) -> None:
         if self.failed.done():  # It ends, and waits for its last mark.
             self.core.mark.written(found)
         self._give(lambda core: core.mark_written(found, self.now_ms()))

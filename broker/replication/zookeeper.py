@@ -40,10 +40,10 @@ from .registry import (
     REPLICA_ID_MAX,
     REPLICAS_MAX,
     Cell,
+    EndMark,
     LiveNode,
-    LogMark,
     VersionedCell,
-    VersionedLogMark,
+    VersionedEndMark,
     parse_cell,
     parse_live,
     parse_mark,
@@ -493,16 +493,16 @@ class ZooKeeperRegistry:
     async def sync(self) -> None:
         await self._session.ask(lambda client: client.sync_async(self.node))
 
-    async def read_mark(self) -> VersionedLogMark | None:
+    async def read_mark(self) -> VersionedEndMark | None:
         found = await self._session.look(
             self.mark_node, lambda client: client.get_async(self.mark_node)
         )
         if found is None:
             return None
         data, stat = found
-        return VersionedLogMark(parse_mark(data, self.mark_node), _node_version(stat))
+        return VersionedEndMark(parse_mark(data, self.mark_node), _node_version(stat))
 
-    async def write_mark(self, mark: LogMark, version: int | None) -> int:
+    async def write_mark(self, mark: EndMark, version: int | None) -> int:
         from kazoo import exceptions
 
         data = render_mark(mark)

@@ -31,7 +31,7 @@ from pocketmq.broker.replication.in_sync import ReplicaSettings
 from pocketmq.broker.replication.mastership import Mastership
 from pocketmq.broker.replication.node import ReplicaNode
 from pocketmq.broker.replication.registry import Cell, LiveNode, Registry, VersionedCell
-from pocketmq.broker.replication.replica import ReplicaRole
+from pocketmq.broker.replication.replica_state import ReplicaRole
 from pocketmq.broker.replication.running import ReplicaParts
 from pocketmq.proto.errors import (
     DiskFailure,

@@ -16,7 +16,8 @@ from pocketmq.broker.replication import links, replica as replica_module
 from pocketmq.broker.replication.in_sync import Epochs, InSync
 from pocketmq.broker.replication.mark import SetMark
 from pocketmq.broker.replication.registry import Cell
-from pocketmq.broker.replication.replica import ReplicaCore, ReplicaRole, _Upstream
+from pocketmq.broker.replication.replica import ReplicaCore
+from pocketmq.broker.replication.replica_state import ReplicaRole, Upstream
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
 from .replicas import Plan
@@ -45,7 +46,7 @@ def _follows_while_standing() -> _Patches:
 
     def log_synced(self: ReplicaCore, at: int, now_ms: int) -> list[Any]:
         effects = synced(self, at, now_ms)
-        followed: _Upstream | None = getattr(self, "_followed", None)
+        followed: Upstream | None = getattr(self, "_followed", None)
         if followed and followed.cut:
             acknowledge(self, followed)
         return effects + self._take()

@@ -29,8 +29,9 @@ from typing import Any, Final
 from pocketmq.broker.replication import effects
 from pocketmq.broker.replication.in_sync import Epochs, ReplicaSettings
 from pocketmq.broker.replication.links import bytes_frame
-from pocketmq.broker.replication.registry import Cell, LogMark, VersionedLogMark
-from pocketmq.broker.replication.replica import ReplicaCore, ReplicaRole, ReplicaState
+from pocketmq.broker.replication.registry import Cell, EndMark, VersionedEndMark
+from pocketmq.broker.replication.replica import ReplicaCore
+from pocketmq.broker.replication.replica_state import ReplicaRole, ReplicaState
 from pocketmq.proto.errors import MasterFenced, NotEnoughReplicas
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
@@ -468,7 +469,7 @@ class Walk:
         before = {name: getattr(node, name) for name in FOLDER} | {"log": bytearray(node.log)}
         node.go_back()
         found = self.ensemble.read_mark()
-        mark = found.mark if found else LogMark()
+        mark = found.mark if found else EndMark()
         end = len(node.log) // RECORD * RECORD
         if (mark.end <= end and node.epochs.epoch_before(mark.end) == mark.epoch) or not mark.end:
             for name, value in before.items():  # What was written since the last mark may be lost.
@@ -645,7 +646,7 @@ class Walk:
         session, run = node.session, node.run
         answered = self._mending or self.random.random() < 0.7
 
-        def tell(found: VersionedLogMark | None) -> None:
+        def tell(found: VersionedEndMark | None) -> None:
             if run == node.run:
                 node.give(lambda replica: replica.mark_written(found, node.now_ms))
 
@@ -654,7 +655,7 @@ class Walk:
             if version is not None:
                 self.note(f"{node.id} writes {tuple(effect.mark)}")
             if answered and session in self.ensemble.sessions and version is not None:
-                self.later(lambda: tell(VersionedLogMark(effect.mark, version)))
+                self.later(lambda: tell(VersionedEndMark(effect.mark, version)))
             elif answered:
                 self.later(lambda: tell(None))
 

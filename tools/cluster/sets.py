@@ -23,10 +23,10 @@ from ... import __version__
 from ...broker.ports.certificates import replica_certificate
 from ...broker.replication.registry import (
     Cell,
+    EndMark,
     LiveNode,
-    LogMark,
     VersionedCell,
-    VersionedLogMark,
+    VersionedEndMark,
     render_cell,
 )
 from ...broker.replication.zookeeper import ZooKeeperRegistry, ZooKeeperSession, set_names
@@ -96,7 +96,7 @@ class ReplicaSet:
     error: ConfigError | None = None
     live: Mapping[int, LiveNode] = field(default_factory=dict)
     #: How far acknowledged records reach; None: ZooKeeper has no mark.
-    mark: LogMark | None = None
+    mark: EndMark | None = None
     #: What each replica of the record said, or why it did not.
     told: Mapping[int, pb.ReplicaStatusReply | PocketMQError] = field(default_factory=dict)
     #: Nodes in ZooKeeper that everyone may change, although the command has an account.
@@ -284,7 +284,7 @@ def init(
             cell = _first(addresses, _logs(told, cluster_name, name), source)
             mark = await registry.read_mark()
             if source is not None:
-                _confirm(told, source, mark.mark if mark else LogMark(), yes=flags["yes"])
+                _confirm(told, source, mark.mark if mark else EndMark(), yes=flags["yes"])
             if found is not None:
                 cell = replace(cell, epoch=max(cell.epoch, found.cell.epoch))
             await _write(registry, cell, found, mark)
@@ -314,11 +314,11 @@ async def _write(
     registry: ZooKeeperRegistry,
     cell: Cell,
     found: VersionedCell | None,
-    mark: VersionedLogMark | None,
+    mark: VersionedEndMark | None,
 ) -> None:
     """Write CELL in place of what was FOUND; before it the MARK, which would keep all replicas from being elected."""
     if mark is not None and mark.mark.end:
-        await registry.write_mark(LogMark(accepted=cell.epoch + 1), mark.version)
+        await registry.write_mark(EndMark(accepted=cell.epoch + 1), mark.version)
     if found is None:
         await registry.create(cell)
     else:
@@ -479,7 +479,7 @@ def _first(
 def _confirm(
     told: Mapping[int, pb.ReplicaStatusReply | PocketMQError],
     source: int,
-    mark: LogMark,
+    mark: EndMark,
     *,
     yes: bool,
 ) -> None:
@@ -769,7 +769,7 @@ def elect(
     if isinstance(said, PocketMQError):
         raise said
     losses = [
-        *_marked(found.mark or LogMark(), replica, said),
+        *_marked(found.mark or EndMark(), replica, said),
         *_losses(found, replica, said.end),
     ]
     if not as_json:
@@ -798,7 +798,7 @@ def _check_no_master(found: ReplicaSet) -> None:
         )
 
 
-def _marked(mark: LogMark, replica: int, said: pb.ReplicaStatusReply) -> list[str]:
+def _marked(mark: EndMark, replica: int, said: pb.ReplicaStatusReply) -> list[str]:
     """Return what acknowledged records REPLICA, which SAID this, lacks by the mark of the set: a sentence, or none."""
     if said.end >= mark.end and not said.unclean_reason:
         return []

@@ -12,10 +12,10 @@ from typing import TypeVar
 
 from pocketmq.broker.replication.registry import (
     Cell,
+    EndMark,
     LiveNode,
-    LogMark,
     VersionedCell,
-    VersionedLogMark,
+    VersionedEndMark,
     parse_cell,
     parse_live,
     parse_mark,
@@ -55,7 +55,7 @@ class Ensemble:
         #: The cell of each version, as its bytes say.
         self.history: list[Cell] = []
         #: The mark of each version.
-        self.marks: list[LogMark] = []
+        self.marks: list[EndMark] = []
         self._live: dict[int, tuple[int, LiveNode]] = {}
         self.sessions: set[int] = set()
         self._last_session = 0
@@ -78,12 +78,12 @@ class Ensemble:
             return None
         return self._append(cell)
 
-    def read_mark(self, behind: int = 0) -> VersionedLogMark | None:
+    def read_mark(self, behind: int = 0) -> VersionedEndMark | None:
         """Return the mark as it was BEHIND changes ago."""
         version = len(self.marks) - 1 - behind
-        return None if version < 0 else VersionedLogMark(self.marks[version], version)
+        return None if version < 0 else VersionedEndMark(self.marks[version], version)
 
-    def write_mark(self, mark: LogMark, version: int | None) -> int | None:
+    def write_mark(self, mark: EndMark, version: int | None) -> int | None:
         """Replace the mark of VERSION; return the new version, or None if it has another."""
         if version != (len(self.marks) - 1 if self.marks else None):
             return None
@@ -189,12 +189,12 @@ class MemoryRegistry:
         fault, sent_ms = self._ask("sync")
         self._answer(fault, sent_ms, None)
 
-    async def read_mark(self) -> VersionedLogMark | None:
+    async def read_mark(self) -> VersionedEndMark | None:
         fault, sent_ms = self._ask("read_mark")
         old = fault is Fault.OLD and len(self._ensemble.marks) > 1
         return self._answer(fault, sent_ms, self._ensemble.read_mark(int(old)))
 
-    async def write_mark(self, mark: LogMark, version: int | None) -> int:
+    async def write_mark(self, mark: EndMark, version: int | None) -> int:
         fault, sent_ms = self._ask("write_mark")
         new = self._answer(fault, sent_ms, self._ensemble.write_mark(mark, version))
         if new is None:

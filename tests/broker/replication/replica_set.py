@@ -18,7 +18,7 @@ from pocketmq.broker.replication.links import FollowerLink
 from pocketmq.broker.replication.mastership import Mastership
 from pocketmq.broker.replication.node import ReplicaNode
 from pocketmq.broker.replication.registry import Cell, Registry
-from pocketmq.broker.replication.replica import ReplicaRole
+from pocketmq.broker.replication.replica_state import ReplicaRole
 from pocketmq.broker.replication.running import ReplicaParts, RunningReplica
 from pocketmq.proto.carriers import Http2Carrier
 from pocketmq.proto.clock import SystemClock

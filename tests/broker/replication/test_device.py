@@ -11,7 +11,7 @@ import pytest
 
 from pocketmq.broker.replication.device import ReplicaDevice
 from pocketmq.broker.replication.in_sync import Epochs, EpochStart
-from pocketmq.broker.replication.replica import ReplicaState
+from pocketmq.broker.replication.replica_state import ReplicaState
 from pocketmq.proto.errors import ConfigError, DiskFailure
 from pocketmq.store.format.replica_files import BrokerIdentity
 from pocketmq.store.os_disk import OsDisk

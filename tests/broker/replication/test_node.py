@@ -15,7 +15,7 @@ from pocketmq.broker.replication.device import ReplicaDevice
 from pocketmq.broker.replication.in_sync import InSync
 from pocketmq.broker.replication.mastership import Mastership
 from pocketmq.broker.replication.registry import LiveNode
-from pocketmq.broker.replication.replica import ReplicaState
+from pocketmq.broker.replication.replica_state import ReplicaState
 from pocketmq.broker.replication.running import TICK_MS
 from pocketmq.proto.errors import ConfigError, DiskFailure, MasterFenced, NotEnoughReplicas
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb

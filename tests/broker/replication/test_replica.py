@@ -13,12 +13,13 @@ from pocketmq.broker.replication.in_sync import Epochs, EpochStart, ReplicaSetti
 from pocketmq.broker.replication.links import FAR_BYTES, bytes_frame
 from pocketmq.broker.replication.registry import (
     Cell,
+    EndMark,
     LiveNode,
-    LogMark,
     VersionedCell,
-    VersionedLogMark,
+    VersionedEndMark,
 )
-from pocketmq.broker.replication.replica import SILENT_MS, ReplicaCore, ReplicaRole, ReplicaState
+from pocketmq.broker.replication.replica import SILENT_MS, ReplicaCore
+from pocketmq.broker.replication.replica_state import ReplicaRole, ReplicaState
 from pocketmq.proto.errors import ConfigError, MasterFenced, NotEnoughReplicas
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
@@ -225,8 +226,8 @@ def test_an_unclean_replica_stands_when_a_person_accepts_the_loss() -> None:
 
     out = replica.accept_loss(10)
 
-    assert out == [effects.WriteMark(LogMark(0, 0, accepted=4), None)]
-    out = replica.mark_written(VersionedLogMark(LogMark(0, 0, accepted=4), 0), 20)
+    assert out == [effects.WriteMark(EndMark(0, 0, accepted=4), None)]
+    out = replica.mark_written(VersionedEndMark(EndMark(0, 0, accepted=4), 0), 20)
     assert only(effects.KeepState, out) == effects.KeepState(4, False)
     assert only(effects.CompareAndSet, out).cell == cell(4, 1, 1)
 
