@@ -140,6 +140,12 @@ class FetchedRun:
         begins = self.columns.body_start
         return list(zip(begins.tolist(), (begins + self.columns.body_size).tolist(), strict=True))
 
+    @property
+    def topic(self) -> str:
+        """The topic in which the first of them lies."""
+        begin = int(self.columns.topic_start[0])
+        return self.data[begin : begin + int(self.columns.topic_size[0])].decode(errors="replace")
+
     @cached_property
     def topic_ranges(self) -> list[tuple[int, int]]:
         begins = self.columns.topic_start

@@ -17,8 +17,9 @@ knows a master, the replicas are tried in turn: the queues stay, whoever serves 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
 from google.protobuf.message import Message
@@ -27,6 +28,7 @@ from ..proto import errors
 from ..proto.clock import Clock
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.topics import PERMISSION_READ, PERMISSION_WRITE
+from .claims import check_route
 from .connections import NAME_SERVER, Connections
 from .loop import Tasks
 from .name_server_addresses import DEFAULT_NAME_SERVERS
@@ -39,6 +41,8 @@ PROVISIONAL_REFRESH_MS: Final = 1_000
 #: min(defaultTopicQueueNums = 4, queues of TBW102 = 8), as RocketMQ's producer takes them.
 AUTO_CREATE_QUEUES: Final = 4
 _MASTER: Final = 0
+#: Of an epoch in an error's details.
+_DIGITS_MAX: Final = 18
 #: With which whoever was asked may be another than before.
 _BREAKS: Final = (
     errors.Disconnected,
@@ -59,22 +63,29 @@ class NameServers:
         self._timeout_ms = timeout_ms
         self._last_good = 0
 
-    async def ask(self, method: str, request: Message, reply_type: type[Reply]) -> Reply:
-        """Return the answer of the first server that gives one.
+    async def ask(
+        self,
+        method: str,
+        request: Message,
+        reply_type: type[Reply],
+        check: Callable[[Reply, str], None] = lambda reply, server: None,
+    ) -> Reply:
+        """Return the answer of the first server that gives one which CHECK takes.
 
         Raises Disconnected, naming all, if none does; NotServed if what answers is no name server; TlsFailed if one
-        does not agree on TLS.
+        does not agree on TLS; BadReply if CHECK raised it.
         """
         silent: list[str] = []
-        other: errors.NotServed | errors.TlsFailed | None = None
+        other: errors.NotServed | errors.TlsFailed | errors.BadReply | None = None
         for step in range(len(self.addresses)):
             place = (self._last_good + step) % len(self.addresses)
             try:
                 reply = await self.ask_one(self.addresses[place], method, request, reply_type)
+                check(reply, self.addresses[place])
             except (errors.Disconnected, errors.RequestTimeout) as error:
                 silent.append(error.message)
                 continue
-            except (errors.NotServed, errors.TlsFailed) as error:
+            except (errors.NotServed, errors.TlsFailed, errors.BadReply) as error:
                 silent.append(error.message)
                 other = error
                 continue
@@ -226,7 +237,7 @@ class Routes:
     async def _ask(self, topic: str) -> Route | None:
         """Return what a name server says, and keep it; None: it does not know the topic."""
         reply = await self._name_servers.ask(
-            "Route", pb.RouteRequest(topics=[topic]), pb.RouteReply
+            "Route", pb.RouteRequest(topics=[topic]), pb.RouteReply, partial(check_route, topic)
         )
         self._forgotten.discard(topic)
         if not reply.routes or not reply.routes[0].queues:
@@ -339,7 +350,7 @@ class Routes:
 
     def _redirected(self, place: _Place, asked: str, details: dict[str, str]) -> bool:
         master, epoch = details.get("master", ""), details.get("epoch", "")
-        if not master or not epoch.isdecimal():
+        if not master or not epoch.isdecimal() or len(epoch) > _DIGITS_MAX:
             return False
         if int(epoch) > place.epoch:
             place.epoch, place.master = int(epoch), master

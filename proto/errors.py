@@ -57,6 +57,7 @@
         ├── Disconnected
         │   └── Unreachable          no connection could be made: nothing was sent
         ├── RouteNotFound  BufferFull  RequestTimeout  ClientClosed  TlsFailed
+        ├── BadReply                 what a server answered does not fit the question
         ├── OffsetsNotKept           the file of a broadcasting consumer's offsets cannot be written
 
 An error is one sentence plus DETAILS: strings by name, which travel with it, so that a client catches the
@@ -455,6 +456,12 @@ class RequestTimeout(ClientError):
 
     status = "DEADLINE_EXCEEDED"
     retriable = True
+
+
+class BadReply(ClientError):
+    """A reply does not fit the question: the server is broken, or no PocketMQ server. What was sent may be stored."""
+
+    status = "INTERNAL"
 
 
 class Disconnected(ClientError):

@@ -12,6 +12,7 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.message_id import decode_offset_message_id
 from ...proto.time_text import check_unix_ms
 from ...proto.topics import check_topic
+from ..claims import check_bounds, check_fetched
 from ..connections import Connection
 from ..queue import Queue, find_queue
 from ..received_message import FetchedRun, ReceivedMessage
@@ -130,6 +131,7 @@ class Finder:
             queues=[pb.QueueId(topic=queue.topic, queue=queue.number)], time_ms=begin_ms
         )
         reply = await self._brokers.ask(queue.broker, "QueueOffsets", request, pb.QueueOffsetsReply)
+        check_bounds(request.queues, reply.offsets, f"broker {queue.broker}")
         begin = reply.offsets[0].offset_at_time
         async for message in self._from_offset(queue, begin, from_any):
             yield message
@@ -157,6 +159,7 @@ class Finder:
                 fetched = await master.fetch(fetch, self._timeout_ms)
             if fetched.records:
                 run = FetchedRun(queue.broker, fetched.records)
+                check_fetched(fetch, fetched, run, f"broker {queue.broker}")
                 for message in run.messages(run.first_at_or_after(offset)):
                     yield message
             if fetched.next_offset <= offset:

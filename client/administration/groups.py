@@ -18,6 +18,7 @@ from ...proto.errors_wire import from_wire
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.time_text import check_unix_ms
 from ...proto.topics import check_group, check_topic
+from ..claims import check_advances
 from ..config import ReadFrom, reads_any
 from ..queue import Queue, in_parts
 from . import descriptions
@@ -188,6 +189,7 @@ class DeadLetterAdmin:
             ]
             if reply.next_offset >= reply.max_offset:
                 break
+            check_advances(request.from_offset, reply.next_offset, f"broker {broker}")
             request.from_offset = reply.next_offset
         return found
 

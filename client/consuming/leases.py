@@ -25,6 +25,7 @@ from typing import Final, Protocol
 from ...proto.errors import PocketMQError
 from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
+from ..claims import check_leases
 from ..loop import Alarm
 from ..queue import Queue, in_parts
 from .parts import ConsumerParts
@@ -151,7 +152,7 @@ class Leases:
         reply = await self._request(broker, rows, self._lease_ms // _WAIT)
         self._lease_ms = reply.lease_ms
         unwanted: dict[Queue, int] = {}
-        for (queue, wish), answer in zip(wishes.items(), reply.queues, strict=False):
+        for (queue, wish), answer in zip(wishes.items(), reply.queues, strict=True):
             if not answer.token:
                 continue
             if self._wanted.get(queue) is wish:
@@ -180,7 +181,9 @@ class Leases:
             generation=self.generation,
         )
         timeout_ms = wait_ms + config.request_timeout_ms
-        return await self._session.ask(broker, "LeaseQueues", request, pb.LeaseReply, timeout_ms)
+        reply = await self._session.ask(broker, "LeaseQueues", request, pb.LeaseReply, timeout_ms)
+        check_leases(request.queues, reply, f"broker {broker}")
+        return reply
 
     def _take(self, queue: Queue, answer: pb.QueueLease, sent_ms: int, lease_ms: int) -> None:
         now_ms = self._session.clock.now_ms()
@@ -248,7 +251,7 @@ class Leases:
             for queue, lease in held.items()
         ]
         reply = await self._request(broker, rows, 0)
-        for (queue, lease), answer in zip(held.items(), reply.queues, strict=False):
+        for (queue, lease), answer in zip(held.items(), reply.queues, strict=True):
             if self._held.get(queue) is not lease:
                 continue
             if answer.token == lease.token:

@@ -189,7 +189,8 @@ class Membership:
                 await self._fenced(error)
                 return
             except errors.PocketMQError as error:
-                if not self._is_in and not isinstance(error, _ASK_ANOTHER):
+                is_bad = isinstance(error, errors.BadReply)
+                if is_bad or (not self._is_in and not isinstance(error, _ASK_ANOTHER)):
                     await self._refused(error)
                     return
                 not_served = error if isinstance(error, errors.NotServed) else None

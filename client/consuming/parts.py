@@ -23,6 +23,7 @@ from typing import Final, TypeAlias, TypeVar
 from ...proto import errors
 from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
+from ..claims import check_bounds
 from ..config import ConsumerConfig, ReadingConfig
 from ..connections import Connection
 from ..metrics import Exposition
@@ -147,17 +148,15 @@ class BoundsRequests:
                 pb.QueueOffsetsReply,
                 self._timeout_ms,
             )
+            check_bounds(ids, reply.offsets, f"broker {broker}")
         except errors.PocketMQError as error:
-            if error.retriable or len(asked) == 1:
+            if error.retriable or len(asked) == 1 or isinstance(error, errors.BadReply):
                 _refuse(asked, error)
             else:
                 half = len(asked) // 2
                 await self._ask(broker, time_ms, asked[:half])
                 await self._ask(broker, time_ms, asked[half:])
             return
-        if len(reply.offsets) != len(asked):
-            unknown = f"broker {broker} answered for {len(reply.offsets)} queues of {len(asked)}"
-            return _refuse(asked, errors.QueueNotFound(unknown))
         for (_, answer), bounds in zip(asked, reply.offsets, strict=True):
             if not answer.done():
                 answer.set_result(bounds)

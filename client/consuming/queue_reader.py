@@ -38,6 +38,7 @@ from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.time_text import check_unix_ms
 from ...proto.topics import check_topic, retry_topic
+from ..claims import check_fetched
 from ..config import Start
 from ..connections import Connection
 from ..message_batch import NO_MESSAGES, MessageBatch
@@ -58,6 +59,7 @@ Fetched: TypeAlias = tuple[pb.FetchReply, FetchedRun | None]
 #: A fetch may wait long for messages; the name servers are asked that often whether it waits at the master.
 _PATIENCE_MS: Final = 5_000
 _TELL_MS: Final = 1_000
+_DIGITS_MAX: Final = 18
 _MAY_COME_BACK = (errors.TopicNotFound, errors.QueueNotFound, errors.NotReadable)
 
 
@@ -152,11 +154,13 @@ class QueueReader:
             except errors.LeaseLost:
                 self._supply.source.lost(self.held)
                 return
-            except errors.OffsetOutOfRange as error:
-                self._offset = self._nearest(error)
-                self._sink.started(self._queue, self._offset)
             except errors.PocketMQError as error:
-                await self._pause(error)
+                nearest = self._nearest(error)
+                if nearest is None:
+                    await self._pause(error)
+                else:
+                    self._offset = nearest
+                    self._sink.started(self._queue, nearest)
 
     async def _read(self, offset: int) -> int:
         """Fetch once from OFFSET; return where to go on."""
@@ -253,10 +257,16 @@ class QueueReader:
             ),
         )
 
-    def _nearest(self, error: errors.OffsetOutOfRange) -> int:
-        assert self._offset is not None
-        least, end = int(error.details["min_offset"]), int(error.details["max_offset"])
+    def _nearest(self, error: errors.PocketMQError) -> int | None:
+        """Return where to go on after ERROR, where a fetch was out of range; None: it was another, or does not say."""
+        told = error.details.get("min_offset", ""), error.details.get("max_offset", "")
+        is_range = isinstance(error, errors.OffsetOutOfRange) and all(map(_is_offset, told))
+        if self._offset is None or not is_range:
+            return None
+        least, end = map(int, told)
         nearest = least if self._offset < least else end
+        if nearest == self._offset:
+            return None  # It says that this is not there, and there.
         logger.warning(
             "offset is not there any more, going on at the nearest %s",
             Facts(
@@ -309,6 +319,10 @@ class QueueReader:
         return bounds.max_offset if "latest" in start else bounds.min_offset
 
 
+def _is_offset(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _DIGITS_MAX
+
+
 def start_ms(start: Start) -> int | None:
     """Return START in Unix milliseconds if it is a time; a datetime without a zone is local."""
     if isinstance(start, str):
@@ -330,17 +344,21 @@ async def fetch_run(
 ) -> Fetched:
     """Fetch what REQUEST asks for; return the answer, and its messages if there are any.
 
-    If there is a wrong body (CHECK_CRCS), or what is no record, the broker is asked once more, to compare what it has.
+    Raises BadReply if they are not what was asked for. If there is a wrong body (CHECK_CRCS), or what is no record, the
+    broker is asked once more, to compare what it has.
     If it is wrong again, the messages in front of it are returned; CorruptRecord if there are none.
     """
     reply = await connection.fetch(request, timeout_ms)
     if not reply.records:
+        check_fetched(request, reply, None, f"broker {broker}")
         return reply, None
     read = partial(
         FetchedRun, broker, decode=decode, check_crcs=check_crcs, body_bytes_max=body_bytes_max
     )
     try:
-        return reply, read(reply.records)
+        run = read(reply.records)
+        check_fetched(request, reply, run, f"broker {broker}")
+        return reply, run
     except errors.CorruptRecord as error:
         logger.warning(
             "wrong bytes came, the broker is asked again %s",
@@ -357,9 +375,12 @@ async def fetch_run(
     again.check_crcs = True
     reply = await connection.fetch(again, timeout_ms)
     if not reply.records:
+        check_fetched(request, reply, None, f"broker {broker}")
         return reply, None
     try:
-        return reply, read(reply.records)
+        run = read(reply.records)
+        check_fetched(request, reply, run, f"broker {broker}")
+        return reply, run
     except errors.CorruptRecord as error:
         sound_bytes = int(error.details["sound_bytes"])
         if not sound_bytes:

@@ -35,6 +35,7 @@ from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import retry_topic
 from ..allocation import Member, Strategy, allocated, strategy_named
+from ..claims import check_assigned, check_members, check_places
 from ..loop import Alarm, finished_within
 from ..queue import Queue, Subscriptions, in_parts
 from .held_queue import HeldQueue, OffsetAndMetadata, QueueUser
@@ -176,9 +177,10 @@ class Sharing:
         return [to_wire(queue) for queue in self._held]
 
     def on_members(self, members: pb.Members) -> None:
-        """A new generation begins: plan it, if that is ours to do."""
+        """A new generation begins: plan it, if that is ours to do. Raises BadReply."""
         if not self._is_running:
             return
+        check_members(members, "the coordinator")
         self._members = members
         self._leases.heard_of(members.generation)
         is_alone = [one.member_id for one in members.members] == [self.member_id]
@@ -223,12 +225,14 @@ class Sharing:
             self._session.tasks.spawn(self._membership.say(pb.MemberRequest(replan=replan)))
 
     def on_assigned(self, assigned: pb.Assigned) -> None:
-        """This member's share is there."""
+        """This member's share is there. What it does not subscribe to (any more) is left out. Raises BadReply."""
         if self._is_running:
+            check_assigned(assigned, "the coordinator")
+            wanted = {*self._subscriptions, retry_topic(self._parts.group)}
             self._leases.heard_of(assigned.generation)
             if self._is_first is None:
                 self._is_first = False
-            self._follow([from_wire(queue) for queue in assigned.queues])
+            self._follow([from_wire(one) for one in assigned.queues if one.topic in wanted])
 
     def _follow(self, queues: Sequence[Queue]) -> None:
         self._parts.counts.rebalances += 1
@@ -659,6 +663,7 @@ async def committed_positions(
                 pb.GroupOffsetsReply,
                 parts.config.request_timeout_ms,
             )
+            check_places(ids, reply.offsets, f"broker {broker}")
         except GroupNotFound:
             found |= dict.fromkeys(wanted, OffsetAndMetadata(-1))
         except PocketMQError as error:
@@ -671,6 +676,6 @@ async def committed_positions(
         else:
             found |= {
                 queue: OffsetAndMetadata(one.offset, one.metadata)
-                for queue, one in zip(wanted, reply.offsets, strict=False)
+                for queue, one in zip(wanted, reply.offsets, strict=True)
             }
     return found

@@ -34,6 +34,7 @@ from ...proto.errors import (
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.record import encode_run
 from ...proto.topics import MESSAGE_SIZE_MAX
+from ..claims import check_commit
 from ..closing import AsyncBlock, Block
 from ..config import ProducerConfig
 from ..connections import BROKER
@@ -248,12 +249,14 @@ class AsyncAtomicCommit(AsyncBlock):
 
     async def _ask(self, request: pb.AtomicCommitRequest, queue: Queue) -> pb.AtomicCommitReply:
         async def ask(address: str) -> pb.AtomicCommitReply:
-            return await self._session.connections.to(address).call(
+            reply = await self._session.connections.to(address).call(
                 BROKER + "CommitAtomically",
                 request,
                 pb.AtomicCommitReply,
                 self._config.request_timeout_ms,
             )
+            check_commit([len(run.sizes) for run in request.runs], reply, f"broker {queue.broker}")
+            return reply
 
         def late(elapsed_ms: int, error: PocketMQError) -> SendFailed:
             return SendFailed(

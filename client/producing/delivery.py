@@ -38,6 +38,7 @@ What an error says of a run: whether it may have been stored, and what is to be 
     InvalidArgument, of several senders       no           cut it between them, so that only the culprit hears of it
     ProducerUnknown SequenceBroken            (as before)  begin a new epoch, send again
     ProducerFenced, in the newest epoch       no           the producer is at its end
+    BadReply, which acknowledges wrongly      perhaps      the senders get the error
     any other                                 (see below)  the senders get the error
 
 "Perhaps" holds on: what one try may have stored, a later refusal does not undo, unless it is for what the run is: then
@@ -60,6 +61,7 @@ from typing import Final, Protocol
 from ...proto import errors
 from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
+from ..claims import check_produced
 from ..config import ProducerConfig
 from ..metrics import ProducerCounters
 from ..queue import Queue
@@ -76,6 +78,7 @@ _STALE_ROUTE: Final = (errors.TopicNotFound, errors.QueueNotFound, errors.NotWri
 _OPEN: Final = (
     errors.RequestTimeout,
     errors.Disconnected,
+    errors.BadReply,
     errors.FlushTimeout,
     errors.DiskFailure,
     errors.ClientClosed,
@@ -269,7 +272,9 @@ class Delivery:
         request = run.request(self._durability, self._origin.producer_id, no_reply=self._silent)
         if not self._silent:
             asked = connection.produce(request, timeout_ms)
-            return await self._session.of_master(run.queue.broker, address, asked)
+            reply = await self._session.of_master(run.queue.broker, address, asked)
+            check_produced(request, reply, f"broker {run.queue.broker} at {address}")
+            return reply
         await connection.post(request, timeout_ms, partial(self._unheard, run))
         return None
 

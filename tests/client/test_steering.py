@@ -55,8 +55,13 @@ async def test_seeking_to_the_ends_and_to_a_time(monkeypatch: pytest.MonkeyPatch
 
     def offsets(request: pb.QueueOffsetsRequest, _: Any) -> pb.QueueOffsetsReply:
         asked.append(request.time_ms)
-        row = pb.QueueOffsets(max_offset=20, min_offset=2, offset_at_time=11)
-        return pb.QueueOffsetsReply(offsets=[row for _ in request.queues])
+        rows = [
+            pb.QueueOffsets(
+                topic=one.topic, queue=one.queue, max_offset=20, min_offset=2, offset_at_time=11
+            )
+            for one in request.queues
+        ]
+        return pb.QueueOffsetsReply(offsets=rows)
 
     async with here.consumer() as reading:
         await reading.poll(1)
@@ -182,7 +187,9 @@ async def test_a_new_group_starts_at_a_time(start: Any, monkeypatch: pytest.Monk
 
     def offsets(request: pb.QueueOffsetsRequest, _: Any) -> pb.QueueOffsetsReply:
         assert request.time_ms == 1_704_153_600_000
-        return pb.QueueOffsetsReply(offsets=[pb.QueueOffsets(max_offset=20, offset_at_time=7)])
+        (one,) = request.queues
+        row = pb.QueueOffsets(topic=one.topic, queue=one.queue, max_offset=20, offset_at_time=7)
+        return pb.QueueOffsetsReply(offsets=[row])
 
     monkeypatch.setattr(here.broker, "queue_offsets", offsets)
     async with here.consumer(start=start) as reading:
