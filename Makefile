@@ -107,11 +107,11 @@ $(BIN)/python:
 $(VENV)/.demo $(VENV)/.dev: export PYTHONWARNINGS := ignore:::setuptools.command.editable_wheel
 
 $(VENV)/.demo: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -e .
+	PYTHONWARNINGS="ignore:Editable installation" $(BIN)/python -m pip install --quiet -e .
 	touch $@
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -e . --group dev
+	PYTHONWARNINGS="ignore:Editable installation" $(BIN)/python -m pip install --quiet -e . --group dev
 	touch $@ $(VENV)/.demo
 
 .dev/pocketmq:                        # lets tools that find packages by folder name see the root as "pocketmq"
