@@ -352,11 +352,16 @@ class Torture:
         def commit(request: pb.CommitOffsetsRequest, call: Call) -> Any:
             answer = handler(request, call)
             for one in self._moved_back(request):
-                ends = table[f"{_V1}QueueOffsets"].handler(
-                    pb.QueueOffsetsRequest(queues=[pb.QueueId(topic=one.topic, queue=one.queue)]),
-                    call,
+                asked = pb.QueueOffsetsRequest(
+                    queues=[pb.QueueId(topic=one.topic, queue=one.queue)]
                 )
-                self._move_back(handler, call, request.group, one, ends.offsets[0].min_offset)
+
+                def move(ends: object, one: pb.GroupOffset = one) -> None:
+                    if isinstance(ends, pb.QueueOffsetsReply):
+                        least = ends.offsets[0].min_offset
+                        self._move_back(handler, call, request.group, one, least)
+
+                table[f"{_V1}QueueOffsets"].handler(asked, _Heard(call, move))
             return answer
 
         def perhaps_late(request: pb.CommitOffsetsRequest, call: Call) -> Any:

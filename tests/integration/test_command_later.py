@@ -160,7 +160,7 @@ def test_dead_letters_of_two_brokers_are_told_apart(tmp_path: Path) -> None:
         listed = call.done("dead-letters", "list", "billing")
         resent = call("dead-letters", "resend", "billing", "--all")
         purged = call.done("dead-letters", "purge", "billing", "--yes", "--broker", "a")
-        left = call.done("dead-letters", "list", "billing")
+        left = call.done("dead-letters", "list", "billing", "--all")
 
         assert unclear.code == 2
         assert "say which broker, with broker=… or --broker" in unclear.err

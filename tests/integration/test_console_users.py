@@ -489,6 +489,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/api/groups/{group}/dead-letters/purge": {},
     "/api/connections/{connection}/close": {"peer": "127.0.0.1:1"},
     "/api/clock/advance": {"by": "1s"},
+    "/api/groups": {"name": "billing"},
 }
 
 

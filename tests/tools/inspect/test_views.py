@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from pocketmq.proto.errors import GroupNotFound
 from pocketmq.tools.cli import run
 
 from ...recorded import expected, recorded_names, recorded_store
@@ -157,7 +158,8 @@ def test_offsets_are_filtered_by_group_and_topic() -> None:
     found = lines(store, "offsets", "--group", "G_tag", "--topic", "Consumed")
 
     assert [(row["queueId"], row["lag"]) for row in found] == [(0, 8), (1, 8), (2, 8), (3, 7)]
-    assert view(store, "offsets", "--group", "nobody").stdout == "no committed offsets\n"
+    with pytest.raises(GroupNotFound, match="group 'nobody' does not exist"):
+        view(store, "offsets", "--group", "nobody")
 
 
 def test_topics_and_groups_are_those_of_the_tables() -> None:

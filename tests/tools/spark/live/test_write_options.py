@@ -37,13 +37,13 @@ def test_what_is_said_counts() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("topic", "a b"),
+        ("topic", "a\0b"),
         ("acks", "all"),
         ("compressType", "gzip"),
         ("compressOverBytes", "-1"),
         ("jobId", "x" * 257),
         ("subscribe", "t"),
-        ("producerGroup", "a.b"),
+        ("producerGroup", "a\0b"),
     ],
 )
 def test_a_wrong_option_is_named(name: str, value: str) -> None:
