@@ -7,11 +7,13 @@ ours can mean; that what is within these bounds is also true cannot be told here
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ..proto.errors import BadReply
 from ..proto.gen import pocketmq_v1_pb2 as pb
-from .received_message import FetchedRun
+
+if TYPE_CHECKING:
+    from .received_message import FetchedRun
 
 #: Queues of a topic on one broker, as name servers take them; of a topic on all brokers.
 QUEUES_MAX: Final = 65_536
