@@ -52,6 +52,7 @@ _RESERVED: Final = {
     names.DELAY: "write delay_level=…",
     names.UNIQ_KEY: "it is the message id, which the producer makes; use a key for an id of your own",
     names.SHARDING_KEY: "write sharding_key=…",
+    names.PRIORITY: "write priority=…",
     names.TRANSACTION_PREPARED: _IN_TRANSACTION,
     names.PRODUCER_GROUP: _IN_TRANSACTION,
     names.TRANSACTION_ID: _IN_TRANSACTION,
@@ -106,6 +107,8 @@ OWN_PROPERTIES_SIZE: Final = (
 NO_VALUE: Final[Any] = object()
 #: What a record has besides topic, body and the message's own properties.
 RECORD_OVERHEAD: Final = 91 + UNIQUE_KEY_SIZE
+#: A priority is an int32 on the wire of official clients.
+PRIORITY_MAX: Final = 2**31 - 1
 _NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
 
 _new = tuple.__new__
@@ -124,6 +127,7 @@ class MessageParts(TypedDict, total=False):
     deliver_at: datetime | int | None
     queue: Queue | int | None
     sharding_key: str | None
+    priority: int | None
 
 
 class ManyParts(TypedDict, total=False):
@@ -137,6 +141,7 @@ class ManyParts(TypedDict, total=False):
     deliver_at: datetime | int | None
     queue: Queue | int | None
     sharding_key: str | None
+    priority: int | None
 
 
 _TIMES: Final = {"delay_level", "delay", "deliver_at"}
@@ -156,6 +161,7 @@ class _Fields(NamedTuple):
     deliver_at_ms: int
     queue: Queue | int | None
     sharding_key: str | None
+    priority: int | None
     #: How the body is stored (proto/record.py); not 0 only in what a producer has compressed.
     sys_flag: int
     property_string: bytes
@@ -167,7 +173,9 @@ class Message(_Fields):
     KEY or KEYS: words by which the message can be looked up. TAG: one word for consumers to filter by. PROPERTIES:
     text by name, the application's own. QUEUE: a queue's number, or a `Queue` where the topic lies on several
     brokers; without it the producer chooses. SHARDING_KEY: messages of a topic with the same one go to the same queue,
-    in the order in which they were sent (see producing/queue_choice.py).
+    in the order in which they were sent (see producing/queue_choice.py). PRIORITY: a number from 0 on; it chooses the
+    queue with this number, and official consumers of a topic of type PRIORITY get higher queues first. It excludes a
+    sharding key, a delay and a transaction.
 
     At most one of these has it delivered later, never earlier than it says:
     DELAY: a timedelta, or a text like "90s" or "2h30m"; counts from when the broker takes the message, by its clock.
@@ -194,6 +202,7 @@ class Message(_Fields):
         deliver_at: datetime | int | None = None,
         queue: Queue | int | None = None,
         sharding_key: str | None = None,
+        priority: int | None = None,
     ) -> Message:
         if type(body) is not bytes:
             body = _checked_body(body)
@@ -211,8 +220,10 @@ class Message(_Fields):
             and delay is None
             and deliver_at is None
             and sharding_key is None
+            and priority is None
         ):
-            return _new(cls, (topic, body, (), None, _NO_PROPERTIES, 0, 0, 0, queue, None, 0, b""))
+            nothing = (_NO_PROPERTIES, 0, 0, 0, queue, None, None, 0, b"")
+            return _new(cls, (topic, body, (), None, *nothing))
         words = _checked_keys(key, keys)
         own = MappingProxyType(dict(properties)) if properties else _NO_PROPERTIES
         encoded = b""
@@ -222,10 +233,14 @@ class Message(_Fields):
         if delay_level or delay is not None or deliver_at is not None:
             level, delay_ms, at_ms = _checked_times(delay_level, delay, deliver_at)
             encoded += _time_property(level, delay_ms, at_ms)
+        if priority is not None:
+            _check_priority(priority, sharding_key, level or delay_ms or at_ms)
+            encoded += b"%s\x01%d\x02" % (names.PRIORITY.encode(), priority)
         if len(encoded) > PROPERTIES_SIZE_MAX - OWN_PROPERTIES_SIZE:
             _refuse_properties_size(len(encoded))
         times = level, delay_ms, at_ms
-        return _new(cls, (topic, body, words, tag, own, *times, queue, sharding_key, 0, encoded))
+        place = queue, sharding_key, priority
+        return _new(cls, (topic, body, words, tag, own, *times, *place, 0, encoded))
 
     @property
     def key(self) -> str | None:
@@ -239,8 +254,8 @@ class Message(_Fields):
 
     @property
     def placed(self) -> bool:
-        """Does it say itself where it goes, by its queue or its sharding key?"""
-        return self.queue is not None or self.sharding_key is not None
+        """Does it say itself where it goes, by its queue, its sharding key or its priority?"""
+        return self.queue is not None or self.sharding_key is not None or self.priority is not None
 
     def replace(self, **parts: Unpack[MessageParts]) -> Message:
         """Return a message with other PARTS, checked as a new one; a new key or time leaves no other of its kind."""
@@ -250,6 +265,7 @@ class Message(_Fields):
             "properties": self.properties,
             "queue": self.queue,
             "sharding_key": self.sharding_key,
+            "priority": self.priority,
         }
         if "key" in parts:
             have["keys"] = ()
@@ -269,6 +285,8 @@ class Message(_Fields):
             "deliver_at_ms": self.deliver_at_ms,
             "sharding_key": self.sharding_key,
         }
+        if self.priority is not None:
+            shown["priority"] = str(self.priority)
         rest = "".join(f", {name}={value!r}" for name, value in shown.items() if value)
         return f"Message({self.topic!r}, <{len(self.body)} bytes>{rest})"
 
@@ -349,6 +367,33 @@ def _time_property(level: int, delay_ms: int, at_ms: int) -> bytes:
     return b"DELAY\x01%d\x02" % level if level else b""
 
 
+def _check_priority(priority: int, sharding_key: str | None, time: int) -> None:
+    """Raise InvalidArgument unless PRIORITY is one, for a message without sharding key and TIME of delivery."""
+    if type(priority) is not int:
+        raise InvalidArgument(
+            f"priority is {priority!r:.80} ({type(priority).__name__}), but must be a whole number: write int(…)",
+            field="priority",
+            value=priority,
+        )
+    if not 0 <= priority <= PRIORITY_MAX:
+        raise InvalidArgument(
+            f"priority is {priority}: must be 0 to {PRIORITY_MAX}; the highest is delivered first",
+            field="priority",
+            limit=PRIORITY_MAX,
+            value=priority,
+        )
+    for other, given in (
+        ("sharding_key=…", sharding_key is not None),
+        ("delay=…, deliver_at=… or delay_level=…", time),
+    ):
+        if given:
+            raise InvalidArgument(
+                f"a message with a priority cannot have {other} as well: leave one of them out",
+                field="priority",
+                value=priority,
+            )
+
+
 def _property_string(
     keys: tuple[str, ...], tag: str | None, own: Mapping[str, str], sharding_key: str | None
 ) -> bytes:
@@ -425,6 +470,7 @@ class Draft:
     deliver_at: datetime | int | None = None
     queue: Queue | int | None = None
     sharding_key: str | None = None
+    priority: int | None = None
 
     def replace(self, **parts: Unpack[MessageParts]) -> Draft:
         """Return a draft with other PARTS."""
@@ -444,6 +490,7 @@ class Draft:
             deliver_at=self.deliver_at,
             queue=self.queue,
             sharding_key=self.sharding_key,
+            priority=self.priority,
         )
 
 

@@ -24,16 +24,18 @@ from ..proto.properties import (
     DELAY,
     KEY_SEPARATOR,
     KEYS,
+    PRIORITY,
     RETRY_TOPIC,
     TAGS,
     TIMER_DELIVER_MS,
     TIMER_OUT_MS,
     UNIQ_KEY,
     decode_properties,
+    whole_number,
 )
 from ..proto.record import BODY_BYTES_MAX, SYS_COMPRESSED, Record, decode_record, decompress_body
 from ..proto.record_run import crc_mismatches, parse_run, walk
-from .message import INSTANT_MAX_MS
+from .message import INSTANT_MAX_MS, PRIORITY_MAX
 
 #: Of Apache's timer wheel, at its coarsest, which is the default.
 _SLOT_MS: Final = 1_000
@@ -272,6 +274,12 @@ class ReceivedMessage:
     @property
     def tag(self) -> str | None:
         return (self._known or self._decoded()).get(TAGS)
+
+    @property
+    def priority(self) -> int | None:
+        """The priority that its sender gave it; None: none."""
+        number = whole_number((self._known or self._decoded()).get(PRIORITY, ""))
+        return number if number is not None and number <= PRIORITY_MAX else None
 
     @property
     def broker(self) -> str:

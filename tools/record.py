@@ -4,7 +4,8 @@ A line is a JSON object:
 
     topic       where it lay
     body        text, or null with `body_base64` where the bytes are not UTF-8
-    keys, tag, sharding_key, properties     as they were given; properties are the application's own. Left out: none
+    keys, tag, sharding_key, priority, properties   as they were given; properties are the application's own. Left out:
+                                            none
     stored_ms, born_ms                      Unix milliseconds, of the broker and of the sender
     queue, message_id                       to look at; a replay chooses its queues anew, and makes new ids
 
@@ -30,7 +31,7 @@ from ..client import Admin, AsyncProducer, Message, PullConsumer, QueueDescripti
 from ..client.message import is_reserved
 from ..proto.clock import Clock, SystemClock
 from ..proto.errors import InvalidArgument
-from ..proto.properties import SHARDING_KEY
+from ..proto.properties import PRIORITY, SHARDING_KEY, whole_number
 from .completion import topic_names
 from .options import nameserver_option
 from .output import decoded_fields
@@ -52,6 +53,8 @@ def line_of(message: ReceivedMessage) -> str:
         "keys": list(message.keys),
         "tag": message.tag,
         "sharding_key": properties.get(SHARDING_KEY),
+        # A group and a priority exclude each other; of both, the group counts.
+        "priority": None if SHARDING_KEY in properties else message.priority,
         "properties": {name: value for name, value in properties.items() if _is_own(name)},
         "stored_ms": message.store_timestamp_ms,
         "born_ms": message.born_timestamp_ms,
@@ -88,13 +91,15 @@ def message_of(line: str, place: str, topic: str | None = None) -> tuple[int, Me
         stored_ms = found["stored_ms"]
         if type(stored_ms) is not int:
             raise TypeError("stored_ms is no whole number")
+        properties = dict(found.get("properties") or {})
         message = Message(
             topic or found["topic"],
             data,
             keys=found.get("keys", ()),
             tag=found.get("tag"),
             sharding_key=found.get("sharding_key"),
-            properties=found.get("properties"),
+            priority=found.get("priority", _priority_among(properties)),
+            properties=properties,
         )
     except InvalidArgument as error:
         raise InvalidArgument(f"{place}: {error.message}", field="line", value=place) from None
@@ -105,6 +110,11 @@ def message_of(line: str, place: str, topic: str | None = None) -> tuple[int, Me
             value=place,
         ) from None
     return stored_ms, message
+
+
+def _priority_among(properties: dict[str, str]) -> int | None:
+    """Take the priority out of PROPERTIES, where earlier versions wrote it."""
+    return whole_number(properties.pop(PRIORITY, ""))
 
 
 @click.command()

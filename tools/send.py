@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Final, Protocol
 import click
 
 from ..client import Message, Producer, Receipt
-from ..client.message import DELAY_LEVEL_MAX
+from ..client.message import DELAY_LEVEL_MAX, PRIORITY_MAX
 from ..client.producing.receipt import Acks
 from ..proto.errors import InvalidArgument
 from .completion import topic_names
@@ -51,6 +51,12 @@ _READ_SIZE: Final = 1 << 20
     "--sharding-key",
     metavar="WORD",
     help="Keep the order of all messages with this word: they go to one queue.",
+)
+@click.option(
+    "--priority",
+    type=click.IntRange(0, PRIORITY_MAX),
+    metavar="N",
+    help="Priority from 0 on: chooses queue N. Consumers of a topic of type PRIORITY get high queues first.",
 )
 @click.option("--queue", type=click.IntRange(0), help="Number of the queue.  [default: in turn]")
 @click.option(

@@ -76,7 +76,7 @@ _ASKED_BY: Final[tuple[tuple[str, ...], ...]] = (
 _MADE_BY: Final = (
     "",
     "by an official client with lite_topic",
-    "by an official client with priority",
+    "with priority=…",
     "with sharding_key=…",
     "with delay=…, deliver_at=… or delay_level=…",
     "in a transaction",

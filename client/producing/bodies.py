@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 #: Messages that have the same may travel in one run.
-PLACE: Final = attrgetter("topic", "queue", "sharding_key")
+PLACE: Final = attrgetter("topic", "queue", "sharding_key", "priority")
 #: The property KEYS, but for the key.
 _KEYS_SIZE: Final = len("KEYS") + 2
 _SEPARATORS: Final = (KEY_SEPARATOR, NAME_END, PAIR_END)

@@ -175,6 +175,15 @@ def sharded_queue(sharding_key: str, queues: Sequence[Queue]) -> Queue:
     return row[consistent_bucket(java_hash(sharding_key), len(row))]
 
 
+def prioritized_queue(priority: int, broker: str, queues: Sequence[Queue]) -> Queue:
+    """Return the queue of BROKER for PRIORITY: the one with this number, or the last, as Apache's broker does.
+
+    BROKER has at least one of QUEUES.
+    """
+    row = [queue for queue in in_order(tuple(queues)) if queue.broker == broker]
+    return row[min(priority, len(row) - 1)]
+
+
 def queue_choice(
     wanted: QueueChoiceName | QueueChoice, *, clock: Clock, random: Random, run_bytes: int
 ) -> QueueChoice:
@@ -210,7 +219,7 @@ def check_queue_choice(wanted: object) -> None:
 
 
 def queue_for(message: Message, route: Route, choice: QueueChoice) -> Queue:
-    """Return the queue that MESSAGE names, or where its sharding key leads, or else what CHOICE says."""
+    """Return the queue that MESSAGE names, or where its key or priority leads, or else what CHOICE says."""
     queues = route.writable
     wanted = message.queue
     if wanted is not None:
@@ -222,7 +231,10 @@ def queue_for(message: Message, route: Route, choice: QueueChoice) -> Queue:
         )
     if message.sharding_key is not None:
         return sharded_queue(message.sharding_key, queues)
-    return choice.choose(message, queues)
+    chosen = choice.choose(message, queues)
+    if message.priority is not None:
+        return prioritized_queue(message.priority, chosen.broker, queues)
+    return chosen
 
 
 # ---------------------------------------------------------------- the choice by latency

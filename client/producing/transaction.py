@@ -107,7 +107,7 @@ def resolution_of(verdict: object) -> Resolution:
 def half_message(message: Message, group: str) -> Message:
     """Return MESSAGE as the half message of a transaction of GROUP.
 
-    Raises ConfigError without a group, InvalidArgument for a message with a delay.
+    Raises ConfigError without a group, InvalidArgument for a message with a delay or a priority.
     """
     if not group:
         raise errors.ConfigError(
@@ -120,6 +120,12 @@ def half_message(message: Message, group: str) -> Message:
             "a message of a transaction is delivered when it is committed, and cannot be delayed as well: send it"
             " without delay=…, deliver_at=… and delay_level=…",
             field="delay",
+        )
+    if message.priority is not None:
+        raise errors.InvalidArgument(
+            "a message of a transaction cannot have a priority: send it without priority=…",
+            field="priority",
+            value=message.priority,
         )
     pairs = encode_properties([(TRANSACTION_PREPARED, "true"), (PRODUCER_GROUP, group)])
     return message._replace(property_string=message.property_string + pairs)

@@ -259,3 +259,37 @@ def test_a_tag_that_official_clients_may_not_send_is_refused(tag: str, rule: str
 def test_a_tag_may_have_any_letters_that_are_seen_or_have_no_width() -> None:
     for tag in ("a b", "ü", "标签", "a\u200db"):
         assert Message("T", b"x", tag=tag).tag == tag
+
+
+@pytest.mark.parametrize("priority", [0, 3, 2**31 - 1])
+def test_a_priority_is_stored_as_apache_stores_it(priority: int) -> None:
+    message = Message("T", b"x", priority=priority)
+
+    assert message.priority == priority
+    assert decode_properties(message.property_string) == {"_SYS_MSG_PRIORITY_": str(priority)}
+    assert message.placed
+    assert f"priority='{priority}'" in repr(message)
+    assert message.replace(tag="t").priority == priority
+    assert message.replace(priority=None).priority is None
+
+
+@pytest.mark.parametrize(
+    ("parts", "says"),
+    [
+        ({"priority": -1}, "priority is -1: must be 0 to 2147483647"),
+        ({"priority": 2**31}, "priority is 2147483648: must be 0 to 2147483647"),
+        ({"priority": "3"}, "priority is '3' (str), but must be a whole number"),
+        ({"priority": True}, "priority is True (bool)"),
+        ({"priority": 1, "sharding_key": "k"}, "cannot have sharding_key=… as well"),
+        ({"priority": 0, "sharding_key": "k"}, "cannot have sharding_key=… as well"),
+        ({"priority": 1, "delay": "1s"}, "cannot have delay=…"),
+        ({"priority": 1, "deliver_at": INSTANT_MIN_MS}, "cannot have delay=…"),
+        ({"priority": 1, "delay_level": 3}, "cannot have delay=…"),
+        ({"properties": {"_SYS_MSG_PRIORITY_": "1"}}, "write priority=…"),
+    ],
+)
+def test_a_priority_out_of_bounds_or_beside_what_it_excludes_is_refused(
+    parts: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=re.escape(says)):
+        Message("T", b"x", **parts)

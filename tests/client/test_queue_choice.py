@@ -21,7 +21,7 @@ from pocketmq.client.producing.queue_choice import (
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import ConfigError, Disconnected
 
-from .fake_broker import bodies, property_of
+from .fake_broker import FakeBroker, add_topic, bodies, property_of
 from .fake_cluster import FakeCluster
 from .fake_connections import FakeConnections
 
@@ -130,3 +130,42 @@ async def test_an_explicit_queue_comes_before_a_sharding_key() -> None:
         ]
 
     assert [receipt.queue for receipt in receipts] == [0, 1, 2, 3]
+
+
+async def test_a_priority_chooses_the_queue_with_its_number_or_the_last() -> None:
+    cluster = FakeCluster.of_one("orders", queues=4)
+    async with producer(cluster) as sending:
+        single = [
+            await sending.send(Message("orders", b"x", priority=priority))
+            for priority in (0, 3, 9, 1)
+        ]
+        many = await sending.send_many(
+            [Message("orders", b"x", priority=priority) for priority in (2, 2, 0, 2**31 - 1)]
+        )
+        alike = await sending.send_many("orders", [b"a", b"b"], priority=1)
+        named = await sending.send(Message("orders", b"x", priority=1, queue=2))
+
+    assert [receipt.queue for receipt in single] == [0, 3, 3, 1]
+    assert [receipt.queue for receipt in many] == [2, 2, 0, 3]
+    assert [receipt.queue for receipt in alike] == [1, 1]
+    assert named.queue == 2
+
+
+@pytest.mark.parametrize("choice", ["round-robin", "sticky", "least-latency", "key-hash"])
+async def test_the_choice_chooses_only_the_broker_of_a_priority(choice: Any) -> None:
+    brokers = [FakeBroker("broker-a", "127.0.0.1:8081"), FakeBroker("broker-b", "127.0.0.1:8082")]
+    add_topic(brokers[0], "orders", 4)
+    add_topic(brokers[1], "orders", 2)
+    async with producer(FakeCluster(*brokers), queue_choice=choice) as sending:
+        receipts = [
+            await sending.send(Message("orders", b"x", priority=priority))
+            for priority in (0, 1, 3, 3, 7, 1) * 3
+        ]
+
+    places = [
+        (min(wanted, 3 if receipt.broker == "broker-a" else 1), receipt.queue)
+        for wanted, receipt in zip((0, 1, 3, 3, 7, 1) * 3, receipts, strict=True)
+    ]
+    assert all(wanted == queue for wanted, queue in places)
+    if choice == "round-robin":
+        assert {receipt.broker for receipt in receipts} == {"broker-a", "broker-b"}

@@ -132,6 +132,31 @@ def test_a_sharding_key_goes_with_each_message(sent: type[FakeProducer]) -> None
     assert [message.sharding_key for message in sent.sent] == ["customer-7", "customer-7"]
 
 
+def test_a_priority_goes_with_each_message(sent: type[FakeProducer]) -> None:
+    assert cli.run(["send", "T", "a", "b", "--priority", "0"]) == 0
+
+    assert [message.priority for message in sent.sent] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--priority", "-1"], "-1 is not in the range"),
+        (["--priority", "1", "--sharding-key", "k"], "cannot have sharding_key=… as well"),
+        (["--priority", "1", "--delay", "1s"], "cannot have delay=…"),
+    ],
+)
+def test_a_bad_priority_is_wrong_usage_and_nothing_is_sent(
+    options: list[str], says: str, sent: type[FakeProducer], capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent.sent = []
+
+    assert cli.run(["send", "T", "body", *options]) == 2
+
+    assert says in capsys.readouterr().err
+    assert sent.sent == []
+
+
 @pytest.mark.parametrize(
     ("options", "due_ms", "handle"),
     [(["--delay", "2h"], DUE_MS, "HANDLE"), (["--level", "3"], DUE_MS, None), ([], None, None)],

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from ...broker.service_v2.messages import set_properties, type_of_sent
 from ...client import OffsetTarget
+from ...client.message import PRIORITY_MAX
 from ...proto.access.policies import UPDATE, of_cluster
 from ...proto.errors import InvalidArgument, MessageNotFound, NotAuthorized
 from ...proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
@@ -102,7 +103,7 @@ async def delete_topic(api: Api, asked: PageRequest, topic: str) -> Document:
 
 async def send(api: Api, asked: PageRequest, topic: str) -> Document:
     """Send one message, as an official client would."""
-    body = _body(asked, {"body", "keys", "tag", "delay", "message_group", "properties"})
+    body = _body(asked, {"body", "keys", "tag", "delay", "message_group", "priority", "properties"})
     keys, properties = body.get("keys", []), body.get("properties", {})
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise InvalidArgument("keys must be a list of text", field="keys")
@@ -123,7 +124,24 @@ async def send(api: Api, asked: PageRequest, topic: str) -> Document:
         due_ms = now_ms + parse_duration(delay, field="delay")
         system.delivery_timestamp.FromMilliseconds(due_ms)
         system.message_type = v2.DELAY
+    if "priority" in body:
+        _set_priority(system, number(body, "priority", 0))
     return await _sent(api, message)
+
+
+def _set_priority(system: v2.SystemProperties, priority: int) -> None:
+    """Give the message of SYSTEM its PRIORITY, as an official client does."""
+    if priority > PRIORITY_MAX:
+        raise InvalidArgument(
+            f"priority is {priority}: must be 0 to {PRIORITY_MAX}", field="priority", value=priority
+        )
+    if system.message_type != v2.NORMAL:
+        raise InvalidArgument(
+            "a message with a priority cannot have a message group or a delay as well: leave one of them out",
+            field="priority",
+            value=priority,
+        )
+    system.priority, system.message_type = priority, v2.PRIORITY
 
 
 def _message(topic: str, body: bytes, now_ms: int) -> v2.Message:

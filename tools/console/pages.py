@@ -275,6 +275,7 @@ async def _topic(api: Api, asked: PageRequest, name: str) -> frame.Content:
         frame.field("Tag", "tag"),
         frame.field("Delay", "delay", placeholder="30s"),
         frame.field("Message group", "message_group"),
+        frame.field("Priority", "priority", "number", min=0),
         button="Send",
     )
     alter = frame.form(
@@ -512,6 +513,7 @@ async def _one_message(api: Api, row: Document, asked: PageRequest) -> list[fram
                     ("Due", frame.when(row["due_ms"])),
                     ("Tag", row["tag"] or "–"),
                     ("Keys", " ".join(row["keys"]) or "–"),
+                    ("Priority", "–" if row["priority"] is None else row["priority"]),
                     ("Tried before", row["reconsume_times"]),
                 )
             ),

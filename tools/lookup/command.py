@@ -23,7 +23,7 @@ import click
 from ...client import Admin, ReceivedMessage
 from ...client.config import ReadFrom
 from ...proto.errors import MessageNotFound, PocketMQError
-from ...proto.properties import KEYS, SHARDING_KEY, TAGS, UNIQ_KEY
+from ...proto.properties import KEYS, PRIORITY, SHARDING_KEY, TAGS, UNIQ_KEY, whole_number
 from ...proto.record import Record, decompress_body
 from ...proto.time_text import format_instant
 from ...store.os_disk import OsDisk
@@ -230,6 +230,7 @@ def message_row(stored: StoredRecord, broker: str) -> dict[str, Any]:
         "tags": record.properties.get(TAGS),
         "keys": record.properties.get(KEYS),
         "shardingKey": record.properties.get(SHARDING_KEY),
+        "priority": whole_number(record.properties.get(PRIORITY, "")),
         "properties": dict(record.properties),
         **_body(record),
         "file": stored.path,
@@ -282,6 +283,7 @@ def print_stored(stored: StoredRecord, broker: str) -> None:
             "offset id": record.message_id,
             "keys": record.properties.get(KEYS, "-"),
             "tag": record.properties.get(TAGS, "-"),
+            **({"priority": record.properties[PRIORITY]} if PRIORITY in record.properties else {}),
             **({"tries": str(record.reconsume_times)} if record.reconsume_times else {}),
             **({"faults": "; ".join(stored.faults)} if stored.faults else {}),
             "body": body,

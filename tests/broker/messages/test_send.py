@@ -564,7 +564,9 @@ MESSAGES = {
 
 
 @pytest.mark.parametrize("sent", MESSAGES)
-@pytest.mark.parametrize("taken", ["NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", ""])
+@pytest.mark.parametrize(
+    "taken", ["NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED", ""]
+)
 async def test_a_topic_takes_the_messages_of_its_type(
     tmp_path: Path, taken: str, sent: str
 ) -> None:

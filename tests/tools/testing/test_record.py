@@ -149,3 +149,22 @@ def test_a_line_that_is_none_is_told_with_its_place(line: str) -> None:
 def test_a_speed_that_is_none_is_told(text: str) -> None:
     with pytest.raises(InvalidArgument, match=r"10x, 0\.5x, or max"):
         speed_of(text)
+
+
+def test_a_priority_is_recorded_and_sent_again(broker: LocalBroker, tmp_path: Path) -> None:
+    topic, again = broker.create_topic(type="PRIORITY"), broker.create_topic(type="PRIORITY")
+    with Producer(broker.nameserver) as producer:
+        producer.send_many([Message(topic, b"%d" % one, priority=one) for one in (0, 2, 9)])
+
+    assert broker.record(tmp_path / "urgent", topic) == 3
+    assert broker.replay(tmp_path / "urgent", topic=again) == 3
+    found = sorted((one.body, one.priority, one.queue) for one in broker.messages(again))
+    assert found == [(b"0", 0, 0), (b"2", 2, 2), (b"9", 9, 3)]
+
+
+def test_a_line_of_an_earlier_version_has_its_priority_among_the_properties() -> None:
+    line = {"topic": "T", "body": "x", "stored_ms": 1, "properties": {"_SYS_MSG_PRIORITY_": "7"}}
+
+    _, message = message_of(json.dumps(line), "line 1")
+
+    assert (message.priority, dict(message.properties)) == (7, {})

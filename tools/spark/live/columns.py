@@ -18,14 +18,16 @@ The columns of the sink, and how rows become messages. Pure but for pyarrow.
     topic                string               not needed where the option `topic` is given, which goes before it
     tags, keys (or key)  string               keys: words separated by blanks
     shardingKey          string               rows with the same one go to the same queue, in order
+    priority             int                  from 0 on: the queue with this number; not with a shardingKey or a time
     queueId, brokerName  int, string          the very queue, with the option keepQueues; else they are ignored
     delayLevel           int                  one of the broker's delays
     deliverTimestamp     timestamp or bigint  when it is delivered; milliseconds
     properties           map<string,string>   the application's own
 
 What the source has besides (queueOffset, storeTimestamp, …) is a broker's to give: those columns are ignored, so that
-what was read can be written as it is; so are properties that belong to brokers and producers. TAGS, KEYS and
-__SHARDINGKEY among the properties count where their column is not there. Any other column is an error.
+what was read can be written as it is; so are properties that belong to brokers and producers. TAGS, KEYS,
+__SHARDINGKEY and _SYS_MSG_PRIORITY_ among the properties count where their column is not there. Any other column is an
+error.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ import numpy as np
 from ....client.message import Message, is_reserved
 from ....client.queue import Queue
 from ....proto.errors import ConfigError, InvalidArgument, PocketMQError
-from ....proto.properties import KEY_SEPARATOR, KEYS, SHARDING_KEY, TAGS
+from ....proto.properties import KEY_SEPARATOR, KEYS, PRIORITY, SHARDING_KEY, TAGS, whole_number
 from ....proto.record_run import as_bytes
 from ...stores.scan.message_columns import MessageColumns
 from ...stores.schemas import arrow, projected, schema_of
@@ -166,6 +168,7 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "tags": _TEXT,
     "keys": _TEXT,
     "shardingKey": _TEXT,
+    "priority": _WHOLE,
     "queueId": _WHOLE,
     "brokerName": _TEXT,
     "delayLevel": _WHOLE,
@@ -275,11 +278,21 @@ class Rows:
             keys=[word for word in (row["keys"] or "").split(KEY_SEPARATOR) if word],
             tag=row["tags"] or None,
             sharding_key=row["shardingKey"] or None,
+            priority=_priority(row, properties),
             queue=_queue(topic or "", row),
             delay_level=row.get("delayLevel") or 0,
             deliver_at=_instant(row.get("deliverTimestamp")),
             properties=own,
         )
+
+
+def _priority(row: Mapping[str, Any], properties: Mapping[str, str]) -> int | None:
+    """Return the priority of ROW; one among PROPERTIES counts where the row asks for nothing that excludes it."""
+    if "priority" in row:
+        return None if row["priority"] is None else int(row["priority"])
+    if row["shardingKey"] or row.get("delayLevel") or row.get("deliverTimestamp") is not None:
+        return None
+    return whole_number(properties.get(PRIORITY) or "")
 
 
 def _queue(topic: str, row: Mapping[str, Any]) -> Queue | int | None:

@@ -165,3 +165,15 @@ def test_a_row_that_is_no_message_is_named(columns: dict[str, Any], words: tuple
 def test_a_row_without_a_topic_is_named() -> None:
     with pytest.raises(InvalidArgument, match="'topic' is null"):
         messages(option="", body=[b"a"])
+
+
+def test_a_priority_is_a_column_or_else_a_property() -> None:
+    number = pa.array([[("_SYS_MSG_PRIORITY_", "5")]], MAP)
+    none = pa.array([None], pa.int32())
+
+    (column,) = messages(body=[b"b"], priority=pa.array([3], pa.int32()), properties=number)
+    (null,) = messages(body=[b"b"], priority=none, properties=number)
+    (read,) = messages(body=[b"b"], properties=number)
+    (keyed,) = messages(body=[b"b"], shardingKey=["s"], properties=number)
+
+    assert [one.priority for one in (column, null, read, keyed)] == [3, None, 5, None]
