@@ -83,6 +83,6 @@ def test_a_carrier_that_is_not_installed_is_refused_with_how_to_get_it(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
 
-    with pytest.raises(ConfigError, match=r"broker\.grpc is 'grpcio'.*'pocketmq\[grpcio\]'"):
+    with pytest.raises(ConfigError, match=r"broker\.grpc is 'grpcio'.*\[grpcio\]'"):
         check_grpc("broker", "grpcio")
     check_grpc("broker", "own")
