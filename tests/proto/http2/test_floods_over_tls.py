@@ -28,8 +28,9 @@ async def test_a_flood_over_tls_is_told_to_calm_down(name: str) -> None:
     flood = FLOODS[name]
     async with staged(certificate=shown) as stage:
         async with Peer.open(stage.port, tls=context) as peer:
-            await flood.sent(peer, stage)
-            end = await peer.ended_at_once()
+            with stage.standing_clock():
+                await flood.sent(peer, stage)
+                end = await peer.ended_at_once()
         assert end is not None
         assert end.code == flood.code
 
