@@ -143,7 +143,8 @@ class ReplicaDevice:
         """Return what is there, and note that this replica has begun."""
         store = self.store
         loaded = self._files.note.load(replica_files.parse_note)
-        note = loaded.value or replica_files.ReplicaNote()
+        epochs = self._load_epochs()
+        note = self._with_epoch(loaded.value or replica_files.ReplicaNote(), epochs)
         is_new = loaded.value is None
         is_missing = is_new and loaded.problem is None and was_led
         # As a new replica is, or one with a new device: neither stands before it has what the others have.
@@ -175,7 +176,7 @@ class ReplicaDevice:
         return ReplicaState(
             epoch_seen=note.epoch_seen,
             unclean=unclean,
-            epochs=self._load_epochs(),
+            epochs=epochs,
             end=store.max_log_offset,
             synced=store.flushed_offset,
             confirm=min(note.confirm, store.max_log_offset),
@@ -183,6 +184,26 @@ class ReplicaDevice:
             min_offset=store.min_log_offset,
             store_id=self._note.store_id,
         )
+
+    def _with_epoch(
+        self, note: replica_files.ReplicaNote, epochs: Epochs
+    ) -> replica_files.ReplicaNote:
+        """Return NOTE; an epoch that cannot be is replaced by the last one of EPOCHS, those of the log.
+
+        That is safe: before the replica follows or stands it takes the epoch of the registry, which is that of the
+        newest master, and compares its log with the mark.
+        """
+        if note.has_epoch:
+            return note
+        used = min(max(epochs.last, note.confirm_epoch), replica_files.EPOCH_SEEN_MAX)
+        logger.warning(
+            "epoch was too high and replaced path=%s epoch=%d limit=%d used=%d",
+            self._files.note.path,
+            note.epoch_seen,
+            replica_files.EPOCH_SEEN_MAX,
+            used,
+        )
+        return note._replace(epoch_seen=used)
 
     @property
     def store_id(self) -> str:

@@ -37,7 +37,7 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import EOF, CallFailed, Channel, Stream, StreamCall
 from ...store.message_store import MessageStore
 from .in_sync import EPOCHS_MAX, ReplicaSettings
-from .registry import EPOCH_MAX, REPLICA_ID_MAX
+from .registry import EPOCH_MAX, REPLICA_ID_MAX, LiveNode
 
 FOLLOW_PATH: Final = "/pocketmq.v1.Replication/Follow"
 HEARTBEAT_MS: Final = 500
@@ -536,6 +536,32 @@ def check_begin(begin: pb.FollowBegin) -> None:
     _within("end", begin.end, begin.epochs[-1].start)
     _within("min_offset", begin.min_offset, 0, begin.end)
     _within("truncate_to", begin.truncate_to, -1, begin.end)
+
+
+def check_epoch_seen(hello: pb.FollowHello, known: int, node: LiveNode | None) -> None:
+    """Raise InvalidArgument if HELLO has seen an epoch that the registry does not know.
+
+    The registry knows the epoch of its cell, which KNOWN has, and that of a failed candidate by its live NODE. So a
+    malformed hello cannot raise the epoch of the set. Nor can the highest number, after which nothing can follow.
+    """
+    announced = node.epoch_seen if node else 0
+    if known < announced == EPOCH_MAX:
+        raise InvalidArgument(
+            f"epoch_seen is {announced}, after which no master can be elected: upgrade and restart replica"
+            f" {hello.replica_id}, which repairs its replica.json",
+            field="epoch_seen",
+            value=announced,
+            limit=EPOCH_MAX - 1,
+        )
+    most = max(known, announced)
+    if hello.epoch_seen > most:
+        raise InvalidArgument(
+            f"epoch_seen is {hello.epoch_seen}, and the registry knows epochs up to {most}:"
+            " connect again when the registry has it",
+            field="epoch_seen",
+            value=hello.epoch_seen,
+            limit=most,
+        )
 
 
 def check_cut(cut: pb.FollowCut) -> None:

@@ -820,7 +820,7 @@ class ReplicaCore:
         links.check_hello(hello)
         replicas = self.seen.cell.replicas if self.seen else ()
         links.check_belongs(hello, self._settings, replicas)
-        self._check_epoch_seen(hello)
+        links.check_epoch_seen(hello, self.epoch_seen, self.live.get(hello.replica_id))
         if hello.epoch_seen > self.epoch_seen:
             self._see_epoch(hello.epoch_seen, f"replica {hello.replica_id} has seen it")
         if self.role is ReplicaRole.STARTING and len(self._early) < LINKS_MAX:
@@ -843,23 +843,6 @@ class ReplicaCore:
             truncate_to=-1 if common is None else common,
         )
         self._out.append(effects.SendFrame(link, pb.FollowReply(begin=begin)))
-
-    def _check_epoch_seen(self, hello: pb.FollowHello) -> None:
-        """Raise InvalidArgument if HELLO has seen an epoch that the registry does not know.
-
-        The registry knows the epoch of its cell, and the epoch of a failed candidate by its live node. So a
-        malformed hello cannot raise the epoch of the set.
-        """
-        node = self.live.get(hello.replica_id)
-        most = max(self.epoch_seen, node.epoch_seen if node else 0)
-        if hello.epoch_seen > most:
-            raise InvalidArgument(
-                f"epoch_seen is {hello.epoch_seen}, and the registry knows epochs up to {most}:"
-                " connect again when the registry has it",
-                field="epoch_seen",
-                value=hello.epoch_seen,
-                limit=most,
-            )
 
     def _hear_cut(self, link: int, cut: pb.FollowCut, now_ms: int) -> None:
         links.check_cut(cut)

@@ -14,7 +14,7 @@ pocketmq/replica.json, ours, what this replica has to know after a restart:
     {"format":1,"epochSeen":7,"unclean":false,"synced":4096,"confirm":4096,"confirmEpoch":7,"bootId":"8c1f…",
      "storeId":"5a0e…"}
 
-    epochSeen  the highest epoch that it was ever told of
+    epochSeen  the highest epoch that it was ever told of; above 2147483646 it cannot be (see `has_epoch`)
     unclean    it may lack what it once said it had
     synced     so much of the log, at least, was on the device when this was written
     confirm    what stands below may be seen by consumers, and is on all replicas that count
@@ -42,6 +42,10 @@ IDENTITY_FILE: Final = "brokerIdentity"
 REPLICA_FILE: Final = "replica.json"
 
 _EPOCH_MAX: Final = 2**31 - 1
+#: The highest epoch behind which there is room for that of another master.
+EPOCH_SEEN_MAX: Final = _EPOCH_MAX - 1
+#: What is read of the epoch that was seen, so that it can be repaired: 19 digits.
+_READ_MAX: Final = 10**19 - 1
 _LONG_MAX: Final = 2**63 - 1
 _FORMAT: Final = 1
 _ENTRY: Final = re.compile(r"([0-9]{1,10})-([0-9]{1,19})")
@@ -66,6 +70,14 @@ class ReplicaNote(NamedTuple):
     confirm_epoch: int = 0
     boot_id: str = ""
     store_id: str = ""
+
+    @property
+    def has_epoch(self) -> bool:
+        """Can the epoch be? A set that had reached EPOCH_SEEN_MAX could elect no master any more.
+
+        Earlier versions wrote such epochs when a malformed request named one.
+        """
+        return self.epoch_seen <= EPOCH_SEEN_MAX
 
 
 def render_epochs(epochs: EpochStarts) -> str:
@@ -137,6 +149,8 @@ def render_note(note: ReplicaNote) -> str:
     }
     text = json.dumps(fields, separators=(",", ":"))
     parse_note(text)
+    if note.epoch_seen > _EPOCH_MAX:
+        raise ValueError(f'"epochSeen" is {note.epoch_seen}, above the limit of {_EPOCH_MAX}')
     return text
 
 
@@ -158,7 +172,7 @@ def parse_note(text: str) -> ReplicaNote:
     if not isinstance(store_id, str):
         raise ValueError(f'"storeId" is {store_id!r:.40}, not a string')
     return ReplicaNote(
-        epoch_seen=_number(fields, "epochSeen", _EPOCH_MAX),
+        epoch_seen=_number(fields, "epochSeen", _READ_MAX),
         unclean=unclean,
         synced=_number(fields, "synced", _LONG_MAX),
         confirm=_number(fields, "confirm", _LONG_MAX),

@@ -254,3 +254,31 @@ def test_progress_is_noted_at_any_time_and_never_undoes_what_is_kept(tmp_path: P
 
     assert (state.epoch_seen, state.unclean) == (9, True)
     assert (state.confirm, state.confirm_epoch) == (190, 2)
+
+
+@pytest.mark.parametrize("epoch", [2**31 - 1, 2**31, 2**63])
+def test_an_epoch_that_cannot_be_is_replaced_by_that_of_the_log_and_said(
+    tmp_path: Path, epoch: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    used(tmp_path).close()
+    note = tmp_path / "store" / "pocketmq" / "replica.json"
+    text = note.read_text().replace('"epochSeen":2', f'"epochSeen":{epoch}')
+    for path in (note, note.with_name("replica.json.bak")):
+        path.write_text(text)
+
+    found, state = opened(tmp_path)
+
+    assert (state.epoch_seen, state.unclean, state.end, state.confirm) == (2, False, 190, 95)
+    (line,) = [one for one in caplog.messages if "epoch" in one]
+    for word in (str(note), f"epoch={epoch}", "limit=2147483646", "used=2"):
+        assert word in line
+    assert '"epochSeen":2,' in note.read_text(), "the next start has nothing to say"
+    found.close()
+
+
+def test_an_epoch_that_cannot_be_does_not_hide_that_the_replica_is_unclean(tmp_path: Path) -> None:
+    killed(used(tmp_path))
+    note = tmp_path / "store" / "pocketmq" / "replica.json"
+    note.write_text(note.read_text().replace('"epochSeen":2', f'"epochSeen":{2**31}'))
+
+    assert opened_and_closed(tmp_path, boot="boot-2").unclean, "its power was cut"

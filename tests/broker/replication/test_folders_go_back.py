@@ -140,3 +140,26 @@ async def test_a_clean_stop_of_a_lone_master_writes_the_mark(tmp_path: Path) -> 
         found = world.ensemble.read_mark()
         assert found is not None
         assert found.mark.end == end
+
+
+@pytest.mark.parametrize("epoch", [2**31 - 1, 2**31])
+async def test_a_set_whose_replicas_all_noted_an_epoch_that_cannot_be_goes_on(
+    tmp_path: Path, epoch: int
+) -> None:
+    async with replica_set(tmp_path, store={"flush": "sync"}) as world:
+        end = await fill(world, 20)
+        before = world.cell.epoch
+        await kill_all(world)
+        for member in world.members.values():
+            for name in ("replica.json", "replica.json.bak"):
+                path = member.path / "pocketmq" / name
+                note = parse_note(path.read_text())
+                old = f'"epochSeen":{note.epoch_seen}'
+                path.write_text(render_note(note).replace(old, f'"epochSeen":{epoch}'))
+        await asyncio.gather(*(member.start() for member in world.members.values()))
+
+        master = await world.whole()
+
+        assert before < world.cell.epoch < before + 100
+        assert master.running.core.end >= end
+        assert await master.roles.send(b"after") == 3

@@ -507,6 +507,17 @@ def test_a_higher_epoch_that_the_registry_does_not_know_ends_only_its_link(
     replica.check_master(0)
 
 
+def test_a_live_node_with_an_epoch_that_cannot_be_ends_no_master() -> None:
+    replica = master(2)
+    last = 2**31 - 1
+    replica.registry_seen(replica.seen, {**live(1, 2), **live(3, epoch_seen=last)}, 0)
+
+    out = replica.request(8, hello(3, epoch_seen=last), 0)
+
+    assert "repair" in only(effects.CloseLink, out).reason
+    assert (replica.role, replica.epoch_seen) == (ReplicaRole.MASTER, 2)
+
+
 def test_a_follower_keeps_no_epoch_that_the_registry_does_not_know() -> None:
     follower = begun(ReplicaState(epoch_seen=2))
     follower.registry_seen(VersionedCell(cell(3, 2, 1, 2), 5), live(1, 2), 0)
