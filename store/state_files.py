@@ -1,7 +1,9 @@
 """A table of a state file, with its changes since the file was last written kept beside it.
 
     config/topics.json                     the whole table, Apache's file: written at most once a second, off the loop
-    pocketmq/changes/topics.json-N         what changed since, in order; then -N+1; deleted once the whole table has it
+    pocketmq/changes/topics.json-N         what changed since, in order; then -N+1
+    pocketmq/changes/topics.json.bak-N     the same once the whole table has it: what its backup lacks. The next writing
+                                           of the table, which makes another backup, deletes it
 
 Making one entry of many thus costs one small record, not the whole table. A change is written before it counts, so that
 it outlives a kill; `when_safe` tells when it is on the device. Without `start` (tools, tests) there is no thread to
@@ -129,35 +131,41 @@ class KeptChanges(Generic[E]):
     """What stands beside the table NAME, of FORM, of the store ROOT, in order. `number`: of the last file, 0 for none.
 
     Who reads a store that a broker writes to reads these first, then the table: what a table has lacks nothing.
+    `paths`: of what changed since the table was written; the older changes are those that its backup lacks.
     """
 
     def __init__(self, disk: Disk, root: str, name: str, form: TableForm[E]) -> None:
-        paths = change_paths(disk, root, name)
-        self.number = max(paths, default=0)
-        self._rows = [
-            change for _, path in sorted(paths.items()) for change in _read(disk, path, form)
-        ]
+        self.paths = change_paths(disk, root, name)
+        older = change_paths(disk, root, backup_name(name))
+        self.number = max(chain(self.paths, older), default=0)
+        self._rows = _rows(disk, self.paths, form)
+        self._older = _rows(disk, older, form)
+
+    def since(self, version: DataVersion) -> list[Change[E]] | None:
+        """Return what changed since the table's VERSION; None: another broker wrote the table meanwhile."""
+        if self._rows and self._rows[-1].version == version:
+            return []
+        for rows in (self._rows, [*self._older, *self._rows]):
+            for index, change in enumerate(rows):
+                if change.before == version:
+                    return rows[index:]
+        return None if self._rows else []
 
     def version_after(self, version: DataVersion) -> DataVersion | None:
         """Return which version they make of the table's VERSION; None: another broker wrote the table meanwhile."""
-        if not self._rows or self._rows[-1].version == version:
-            return version
-        follows = any(change.before == version for change in self._rows)
-        return self._rows[-1].version if follows else None
+        since = self.since(version)
+        return since[-1].version if since else None if since is None else version
 
     def behind(self, version: DataVersion, known: Container[str]) -> dict[str, E | None]:
         """Return what the table of VERSION lacks, by name; None for what is gone.
 
         Of a table that another broker wrote these are the names that it does not have; it has those KNOWN.
         """
-        after = self.version_after(version)
-        if after is None:
+        since = self.since(version)
+        if since is None:
             latest = {change.name: change.entry for change in self._rows}
             return {name: entry for name, entry in latest.items() if name not in known and entry}
-        if after == version:
-            return {}
-        befores = [change.before for change in self._rows]
-        return {change.name: change.entry for change in self._rows[befores.index(version) :]}
+        return {change.name: change.entry for change in since}
 
     def applied(self, version: DataVersion, entries: Mapping[str, E]) -> dict[str, E]:
         """Return the ENTRIES of the table of VERSION as they are with the changes."""
@@ -174,6 +182,15 @@ def change_paths(disk: Disk, root: str, name: str) -> dict[int, str]:
         for entry in disk.list(folder)
         if entry.name.startswith(prefix) and entry.name.removeprefix(prefix).isdecimal()
     }
+
+
+def backup_name(name: str) -> str:
+    """Return the name under which the changes stay that the table NAME has, and its backup lacks."""
+    return f"{name}.bak"
+
+
+def _rows(disk: Disk, paths: Mapping[int, str], form: TableForm[E]) -> list[Change[E]]:
+    return [change for _, path in sorted(paths.items()) for change in _read(disk, path, form)]
 
 
 def _read(disk: Disk, path: str, form: TableForm[E]) -> Iterator[Change[E]]:
@@ -230,9 +247,10 @@ class KeptTable(Generic[E]):
         #: Called after every change, with the name of the entry.
         self.on_change: list[Callable[[str], None]] = []
         self._number = 0
-        self._replay()
         #: Does the file say something else than the table?
-        self._is_changed = self._number > 0
+        self._is_changed = self._replay()
+        #: May the file that the next writing makes the backup lack older changes?
+        self._needs_older = self._is_changed
         self._saving = False
         self._saver: Flusher | None = None
         self._changes: FileMapping | None = None
@@ -245,8 +263,8 @@ class KeptTable(Generic[E]):
 
     # --- beginning and ending
 
-    def _replay(self) -> None:
-        """Apply the changes that the file does not have."""
+    def _replay(self) -> bool:
+        """Apply the changes that the file does not have; return whether there are any, or may be."""
         changes = KeptChanges(self._disk, self._file.root, self._file.name, self._form)
         self._number = changes.number
         version = changes.version_after(self.version)
@@ -254,19 +272,20 @@ class KeptTable(Generic[E]):
             logger.warning(
                 "another broker wrote the file: only new entries are kept file=%s", self._file.name
             )
-        for name, entry in changes.behind(self.version, self.entries).items():
+        lacking = changes.behind(self.version, self.entries)
+        for name, entry in lacking.items():
             self._apply(name, entry)
         self.version = self.version.next(self._now_ms()) if version is None else version
+        return bool(changes.paths or lacking)
 
     def start(self, saver: Flusher, flusher: Flusher, call_owner: CallOwner) -> None:
         """From now on write the whole table by SAVER, when `tick` is called; sync changes by FLUSHER."""
         self._saver = saver
         self._flusher = flusher
-        if (
-            self._number
-        ):  # What was replayed may be in the page cache only, whoever was killed behind it.
-            paths = change_paths(self._disk, self._file.root, self._file.name).values()
-            self._dirty = [*self._names(), *map(self._disk.open_map, paths)]
+        if self._is_changed:
+            # What was replayed may be in the page cache only, whoever was killed behind it.
+            paths = self._paths(self._file.name) | self._paths(backup_name(self._file.name))
+            self._dirty = [*self._names(), *map(self._disk.open_map, paths.values())]
             self._written += 1
         self._begin_group(call_owner)
 
@@ -424,7 +443,7 @@ class KeptTable(Generic[E]):
                 group.reached(written)
             else:  # What that sync did not bring to the device, the file has now.
                 self._begin_group(group.call_owner)
-            self._delete_changes(number)
+            self._retire_changes(number)
 
         def done(error: StoreError | None) -> None:
             group.call_owner(lambda: saved(error))
@@ -460,21 +479,30 @@ class KeptTable(Generic[E]):
         self._is_changed = False
         self._saved = self._written
         self._changes = None
-        self._delete_changes(self._number)
+        self._retire_changes(self._number)
 
-    def _delete_changes(self, last: int) -> None:
-        """Delete the changes up to file LAST, which the whole table has.
+    def _retire_changes(self, last: int) -> None:
+        """Keep the changes up to file LAST, which the whole table has, for its backup; delete what that has.
 
-        The oldest go first, and all that follows one that cannot be deleted stays: the last record, with the version of
+        The oldest go first, and all that follows one that cannot be renamed stays: the last record, with the version of
         the file, must not go before others, for it is how the next start knows that it has nothing to apply.
         """
+        if not last:
+            return
+        name = backup_name(self._file.name)
+        needs_older, self._needs_older = self._needs_older, False
         try:
-            paths = change_paths(self._disk, self._file.root, self._file.name) if last else {}
-            for number, path in sorted(paths.items()):
+            older = {} if needs_older or not self._file.has_new_backup else self._paths(name)
+            for number, path in sorted(self._paths(self._file.name).items()):
                 if number <= last:
-                    self._disk.delete(path)
+                    self._disk.rename(path, f"{self._folder}/{name}-{number}")
+            for path in older.values():
+                self._disk.delete(path)
         except (PocketMQError, OSError) as error:
             logger.warning("changes not deleted file=%s reason=%s", self._file.name, error)
+
+    def _paths(self, name: str) -> dict[int, str]:
+        return change_paths(self._disk, self._file.root, name)
 
 
 def _numbers(version: DataVersion) -> Json:
@@ -515,6 +543,8 @@ class StateFile:
         self.path = posixpath.join(root, folder, name)
         self.backup_path = self.path + ".bak"
         self._main_is_sound = True
+        #: Did the last save make the file that it replaced the backup?
+        self.has_new_backup = False
         self._saving = Lock()
 
     def load(self, parse_text: Callable[[str], T]) -> Loaded[T]:
@@ -545,7 +575,7 @@ class StateFile:
             sound = self._main_is_sound and self.disk.exists(self.path)
             backup = self.backup_path if sound else None
             self.disk.write_atomically(self.path, data, backup=backup)
-            self._main_is_sound = True
+            self._main_is_sound, self.has_new_backup = True, sound
 
     def saving(self, render: Callable[[], Iterable[str]]) -> Syncable:
         """Return the saving of what RENDER returns then, as something that a flusher does."""

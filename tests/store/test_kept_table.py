@@ -109,8 +109,12 @@ def test_a_tick_writes_apaches_file_and_deletes_the_changes(tmp_path: Path) -> N
     assert in_file(tmp_path) == {}
     room.table.tick()
     assert in_file(tmp_path) == {"A": 4}
-    assert changes(tmp_path) == []
+    assert [path.name for path in changes(tmp_path)] == ["topics.json.bak-1"]
     assert names(Room(tmp_path).table) == {"A": 4}
+    for turn in range(2, 5):
+        room.put("A", turn)
+        room.table.tick()
+        assert [path.name for path in changes(tmp_path)] == [f"topics.json.bak-{turn}"]
 
 
 def test_the_file_has_the_bytes_of_a_whole_rendering(tmp_path: Path) -> None:
@@ -142,7 +146,7 @@ def test_a_stop_leaves_the_whole_table_and_no_changes(tmp_path: Path) -> None:
     room.put("A")
     room.table.close()
     assert in_file(tmp_path) == {"A": 4}
-    assert changes(tmp_path) == []
+    assert [path.name for path in changes(tmp_path)] == ["topics.json.bak-1"]
 
 
 def test_the_thread_that_writes_makes_the_text_of_the_moment_it_was_asked(tmp_path: Path) -> None:
@@ -304,3 +308,96 @@ def test_many_changes_are_written_at_once_and_in_their_order(tmp_path: Path) -> 
     again = Room(tmp_path, started=False).table
     assert again.entries.keys() == {"B", *many}
     assert again.version == room.table.version
+
+
+def tear(folder: Path, how: str) -> None:
+    path = folder / "config/topics.json"
+    match how:
+        case "torn":
+            path.write_bytes(path.read_bytes()[:-9])
+        case "empty":
+            path.write_bytes(b"")
+        case "missing":
+            path.unlink()
+        case "restored":
+            path.write_bytes(path.with_name("topics.json.bak").read_bytes())
+
+
+@pytest.mark.parametrize("how", ["torn", "empty", "missing", "restored"])
+@pytest.mark.parametrize("end", ["kill", "kill after a change", "stop", "stop after two saves"])
+def test_an_older_backup_misses_nothing_that_the_broken_file_had(
+    tmp_path: Path, end: str, how: str
+) -> None:
+    room = Room(tmp_path)
+    for name in ("A", "B", "C"):
+        room.put(name)
+    room.table.tick()
+    room.put("D")
+    room.put("B", 9)
+    room.table.drop("C")
+    if end == "stop after two saves":
+        room.table.tick()
+        room.put("A", 5)
+    if end.startswith("stop"):
+        room.table.close()
+    else:
+        room.table.tick()
+    if end == "kill after a change":
+        room.put("E")
+        room.table.drop("D")
+    expected, version = names(room.table), room.table.version
+    tear(tmp_path, how)
+
+    again = Room(tmp_path)
+
+    assert (names(again.table), again.table.version) == (expected, version)
+    again.table.tick()
+    assert in_file(tmp_path) == expected, "the next save makes it whole"
+    again.put("F")
+    assert names(Room(tmp_path).table) == {**expected, "F": 4}
+
+
+def test_a_backup_of_another_broker_takes_nothing_from_the_changes_before_ours(
+    tmp_path: Path,
+) -> None:
+    room = Room(tmp_path)
+    room.put("A")
+    room.table.tick()
+    room.put("B")
+    room.table.close()
+    for counter in (50, 51):
+        topics = {"J": TopicConfig(name="J"), f"J{counter}": TopicConfig(name="K")}
+        room.file.save(render_topics(TopicTable(DataVersion(counter, 0, 99_999), topics)))
+    assert names(Room(tmp_path).table) == {"J": 16, "J51": 16}
+    tear(tmp_path, "torn")
+    assert names(Room(tmp_path).table) == {"J": 16, "J50": 16}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_broken_file_costs_nothing_after_any_order_of_changes_and_writings(
+    tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    room = Room(tmp_path)
+    for name in ("A", "B"):
+        room.put(name)
+        room.table.tick()
+    for _ in range(60):
+        match chance.randrange(9):
+            case 0 | 1:
+                room.table.tick()
+            case 2:
+                room.table.drop(f"T{chance.randrange(9)}")
+            case 3:
+                room.table.close()
+                room = Room(tmp_path)
+            case 4:
+                files = [tmp_path / "config" / name for name in ("topics.json", "topics.json.bak")]
+                if all(file.exists() for file in files):
+                    expected, version = names(room.table), room.table.version
+                    tear(tmp_path, chance.choice(["torn", "empty", "missing", "restored"]))
+                    room = Room(tmp_path)
+                    assert names(room.table) == expected
+                    assert room.table.version == version
+            case _:
+                room.put(f"T{chance.randrange(9)}", chance.randrange(1, 100))

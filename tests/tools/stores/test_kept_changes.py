@@ -68,3 +68,16 @@ def test_inspect_and_diff_have_them(killed: str) -> None:
     ):
         assert (queues_of(topics), "g" in groups) == ({"new": 1, "old": 9}, True)
     assert tables.problems == []
+
+
+def test_they_count_for_an_older_backup_as_well(killed: str) -> None:
+    file = StateFile(OsDisk(), killed, "topics.json")
+    KeptTable(file, TOPICS, lambda: NOW_MS).close()
+    path = Path(file.path)
+    path.write_bytes(path.read_bytes()[:-9])
+
+    tables = Tables(StoreView(OsDisk(), killed))
+    ours = open_cold(StoreLocation(killed, killed, "broker-a"), now_ms=NOW_MS, recovery="ours")
+
+    for topics in (tables.topics().topics, ours.topics):
+        assert queues_of(topics) == {"new": 1, "old": 9}
