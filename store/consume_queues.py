@@ -214,7 +214,12 @@ class ConsumeQueues:
         return count
 
     def delete_topic(self, topic: str, before: int | None = None) -> None:
-        """Delete the queues of TOPIC with their files; with BEFORE only those that end there in the log, or before."""
+        """Delete the queues of TOPIC with their files; with BEFORE only those that end there in the log, or before.
+
+        A topic whose name leads to another folder, like "..", has no queues: nothing is deleted.
+        """
+        if not _is_folder_name(topic):
+            return
         for table in (self._plain, self._batch):
             queues: dict[int, Queue] = {**table.get(topic, {})}
             for one in queues.values():
@@ -298,11 +303,18 @@ def queue_folders(disk: Disk, root: str) -> Iterator[tuple[str, int]]:
                     yield topic.name, int(entry.name)
 
 
+def _is_folder_name(topic: str) -> bool:
+    """Is the folder of TOPIC one of its own in that of all queues?"""
+    return topic not in ("", ".", "..") and "/" not in topic and "\0" not in topic
+
+
 def batch_topics(disk: Disk, state_folder: str) -> frozenset[str]:
     """Return the topics that topics.json in STATE_FOLDER gives batch queues; none without a readable table."""
     topics = stored_topics(disk, state_folder)
     return frozenset(
-        name for name, topic in topics.items() if topic.attributes.get(_ATTRIBUTE) == _BATCH
+        name
+        for name, topic in topics.items()
+        if topic.attributes.get(_ATTRIBUTE) == _BATCH and _is_folder_name(name)
     )
 
 
@@ -316,7 +328,7 @@ def stored_topics(disk: Disk, state_folder: str) -> dict[str, TopicConfig]:
         if not disk.exists(path):
             continue
         try:
-            return parse_topics(disk.read(path).decode()).topics
+            return parse_topics(disk.read(path).decode("utf-8-sig")).topics
         except ValueError:
             continue
     return {}

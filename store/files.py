@@ -180,6 +180,11 @@ class MappedFile:
         self.disk.delete(self.path)
 
 
+def _is_begun(entry: Entry) -> bool:
+    """Is ENTRY a file that was made and has no bytes yet, by its length and its name?"""
+    return entry.size == 0 and entry.name == file_name(int(entry.name))
+
+
 def _tells_where(entries: list[Entry]) -> bool:
     """Is the name of the only one of ENTRIES all that tells where its row goes on?"""
     return len(entries) == 1 and entries[0].name.isdecimal() and int(entries[0].name) > 0
@@ -257,7 +262,9 @@ class MappedFiles:
         """Open the row in FOLDER (none there: an empty row). StoreRefused names a file that does not belong."""
         row = cls(disk, folder, file_size, what=what)
         entries = [entry for entry in disk.list(folder) if not entry.is_folder]
-        while entries and entries[-1].size == 0 and not _tells_where(entries):
+        for entry in entries:
+            row._check_name(entry.name)
+        while entries and _is_begun(entries[-1]) and not _tells_where(entries):
             disk.delete(os.path.join(folder, entries[-1].name))
             row._folders_to_sync += (folder,)
             entries.pop()
@@ -265,14 +272,17 @@ class MappedFiles:
             row._open(entry)
         return row
 
-    def _open(self, entry: Entry) -> None:
-        name = entry.name
-        path = os.path.join(self.folder, name)
+    def _check_name(self, name: str) -> None:
+        """Raise StoreRefused for a file NAME that is not of the row, so that it is neither read nor deleted."""
         if not (name.isascii() and name.isdigit() and int(name) <= _OFFSET_MAX):
+            path = os.path.join(self.folder, name)
             raise StoreRefused(
                 f"{path} is not a {self.what} file (its name is no offset): move it out of {self.folder}",
                 path=path,
             )
+
+    def _open(self, entry: Entry) -> None:
+        path = os.path.join(self.folder, entry.name)
         if entry.size != self.file_size:
             raise StoreRefused(
                 f"{path} is {entry.size:,} bytes long, but {self.what} files are configured with"

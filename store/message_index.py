@@ -252,6 +252,9 @@ class MessageIndex:
                 f"{path} is a folder, but index files are files: move it out of {self.folder}",
                 path=path,
             )
+        if len(entry.name) != _NAME_DIGITS:
+            logger.warning("not an index file: its name is no time", extra={"path": path})
+            return
         try:
             file = IndexFile(self._disk, path, self._slots, self._entries, create=False)
         except FileNotFoundError:

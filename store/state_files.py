@@ -647,7 +647,7 @@ def _written(disk: Disk, root: str, name: str) -> _Written | None:
     for one in (path, f"{path}.bak"):
         if disk.exists(one) and (data := disk.read(one)):
             try:
-                version = parse_consumer_offsets(data.decode()).version
+                version = parse_consumer_offsets(data.decode("utf-8-sig")).version
             except ValueError:
                 version = DataVersion()
             return _Written(disk.modified_ms(one), (version.timestamp_ms, version.counter))

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from pocketmq.proto.errors import StoreFull, StoreRefused
 from pocketmq.store.config import StoreConfig
 from pocketmq.store.consume_queue import ConsumeQueue, Placed
-from pocketmq.store.consume_queues import ConsumeQueues
+from pocketmq.store.consume_queues import ConsumeQueues, batch_topics
 from pocketmq.store.disk import Disk
-from pocketmq.store.format.state_tables import TopicConfig, TopicTable, render_topics
+from pocketmq.store.format.state_tables import DataVersion, TopicConfig, TopicTable, render_topics
 from pocketmq.store.os_disk import OsDisk
 
 from ..fakes import FaultyDisk
@@ -344,6 +344,31 @@ def test_the_table_finds_the_queues_and_leaves_other_names_alone(tmp_path: Path)
         ("A", 0),
         ("B", 0),
     ]
+
+
+@pytest.mark.parametrize("topic", ["..", ".", "", "../commitlog", "a/../../commitlog"])
+def test_a_topic_that_leads_to_another_folder_deletes_nothing(topic: str, tmp_path: Path) -> None:
+    table = ConsumeQueues(OsDisk(), config(tmp_path))
+    table.find_or_make("T", 0).append(0, *columns([0, 1000]))
+    log = tmp_path / "commitlog" / "00000000000000000000"
+    log.parent.mkdir()
+    log.write_bytes(b"x")
+
+    table.delete_topic(topic)
+
+    assert log.exists()
+    assert list((tmp_path / "consumequeue" / "T" / "0").iterdir())
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_only_topics_that_can_have_folders_are_batch_topics(mark: str, tmp_path: Path) -> None:
+    topics = {
+        name: TopicConfig(name=name, attributes={"queue.type": "BatchCQ"}) for name in ("..", "B")
+    }
+    text = render_topics(TopicTable(DataVersion(), topics))
+    (tmp_path / "topics.json").write_text(mark + text, encoding="utf-8")
+
+    assert batch_topics(OsDisk(), str(tmp_path)) == {"B"}
 
 
 def test_a_deleted_topic_is_gone_and_begins_at_zero(tmp_path: Path) -> None:

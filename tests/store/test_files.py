@@ -87,6 +87,23 @@ def test_a_foreign_file_is_refused_by_name(name: str, tmp_path: Path) -> None:
         row(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "name", ["notes.txt", ".nfs0001", "7", "0" * 20 + ".tmp", "9" * 20, "٣" * 20]
+)
+def test_an_empty_file_that_is_not_of_the_row_is_refused_and_not_deleted(
+    name: str, tmp_path: Path
+) -> None:
+    row(tmp_path).append(b"x")
+    (tmp_path / "row" / "00000000000000000100").touch()
+    (tmp_path / "row" / name).touch()
+    before = names(tmp_path)
+
+    with pytest.raises(StoreRefused, match=f"{re.escape(name)}|100 is 0 bytes"):
+        row(tmp_path)
+
+    assert names(tmp_path) == before
+
+
 def test_a_hole_in_the_row_belongs_to_no_file(tmp_path: Path) -> None:
     row(tmp_path).append(b"x" * 300)
     os.unlink(tmp_path / "row" / "00000000000000000100")

@@ -369,3 +369,17 @@ def test_the_records_of_a_java_broker_give_its_index_files(name: str, tmp_path: 
 def _same_bytes(one: IndexFile, other: IndexFile) -> bool:
     end = 40 + one.slot_count * 4 + one.header.next_entry * 20
     return bytes(one.mapping.view[:end]) == bytes(other.mapping.view[:end])
+
+
+@pytest.mark.parametrize("name", ["5", "2026", "+1", "9" * 19])
+def test_a_file_that_is_not_of_the_index_is_left_as_it_is(name: str, tmp_path: Path) -> None:
+    put(new_index(tmp_path), records({"properties": {"KEYS": "k"}}))
+    other = tmp_path / "index" / name
+    other.write_bytes(b"\x01" * 60)
+
+    index = MessageIndex.load(
+        OsDisk(), str(tmp_path / "index"), slots=SLOTS, entries=ENTRIES, discard_after_ms=0
+    )
+
+    assert other.read_bytes() == b"\x01" * 60
+    assert not index.cut
