@@ -44,7 +44,7 @@ from ..proto.rpc.channels import (
     UnaryMethod,
 )
 from ..proto.tls import Trust
-from .loop import Tasks
+from .tasks import Tasks
 
 Request = TypeVar("Request", bound=Message)
 Reply = TypeVar("Reply", bound=Message)

@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Any, Final, Unpack, cast, overload
 
 from ..proto.clock import Clock, SystemClock
 from ..proto.facts import Facts
-from .closing import AsyncSignalledFace, SignalledFace, Signals
 from .config import ProducerConfig, ProducerSettings, settled
 from .connections import Connections
-from .loop import Portal
+from .lifecycle import AsyncSignalledClient, SignalledClient
+from .loop_thread import LoopThread
 from .message import NO_VALUE, Draft, ManyParts, Message, MessageParts, record_size
 from .metrics import ProducerMetrics
 from .producing.atomic_commit import AsyncAtomicCommit, AtomicCommit
@@ -38,6 +38,7 @@ from .producing.receipt import Receipt, Receipts, SendFuture, SendOutcome
 from .producing.sender import Sender
 from .producing.transaction import AsyncTransaction, Checker, Transaction, Verdict, check_checker
 from .session import Session
+from .signals import Signals
 
 if TYPE_CHECKING:
     from .pull_consumer import AsyncPullConsumer, PullConsumer
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 CLOSE_TIMEOUT_MS: Final = 30_000
 
 
-class AsyncProducer(AsyncSignalledFace):
+class AsyncProducer(AsyncSignalledClient):
     """Sends messages, from coroutines. Settings are those of ProducerConfig.
 
     Not thread-safe: it belongs to the event loop on which it was started.
@@ -223,7 +224,7 @@ class AsyncProducer(AsyncSignalledFace):
 logger = logging.getLogger(__name__)
 
 
-class Producer(SignalledFace):
+class Producer(SignalledClient):
     """Sends messages, from ordinary threads: any number may share one. Settings are those of ProducerConfig."""
 
     def __init__(
@@ -242,7 +243,7 @@ class Producer(SignalledFace):
         self.config = settled(ProducerConfig, nameservers, settings)
         check_checker(checker, self.config.group)
         self._signals = Signals()
-        self._portal = Portal.hold()
+        self._portal = LoopThread.acquire()
         self._closed = False
         self._sender = self._portal.run(self._start(checker))
         self._plain_bytes = self._sender.intake.plain_bytes
@@ -442,7 +443,7 @@ class _Handover:
     the producer's budget, from which the bytes of a message are taken before.
     """
 
-    def __init__(self, portal: Portal, sender: Sender) -> None:
+    def __init__(self, portal: LoopThread, sender: Sender) -> None:
         self._portal = portal
         self._sender = sender
         self._take_bytes = sender.budget.take

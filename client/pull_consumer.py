@@ -44,7 +44,6 @@ from typing import Any, TypeVar, Unpack
 from ..proto.clock import Clock, SystemClock
 from ..proto.errors import PocketMQError
 from ..proto.topics import check_group
-from .closing import AsyncSignalledFace, SignalledFace, Signals
 from .config import ConsumerConfig, ConsumerSettings, settled
 from .connections import Connections
 from .consuming.atomic_reading import AtomicReading
@@ -53,16 +52,18 @@ from .consuming.parts import Counts
 from .consuming.queue_reader import Pulled, pull_once
 from .consuming.reading import PullReading, Steering
 from .consuming.sending_back import Retrying, SentBack
-from .loop import Portal
+from .lifecycle import AsyncSignalledClient, SignalledClient
+from .loop_thread import LoopThread
 from .message_batch import MessageBatch
 from .queue import Queue, Topics, subscriptions_of
 from .received_message import ReceivedMessage
 from .session import Session
+from .signals import Signals
 
 Value = TypeVar("Value")
 
 
-class PullConsumer(SignalledFace):
+class PullConsumer(SignalledClient):
     """Reads topics for GROUP, from one ordinary thread. Settings are those of ConsumerConfig."""
 
     def __init__(
@@ -88,7 +89,7 @@ class PullConsumer(SignalledFace):
         self._closed = False
         self._signals = Signals(self._finish)
         self._waits = False
-        self._portal = Portal.hold()
+        self._portal = LoopThread.acquire()
         try:
             self._portal.run(core.start())
         except BaseException:
@@ -354,7 +355,7 @@ def tell(listener: RebalanceListener | None, news: Rebalanced) -> Awaitable[None
     return kinds.get(news.kind, listener.on_lost)(news.queues)
 
 
-class AsyncPullConsumer(AsyncSignalledFace):
+class AsyncPullConsumer(AsyncSignalledClient):
     """Reads topics for GROUP, from coroutines. Settings are those of ConsumerConfig.
 
     Not thread-safe: it belongs to the event loop on which it was started.

@@ -39,16 +39,17 @@ from typing import Self, TypeVar, Unpack
 from ..proto.clock import Clock, SystemClock
 from ..proto.errors import ClientClosed, ConfigError
 from ..proto.topics import check_group
-from .closing import AsyncSignalledFace, SignalledFace, Signals
 from .config import PushConfig, PushSettings, settled
 from .connections import Connections
-from .loop import Portal
+from .lifecycle import AsyncSignalledClient, SignalledClient
+from .loop_thread import LoopThread
 from .once import remembers
 from .pushing.listening import Listener, check_listener
 from .pushing.process_queue import PushMetrics
 from .pushing.pushing import Pushing
 from .queue import Topics, subscriptions_of
 from .session import Session
+from .signals import Signals
 
 AnyListener = TypeVar("AnyListener", bound=Listener)
 
@@ -94,7 +95,7 @@ class _Plan:
             )
 
 
-class AsyncPushConsumer(AsyncSignalledFace):
+class AsyncPushConsumer(AsyncSignalledClient):
     """Calls LISTENER with messages for GROUP. Settings are those of PushConfig.
 
     Not thread-safe: it belongs to the event loop on which it was started.
@@ -177,7 +178,7 @@ class AsyncPushConsumer(AsyncSignalledFace):
             await self._pushing.close()
 
 
-class PushConsumer(SignalledFace):
+class PushConsumer(SignalledClient):
     """Calls LISTENER with messages for GROUP, in the background. Settings are those of PushConfig.
 
     Any thread may use it.
@@ -194,7 +195,7 @@ class PushConsumer(SignalledFace):
         """SUBSCRIPTIONS: topics, or by topic what is wanted of it."""
         self.config = settled(PushConfig, nameservers, settings)
         self._plan = _Plan(group, subscriptions, listener, self.config)
-        self._portal: Portal | None = None
+        self._portal: LoopThread | None = None
         self._pushing: Pushing | None = None
         self._closed = False
         self._signals = Signals(self._stop_waiting)
@@ -210,7 +211,7 @@ class PushConsumer(SignalledFace):
         if self._closed:
             raise ClientClosed("the consumer was closed; make a new one to go on")
         if self._portal is None:
-            portal = Portal.hold()
+            portal = LoopThread.acquire()
             try:
                 self._pushing = portal.run(self._begin())
             except BaseException:
@@ -222,7 +223,7 @@ class PushConsumer(SignalledFace):
     async def _begin(self) -> Pushing:
         return self._plan.pushing(None, SystemClock(), Random())
 
-    def _started(self) -> tuple[Portal, Pushing]:
+    def _started(self) -> tuple[LoopThread, Pushing]:
         if self._portal is None or self._pushing is None:
             raise ClientClosed("the consumer was not started: use it in a `with` block")
         return self._portal, self._pushing

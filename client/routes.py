@@ -30,9 +30,9 @@ from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.topics import PERMISSION_READ, PERMISSION_WRITE
 from .claims import check_route
 from .connections import NAME_SERVER, Connections
-from .loop import Tasks
 from .name_server_addresses import DEFAULT_NAME_SERVERS
 from .queue import Queue
+from .tasks import Tasks
 
 Reply = TypeVar("Reply", bound=Message)
 

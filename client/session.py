@@ -29,10 +29,10 @@ from ..proto.clock import Clock
 from ..proto.record import NO_HOST, Host
 from .config import ClientConfig
 from .connections import BROKER, Connection, Connections, GrpcConnections
-from .loop import Tasks
 from .name_server_addresses import parse_addresses
 from .queue import Queue
 from .routes import NameServers, Route, Routes
+from .tasks import Tasks
 
 Value = TypeVar("Value")
 Reply = TypeVar("Reply", bound=Message)

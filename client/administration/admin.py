@@ -24,10 +24,10 @@ from ...proto.errors import ClientClosed, InvalidArgument, TopicExists, TopicInU
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.time_text import check_unix_ms
 from ...proto.topics import PERMISSION_ALL, check_topic
-from ..closing import AsyncFace, Face
 from ..config import ClientConfig, ClientSettings, ReadFrom, reads_any, settled
 from ..connections import Connections
-from ..loop import Portal
+from ..lifecycle import AsyncClient, Client
+from ..loop_thread import LoopThread
 from ..queue import Queue
 from ..session import Session
 from .brokers import Brokers, request_of
@@ -51,7 +51,7 @@ _TYPE_ATTRIBUTE: Final = "message.type"
 VISIBLE_TIMEOUT_MS = 10_000
 
 
-class AsyncAdmin(GroupAdmin, AsyncFace):
+class AsyncAdmin(GroupAdmin, AsyncClient):
     """Administers the cluster behind NAMESERVERS, from coroutines. It belongs to the event loop that uses it."""
 
     def __init__(
@@ -352,7 +352,7 @@ def _blocking(
     return call
 
 
-class Admin(Face):
+class Admin(Client):
     """Administers the cluster behind NAMESERVERS, from ordinary threads."""
 
     def __init__(self, nameservers: str | None = None, **settings: Unpack[ClientSettings]) -> None:
@@ -361,7 +361,7 @@ class Admin(Face):
         Settings are those of ClientConfig. Close it, or use it in a `with` block.
         """
         config = settled(ClientConfig, nameservers, settings)
-        self._portal = Portal.hold()
+        self._portal = LoopThread.acquire()
         self._closed = False
         self._core = self._portal.run(self._start(config.nameservers, settings))
 

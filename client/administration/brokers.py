@@ -14,9 +14,9 @@ from google.protobuf.message import Message
 from ...proto.clock import SystemClock
 from ...proto.errors import InvalidArgument, PocketMQError, RequestTimeout, RouteNotFound
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from ..closing import AsyncFace
 from ..config import ClientConfig, settled
 from ..connections import BROKER, Connection, Connections
+from ..lifecycle import AsyncClient
 from ..session import FollowerChoices, Session
 
 Reply = TypeVar("Reply", bound=Message)
@@ -57,7 +57,7 @@ def _refused(kind: type[Message], name: str, argument: str, value: object) -> In
     )
 
 
-class AsyncAsker(AsyncFace):
+class AsyncAsker(AsyncClient):
     """A client that asks the servers behind NAMESERVERS, and keeps nothing but its session."""
 
     def __init__(

@@ -34,10 +34,10 @@ from typing import Final, NamedTuple, Protocol
 
 from ...proto.clock import Clock
 from ...proto.errors import PocketMQError
-from ..loop import Alarm, Tasks
 from ..message_batch import NO_MESSAGES, MessageBatch
 from ..queue import Queue
 from ..received_message import FetchedRun, ReceivedMessage
+from ..tasks import Alarm, Tasks
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ from ...proto.errors import PocketMQError
 from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ..claims import check_leases
-from ..loop import Alarm
 from ..queue import Queue, in_parts
+from ..tasks import Alarm
 from .parts import ConsumerParts
 
 logger = logging.getLogger(__name__)

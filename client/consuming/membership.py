@@ -30,7 +30,7 @@ from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.record import java_hash
 from ..connections import BROKER, Conversation
-from ..loop import Alarm
+from ..tasks import Alarm
 from .parts import ConsumerParts
 
 logger = logging.getLogger(__name__)

@@ -36,8 +36,8 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import retry_topic
 from ..allocation import Member, Strategy, allocated, strategy_named
 from ..claims import check_assigned, check_members, check_places
-from ..loop import Alarm, finished_within
 from ..queue import Queue, Subscriptions, in_parts
+from ..tasks import Alarm, finished_within
 from .held_queue import HeldQueue, OffsetAndMetadata, QueueUser
 from .leases import Leases
 from .membership import Membership, new_member_id

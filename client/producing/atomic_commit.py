@@ -35,10 +35,10 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.record import encode_run
 from ...proto.topics import MESSAGE_SIZE_MAX
 from ..claims import check_commit
-from ..closing import AsyncBlock, Block
 from ..config import ProducerConfig
 from ..connections import BROKER
-from ..loop import Portal
+from ..lifecycle import AsyncBlock, Block
+from ..loop_thread import LoopThread
 from ..message import NO_VALUE, Message, MessageParts, record_size
 from ..queue import Queue
 from ..routes import Route
@@ -304,7 +304,7 @@ class AsyncAtomicCommit(AsyncBlock):
 class AtomicCommit(Block):
     """One atomic commit, for ordinary threads: `with producer.atomic_commit(consumer) as commit`."""
 
-    def __init__(self, commit: AsyncAtomicCommit, portal: Portal) -> None:
+    def __init__(self, commit: AsyncAtomicCommit, portal: LoopThread) -> None:
         """Producers make it."""
         self._commit = commit
         self._portal = portal

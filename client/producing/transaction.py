@@ -45,10 +45,10 @@ from ...proto.properties import (
     encode_properties,
 )
 from ...proto.record import decode_record, encode_record
-from ..closing import AsyncBlock, Block
 from ..config import ProducerConfig
 from ..connections import BROKER
-from ..loop import Portal
+from ..lifecycle import AsyncBlock, Block
+from ..loop_thread import LoopThread
 from ..message import Message
 from ..session import Session
 from .receipt import Receipt
@@ -333,7 +333,7 @@ class AsyncTransaction(AsyncBlock):
 class Transaction(Block):
     """One transaction, for ordinary threads: `with producer.transaction(message) as transaction`."""
 
-    def __init__(self, transaction: AsyncTransaction, portal: Portal) -> None:
+    def __init__(self, transaction: AsyncTransaction, portal: LoopThread) -> None:
         """Producers make it."""
         self._transaction = transaction
         self._portal = portal

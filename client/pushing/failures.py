@@ -23,10 +23,10 @@ from ...proto.errors import PocketMQError
 from ...proto.facts import Facts
 from ..config import PushConfig
 from ..consuming.sending_back import SentBack, send_back
-from ..loop import Tasks
 from ..queue import Queue
 from ..received_message import ReceivedMessage
 from ..session import Session
+from ..tasks import Tasks
 from .process_queue import Failure, Portion, PushCounts, QueueIntake
 from .workers import OrderedBacklog, SharedBacklog
 

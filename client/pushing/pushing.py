@@ -29,10 +29,10 @@ from ..consuming.held_queue import HeldQueue
 from ..consuming.parts import ConsumerParts, reach_name_server
 from ..consuming.queue_reader import QueueReader, Supply, broadcast_supply, group_supply
 from ..consuming.sending_back import SentBack
-from ..loop import finished_within
 from ..queue import Queue, Subscriptions
 from ..received_message import ReceivedMessage, RetriedMessage
 from ..session import Session
+from ..tasks import finished_within
 from .failures import Failures, LetGo, Returns, SendBack, Telling, TryInPlace
 from .listening import Calls, Listener, is_async
 from .process_queue import Failure, Portion, ProcessQueue, PushCounts, PushMetrics, QueueIntake

@@ -35,7 +35,7 @@ from typing import Final, Protocol
 
 from ...proto.clock import Clock
 from ...proto.facts import Facts
-from ..loop import Tasks as BackgroundTasks
+from ..tasks import Tasks as BackgroundTasks
 from .listening import AsyncSpell, Job, Spell
 from .process_queue import Portion, ProcessQueue
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from pocketmq.client.loop import Alarm, Tasks
+from pocketmq.client.tasks import Alarm, Tasks
 from pocketmq.proto.clock import Clock, VirtualClock
 from pocketmq.proto.errors import LeaseLost, PocketMQError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb

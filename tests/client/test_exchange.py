@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pocketmq.client.connections import Exchange
-from pocketmq.client.loop import Tasks
+from pocketmq.client.tasks import Tasks
 from pocketmq.proto.errors import ClientClosed, MessageTooLarge, RequestTimeout, Unreachable
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.rpc.channels import CallFailed, StatusCode

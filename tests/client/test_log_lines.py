@@ -8,11 +8,11 @@ import logging
 import pytest
 
 from pocketmq.client import PushConsumer
-from pocketmq.client.loop import Tasks
 from pocketmq.client.message_batch import MessageBatch
 from pocketmq.client.pushing.failures import Telling
 from pocketmq.client.queue import Queue
 from pocketmq.client.received_message import FetchedRun
+from pocketmq.client.tasks import Tasks
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import ConfigError
 from pocketmq.proto.facts import Facts

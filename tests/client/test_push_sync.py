@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pocketmq.client import PushConsumer, PushMetrics
-from pocketmq.client.loop import Portal
+from pocketmq.client.loop_thread import LoopThread
 from pocketmq.proto.errors import ClientClosed, SubscriptionMismatch
 
 from .fake_cluster import FakeCluster, serve
@@ -65,7 +65,7 @@ def test_messages_are_handled_and_no_thread_is_left(cluster: tuple[TakingBroker,
     assert sum(broker.committed.values()) == 3_000
     assert all(name.startswith("pocketmq-billing-") for name in listener.threads)
     assert set(threading.enumerate()) == before
-    assert Portal._shared is None
+    assert LoopThread._shared is None
 
 
 def test_a_coroutine_listener_is_awaited_in_the_background(
@@ -116,7 +116,7 @@ def test_what_is_not_started_or_is_closed_says_so() -> None:
     consumer.close()
     with pytest.raises(ClientClosed, match="was closed"):
         consumer.start()
-    assert Portal._shared is None
+    assert LoopThread._shared is None
 
 
 def test_a_refusal_by_the_group_ends_the_wait(cluster: tuple[TakingBroker, str]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pocketmq.client.closing import EXIT_CODE, Signals
+from pocketmq.client.signals import EXIT_CODE, Signals
 
 TERM, INT = signal.SIGTERM, signal.SIGINT
 

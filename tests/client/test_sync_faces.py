@@ -15,7 +15,7 @@ from itertools import chain, islice
 import pytest
 
 from pocketmq.client import Admin, Message, Producer, PullConsumer, PushConsumer
-from pocketmq.client.loop import Portal
+from pocketmq.client.loop_thread import LoopThread
 from pocketmq.client.producing.receipt import SendFuture
 from pocketmq.proto.errors import (
     ClientClosed,
@@ -236,7 +236,7 @@ def test_no_thread_is_left_behind(cluster: tuple[FakeCluster, str]) -> None:
         assert len(client_threads()) == len(before) + 1
 
     assert client_threads() == before
-    assert Portal._shared is None
+    assert LoopThread._shared is None
 
 
 def client_threads() -> set[threading.Thread]:
@@ -394,17 +394,17 @@ def test_a_value_goes_the_way_of_a_message(cluster: tuple[FakeCluster, str]) -> 
 async def nothing() -> None: ...
 
 
-def post(portal: Portal) -> Future[None]:
+def post(portal: LoopThread) -> Future[None]:
     done: Future[None] = Future()
     portal.post(done.set_result, None)
     return done
 
 
-def start(portal: Portal) -> Future[None]:
+def start(portal: LoopThread) -> Future[None]:
     return portal.start(nothing())
 
 
-def hand_over_until_refused(portal: Portal, way: Callable[[Portal], Future[None]]) -> bool:
+def hand_over_until_refused(portal: LoopThread, way: Callable[[LoopThread], Future[None]]) -> bool:
     """Return False if one thing was neither done nor refused."""
     while True:
         try:
@@ -417,11 +417,11 @@ def hand_over_until_refused(portal: Portal, way: Callable[[Portal], Future[None]
 
 @pytest.mark.parametrize("way", [post, start])
 def test_what_is_handed_over_while_the_last_client_lets_go_is_done_or_refused(
-    way: Callable[[Portal], Future[None]],
+    way: Callable[[LoopThread], Future[None]],
 ) -> None:
     with ThreadPoolExecutor(4) as threads:
         for _ in range(100):
-            portal = Portal.hold()
+            portal = LoopThread.acquire()
             ends = [threads.submit(hand_over_until_refused, portal, way) for _ in range(4)]
             portal.release()
             assert all(end.result() for end in ends)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from pocketmq.client.loop import Tasks
 from pocketmq.client.pushing.listening import Job
 from pocketmq.client.pushing.process_queue import Portion, WorkerPlace
 from pocketmq.client.pushing.workers import (
@@ -15,6 +14,7 @@ from pocketmq.client.pushing.workers import (
     ThreadWorkers,
     WorkersParts,
 )
+from pocketmq.client.tasks import Tasks
 from pocketmq.proto.clock import VirtualClock
 
 from .test_process_queue import held

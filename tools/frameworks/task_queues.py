@@ -13,8 +13,8 @@ was delivered as often as the group allows is a dead letter. A channel is a topi
 from when it begins: nothing of it is lent, kept for anybody, or finished. A queue with levels of priority has a second
 topic for tasks that wait for their time, which topics of priorities do not take.
 
-Any thread may call; all of it happens on the event loop of clients (client/loop.py): in a process that was forked what
-is inherited raises ClientClosed. Bounds: BATCH_MAX messages a receive, as many at once as a consumer has room for;
+Any thread may call; all of it runs on the clients' event loop (client/loop_thread.py). In a process that was forked,
+what is inherited raises ClientClosed. Bounds: BATCH_MAX messages a receive, as many at once as a consumer has room for;
 RENEWALS_AT_ONCE calls.
 """
 
@@ -34,7 +34,7 @@ from uuid import uuid4
 from google.protobuf.message import Message
 
 from ...client.connections import BROKER
-from ...client.loop import Portal
+from ...client.loop_thread import LoopThread
 from ...proto import errors
 from ...proto.errors_wire import from_rpc_error
 from ...proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
@@ -157,7 +157,7 @@ class TaskQueues:
         self.renew_s = lease_s / 3
         self._client = (("x-mq-client-id", f"pocketmq-{os.getpid()}-{uuid4().hex[:12]}"),)
         self._channel: Channel = (trust or Trust()).or_environment().dial()(address)
-        self._portal = Portal.hold()
+        self._portal = LoopThread.acquire()
         self._lent: set[Task] = set()
         #: What is finished and not told yet, by group and topic.
         self._finished: dict[str, list[Task]] = {}

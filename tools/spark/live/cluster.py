@@ -1,7 +1,7 @@
 """What the live source asks of a cluster, for ordinary threads: bounds of queues, offsets of a group, records.
 
 Questions that fail for a reason that passes are asked again, as often as `Pulling` says. Thread contract: any thread
-may call; the client's own event loop (client/loop.py) does the work. The clock comes from whoever opens it.
+may call; the client's own event loop (client/loop_thread.py) does the work. The clock comes from whoever opens it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from ....client.config import ClientConfig
 from ....client.connections import Connection, Connections, GrpcConnections
-from ....client.loop import Portal
+from ....client.loop_thread import LoopThread
 from ....client.queue import Queue
 from ....client.received_message import FetchedRun
 from ....client.session import NOT_MASTER, FollowerChoices, Session
@@ -93,7 +93,7 @@ class LiveCluster:
     ) -> None:
         self._place = place
         self._pulling = pulling
-        self._portal = Portal.hold()
+        self._portal = LoopThread.acquire()
         self._topics: tuple[int, tuple[str, ...]] | None = None
         self._core = self._portal.run(self._open(clock or SystemClock(), connections))
         #: For records, if any replica may be asked for them.

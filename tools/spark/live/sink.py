@@ -29,7 +29,7 @@ from pyspark.sql.datasource import (
 )
 
 from ....client.connections import Connections, GrpcConnections
-from ....client.loop import Portal
+from ....client.loop_thread import LoopThread
 from ....client.message import Message
 from ....client.producer import AsyncProducer
 from ....client.producing.receipt import Receipts
@@ -158,7 +158,7 @@ class RowSender:
         self._partition = partition
         self._idempotent = options.idempotence
         self._under_way: deque[tuple[Sequence[Message], Future[Receipts]]] = deque()
-        self._portal = Portal.hold()
+        self._portal = LoopThread.acquire()
         #: What a producer draws at its start, its id among it, is the same for the same seed.
         self._producer = self._portal.run(
             self._open(Random(task) if self._idempotent else Random())

@@ -9,7 +9,7 @@ import pytest
 
 from pocketmq.client import Admin, Message, Producer, Queue
 from pocketmq.client.connections import GrpcConnections
-from pocketmq.client.loop import Portal
+from pocketmq.client.loop_thread import LoopThread
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
     Disconnected,
@@ -331,6 +331,6 @@ def fence(server: ServerProcess, queue: Queue, task: int) -> None:
         await connections.to(str(server.ready["broker"])).produce(run, 5_000)
         await connections.close()
 
-    portal = Portal.hold()
+    portal = LoopThread.acquire()
     portal.run(produce())
     portal.release()

@@ -1,22 +1,17 @@
-"""The event loop of clients: the background tasks on it, how they wait by the clock, and the way to it from threads.
+"""The thread with an event loop that all synchronous clients of a process share.
 
-A client owns its tasks, ends them all, and lets none fail unheard. They wait until somebody rings, or for work that
-ends in time.
+The first client starts it. The last client to close ends it. (Two threads would only wait for each other's interpreter
+lock.) `LoopThread.post` is the cheap way to call a function on the loop: only the first of several calls wakes it. Any
+thread may use it. The loop runs the calls in the order in which they were posted.
 
-All synchronous clients of a process share one background thread with one loop: the first opens it, the last to close
-ends it, and no thread is left behind. (Two would only wait for each other's interpreter lock.) `Portal.post` is the
-cheap way in: calls are appended to a row, and only the first of a row wakes the loop. Any thread may use a portal; what
-is called runs on the loop's thread, in the order of posting.
-
-A process that is forked has a copy of the clients, and not the thread. There they raise ClientClosed, closing them does
-nothing, and clients that are made there get a loop of their own. The copies are kept: taken to pieces, they would end
-the connections of the process before.
+A process that was forked has a copy of the clients but not the thread. There each call raises ClientClosed, and `close`
+does nothing. A client that you create there gets a thread of its own. The copies are kept: to delete them would end the
+connections of the parent process.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import threading
 from collections import deque
@@ -25,103 +20,18 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any, ClassVar, TypeVar
 
-from ..proto.clock import Clock
 from ..proto.errors import ClientClosed
-from ..proto.facts import Facts
-
-logger = logging.getLogger(__name__)
-
-
-class Tasks:
-    """Owns tasks. Not thread-safe: its event loop owns it."""
-
-    def __init__(self) -> None:
-        self._running: set[asyncio.Task[Any]] = set()
-
-    def spawn(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[Any]:
-        """Run WORK in the background."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._running.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._running.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            facts = Facts(task=task.get_name(), reason=repr(error))
-            logger.error("background task failed %s", facts, exc_info=error)
-
-    async def close(self) -> None:
-        """Cancel what runs, and wait until it has ended."""
-        while running := list(self._running):
-            for task in running:
-                task.cancel()
-            await asyncio.wait(running)
-
-
-class Alarm:
-    """Rings at an instant, or when it is told to. One waits at a time; its event loop owns it."""
-
-    def __init__(self, clock: Clock, tasks: Tasks) -> None:
-        self._clock = clock
-        self._tasks = tasks
-        self._rung = asyncio.Event()
-
-    def ring(self) -> None:
-        """End the wait that is under way, or else the next one."""
-        self._rung.set()
-
-    async def wait_until(self, instant_ms: int) -> None:
-        """Return at INSTANT_MS, or once it is rung."""
-        if not self._rung.is_set():
-            sleeping = self._tasks.spawn(self._sleep(instant_ms))
-            try:
-                await self._rung.wait()
-            finally:
-                sleeping.cancel()
-        self._rung.clear()
-
-    async def wait(self) -> None:
-        """Return once it is rung."""
-        await self._rung.wait()
-        self._rung.clear()
-
-    async def _sleep(self, instant_ms: int) -> None:
-        await self._clock.sleep_until(instant_ms)
-        self._rung.set()
-
-
-async def finished_within(
-    work: Coroutine[Any, Any, object], timeout_ms: int, clock: Clock, tasks: Tasks
-) -> bool:
-    """Run WORK for TIMEOUT_MS by CLOCK at most; return whether it ended by itself. Raises what it raised."""
-    working = tasks.spawn(work)
-    sleeping = tasks.spawn(clock.sleep_until(clock.now_ms() + timeout_ms))
-    try:
-        await asyncio.wait((working, sleeping), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            return False
-        working.result()
-        return True
-    finally:
-        sleeping.cancel()
-        if not working.done():
-            working.cancel()
-            await asyncio.wait((working,))
-
-
-# ---------------------------------------------------------------- the way from threads
 
 Value = TypeVar("Value")
 
 
-class Portal:
-    """A loop in a thread of its own, shared by those who hold it."""
+class LoopThread:
+    """A thread that runs an event loop, shared by all clients that acquired it."""
 
-    _shared: Portal | None = None
+    _shared: LoopThread | None = None
     _shared_lock = threading.Lock()  # protects _shared and _holders
     #: What the processes before a fork had.
-    _inherited: ClassVar[list[Portal]] = []
+    _inherited: ClassVar[list[LoopThread]] = []
 
     def __init__(self) -> None:
         self._holders = 0
@@ -136,8 +46,8 @@ class Portal:
         self._thread.start()
 
     @classmethod
-    def hold(cls) -> Portal:
-        """Return the shared portal; each holder lets go of it once, with `release`."""
+    def acquire(cls) -> LoopThread:
+        """Return the shared thread. Each caller of `acquire` calls `release` once."""
         with cls._shared_lock:
             if cls._shared is None:
                 cls._shared = cls()
@@ -161,7 +71,7 @@ class Portal:
             self._holders -= 1
             if self._holders:
                 return
-            Portal._shared = None
+            LoopThread._shared = None
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
@@ -250,4 +160,4 @@ class Portal:
 
 
 if hasattr(os, "register_at_fork"):  # Windows has neither.
-    os.register_at_fork(after_in_child=Portal.forked)
+    os.register_at_fork(after_in_child=LoopThread.forked)

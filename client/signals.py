@@ -1,178 +1,28 @@
-"""What `with` blocks of the client have in common: its faces are closed at their end, transactions decided.
-
-Signals: what SIGTERM and Ctrl-C do to a program that uses clients in its main thread.
+"""What SIGTERM and Ctrl-C do to a program that uses clients in its main thread.
 
     where the main thread is                      SIGTERM                          Ctrl-C
     run(), wait() or endless iteration            it returns                       the same
     elsewhere in a `with` or `async with` block   SystemExit(143) ends the block   left to Python: KeyboardInterrupt
 
-What returns finishes first what it has begun: messages that were handed out. A pull consumer that was polled finishes
-them too, and its next poll raises. A second signal does not wait: it raises SystemExit or KeyboardInterrupt at once.
+A client that returns first finishes the messages that it delivered. So does a pull consumer that you poll, and its next
+poll raises. A second signal does not wait: it raises SystemExit or KeyboardInterrupt at once.
 
-A handler is there while such a block is, and only where the program has none of its own; then what was there before is
-restored. In other threads, and in processes forked meanwhile, nothing changes. Within a block a task of asyncio is
-cancelled instead of raised in, and the block turns that into SystemExit.
+The handler is installed during such a block, and only if the program has no handler. Afterwards the previous state is
+restored. In other threads and in forked processes nothing changes. In a block of asyncio the signal cancels the task,
+and the end of the block raises SystemExit.
 """
 
 from __future__ import annotations
 
 import asyncio
-import atexit
-import logging
 import os
 import signal
-import sys
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import FrameType
-from typing import Any, Final, NoReturn, Self
-
-from ..proto.facts import Facts
-
-logger = logging.getLogger(__name__)
-
-
-class AsyncBlock(ABC):
-    """What is used in an `async with` block."""
-
-    @abstractmethod
-    async def _leave(self, error: BaseException | None) -> None:
-        """End the block, which ERROR broke off; None: nothing did."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        await self._leave(error)
-
-
-class AsyncFace(AsyncBlock):
-    """A client for coroutines, which `async with` closes."""
-
-    @abstractmethod
-    async def close(self) -> None:
-        """Disconnect."""
-
-    async def _leave(self, error: BaseException | None) -> None:
-        await self.close()
-
-
-class AsyncStartedFace(AsyncFace):
-    """A client for coroutines, which `async with` starts and closes."""
-
-    @abstractmethod
-    async def start(self) -> None:
-        """Get ready; `async with` does so."""
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-
-class AsyncSignalledFace(AsyncStartedFace):
-    """A client for coroutines, whose `async with` block SIGTERM ends."""
-
-    _signals: Signals
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        self._signals.enter()
-        return self
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        with self._signals.leaving():
-            await self._leave(error)
-
-
-class Block(ABC):
-    """What is used in a `with` block."""
-
-    @abstractmethod
-    def _leave(self, error: BaseException | None) -> None:
-        """End the block, which ERROR broke off; None: nothing did."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._leave(error)
-
-
-class Face(Block):
-    """A client for ordinary threads, which `with` closes."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Disconnect."""
-
-    def _leave(self, error: BaseException | None) -> None:
-        self.close()
-
-
-class SignalledFace(Face):
-    """A client for ordinary threads, whose `with` block SIGTERM ends, and which closes at the latest at exit."""
-
-    _signals: Signals
-
-    def _opened(self) -> None:
-        """Have it closed at exit, if nobody does so before."""
-        _open[self] = os.getpid()
-        _close_with_multiprocessing()
-
-    def _ended(self) -> None:
-        _open.pop(self, None)
-
-    def _close_at_exit(self) -> None:
-        """Close: the program ends, whatever it was in the midst of."""
-        self._leave(SystemExit())
-
-    def __enter__(self) -> Self:
-        self._signals.enter()
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        with self._signals.leaving():
-            self._leave(error)
-
-
-#: What is to be closed, by the process that opened it, in the order of opening.
-_open: dict[SignalledFace, int] = {}
-
-
-@atexit.register
-def _close_all() -> None:
-    for face, process in reversed(_open.copy().items()):
-        # A forked process has the client, but not the thread that it runs on.
-        if process == os.getpid():
-            try:
-                face._close_at_exit()
-            except Exception as error:  # The edge: the others are to be closed too.
-                facts = Facts(client=type(face).__name__, reason=repr(error))
-                logger.warning("client not closed well at exit %s", facts)
-
-
-#: The process in which multiprocessing was told.
-_told_in = 0
-
-
-def _close_with_multiprocessing() -> None:
-    """Have what is open closed at the end of a process that multiprocessing has forked: `atexit` is passed over there,
-    but not multiprocessing's own finalizers.
-    """
-    global _told_in
-    util = sys.modules.get("multiprocessing.util")
-    if util is None or _told_in == os.getpid():
-        return
-    if sys.modules["multiprocessing"].parent_process() is not None:
-        _told_in = os.getpid()
-        util.Finalize(None, _close_all, exitpriority=0)
-
-
-# ---------------------------------------------------------------- signals
-
+from typing import Any, Final, NoReturn
 
 #: What a shell sees of a program that SIGTERM has ended.
 EXIT_CODE: Final = 128 + signal.SIGTERM
@@ -194,8 +44,6 @@ class Signals:
         self._owes_exit = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
-
-    # ------------------------------------------------------------ for the client
 
     def enter(self) -> None:
         """Hear SIGTERM from now on, until the block is left."""
@@ -234,8 +82,6 @@ class Signals:
         """Raise what was put off until now."""
         if self.told is not None:
             _exit(self.told)
-
-    # ------------------------------------------------------------ for the handlers
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:

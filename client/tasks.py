@@ -1,0 +1,91 @@
+"""Background tasks of a client on its event loop, and how they wait by the clock."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from ..proto.clock import Clock
+from ..proto.facts import Facts
+
+logger = logging.getLogger(__name__)
+
+
+class Tasks:
+    """Owns tasks. Not thread-safe: its event loop owns it."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[Any]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[Any]:
+        """Run WORK in the background."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            facts = Facts(task=task.get_name(), reason=repr(error))
+            logger.error("background task failed %s", facts, exc_info=error)
+
+    async def close(self) -> None:
+        """Cancel what runs, and wait until it has ended."""
+        while running := list(self._running):
+            for task in running:
+                task.cancel()
+            await asyncio.wait(running)
+
+
+class Alarm:
+    """Rings at an instant, or when it is told to. One waits at a time; its event loop owns it."""
+
+    def __init__(self, clock: Clock, tasks: Tasks) -> None:
+        self._clock = clock
+        self._tasks = tasks
+        self._rung = asyncio.Event()
+
+    def ring(self) -> None:
+        """End the wait that is under way, or else the next one."""
+        self._rung.set()
+
+    async def wait_until(self, instant_ms: int) -> None:
+        """Return at INSTANT_MS, or once it is rung."""
+        if not self._rung.is_set():
+            sleeping = self._tasks.spawn(self._sleep(instant_ms))
+            try:
+                await self._rung.wait()
+            finally:
+                sleeping.cancel()
+        self._rung.clear()
+
+    async def wait(self) -> None:
+        """Return once it is rung."""
+        await self._rung.wait()
+        self._rung.clear()
+
+    async def _sleep(self, instant_ms: int) -> None:
+        await self._clock.sleep_until(instant_ms)
+        self._rung.set()
+
+
+async def finished_within(
+    work: Coroutine[Any, Any, object], timeout_ms: int, clock: Clock, tasks: Tasks
+) -> bool:
+    """Run WORK for TIMEOUT_MS by CLOCK at most; return whether it ended by itself. Raises what it raised."""
+    working = tasks.spawn(work)
+    sleeping = tasks.spawn(clock.sleep_until(clock.now_ms() + timeout_ms))
+    try:
+        await asyncio.wait((working, sleeping), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            return False
+        working.result()
+        return True
+    finally:
+        sleeping.cancel()
+        if not working.done():
+            working.cancel()
+            await asyncio.wait((working,))
