@@ -3,7 +3,8 @@
     table = bounded(table)        # for a carrier: a request beyond a bound is INVALID_ARGUMENT, and no handler sees it
 
 A bound keeps the event loop from being held by one request, before anybody is asked who sends it. Handlers may have
-lower ones of their own, where settings or sums matter. A type is named once, wherever it occurs; a type without
+lower ones of their own, where settings or sums matter. Items of large requests are counted before they are decoded
+(request_wire.py). A type is named once, wherever it occurs; a type without
 repeated fields costs nothing, and others two look-ups per field of a request.
 
 A test walks all requests that are served and finds each repeated field without a bound here.
@@ -19,6 +20,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
+from .request_wire import check_data_of
 from .rpc import MethodTable
 from .rpc.errors import BadRequest
 
@@ -96,10 +98,17 @@ Check: TypeAlias = Callable[[Any], None]
 
 
 def bounded(table: MethodTable) -> MethodTable:
-    """Return TABLE, whose requests are checked when they are decoded. KeyError: a repeated field has no bound."""
+    """Return TABLE, whose requests are checked before and after they are decoded.
+
+    KeyError: a repeated field has no bound.
+    """
     return MethodTable(
         {
-            method.path: replace(method, check=check_of(method.request_type.DESCRIPTOR))
+            method.path: replace(
+                method,
+                check=check_of(method.request_type.DESCRIPTOR),
+                check_data=check_data_of(method.request_type, BOUNDS),
+            )
             for method in table
         }
     )

@@ -257,7 +257,9 @@ class MethodKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One gRPC method: PATH is "/package.Service/Method". CHECK raises BadRequest for a request that is not taken."""
+    """One gRPC method: PATH is "/package.Service/Method". CHECK raises BadRequest for a request that is not taken,
+    CHECK_DATA before it is decoded.
+    """
 
     path: str
     kind: MethodKind
@@ -265,9 +267,12 @@ class Method:
     reply_type: type[Message]
     handler: Callable[..., Any]
     check: Callable[[Any], None] | None = None
+    check_data: Callable[[bytes], None] | None = None
 
     def decode(self, data: bytes) -> Message:
         """Return the request in DATA; raise BadRequest that names method and type."""
+        if self.check_data is not None:
+            self.check_data(data)
         request = self.request_type()
         try:
             request.ParseFromString(data)

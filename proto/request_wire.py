@@ -1,0 +1,147 @@
+"""How many items an encoded request has, counted before it is decoded.
+
+Decoding makes an object of each item, and an empty one takes two bytes: a request of 8 MB would hold the event loop for
+seconds, and take a gigabyte of memory with 64 MB, before anybody could count its items. So large requests are walked
+first, field by field, without a look at what is in them. The walk ends at the first bound that is exceeded.
+
+Besides the bounds of the repeated fields: a field that is not repeated, and all unknown fields together, occur up to
+OCCURRENCES_MAX times in a message, and all that is walked has up to STEPS_MAX fields. Items of a field whose bound is
+MANY or more are counted and not walked. Groups, which no request here has, are refused.
+
+Small requests are not walked, and text and bytes cost one step whatever their length: a request with a large body costs
+some microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeAlias, cast
+
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import Message
+
+from .rpc.errors import BadRequest
+
+#: Requests below this are decoded at once.
+WALKED_FROM_BYTES: Final = 16 * 1024
+OCCURRENCES_MAX: Final = 1_024
+STEPS_MAX: Final = 200_000
+MANY: Final = 100_000
+
+_VARINT, _EIGHT_BYTES, _SIZED, _FOUR_BYTES = 0, 1, 2, 5
+
+CheckData: TypeAlias = Callable[[bytes], None]
+
+
+class _Field(NamedTuple):
+    name: str
+    limit: int
+    #: What its items are, if they have repeated fields themselves.
+    inner: _Kind | None
+
+
+@dataclass(slots=True)
+class _Kind:
+    """A type of message: what its fields are, by number."""
+
+    name: str
+    fields: dict[int, _Field] = field(default_factory=dict)
+    has_repeated: bool = False
+
+
+def check_data_of(kind: type[Message], bounds: Mapping[str, int]) -> CheckData | None:
+    """Return what checks encoded messages of KIND by BOUNDS, of type and field; None: nothing in them is repeated."""
+    found = _kind(cast(Descriptor, kind.DESCRIPTOR), bounds, {})
+    if not found.has_repeated:
+        return None
+
+    def check(data: bytes) -> None:
+        if len(data) >= WALKED_FROM_BYTES:
+            _Walk(data).message(0, len(data), found)
+
+    return check
+
+
+def _kind(kind: Descriptor, bounds: Mapping[str, int], known: dict[str, _Kind]) -> _Kind:
+    if kind.full_name in known:
+        return known[kind.full_name]
+    found = known[kind.full_name] = _Kind(kind.full_name)
+    for one in kind.fields:
+        limit = bounds[f"{kind.full_name}.{one.name}"] if one.is_repeated else OCCURRENCES_MAX
+        inner = None
+        if one.message_type is not None and not one.message_type.GetOptions().map_entry:
+            inner = _kind(one.message_type, bounds, known)
+        has_repeated = inner is not None and inner.has_repeated
+        found.has_repeated |= bool(one.is_repeated) or has_repeated
+        walked = inner if has_repeated and limit < MANY else None
+        found.fields[one.number] = _Field(one.name, limit, walked)
+    return found
+
+
+_UNKNOWN: Final = _Field("unknown fields", OCCURRENCES_MAX, None)
+
+
+class _Walk:
+    """A walk through DATA. What is cut off ends it: decoding says what is wrong."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._steps = 0
+
+    def message(self, at: int, end: int, kind: _Kind) -> None:
+        """Count the fields of the message of KIND from AT to END; raise BadRequest for what exceeds a bound."""
+        counts: dict[str, int] = {}
+        try:
+            while at < end:
+                key, at = self._number(at)
+                found = kind.fields.get(key >> 3, _UNKNOWN)
+                count = counts[found.name] = counts.get(found.name, 0) + 1
+                self._check(kind, found, count)
+                begin, at = self._behind(key & 7, at)
+                if found.inner is not None and begin:
+                    self.message(begin, min(at, end), found.inner)
+        except IndexError:
+            return
+
+    def _check(self, kind: _Kind, found: _Field, count: int) -> None:
+        if count > found.limit:
+            raise BadRequest(
+                f"{kind.name}.{found.name}: {count} in one request, the limit is {found.limit}: send it in parts",
+                field=found.name,
+                limit=found.limit,
+                value=count,
+            )
+        self._steps += found.limit < MANY
+        if self._steps > STEPS_MAX:
+            raise BadRequest(
+                f"{kind.name}: more than {STEPS_MAX} fields in one request: send it in parts",
+                field=found.name,
+                limit=STEPS_MAX,
+            )
+
+    def _behind(self, wire_type: int, at: int) -> tuple[int, int]:
+        """Return where the content of a field that has a length begins (0: it has none), and where the field ends."""
+        if wire_type == _SIZED:
+            size, begin = self._number(at)
+            return begin, begin + size
+        if wire_type == _VARINT:
+            return 0, self._number(at)[1]
+        if wire_type in (_EIGHT_BYTES, _FOUR_BYTES):
+            return 0, at + (8 if wire_type == _EIGHT_BYTES else 4)
+        raise BadRequest("the request holds a group, and no request has one", field="group")
+
+    def _number(self, at: int) -> tuple[int, int]:
+        """Return the varint at AT, and where it ends."""
+        data = self._data
+        byte = data[at]
+        if byte < 0x80:
+            return byte, at + 1
+        value = byte & 0x7F
+        for shift in range(7, 70, 7):
+            at += 1
+            byte = data[at]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value, at + 1
+        raise IndexError("a number without an end")
