@@ -2,6 +2,7 @@
 # make unit   the tests without processes: a minute        make test-all  besides, those that take minutes, as CI does
 # make install  the command, .venv/bin/pocketmq, without what development needs
 # make dev    install for development                make check  format, lint, types, imports
+# make dev-core  install what `make unit` and `make check` need: no Spark, no browser, no frameworks
 # make bench  print every figure of the README       make proto  regenerate the gRPC code
 # make campaign  kill -9 under load, 200 times; five virtual minutes of trouble in a group, a million messages:
 #                nothing acknowledged may be missing; every operation on files fails once, each way it can; flipped bits
@@ -22,11 +23,13 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# What `make unit` and `make check` need: the core alone is enough where only that was installed.
+CORE := $(if $(wildcard $(VENV)/.dev),$(VENV)/.dev,$(if $(wildcard $(VENV)/.dev-core),$(VENV)/.dev-core,$(VENV)/.dev))
 
 # Tests compile each module once, for all processes that they start, also where the environment would have none keep it.
 test unit test-long test-all campaign interop grpcio: export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo install test unit test-long test-all dev check check-style check-mypy check-pyright bench campaign interop structure call-paths grpcio proto proto-check site clean
+.PHONY: demo install test unit test-long test-all dev dev-core check check-style check-mypy check-pyright bench campaign interop structure call-paths grpcio proto proto-check site clean
 
 demo: $(VENV)/.demo
 	$(BIN)/pocketmq demo
@@ -39,7 +42,7 @@ test: $(VENV)/.dev
 # Unit tests keep their stores in memory if it has enough space, because they do not test the speed of a disk. The tests of
 # the repository run first: one worker parses all sources. At the end, two workers would share them and both would parse.
 unit: export PYTEST_DEBUG_TEMPROOT := $(shell [ "$$(df -P -k /dev/shm 2>/dev/null | awk 'END { print int($$4) }')" -gt 2000000 ] && echo /dev/shm)
-unit: $(VENV)/.dev
+unit: $(CORE)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not (processes or java or spark or campaign or slow or long)" \
 	  --hypothesis-profile quick tests/repository tests/proto tests/store tests/nameserver tests/broker tests/client
 
@@ -51,18 +54,20 @@ test-all: test test-long
 
 dev: $(VENV)/.dev
 
+dev-core: $(VENV)/.dev-core
+
 # The two that take long are targets of their own: `make -j2 check` has them run side by side.
 check: check-style check-mypy check-pyright
 
-check-style: $(VENV)/.dev .dev/pocketmq
+check-style: $(CORE) .dev/pocketmq
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 
-check-mypy: $(VENV)/.dev .dev/pocketmq
+check-mypy: $(CORE) .dev/pocketmq
 	$(BIN)/mypy
 
-check-pyright: $(VENV)/.dev .dev/pocketmq
+check-pyright: $(CORE) .dev/pocketmq
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 bench: $(VENV)/.dev
@@ -89,10 +94,10 @@ interop: $(VENV)/.dev
 	$(BIN)/python -m tests.interop.official.stalls
 	$(BIN)/python -m tests.interop.official.failovers
 
-structure: $(VENV)/.dev
+structure: $(CORE)
 	$(BIN)/python -m tests.repository.structure $(FILES)
 
-call-paths: $(VENV)/.dev
+call-paths: $(CORE)
 	$(BIN)/python -m tests.repository.update_architecture
 
 grpcio: $(VENV)/.dev
@@ -112,6 +117,10 @@ $(VENV)/.demo: pyproject.toml | $(BIN)/python
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	PYTHONWARNINGS="ignore:Editable installation" $(BIN)/python -m pip install --quiet -e . --group dev
+	touch $@ $(VENV)/.demo
+
+$(VENV)/.dev-core: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -e . --group dev-core
 	touch $@ $(VENV)/.demo
 
 .dev/pocketmq:                        # lets tools that find packages by folder name see the root as "pocketmq"
