@@ -2,7 +2,7 @@
 
 Opening takes the lock, loads the files, recovers, and leaves the file `abort` behind until a clean stop. Synchronous,
 no network, no asyncio; one thread, the owner's, calls everything. Two threads of its own only wait for the device
-(upkeep.py); without `start` their work is done by whoever asks for it.
+(flush_scheduler.py, scrubber.py, retention.py); without `start` their work is done by whoever asks for it.
 
     store = MessageStore.open(StoreConfig(path=…), disk=OsDisk(), now_ms=clock.unix_ms)
     store.start(loop.call_soon_threadsafe)
@@ -27,6 +27,7 @@ from .config import StoreConfig
 from .disk import Buffer, Disk, Lock
 from .files import store_time_ms
 from .flush import CallOwner, Flusher, Waiter
+from .flush_scheduler import FlushScheduler
 from .format.log_and_queues import is_blank
 from .healing import KnownDamage, Piece, checked_piece, whole_piece
 from .log_writer import Appended, Following, LogWriter
@@ -36,9 +37,10 @@ from .reader import Reader
 from .recovery.derive import VerifiedSnapshot
 from .recovery.recover import LogCut, recover
 from .recovery.scan import RecoveryReport
+from .retention import Cleaned, Cleaner
+from .scrubber import Scrubber
 from .timers.recovery import open_timers
 from .timers.store import TimerStore
-from .upkeep import Background, Cleaned, Cleaner, Scrubber
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +92,7 @@ class MessageStore(Reader):
         self._warned_of_next_file = False
         self._cleaner = Cleaner(parts, health, self.timers)
         self.scrubber = Scrubber(parts, health, self.damages, self.lost_entries, now_ms)
-        self._background = Background(
+        self._background = FlushScheduler(
             parts, health, self._writer, self._verified, self.timers, self.events.flushed
         )
         self._relied_on: Callable[[Waiter], None] = lambda done: done(None)

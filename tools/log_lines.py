@@ -65,7 +65,7 @@ class LogConfig:
 
     #: Lines of this level and above: debug, info, warning or error.
     level: str = "warning"
-    #: Other levels of parts: pocketmq.broker, pocketmq.store.upkeep, …
+    #: Other levels of parts: pocketmq.broker, pocketmq.store.scrubber, …
     levels: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ from pocketmq.proto.errors import ConfigError, InvalidArgument, PocketMQError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import Host, Record, encode_record
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.upkeep import local_hour
+from pocketmq.store.retention import local_hour
 
 from ..fakes import FaultyDisk
 from ..runs import bodies_of, records_of

@@ -15,7 +15,7 @@ from pocketmq.store.apache.settings import ApacheSettings
 from pocketmq.store.log_writer import Appended
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.recovery.scan import RecoveryReport
-from pocketmq.store.upkeep import local_hour
+from pocketmq.store.retention import local_hour
 from pocketmq.tools.inspect.document import describe_apache, describe_ours
 
 from ..fakes import Crash, FaultyDisk, RecordingDisk

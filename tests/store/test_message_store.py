@@ -30,7 +30,7 @@ from pocketmq.proto.run import Run
 from pocketmq.store.log_writer import Appended
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.upkeep import local_hour
+from pocketmq.store.retention import local_hour
 
 from ..fakes import FaultyDisk
 from ..runs import Hand, bodies_of, make_run, open_store, records_of, small_config

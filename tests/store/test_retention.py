@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 
 from pocketmq.store.config import StoreConfig
-from pocketmq.store.upkeep import decide, kept_back, local_hour
+from pocketmq.store.retention import decide, kept_back, local_hour
 
 HOUR = 3_600_000
 CONFIG = StoreConfig(path="/s")

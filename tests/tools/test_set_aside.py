@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.store.upkeep import Scrubbed, ScrubNotes
+from pocketmq.store.scrub_notes import Scrubbed, ScrubNotes
 from pocketmq.tools import cli
 
 from ..damage import flip

@@ -51,7 +51,7 @@ from ...store.message_index import keys_of
 from ...store.overlay_disk import OverlayDisk
 from ...store.parts import by_queue
 from ...store.queue_view import QueueExtent, QueueView
-from ...store.upkeep import ScrubNotes
+from ...store.scrub_notes import ScrubNotes
 from ...store.view import QueueFolder, StoreView
 from .. import terminal
 from . import record_rows

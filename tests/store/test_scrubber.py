@@ -16,7 +16,8 @@ from pocketmq.proto.record_run import LEAST_SIZE
 from pocketmq.proto.topics import SCHEDULE_TOPIC
 from pocketmq.store.format.state_tables import TopicConfig, TopicTable, render_topics
 from pocketmq.store.message_store import MessageStore
-from pocketmq.store.upkeep import PIECE_BYTES, ROUND_MS, ScrubNotes
+from pocketmq.store.scrub_notes import ScrubNotes
+from pocketmq.store.scrubber import PIECE_BYTES, ROUND_MS
 
 from ..damage import BODY_AT, flip, log_offset_of
 from ..runs import Hand, bodies_of, make_run, open_store
