@@ -38,8 +38,8 @@ from ..proto.services.port_services import HealthService, PortServices
 from ..proto.services.settings import LiveSettings, SettingsService
 from ..store.config import StoreConfig
 from ..store.disk import Disk
+from ..store.events import StoreEvents
 from ..store.message_store import MessageStore
-from ..store.parts import StoreEvents
 from ..store.recovery.scan import RecoveryReport
 from ..store.state_files import StateFile
 from ..store.system import cpu_seconds, peak_memory_bytes

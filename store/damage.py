@@ -68,8 +68,10 @@ from .disk import Disk
 from .files import MappedFile, store_time_ms
 from .format.log_and_queues import ADDRESS_MAX, ENTRY, MAGIC_PATTERN, PRE_BLANK_SIZE, blank
 from .healing import KnownDamage, Piece
-from .parts import StoreHealth, StoreParts, by_queue
+from .health import StoreHealth
+from .parts import StoreParts
 from .recovery.scan import RECORD_SIZE_LEAST, FileDamage, FileScan
+from .rows_by_queue import by_queue
 from .slices import Entries, QueueName, judged, numbers_at
 from .state_files import BROKEN_FOLDER
 

@@ -21,9 +21,10 @@ from ..proto.errors import StoreError, StoreFull
 from .disk import Disk, Mapping
 from .files import Syncable
 from .flush import CallOwner, Flusher, FlushJob, GroupCommit
+from .health import StoreHealth
 from .index_file import IndexFile
 from .log_writer import LogWriter
-from .parts import StoreHealth, StoreParts
+from .parts import StoreParts
 from .recovery.derive import VerifiedSnapshot
 from .timers.store import TimerStore
 

@@ -56,9 +56,11 @@ from ..proto.run import Run, patch_together, stamp, stored_runs
 from .config import StoreConfig
 from .damage import Damages
 from .disk import Buffer, write_error
+from .events import HearRecords
 from .files import CommitLog, MappedFile, store_time_ms
 from .format.log_and_queues import BLANK_SIZE, is_blank, no_record, size_and_magic
-from .parts import HearRecords, StoreHealth, StoreParts
+from .health import StoreHealth
+from .parts import StoreParts
 
 logger = logging.getLogger(__name__)
 
@@ -133,7 +135,7 @@ class LogWriter:
     """The writing half of a store.
 
     host: stands in every record as its store host, see `write_as`;
-    dispatched_offset: everything before it is in the queues, and in the index but for keys that wait (parts.py);
+    dispatched_offset: everything before it is in the queues and, except for deferred keys, in the index;
     last_store_ms: store time of the newest record, below which none is ever stamped;
     last_log_offset: where that record begins (None in an empty log).
     ON_CAUGHT_UP is told the queues of what was stored, but can be read only from now on.

@@ -25,14 +25,16 @@ from ..proto.record import Host, Record, encode_record
 from ..proto.run import Run
 from .config import StoreConfig
 from .disk import Buffer, Disk, Lock
+from .events import StoreEvents
 from .files import store_time_ms
 from .flush import CallOwner, Flusher, Waiter
 from .flush_scheduler import FlushScheduler
 from .format.log_and_queues import is_blank
 from .healing import KnownDamage, Piece, checked_piece, whole_piece
+from .health import StoreHealth
 from .log_writer import Appended, Following, LogWriter
 from .overlay_disk import OverlayDisk
-from .parts import StoreEvents, StoreHealth, StoreParts
+from .parts import StoreParts
 from .reader import Reader
 from .recovery.derive import VerifiedSnapshot
 from .recovery.recover import LogCut, recover

@@ -27,7 +27,8 @@ from .damage import Damages, LostEntries
 from .files import store_time_ms
 from .format.log_and_queues import PRE_BLANK_SIZE
 from .healing import KnownDamage
-from .parts import StoreHealth, StoreParts
+from .health import StoreHealth
+from .parts import StoreParts
 from .slices import Entries, QueueName, Slices, read_entries, warn_of_missing
 
 #: Tells for tags codes of queue entries which are to be read.

@@ -23,7 +23,8 @@ from datetime import datetime
 
 from .config import StoreConfig
 from .disk import write_error
-from .parts import StoreHealth, StoreParts
+from .health import StoreHealth
+from .parts import StoreParts
 from .timers.store import TimerStore
 
 logger = logging.getLogger(__name__)

@@ -32,7 +32,9 @@ from .damage import Damages, LostEntries
 from .files import CommitLog, MappedFile
 from .flush import CallOwner, Flusher, FlushJob
 from .format.log_and_queues import BLANK_SIZE, MAGIC_AT, MAGIC_PATTERN, size_and_magic
-from .parts import StoreHealth, StoreParts, by_queue
+from .health import StoreHealth
+from .parts import StoreParts
+from .rows_by_queue import by_queue
 from .scrub_notes import NotesWrite, Scrubbed, ScrubNotes
 
 logger = logging.getLogger(__name__)

@@ -50,7 +50,8 @@ from ..format.index import IndexHeader
 from ..format.log_and_queues import PRE_BLANK_SIZE, Rows as Entries
 from ..index_file import LogPlaces
 from ..message_index import MessageIndex
-from ..parts import StoreParts, by_queue
+from ..parts import StoreParts
+from ..rows_by_queue import by_queue
 from .scan import FindingKind, RecoveryFinding, ScannedFile
 
 _STRANGERS: Final = "entries point to records that are damaged or of other queues"

@@ -37,7 +37,8 @@ from ..damage import LogRepair
 from ..disk import Disk
 from ..files import CommitLog, MappedFile
 from ..format.replica_files import EPOCHS_FILE, parse_epochs, render_epochs
-from ..parts import StoreParts, by_queue
+from ..parts import StoreParts
+from ..rows_by_queue import by_queue
 from ..state_files import StateFile
 from .derive import ContradictionFound, Derivation, Verified
 from .scan import (

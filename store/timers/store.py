@@ -34,7 +34,8 @@ from ..format.state_tables import (
     render_timer_metrics,
 )
 from ..format.timers import DELETE, NONE, ORDINARY, RECORD, RECORD_SIZE
-from ..parts import StoreHealth, StoreParts
+from ..health import StoreHealth
+from ..parts import StoreParts
 from ..state_files import StateFile, TimerCheckpoint, TimerCheckpointFile
 from .entry import Filing, TimerBatch, TimerSlot, chain, signs_of
 from .files import TimerLog, TimerRing

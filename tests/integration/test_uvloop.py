@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
 
 from pocketmq.client import AsyncProducer, AsyncPullConsumer, AsyncPushConsumer, Message
 
 from ..served import ServerProcess
 from .test_tls import Files, secure_cluster
+
+uvloop = pytest.importorskip("uvloop", reason="uvloop is not installed: run `make dev`")
 
 pytestmark = pytest.mark.processes
 

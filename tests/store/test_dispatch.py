@@ -20,14 +20,14 @@ from pocketmq.proto.record import (
 )
 from pocketmq.proto.record_run import parse_run, walk
 from pocketmq.proto.run import Run
-from pocketmq.store import message_index, parts
+from pocketmq.store import dispatch, message_index
 from pocketmq.store.config import StoreConfig, apply_apache_settings
 from pocketmq.store.consume_queue import Placed
 from pocketmq.store.consume_queues import ConsumeQueues
+from pocketmq.store.dispatch import Dispatcher
 from pocketmq.store.index_file import IndexFile
 from pocketmq.store.message_index import MessageIndex
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.parts import Dispatcher
 
 from ..recorded import recorded_store, settings
 
@@ -165,7 +165,7 @@ def test_many_records_are_worked_off_in_slices(
     whole, sliced = Derived(small(tmp_path / "whole")), Derived(small(tmp_path / "sliced"))
     whole.put(data)
 
-    monkeypatch.setattr(parts, "ROWS_MAX", 4)
+    monkeypatch.setattr(dispatch, "ROWS_MAX", 4)
 
     assert sliced.put(data) == Placed(added=25)
     assert files_under(tmp_path / "whole") == files_under(tmp_path / "sliced")
@@ -191,7 +191,7 @@ def test_many_keys_are_worked_off_in_slices_that_leave_the_same_bytes(
         keys_of_puts.append(len(hashes))
         put(file, hashes, *more)
 
-    monkeypatch.setattr(parts, "PROPERTIES_MAX", 1000)
+    monkeypatch.setattr(dispatch, "PROPERTIES_MAX", 1000)
     monkeypatch.setattr(message_index, "PUT_MAX", 25)
     monkeypatch.setattr(MessageIndex, "put_run", count_run)
     monkeypatch.setattr(IndexFile, "put", count_put)

@@ -45,9 +45,9 @@ from ...store.format.log_and_queues import PRE_BLANK_SIZE
 from ...store.format.state_tables import TOPICS, parse_delay_offsets
 from ...store.message_store import MessageStore
 from ...store.overlay_disk import OverlayDisk
-from ...store.parts import by_queue
 from ...store.queue_view import entries_of, reached_entries
 from ...store.recovery.scan import FileScan, FindingKind, RecoveryReport, ScannedFile
+from ...store.rows_by_queue import by_queue
 from ...store.state_files import KeptChanges, StateFile
 from ...store.view import OpenedStore, open_ours
 from ..inspect.document import ORACLE, OURS, files

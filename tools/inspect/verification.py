@@ -49,8 +49,8 @@ from ...store.index_view import IndexEntries, IndexName, index_names, open_index
 from ...store.log_view import Gap, LogStretch, LogWalk
 from ...store.message_index import keys_of
 from ...store.overlay_disk import OverlayDisk
-from ...store.parts import by_queue
 from ...store.queue_view import QueueExtent, QueueView
+from ...store.rows_by_queue import by_queue
 from ...store.scrub_notes import ScrubNotes
 from ...store.view import QueueFolder, StoreView
 from .. import terminal

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytest.importorskip("pyspark", reason="PySpark is not installed: run `make dev`")
+
 from pocketmq.proto.errors import ConfigError
 from pocketmq.tools.spark.store_options import store_options
 

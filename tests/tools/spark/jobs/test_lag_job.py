@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+pytest.importorskip("pyspark", reason="PySpark is not installed: run `make dev`")
+
 from pocketmq.proto.errors import ConfigError, StoreRefused
 from pocketmq.tools import cli
 from pocketmq.tools.lag.cold import store_rows

@@ -7,6 +7,8 @@ from random import Random
 
 import pytest
 
+pytest.importorskip("pyspark", reason="PySpark is not installed: run `make dev`")
+
 from pocketmq.client import Admin, Message, Producer, Queue
 from pocketmq.client.connections import GrpcConnections
 from pocketmq.client.loop_thread import LoopThread

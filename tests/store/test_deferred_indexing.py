@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pocketmq.proto.errors import StoreFull
-from pocketmq.store import parts
+from pocketmq.store import deferred_indexing, dispatch
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.recovery.derive import Verified
 
@@ -89,7 +89,7 @@ def test_keys_that_wait_make_the_same_index_byte_for_byte(tmp_path: Path) -> Non
 
     assert store.queue_bounds("T", 0) == (0, 2 * RECORDS)
     assert lagging(store)
-    assert turns.all() > 2 * RECORDS * len(MANY) // (parts.PIECE_BYTES + len(MANY))
+    assert turns.all() > 2 * RECORDS * len(MANY) // (deferred_indexing.PIECE_BYTES + len(MANY))
     assert not lagging(store)
 
     store.close()
@@ -106,11 +106,11 @@ def test_no_turn_enters_more_than_a_piece(tmp_path: Path) -> None:
         return sum(file.header.next_entry - 1 for file in index.files)
 
     append_many(store)
-    assert entered() <= parts.INDEXED_AT_ONCE
+    assert entered() <= dispatch.INDEXED_AT_ONCE
     while turns.waiting:
         before = entered()
         turns.next()
-        assert 0 < entered() - before <= parts.PIECE_BYTES
+        assert 0 < entered() - before <= deferred_indexing.PIECE_BYTES
     assert entered() == RECORDS * 10_002
     store.close()
 
@@ -192,7 +192,7 @@ def test_nothing_says_that_the_index_has_what_waits(tmp_path: Path) -> None:
             store._background._rest_flusher.start()
         return Verified.load(store.disk, store.config.own_folder)
 
-    late = store.parts.dispatcher._late
+    late = store.parts.dispatcher._deferred
     assert late is not None
     in_turn = late._in_turn
     before = minute()
@@ -249,9 +249,9 @@ def test_a_full_disk_has_keys_wait_until_there_is_room(tmp_path: Path) -> None:
 
 
 def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "WAITING_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(deferred_indexing, "WAITING_BYTES_MAX", 1 << 20)
     store, _ = started(tmp_path)
-    late = store.parts.dispatcher._late
+    late = store.parts.dispatcher._deferred
     assert late is not None
     for round_ in range(8):
         append_many(store, round_ * RECORDS)

@@ -1,0 +1,341 @@
+"""Dispatch: the queue entries and index entries of records in the log.
+
+Each record gets a queue entry, except prepared and rolled-back transactions. A record of a topic with batch queues gets
+one only if it is an inner batch (properties INNER_NUM and INNER_BASE). message_index.py describes the index entries.
+
+Everything derived can be derived again: entries that exist already are recognised and left out.
+
+Small batches, uniform batches and all others have their own methods, because they differ a lot in cost. If a batch has
+very many keys, `DeferredIndexing` enters them later.
+
+Not thread-safe: the store's owner calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from ..proto.errors import DiskFailure
+from ..proto.record import SYS_PREPARED, SYS_ROLLBACK, SYS_TRANSACTION, Buffer
+from ..proto.record_run import (
+    QUEUE_ID_MAX,
+    Longs,
+    PropertyRanges,
+    RunColumns,
+    as_bytes,
+    tags_codes,
+)
+from ..proto.run import Run, tags_code
+from ..proto.topics import SCHEDULE_TOPIC
+from .consume_queue import Placed
+from .consume_queues import ConsumeQueues
+from .deferred_indexing import DeferredIndexing, keys_at_most
+from .flush import CallOwner
+from .message_index import MessageIndex, has_keys, keys_of_alike, keys_of_few
+from .rows_by_queue import Bytes, Rows, by_queue
+
+#: Records processed at a time. Columns that are read more than once stay in the processor's cache.
+ROWS_MAX: Final = 1 << 13
+#: Bytes of property strings processed at a time. They may contain half a million keys.
+PROPERTIES_MAX: Final = 1 << 20
+#: Batches with longer keys use the general method, because it is faster then.
+_KEYS_OF_FEW_MAX: Final = 1024
+_NAME_SIZE_MAX: Final = 255  # of a folder
+#: Keys of one batch that are entered at once: about 20 ms for single letters, 5 ms for ordinary keys.
+INDEXED_AT_ONCE: Final = 1 << 17
+
+
+class _Entries(NamedTuple):
+    """New entries of one queue, from queue offset FIRST."""
+
+    topic: str
+    queue: int
+    first: int
+    log_offsets: list[int]
+    sizes: list[int]
+    codes: list[int]
+
+
+class Dispatcher:
+    """Derives QUEUES and INDEX (None: disabled). NOW_MS names index files.
+
+    DELAY_LEVELS_MS are the delays of the levels 1, 2, …: entries of SCHEDULE_TOPIC contain the delivery time.
+    """
+
+    def __init__(
+        self,
+        queues: ConsumeQueues,
+        index: MessageIndex | None,
+        now_ms: Callable[[], int],
+        delay_levels_ms: Sequence[int],
+    ) -> None:
+        self._queues = queues
+        self._index = index
+        self._now_ms = now_ms
+        self._delays_ms = np.array((0, *delay_levels_ms), np.int64)
+        self._deferred = None if index is None else DeferredIndexing(index, now_ms)
+        #: Keys of the current batch that may still be entered at once.
+        self._room = 0
+
+    def enter(self, run: Run) -> None:
+        """Enter the records of RUN: new records of one plain queue, which continue at its end.
+
+        Raises StoreFull or DiskFailure, as `dispatch` does.
+        """
+        if self._enter_few((run,)) or self._enter_alike(run):
+            return
+        self._room = INDEXED_AT_ONCE
+        array, columns = as_bytes(run.records), run.columns
+        for part in _parts(columns):
+            properties = run.properties if part is columns else PropertyRanges(array, part)
+            codes = self.tags_codes(array, part, run.topic, properties)
+            row = self._queues.find_or_make(run.topic, run.queue)
+            row.append(int(part.queue_offset[0]), part.log_offset, part.sizes, codes)
+            self._enter_keys(array, part, run.topic, properties)
+
+    def enter_together(self, runs: Sequence[Run]) -> None:
+        """Enter each of RUNS, which were stored together. Cheaper than `enter` if all are small."""
+        if not self._enter_few(runs):
+            for run in runs:
+                self.enter(run)
+
+    def _enter_few(self, runs: Sequence[Run]) -> bool:
+        """Enter RUNS if each is small and needs no feature of the general method; return whether they were entered."""
+        if self.index_lags:
+            return False
+        index = self._index
+        entries: list[_Entries] = []
+        keys: list[tuple[int, int]] = []
+        for run in runs:
+            values = run.properties_of_few()
+            if values is None or run.topic == SCHEDULE_TOPIC:
+                return False
+            if any([len(each.get(b"KEYS", b"")) > _KEYS_OF_FEW_MAX for each in values]):
+                return False
+            offsets = run.log_offsets.tolist()
+            if index is not None:
+                keys += [
+                    (key_hash, offsets[row]) for key_hash, row in keys_of_few(values, run.topic)
+                ]
+            last = entries[-1] if entries else None
+            if last is None or (last.topic, last.queue) != (run.topic, run.queue):
+                last = _Entries(run.topic, run.queue, run.first, [], [], [])
+                entries.append(last)
+            last.log_offsets.extend(offsets)
+            last.sizes.extend(run.sizes_of_few)
+            last.codes.extend(map(tags_code, values))
+        if index is not None and not index.takes_few(int(runs[0].log_offsets[0]), len(keys)):
+            return False
+        for topic, queue, first, log_offsets, sizes, codes in entries:
+            self._queues.find_or_make(topic, queue).append(first, log_offsets, sizes, codes)
+        if index is not None and keys:
+            index.put_few(keys, runs[0].store_ms)
+        return True
+
+    def _enter_alike(self, run: Run) -> bool:
+        """Enter RUN if its records are uniform and need no feature of the general method; return whether."""
+        alike, index = run.alike, self._index
+        if alike is None or run.topic == SCHEDULE_TOPIC or self.index_lags:
+            return False
+        if len(alike.first.get(b"KEYS", b"")) > _KEYS_OF_FEW_MAX:
+            return False
+        log_offsets, keys = run.log_offsets, keys_of_alike(alike, run.topic)
+        if index is not None and not index.takes_few(int(log_offsets[0]), len(keys.rows)):
+            return False
+        codes = np.full(len(log_offsets), tags_code(alike.second), np.int64)
+        codes[0] = tags_code(alike.first)
+        row = self._queues.find_or_make(run.topic, run.queue)
+        row.append(run.first, log_offsets, run.sizes, codes)
+        if index is not None and len(keys.rows):
+            index.put_new(keys, log_offsets, run.store_ms)
+        return True
+
+    def enter_stored(self, runs: Sequence[Run]) -> bool:
+        """Enter RUNS, read from the end of the log, if each continues its queue.
+
+        False: call `dispatch`; some entries may exist already. Raises StoreFull or DiskFailure: likewise.
+        """
+        for run in runs:
+            is_plain = _can_be_queue(run.topic, run.queue) and not self._queues.is_batch(run.topic)
+            if not is_plain or run.first != self._queues.next_offset(run.topic, run.queue):
+                return False
+            if not self._enter_few((run,)):
+                return False
+        return True
+
+    def dispatch(self, data: Buffer | Bytes, columns: RunColumns) -> Placed:
+        """Enter the records that COLUMNS describe, in order of the log; return the fate of their queue entries.
+
+        The records may belong to any queues and may be entered already. The columns contain the final log offsets,
+        queue offsets and times. Raises StoreFull or DiskFailure: dispatch again to enter the rest.
+        """
+        placed = Placed()
+        self._room = INDEXED_AT_ONCE
+        array = as_bytes(data)
+        for part in _parts(columns):
+            properties = PropertyRanges(array, part)
+            placed.add(self._put(array, part, properties))
+            self._enter_keys(array, part, None, properties)
+        return placed
+
+    def _enter_keys(
+        self, array: Bytes, columns: RunColumns, topic: str | None, properties: PropertyRanges
+    ) -> None:
+        if self._index is not None and not self._put_off(array, columns, topic, properties):
+            self._index.put_run(
+                array, columns, now_ms=self._now_ms(), topic=topic, properties=properties
+            )
+
+    def _put_off(
+        self, array: Bytes, columns: RunColumns, topic: str | None, properties: PropertyRanges
+    ) -> bool:
+        """Defer the keys of the records if they are too many or others wait; return whether they are deferred."""
+        late = self._deferred
+        if late is None or not late.allowed:
+            return False
+        if not late.lag:
+            self._room -= keys_at_most(columns, properties)
+            if self._room >= 0:
+                return False
+        late.make_room()
+        late.put(array, columns, topic)
+        return True
+
+    @property
+    def index_lags(self) -> bool:
+        """Do records have queue entries while their keys still wait?"""
+        return self._deferred is not None and self._deferred.lag
+
+    def start(self, call_owner: CallOwner, on_failure: Callable[[DiskFailure], object]) -> None:
+        """Defer keys from now on. CALL_OWNER runs a function in a later turn."""
+        if self._deferred is not None:
+            self._deferred.start(call_owner, on_failure)
+
+    def stop(self) -> None:
+        """Enter all waiting keys and defer no more. Raises StoreFull or DiskFailure."""
+        if self._deferred is not None:
+            self._deferred.stop()
+
+    def index_some(self) -> None:
+        """Enter some of the waiting keys. Raises StoreFull or DiskFailure."""
+        if self._deferred is not None:
+            self._deferred.enter_some()
+
+    def index_all(self) -> None:
+        """Enter all waiting keys. Raises StoreFull or DiskFailure."""
+        if self._deferred is not None:
+            self._deferred.enter_all()
+
+    def go_on(self) -> None:
+        """Continue with waiting keys after a full disk."""
+        if self._deferred is not None:
+            self._deferred.go_on()
+
+    def tags_codes(
+        self,
+        data: Buffer | Bytes,
+        columns: RunColumns,
+        topic: str,
+        properties: PropertyRanges | None = None,
+    ) -> Longs:
+        """Return the tags code of each record of plain queues of TOPIC; for SCHEDULE_TOPIC its delivery time."""
+        array = as_bytes(data)
+        properties = properties or PropertyRanges(array, columns)
+        codes = tags_codes(array, properties)
+        if topic == SCHEDULE_TOPIC:
+            self._set_delivery_times(array, columns, properties, slice(None), codes)
+        return codes
+
+    def has_keys(self, data: Buffer | Bytes, columns: RunColumns) -> bool:
+        """Does any of the records have a key for the index?"""
+        kept = columns.take(np.flatnonzero((columns.sys_flag & SYS_TRANSACTION) != SYS_ROLLBACK))
+        return bool(len(kept)) and has_keys(data, kept)
+
+    def _put(self, array: Bytes, columns: RunColumns, properties: PropertyRanges) -> Placed:
+        """Enter records of any queues."""
+        codes = tags_codes(array, properties)
+        placed = Placed()
+        for topic, queue, rows in by_queue(array, columns, _queued(columns)):
+            if not _can_be_queue(topic, queue):
+                placed.misplaced += len(rows)
+                continue
+            if topic == SCHEDULE_TOPIC:
+                self._set_delivery_times(array, columns, properties, rows, codes)
+            offsets, sizes = columns.log_offset[rows], columns.sizes[rows]
+            if self._queues.is_batch(topic):
+                batches = _batches(array, properties, rows)
+                found = self._queues.find_or_make_batch(topic, queue).put(
+                    offsets, sizes, codes[rows], columns.store_ms[rows], batches
+                )
+            else:
+                found = self._queues.find_or_make(topic, queue).put(
+                    columns.queue_offset[rows], offsets, sizes, codes[rows]
+                )
+            placed.add(found)
+        return placed
+
+    def _set_delivery_times(
+        self,
+        array: Bytes,
+        columns: RunColumns,
+        properties: PropertyRanges,
+        rows: Rows | slice,
+        codes: Longs,
+    ) -> None:
+        """Replace the tags codes of ROWS of the schedule topic with delivery times.
+
+        Levels above the highest count as the highest. Without a valid level, the tags code stays.
+        """
+        starts, sizes = properties.find("DELAY")
+        levels = _numbers(array, starts[rows], sizes[rows])
+        delays_ms = self._delays_ms[np.clip(levels, 0, len(self._delays_ms) - 1)]
+        codes[rows] = np.where(levels > 0, columns.store_ms[rows] + delays_ms, codes[rows])
+
+
+def _parts(columns: RunColumns) -> Iterator[RunColumns]:
+    """Divide COLUMNS into pieces that are processed one at a time."""
+    if not len(columns):
+        return
+    if len(columns) <= ROWS_MAX and int(columns.properties_size.sum()) <= PROPERTIES_MAX:
+        yield columns
+        return
+    ends = np.cumsum(columns.properties_size)
+    at, before = 0, 0
+    while at < len(columns):
+        fit = int(np.searchsorted(ends, before + PROPERTIES_MAX, "right"))
+        end = min(max(fit, at + 1), at + ROWS_MAX)
+        yield columns.take(slice(at, end))
+        at, before = end, int(ends[end - 1])
+
+
+def _queued(columns: RunColumns) -> Rows | None:
+    """Return the rows that get a queue entry; None for all. Prepared and rolled back share one bit."""
+    left_out = columns.sys_flag & SYS_PREPARED
+    return np.flatnonzero(left_out == 0) if left_out.any() else None
+
+
+def _can_be_queue(topic: str, queue: int) -> bool:
+    """Is TOPIC a valid folder name? In damaged records it may not be: the CRC does not cover it."""
+    named = topic not in ("", ".", "..") and not {"/", "\0"} & set(topic)
+    return named and len(topic.encode()) <= _NAME_SIZE_MAX and 0 <= queue <= QUEUE_ID_MAX
+
+
+def _batches(array: Bytes, properties: PropertyRanges, rows: Rows) -> tuple[Longs, Longs]:
+    """Return the first queue offset and the message count of each inner batch; −1 if missing."""
+    found = [properties.find(name) for name in ("INNER_BASE", "INNER_NUM")]
+    bases, counts = (_numbers(array, starts[rows], sizes[rows]) for starts, sizes in found)
+    return bases, counts
+
+
+def _numbers(array: Bytes, starts: Longs, sizes: Longs) -> Longs:
+    """Return the decimal number in each range; −1 without one."""
+    numbers = np.full(len(starts), -1, np.int64)
+    for row in np.flatnonzero((sizes > 0) & (sizes < 19)).tolist():
+        start = int(starts[row])
+        text = array[start : start + int(sizes[row])].tobytes()
+        if text.isdigit():
+            numbers[row] = int(text)
+    return numbers
