@@ -33,7 +33,7 @@ from pocketmq.tools.console.api import Api
 from pocketmq.tools.console.door import TOKEN, Door, NotAllowed
 from pocketmq.tools.console.frame import LISTENERS_MAX
 from pocketmq.tools.console.local import CALLER, HttpCaller
-from pocketmq.tools.console.pages import _replica_card, hex_dump
+from pocketmq.tools.console.message_pages import hex_dump
 from pocketmq.tools.console.rates import Rates
 
 from ..served import ServerProcess
@@ -581,7 +581,3 @@ def test_a_replica_is_told_by_its_figures_with_the_distance_of_the_others(api: A
         {"replica": 1, "in_sync": 0, "behind_bytes": 200, "behind_seconds": 0.04},
         {"replica": 3, "in_sync": 1, "behind_bytes": 0, "behind_seconds": 0},
     ]
-    text = str(_replica_card(found))
-    assert all(
-        word in text for word in ("Replica set orders", "master", "800 of 1,000 bytes", "200 B")
-    )

@@ -15,7 +15,7 @@ import json
 import logging
 import re
 import signal
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
@@ -33,16 +33,16 @@ from ...proto.errors import (
 from ...proto.rpc import serve
 from ...proto.rpc.pages import READING, PageRequest, Shown
 from ...proto.tls import Trust
-from ..connections import age_text, bytes_text
 from . import frame
 from .api import Document
 from .door import TOKEN, Door
-from .rows import create_topic_form, search_box
 
 logger = logging.getLogger(__name__)
 
 #: Rows of each broker that a merged list is made of.
 _ROWS: Final = 100
+#: Lags of all brokers that the first page shows.
+_LAGS: Final = 10
 _TIMEOUT_S: Final = 15.0
 _NAME_SERVER_MS: Final = 5_000
 _HEAD_BYTES_MAX: Final = 64 * 1024
@@ -267,10 +267,16 @@ class BrokersSite:
             return frame.json_shown(200, await self._found("/".join(names), asked))
         kind = "/".join(asked.parts) or "brokers"
         found = await self._found(kind, asked)
-        main = _PAGES[kind](found, asked.query)
-        title = kind.capitalize()
+        template, data = _PAGES[kind]
         return frame.page_shown(
-            200, frame.whole(title, asked, main, visitor=visitor, places=_PLACES)
+            200,
+            template,
+            kind.capitalize(),
+            asked,
+            visitor=visitor,
+            places=_PLACES,
+            query=asked.query,
+            found=data(found),
         )
 
     async def _found(self, kind: str, asked: PageRequest) -> Document:
@@ -366,141 +372,56 @@ async def _ticks() -> AsyncGenerator[bytes, None]:
         await asyncio.sleep(_TICK_S)
 
 
-# --- pages
+# --- data of pages, made of what the API of several answers
 
 
-def _broker_link(name: str, text: str = "", place: str = "/") -> frame.Html:
-    return frame.e("a", text or name, href=f"/brokers/{quote(name, safe='')}{place}")
-
-
-def _brokers_page(found: Document, query: dict[str, str]) -> frame.Content:
-    rows, lags = [], []
-    for one in found["brokers"]:
-        if "error" in one:
-            failure = frame.e("span", one["error"], class_="badge bad")
-            rows.append((one["broker"], failure, *("–",) * 6))
-            continue
-        overview = one["overview"]
-        broker, rates = overview["broker"], overview["rates"] or {}
-        state = (
-            frame.e("span", "writable", class_="badge good")
-            if broker["writable"]
-            else frame.e("span", broker["not_writable_because"], class_="badge bad")
-        )
-        rows.append(
-            (
-                _broker_link(one["broker"]),
-                state,
-                broker["version"],
-                _rate(rates, "in_messages_per_s"),
-                _rate(rates, "out_messages_per_s"),
-                f"{broker['delayed_waiting']:,}",
-                f"{broker['disk_used_ratio']:.0%}",
-                bytes_text(broker["rss_bytes"]),
-            )
-        )
-        lags += [(one["broker"], row) for row in overview["lags"] or ()]
-    lags.sort(key=lambda pair: -(pair[1]["lag"] or 0))
-    titles = ("broker", "state", "version", "#in/s", "#out/s", "#waiting", "#disk", "#memory")
-    return [
-        frame.heading("Brokers", frame.e("p", f"{len(found['brokers']):,}")),
-        frame.e(
-            "section",
-            frame.table(titles, rows, "No broker is registered.", "brokers"),
-            class_="card",
-        ),
-        frame.card(
-            "Worst lags",
-            frame.table(
-                ("broker", "group", "topic", "#queue", "#lag", "#oldest", "verdict"),
-                [
-                    (
-                        _broker_link(name),
-                        _broker_link(name, row["group"], f"/groups/{quote(row['group'], safe='')}"),
-                        _broker_link(name, row["topic"], f"/topics/{quote(row['topic'], safe='')}"),
-                        row["queueId"],
-                        row["lag"],
-                        age_text(row["oldestUnreadAgeMs"]) if row["oldestUnreadAgeMs"] else "–",
-                        frame.badge(row["verdict"]),
-                    )
-                    for name, row in lags[:10]
-                ],
-                "No group is behind.",
-                "lags",
-            ),
-        ),
+def _brokers_data(found: Document) -> Document:
+    """Return the brokers, and the worst lags of all."""
+    lags = [
+        {"broker": one["broker"], **row}
+        for one in found["brokers"]
+        if "overview" in one
+        for row in one["overview"]["lags"] or ()
     ]
+    lags.sort(key=lambda row: -(row["lag"] or 0))
+    return found | {"lags": lags[:_LAGS]}
 
 
-def _rate(rates: Document, name: str) -> str:
-    return f"{rates[name][-1]:,.1f}" if rates.get(name) else "–"
-
-
-def _topics_page(found: Document, query: dict[str, str]) -> frame.Content:
-    create = create_topic_form("Create a topic on each broker")
+def _topics_data(found: Document) -> Document:
+    """Return one row for each topic, with sums."""
     rows = [
-        (
-            one["name"],
-            one["at"][0]["type"] or "–",
-            sum(row["write_queues"] for row in one["at"]),
-            sum(row["messages"] for row in one["at"]),
-            sum(row["sent_messages"] for row in one["at"]),
-            _at(one, "topics"),
-        )
+        {
+            "name": one["name"],
+            "type": one["at"][0]["type"],
+            "at": [row["broker"] for row in one["at"]],
+        }
+        | _sums(one["at"], "write_queues", "messages", "sent_messages")
         for one in found["topics"]
     ]
-    titles = ("topic", "type", "#queues", "#messages", "#sent", "at")
-    return _list_page("Topics", "topics", "a topic", titles, rows, found, query, create)
+    return found | {"topics": rows, "rows_max": _ROWS}
 
 
-def _groups_page(found: Document, query: dict[str, str]) -> frame.Content:
+def _groups_data(found: Document) -> Document:
+    """Return one row for each group, with sums, all verdicts, and the greatest age."""
     rows = [
-        (
-            one["name"],
-            [frame.badge(verdict) for verdict in sorted({row["verdict"] for row in one["at"]})],
-            sum(row["lag"] for row in one["at"]),
-            age_text(max(row["oldest_unread_ms"] for row in one["at"])),
-            sum(row["dead_letters"] for row in one["at"]),
-            _at(one, "groups"),
-        )
+        {
+            "name": one["name"],
+            "verdicts": sorted({row["verdict"] for row in one["at"]}),
+            "oldest_unread_ms": max(row["oldest_unread_ms"] for row in one["at"]),
+            "at": [row["broker"] for row in one["at"]],
+        }
+        | _sums(one["at"], "lag", "dead_letters")
         for one in found["groups"]
     ]
-    titles = ("group", "verdict", "#lag", "#oldest unread", "#dead letters", "at")
-    return _list_page("Groups", "groups", "a group", titles, rows, found, query)
+    return found | {"groups": rows, "rows_max": _ROWS}
 
 
-def _at(one: Document, kind: str) -> frame.Content:
-    place = f"/{kind}/{quote(one['name'], safe='')}"
-    links = [_broker_link(row["broker"], row["broker"], place) for row in one["at"]]
-    return [part for link in links for part in (link, " ")]
+def _sums(rows: list[Document], *names: str) -> Document:
+    return {name: sum(row[name] for row in rows) for name in names}
 
 
-def _list_page(
-    title: str,
-    kind: str,
-    what: str,
-    titles: tuple[str, ...],
-    rows: Iterable[tuple[frame.Content, ...]],
-    found: Document,
-    query: dict[str, str],
-    *actions: frame.Content,
-) -> frame.Content:
-    part = (
-        f"The first {_ROWS} of each broker are here: search for others."
-        if found["partial"]
-        else None
-    )
-    failures = [(one["broker"], one["error"]) for one in found["errors"]]
-    return [
-        frame.heading(title, search_box(f"/{kind}", query, what), *actions),
-        frame.card("Not asked", frame.facts(failures)) if failures else None,
-        frame.e(
-            "section",
-            frame.table(titles, rows, "There is none.", kind),
-            frame.e("p", part, class_="none") if part else None,
-            class_="card",
-        ),
-    ]
-
-
-_PAGES: Final = {"brokers": _brokers_page, "topics": _topics_page, "groups": _groups_page}
+_PAGES: Final = {
+    "brokers": ("overview", _brokers_data),
+    "topics": ("topics", _topics_data),
+    "groups": ("groups", _groups_data),
+}

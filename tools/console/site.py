@@ -99,7 +99,7 @@ class Site:
         if asked.parts[0] != "api":
             from .pages import page
 
-            return frame.page_shown(200, await page(self._api, asked, visitor))
+            return await page(self._api, asked, visitor)
         from .actions import ROUTES
 
         answer = await self._api.answer(asked, visitor, ROUTES)
@@ -108,14 +108,17 @@ class Site:
     def _sign_in(self, asked: PageRequest) -> Shown:
         if asked.method in READING:
             self._door.check_site(asked)  # Nobody is asked for a secret that may not come this way.
-            to = asked.query.get("to", "/")
-            return frame.page_shown(200, frame.sign_in_page(asked, to))
+            return _ask_user(asked, 200, to=asked.query.get("to", "/"))
         try:
             cookie, to = self._door.sign_in(asked)
         except PocketMQError as error:
-            status = frame.status_of(error)
-            return frame.page_shown(status, frame.sign_in_page(asked, "/", error.message))
+            return _ask_user(asked, frame.status_of(error), to="/", error=error.message)
         return _go_to(to, cookie)
+
+
+def _ask_user(asked: PageRequest, status: int, *, to: str, error: str = "") -> Shown:
+    """Return the form to sign in, which leads on TO a place, and the ERROR of the last try."""
+    return frame.page_shown(status, "layout", "Sign in", asked, to=to, error=error)
 
 
 def _go_to(place: str, cookie: str) -> Shown:
