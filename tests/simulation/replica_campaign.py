@@ -41,6 +41,7 @@ KINDS: Final = (
 FOLDERS: Final = (
     Setup(kind="none"),
     Setup(kind="none", replicas=3, min_in_sync=2),
+    Setup(kind="none", replicas=3),
     Setup(persons=1),
     Setup(replicas=2, min_in_sync=2),
     Setup(replicas=3, persons=1),

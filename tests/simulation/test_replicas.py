@@ -16,23 +16,24 @@ from .replica_model import VARIANTS, Lost, roam, search
 from .replica_mutants import MUTANTS, RARE, mutant
 from .replicas import walk
 
-#: Walks of each kind.
-WALKS = 25
-#: From which seed on a walk finds a mutant out; the campaign tells when others do.
+#: Walks of each kind; the campaign takes thousands.
+WALKS = 10
+#: The seed whose walk finds a mutant out. Where a change of the product makes it another, the test looks further, and
+#: takes longer: set the seed again. The campaign prints them.
 SEEDS = {
-    "1 elects anybody": 20,
+    "1 elects anybody": 22,
     "1 follows while standing": 1153,
-    "2 keeps the entry without a record": 42,
-    "3 acknowledges by the smaller set": 314,
+    "2 keeps the entry without a record": 107,
+    "3 acknowledges by the smaller set": 403,
     "3 acknowledges by the confirmed set": 868,
-    "3 acknowledges what is written": 0,
-    "3 acknowledges below the minimum": 17,
-    "5 enters behind": 810,
-    "6 forgets the highest epoch": 282,
-    "7 does not truncate": 2,
+    "3 acknowledges what is written": 2,
+    "3 acknowledges below the minimum": 27,
+    "5 enters behind": 849,
+    "6 forgets the highest epoch": 363,
+    "7 does not truncate": 3,
     "7 truncates by length": 22,
-    "7 guesses at an unknown epoch": 42,
-    "8 serves without a lease": 135,
+    "7 guesses at an unknown epoch": 68,
+    "8 serves without a lease": 492,
     "9 ignores the mark": 1,
     "9 compares ends only": 12,
     "9 marks what is written": 3,
@@ -114,7 +115,7 @@ def test_no_state_of_two_replicas_loses_what_was_acknowledged(min_in_sync: int) 
 @pytest.mark.slow
 @pytest.mark.parametrize("min_in_sync", [1, 2])
 def test_no_walk_of_three_replicas_loses_what_was_acknowledged(min_in_sync: int) -> None:
-    assert sum(roam(seed, 3, 80, min_in_sync) for seed in range(300)) > 300
+    assert sum(roam(seed, 3, 80, min_in_sync) for seed in range(100)) > 300
 
 
 #: The walks of these that lose something are rare: they are looked for from here on.
