@@ -29,7 +29,7 @@ from ..proto.clock import SystemClock
 from ..proto.errors import InvalidArgument, PocketMQError, RequestTimeout
 from ..proto.filters.expressions import parse_tags
 from ..proto.filters.sql_evaluation import compiled
-from ..proto.time_text import format_instant
+from ..proto.time_text import check_unix_ms, format_instant
 from .completion import group_names, topic_names
 from .instants import past_instant_of
 from .options import json_option, nameserver_option, read_from_of, read_from_option
@@ -187,6 +187,8 @@ def _begin(consumer: PullConsumer, queues: Sequence[Queue], begin: str | int | d
         return
     lasts = consumer.seek_to_last(queues)
     if isinstance(begin, int):
+        if begin > max(lasts.values(), default=0):
+            check_unix_ms(begin, "--from")  # Nobody would notice: the command waits for what comes.
         for queue in queues:
             consumer.seek(queue, min(max(begin, firsts[queue]), lasts[queue]))
 

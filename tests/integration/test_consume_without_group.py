@@ -99,3 +99,10 @@ def test_a_group_takes_keys_and_formats_as_well(call: Shell) -> None:
 
     assert (done.code, done.out) == (0, "k1 body 1\n")
     assert call("consume", TOPIC, "--group", "keyed", *ENOUGH).out == ""
+
+
+def test_unix_seconds_are_not_taken_for_an_offset_that_no_queue_has(call: Shell) -> None:
+    done = call("consume", TOPIC, "--from", "1700000000", *ENOUGH)
+
+    assert done.code == 2
+    assert "--from is 1700000000, which looks like Unix seconds: write milliseconds" in done.err
