@@ -46,6 +46,7 @@ _FIELDS: Final[dict[str, Callable[[ReceivedMessage], object]]] = {
     "key": lambda message: message.key or "",
     "keys": lambda message: " ".join(message.keys),
     "tag": lambda message: message.tag or "",
+    "priority": lambda message: "" if message.priority is None else message.priority,
     "id": lambda message: message.message_id,
     "topic": lambda message: message.topic,
     "broker": lambda message: message.broker,

@@ -45,6 +45,8 @@ def test_official_consumers_receive_the_highest_priority_first_and_tools_show_it
 
     consumed = call("consume", TOPIC, "--count", "5", "--json").out.splitlines()
     assert sorted(json.loads(line)["priority"] for line in consumed) == [0, 1, 2, 3, 7]
+    formatted = call("consume", TOPIC, "--count", "5", "--format", "{body}:{priority}").out
+    assert sorted(formatted.split()) == ["0:0", "1:1", "2:2", "3:3", "7:7"]
     shown = call("lookup", "--topic", TOPIC, "--queue", "2", "--offset", "0").out
     assert (
         dict(line.split(None, 1) for line in shown.splitlines() if " " in line)["priority"] == "2"
