@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.proto.errors import DiskFailure, StoreError
+from pocketmq.proto.errors import CorruptState, DiskFailure, StoreError
 from pocketmq.store.disk import Buffer, Disk
 from pocketmq.store.flush import Flusher
 from pocketmq.store.format.state_tables import (
@@ -355,6 +355,22 @@ def test_an_older_backup_misses_nothing_that_the_broken_file_had(
     assert in_file(tmp_path) == expected, "the next save makes it whole"
     again.put("F")
     assert names(Room(tmp_path).table) == {**expected, "F": 4}
+
+
+def test_a_table_without_a_backup_is_made_again_once_its_broken_file_is_moved_away(
+    tmp_path: Path,
+) -> None:
+    room = Room(tmp_path)
+    room.put("A")
+    room.put("B", 9)
+    room.table.close()
+    tear(tmp_path, "torn")
+    with pytest.raises(CorruptState, match="move both away"):
+        Room(tmp_path)
+
+    (tmp_path / "config/topics.json").rename(tmp_path / "moved")
+
+    assert names(Room(tmp_path).table) == {"A": 4, "B": 9}
 
 
 def test_a_backup_of_another_broker_takes_nothing_from_the_changes_before_ours(
