@@ -18,6 +18,7 @@
 # make structure   measure the structure of the code: each figure with its limit and its goal, and the private words.
 #                With FILES="a.py b.md": only the private words in these files
 # make call-paths  update the call paths in docs/architecture.md and the drawing docs/packages.svg
+# make sync      regenerate client/sync/gen, the clients for ordinary threads, from those for coroutines (a test compares)
 # make site      the documents as a site, in build/site
 # make grpcio    the tests that serve, on grpcio instead of our own HTTP/2
 PYTHON ?= python3
@@ -29,7 +30,7 @@ CORE := $(if $(wildcard $(VENV)/.dev),$(VENV)/.dev,$(if $(wildcard $(VENV)/.dev-
 # Tests compile each module once, for all processes that they start, also where the environment would have none keep it.
 test unit test-long test-all campaign interop grpcio: export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo install test unit test-long test-all dev dev-core check check-style check-mypy check-pyright bench campaign interop structure call-paths grpcio proto proto-check site clean
+.PHONY: demo install test unit test-long test-all dev dev-core check check-style check-mypy check-pyright bench campaign interop structure call-paths grpcio proto proto-check sync site clean
 
 demo: $(VENV)/.demo
 	$(BIN)/pocketmq demo
@@ -136,6 +137,9 @@ proto: $(VENV)/.dev
 	  $(patsubst %,.dev/gen/pocketmq/proto/gen/%_pb2.py,rocketmq_v2 otlp_metrics opencensus \
 	  grpc_health grpc_reflection grpc_reflection_v1alpha)
 	cp .dev/gen/pocketmq/proto/gen/*_pb2.py .dev/gen/pocketmq/proto/gen/*_pb2.pyi proto/gen/
+
+sync: $(VENV)/.dev
+	$(BIN)/python -m tests.repository.sync_api
 
 # The documents as a site in build/site, with an API reference; a link that leads nowhere fails it.
 site: $(VENV)/.docs

@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .administration.admin import Admin, AsyncAdmin
+    from .administration.admin import AsyncAdmin
     from .administration.descriptions import (
         BrokerDescription,
         GroupDescription,
@@ -43,17 +43,23 @@ if TYPE_CHECKING:
     from .message_batch import MessageBatch
     from .metrics import HistogramSnapshot, ProducerMetrics
     from .once import Once
-    from .producer import AsyncProducer, Producer
-    from .producing.atomic_commit import AsyncAtomicCommit, AtomicCommit
+    from .producer import AsyncProducer
+    from .producing.atomic_commit import AsyncAtomicCommit
     from .producing.interceptors import Interceptor
     from .producing.receipt import Receipt, Receipts
-    from .producing.transaction import AsyncTransaction, Resolution, Transaction
-    from .pull_consumer import AsyncPullConsumer, PullConsumer, RebalanceListener
-    from .push_consumer import AsyncPushConsumer, PushConsumer
+    from .producing.transaction import AsyncTransaction, Resolution
+    from .pull_consumer import AsyncPullConsumer, RebalanceListener
+    from .push_consumer import AsyncPushConsumer
     from .pushing.listening import Reject, Retry
     from .pushing.process_queue import PushMetrics
     from .queue import Filter, Queue, Sql
     from .received_message import ReceivedMessage
+    from .sync.gen.admin import Admin
+    from .sync.gen.atomic_commit import AtomicCommit
+    from .sync.gen.producer import Producer
+    from .sync.gen.pull_consumer import PullConsumer
+    from .sync.gen.push_consumer import PushConsumer
+    from .sync.gen.transaction import Transaction
 
 __all__ = [
     "Message",
@@ -111,7 +117,7 @@ __all__ = [
 
 #: Where each name is. It is imported when it is asked for: a command that lists topics pays for no consumer.
 _MODULES = {
-    "Admin": "administration.admin",
+    "Admin": "sync.gen.admin",
     "AsyncAdmin": "administration.admin",
     "DeadLetter": "administration.groups",
     "ResentDeadLetter": "administration.groups",
@@ -142,9 +148,9 @@ _MODULES = {
     "Message": "message",
     "MessageBatch": "message_batch",
     "Once": "once",
-    "Producer": "producer",
+    "Producer": "sync.gen.producer",
     "AsyncAtomicCommit": "producing.atomic_commit",
-    "AtomicCommit": "producing.atomic_commit",
+    "AtomicCommit": "sync.gen.atomic_commit",
     "Interceptor": "producing.interceptors",
     "HistogramSnapshot": "metrics",
     "ProducerMetrics": "metrics",
@@ -152,10 +158,10 @@ _MODULES = {
     "Receipts": "producing.receipt",
     "AsyncTransaction": "producing.transaction",
     "Resolution": "producing.transaction",
-    "Transaction": "producing.transaction",
-    "PullConsumer": "pull_consumer",
+    "Transaction": "sync.gen.transaction",
+    "PullConsumer": "sync.gen.pull_consumer",
     "AsyncPushConsumer": "push_consumer",
-    "PushConsumer": "push_consumer",
+    "PushConsumer": "sync.gen.push_consumer",
     "Reject": "pushing.listening",
     "Retry": "pushing.listening",
     "PushMetrics": "pushing.process_queue",

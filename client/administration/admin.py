@@ -1,33 +1,29 @@
-"""Administration: topics, groups, offsets, brokers, single messages, dead letters; from coroutines, and from threads.
+"""Administration for coroutines: topics, groups, offsets, brokers, single messages, dead letters.
 
-Topics and groups are made on every broker of the cluster. What `create_…`, `update_…` and `delete_…` did is visible to
-the next call, of any client that asks the same name servers, when they return.
-
-From ordinary threads each method is `AsyncAdmin`'s, run to its end.
+Topics and groups are created on every broker of the cluster. After `create_…`, `update_…` and `delete_…` return, the
+next call of any client that uses the same name servers sees the change. `make sync` generates the admin for ordinary
+threads:
 
     with Admin() as admin:
         admin.create_topic("orders", queues=8)
         print(admin.describe_topic("orders").queues)
-
-What was made or deleted is visible to the next call, of any client of the same name servers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from functools import cached_property, wraps
+from collections.abc import Mapping
+from functools import cached_property
 from random import Random
-from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Final, Unpack
 
 from ...proto.clock import Clock, SystemClock
-from ...proto.errors import ClientClosed, InvalidArgument, TopicExists, TopicInUse, TopicNotFound
+from ...proto.errors import InvalidArgument, TopicExists, TopicInUse, TopicNotFound
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.time_text import check_unix_ms
 from ...proto.topics import PERMISSION_ALL, check_topic
 from ..config import ClientConfig, ClientSettings, ReadFrom, reads_any, settled
 from ..connections import Connections
-from ..lifecycle import AsyncClient, Client
-from ..loop_thread import LoopThread
+from ..lifecycle import AsyncClient
 from ..queue import Queue
 from ..session import Session
 from .brokers import Brokers, request_of
@@ -76,8 +72,6 @@ class AsyncAdmin(GroupAdmin, AsyncClient):
         from .finding import Finder  # Reads records, for which numpy is imported.
 
         return Finder(self._session, self._brokers, self._request_timeout_ms)
-
-    # ------------------------------------------------------------ topics
 
     async def create_topic(
         self,
@@ -226,8 +220,6 @@ class AsyncAdmin(GroupAdmin, AsyncClient):
         sent = [reply.sent for reply in replies.values()]
         return topic_description(next(iter(replies.values())).topic, replies, queues, sent)
 
-    # ------------------------------------------------------------ messages and brokers
-
     async def lookup(
         self,
         topic: str,
@@ -334,79 +326,3 @@ def _check_hides_nothing(
             limit=readable,
             messages=sum(counts.values()),
         )
-
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _blocking(
-    method: Callable[Concatenate[AsyncAdmin, P], Awaitable[R]],
-) -> Callable[Concatenate[Admin, P], R]:
-    """Return the synchronous form of METHOD."""
-
-    @wraps(method)
-    def call(self: Admin, /, *arguments: P.args, **named: P.kwargs) -> R:
-        return self.run(lambda core: method(core, *arguments, **named))
-
-    return call
-
-
-class Admin(Client):
-    """Administers the cluster behind NAMESERVERS, from ordinary threads."""
-
-    def __init__(self, nameservers: str | None = None, **settings: Unpack[ClientSettings]) -> None:
-        """NAMESERVERS: host:port, separated by commas; None: $POCKETMQ_NAMESERVER, or 127.0.0.1:9876.
-
-        Settings are those of ClientConfig. Close it, or use it in a `with` block.
-        """
-        config = settled(ClientConfig, nameservers, settings)
-        self._portal = LoopThread.acquire()
-        self._closed = False
-        self._core = self._portal.run(self._start(config.nameservers, settings))
-
-    async def _start(self, nameservers: str, settings: ClientSettings) -> AsyncAdmin:
-        return AsyncAdmin(nameservers, **settings)
-
-    def run(self, work: Callable[[AsyncAdmin], Awaitable[R]]) -> R:
-        """Run WORK with the admin's core, on its event loop."""
-        if self._closed:
-            raise ClientClosed("the admin was closed; make a new one")
-
-        async def call() -> R:
-            return await work(self._core)
-
-        return self._portal.run(call())
-
-    create_topic = _blocking(AsyncAdmin.create_topic)
-    update_topic = _blocking(AsyncAdmin.update_topic)
-    delete_topic = _blocking(AsyncAdmin.delete_topic)
-    topics = _blocking(AsyncAdmin.topics)
-    describe_topic = _blocking(AsyncAdmin.describe_topic)
-    create_group = _blocking(AsyncAdmin.create_group)
-    update_group = _blocking(AsyncAdmin.update_group)
-    delete_group = _blocking(AsyncAdmin.delete_group)
-    groups = _blocking(AsyncAdmin.groups)
-    queue_offsets = _blocking(AsyncAdmin.queue_offsets)
-    group_offsets = _blocking(AsyncAdmin.group_offsets)
-    set_group_offsets = _blocking(AsyncAdmin.set_group_offsets)
-    describe_group = _blocking(AsyncAdmin.describe_group)
-    reset_offsets = _blocking(AsyncAdmin.reset_offsets)
-    lookup = _blocking(AsyncAdmin.lookup)
-    lookup_id = _blocking(AsyncAdmin.lookup_id)
-    lookup_time = _blocking(AsyncAdmin.lookup_time)
-    lookup_offset = _blocking(AsyncAdmin.lookup_offset)
-    brokers = _blocking(AsyncAdmin.brokers)
-    dead_letters = _blocking(AsyncAdmin.dead_letters)
-    resend_dead_letters = _blocking(AsyncAdmin.resend_dead_letters)
-    purge_dead_letters = _blocking(AsyncAdmin.purge_dead_letters)
-
-    def close(self) -> None:
-        """Disconnect."""
-        if self._closed or self._portal.is_inherited:
-            return
-        try:
-            self.run(AsyncAdmin.close)
-        finally:
-            self._closed = True
-            self._portal.release()

@@ -37,8 +37,7 @@ from ...proto.topics import MESSAGE_SIZE_MAX
 from ..claims import check_commit
 from ..config import ProducerConfig
 from ..connections import BROKER
-from ..lifecycle import AsyncBlock, Block
-from ..loop_thread import LoopThread
+from ..lifecycle import AsyncBlock
 from ..message import NO_VALUE, Message, MessageParts, record_size
 from ..queue import Queue
 from ..routes import Route
@@ -299,37 +298,6 @@ class AsyncAtomicCommit(AsyncBlock):
 
     async def _leave(self, error: BaseException | None) -> None:
         await self.finish(error)
-
-
-class AtomicCommit(Block):
-    """One atomic commit, for ordinary threads: `with producer.atomic_commit(consumer) as commit`."""
-
-    def __init__(self, commit: AsyncAtomicCommit, portal: LoopThread) -> None:
-        """Producers make it."""
-        self._commit = commit
-        self._portal = portal
-
-    @property
-    def receipts(self) -> list[Receipt]:
-        """Where each message lies, in the order of `send`. Raises InvalidArgument before the commit."""
-        return self._commit.receipts
-
-    @overload
-    def send(self, message: Message, /) -> None: ...
-    @overload
-    def send(self, topic: str, value: Any, /, **parts: Unpack[MessageParts]) -> None: ...
-    def send(
-        self, message: Message | str, value: Any = NO_VALUE, /, **parts: Unpack[MessageParts]
-    ) -> None:
-        """Have MESSAGE, or VALUE for a topic, be sent with the commit. Raises as AsyncAtomicCommit.send does."""
-        self._commit.send(message, value, **parts)  # type: ignore[arg-type]
-
-    def __enter__(self) -> Self:
-        self._portal.run(self._commit.begin())
-        return self
-
-    def _leave(self, error: BaseException | None) -> None:
-        self._portal.run(self._commit.finish(error))
 
 
 def _only_broker(ranges: Sequence[ReadRange]) -> str:

@@ -30,7 +30,7 @@ from ...proto.errors import (
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.message_id import UniqueIds, decode_handle
 from ..config import ProducerConfig
-from ..message import NO_VALUE, Draft, Message, MessageParts, record_size
+from ..message import NO_VALUE, Draft, ManyParts, Message, MessageParts, record_size
 from ..metrics import ProducerCounters, ProducerMetrics
 from ..queue import Queue
 from ..routes import Route
@@ -45,6 +45,7 @@ from .queue_choice import queue_choice, queue_for
 from .receipt import (
     Gathered,
     Receipt,
+    Receipts,
     SendFuture,
     SendOutcome,
     Watch,
@@ -168,6 +169,22 @@ class Sender:
             if not self.budget.take(size_bytes):
                 raise self.budget.full("now")
         return self._watched(sending, taken, size_bytes)
+
+    async def send_many(
+        self, messages: Iterable[Message] | str, values: Iterable[Any], parts: ManyParts
+    ) -> Receipts:
+        """Send what the arguments of `send_many` ask for. Return the receipts."""
+        return await self.send_many_nowait(messages, values, parts)
+
+    def send_many_nowait(
+        self, messages: Iterable[Message] | str, values: Iterable[Any], parts: ManyParts
+    ) -> asyncio.Future[Receipts]:
+        """Start to send what the arguments ask for. Return the future of the receipts."""
+        self.check_open()
+        outcome: asyncio.Future[Receipts] = asyncio.get_running_loop().create_future()
+        taken, watch = self.intake.many(messages, values, parts)
+        self.accept_many(taken, outcome, watch)
+        return outcome
 
     async def _send_taken(self, message: Message) -> Receipt:
         size_bytes = await self._room(message)

@@ -47,8 +47,7 @@ from ...proto.properties import (
 from ...proto.record import decode_record, encode_record
 from ..config import ProducerConfig
 from ..connections import BROKER
-from ..lifecycle import AsyncBlock, Block
-from ..loop_thread import LoopThread
+from ..lifecycle import AsyncBlock
 from ..message import Message
 from ..session import Session
 from .receipt import Receipt
@@ -328,53 +327,6 @@ class AsyncTransaction(AsyncBlock):
 
     async def _leave(self, error: BaseException | None) -> None:
         await self.finish(error)
-
-
-class Transaction(Block):
-    """One transaction, for ordinary threads: `with producer.transaction(message) as transaction`."""
-
-    def __init__(self, transaction: AsyncTransaction, portal: LoopThread) -> None:
-        """Producers make it."""
-        self._transaction = transaction
-        self._portal = portal
-
-    @property
-    def receipt(self) -> Receipt:
-        """Where the half message lies; its message_id is the transaction's id."""
-        return self._transaction.receipt
-
-    @property
-    def commit_receipt(self) -> Receipt | None:
-        """Where the message lies that was committed; None: it was not."""
-        return self._transaction.commit_receipt
-
-    @property
-    def resolution(self) -> Resolution | None:
-        """What was decided; None: nothing yet."""
-        return self._transaction.resolution
-
-    def commit(self) -> Receipt:
-        """Make the message visible; return where it lies. Raises as AsyncTransaction.commit does."""
-        return self._portal.run(self._transaction.commit())
-
-    def rollback(self) -> None:
-        """Take the message back. Raises as `commit` does."""
-        self._portal.run(self._transaction.rollback())
-
-    def leave_open(self) -> None:
-        """Decide nothing now: the broker asks the group's checkers for the outcome."""
-        self._transaction.leave_open()
-
-    def decide(self, verdict: Verdict) -> None:
-        """Do as VERDICT says."""
-        self._portal.run(self._transaction.decide(verdict))
-
-    def __enter__(self) -> Self:
-        self._portal.run(self._transaction.begin())
-        return self
-
-    def _leave(self, error: BaseException | None) -> None:
-        self._portal.run(self._transaction.finish(error))
 
 
 # ---------------------------------------------------------------- answering checks

@@ -102,7 +102,9 @@ def test_a_list_that_comes_when_all_before_it_was_acknowledged_and_the_producer_
     producer = Producer(address)
     producer.send_many("orders", [b"first"])
     late: Future[object] = Future()
-    sender = producer._sender  # What a thread does that has seen it open, and is a little later.
+    sender = (
+        producer._sender._sender
+    )  # What a thread does that has seen it open, and is a little later.
     flush = sender.flush
 
     async def flush_and_get_more() -> None:

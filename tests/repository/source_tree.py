@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 #: The folders that are the package; generated code is left out of everything.
 CODE_FOLDERS = ("broker", "client", "nameserver", "proto", "store", "tools")
-_GENERATED = ROOT / "proto" / "gen"
+_GENERATED = (ROOT / "proto" / "gen", ROOT / "client" / "sync" / "gen")
 
 
 @cache
@@ -27,7 +27,7 @@ def files_of_tests() -> list[Path]:
 def _python(folders: tuple[str, ...]) -> Iterator[Path]:
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            if _GENERATED not in path.parents:
+            if not any(folder in path.parents for folder in _GENERATED):
                 yield path
 
 

@@ -1,0 +1,57 @@
+"""What a push consumer will do, before it is started."""
+
+from __future__ import annotations
+
+from random import Random
+
+from ...proto.clock import Clock
+from ...proto.errors import ConfigError
+from ...proto.topics import check_group
+from ..config import PushConfig
+from ..connections import Connections
+from ..once import remembers
+from ..queue import Topics, subscriptions_of
+from ..session import Session
+from .listening import Listener, check_listener
+from .pushing import Pushing
+
+
+class PushPlan:
+    """What a push consumer will do, before it is started."""
+
+    def __init__(
+        self, group: str, wanted: Topics, listener: Listener | None, config: PushConfig
+    ) -> None:
+        self.group = check_group(group)
+        self.subscriptions = subscriptions_of(wanted)
+        self.config = config
+        self.listener: Listener | None = None
+        if listener is not None:
+            self.take(listener)
+
+    def take(self, listener: Listener) -> None:
+        """Have LISTENER called. Raises ConfigError if it cannot be."""
+        check_listener(listener)
+        self.listener = listener
+
+    def pushing(self, connections: Connections | None, clock: Clock, random: Random) -> Pushing:
+        """Return a started core; on its loop only."""
+        if self.listener is None:
+            raise ConfigError(
+                "the consumer has no listener: hand one over, or decorate one with @consumer.listener",
+                field="listener",
+            )
+        self._check_delivery(self.listener)
+        session = Session(self.config, connections, clock, random)
+        pushing = Pushing(self.group, self.subscriptions, self.listener, self.config, session)
+        pushing.start()
+        return pushing
+
+    def _check_delivery(self, listener: Listener) -> None:
+        if self.config.delivery == "effectively_once" and not remembers(listener):
+            raise ConfigError(
+                'delivery "effectively_once" needs a listener that remembers what it has done: decorate it with'
+                " a Once (see docs/pushing.md), or say at_least_once",
+                field="delivery",
+                value="effectively_once",
+            )

@@ -1,0 +1,105 @@
+"""What a pull consumer does by hand for ordinary threads: start, wait for a batch, call the listener, and close."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Coroutine
+from typing import Any, TypeVar, Unpack
+
+from ..config import ConsumerConfig, ConsumerSettings, settled
+from ..consuming.held_queue import Rebalanced
+from ..lifecycle import SignalledClient
+from ..loop_thread import LoopThread
+from ..pull_consumer import AsyncPullConsumer, RebalanceListener, tell
+from ..queue import Topics
+from ..signals import Signals
+
+Value = TypeVar("Value")
+
+
+class ThreadConsumer(SignalledClient):
+    """A pull consumer that runs the one for coroutines on the clients' loop, and has its cursor on its own thread."""
+
+    def __init__(
+        self,
+        group: str,
+        topics: Topics = (),
+        nameservers: str | None = None,
+        *,
+        listener: RebalanceListener | None = None,
+        **settings: Unpack[ConsumerSettings],
+    ) -> None:
+        """NAMESERVERS: host:port, separated by commas; None: $POCKETMQ_NAMESERVER, or 127.0.0.1:9876.
+
+        Starts at once; close it, or use it in a `with` block.
+        """
+        self.config = settled(ConsumerConfig, nameservers, settings)
+        self._listener = listener
+        core = AsyncPullConsumer(
+            group, topics, self.config.nameservers, listener=listener, **settings
+        )
+        self._core = core
+        self._cursor = core.cursor
+        self._closed = False
+        self._signals = Signals(self._finish)
+        self._waits = False
+        self._portal = LoopThread.acquire()
+        try:
+            self._portal.run(core.start())
+        except BaseException:
+            self._portal.release()
+            raise
+        self._opened()
+
+    def _check_open(self) -> None:
+        self._core._check_open()
+        self._portal.check()
+
+    def _run(self, work: Coroutine[Any, Any, Value]) -> Value:
+        try:
+            self._check_open()
+        except BaseException:
+            work.close()
+            raise
+        return self._portal.run(work)
+
+    def _finish(self) -> bool:
+        """Hand out nothing more; return whether the application is at a message, or waits for one."""
+        if self._waits:
+            self._portal.post(self._core.stop_waiting)
+        return self._waits or self._cursor.begin < self._cursor.end
+
+    def _next_batch(self, timeout_ms: int | None) -> bool:
+        self._waits = True  # First: a signal behind the look at it ends the waiting.
+        try:
+            if self._signals.told is not None:
+                return False
+            while isinstance(taken := self._run(self._core.take(timeout_ms)), Rebalanced):
+                try:
+                    tell(self._listener, taken)
+                finally:
+                    self._portal.run(self._core.heard(taken))
+        finally:
+            self._waits = False
+        if taken is not None:
+            self._cursor.open(taken)
+        return taken is not None
+
+    @abstractmethod
+    def close(self, *, finished: bool = True) -> None:
+        """Commit and disconnect."""
+
+    def _close(self, *, finished: bool) -> None:
+        if self._closed or self._portal.is_inherited:
+            return
+        self._closed = True
+        self._ended()
+        try:
+            if (news := self._portal.run(self._core.farewell())) is not None:
+                tell(self._listener, news)
+            self._portal.run(self._core.disconnect(finished=finished))
+        finally:
+            self._portal.release()
+
+    def _leave(self, error: BaseException | None) -> None:
+        self.close(finished=error is None)
