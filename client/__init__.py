@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .administration.admin import AsyncAdmin
+    from .administration.clocks import AsyncClocks, BrokerClock
     from .administration.descriptions import (
         BrokerDescription,
         GroupDescription,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
         TopicSent,
     )
     from .administration.groups import DeadLetter, OffsetMove, OffsetTarget, ResentDeadLetter
-    from .administration.servers import AsyncClocks, BrokerClock
     from .consuming.held_queue import OffsetAndMetadata
     from .consuming.parts import Counts
     from .consuming.queue_reader import Pulled
@@ -136,8 +136,8 @@ _MODULES = {
     "OffsetTarget": "administration.groups",
     "AsyncProducer": "producer",
     "AsyncPullConsumer": "pull_consumer",
-    "AsyncClocks": "administration.servers",
-    "BrokerClock": "administration.servers",
+    "AsyncClocks": "administration.clocks",
+    "BrokerClock": "administration.clocks",
     "Counts": "consuming.parts",
     "OffsetAndMetadata": "consuming.held_queue",
     "Pulled": "consuming.queue_reader",

@@ -29,7 +29,8 @@ from .metrics import ProducerMetrics
 from .producing.atomic_commit import AsyncAtomicCommit
 from .producing.receipt import Receipt, Receipts
 from .producing.sender import Sender
-from .producing.transaction import AsyncTransaction, Checker, Verdict
+from .producing.transaction import AsyncTransaction, Verdict
+from .producing.transaction_checks import Checker
 from .session import Session
 from .signals import Signals
 
@@ -84,7 +85,17 @@ class AsyncProducer(AsyncSignalledClient):
     ) -> Receipt:
         """Send MESSAGE, or VALUE to a topic, and return its receipt once it is acknowledged.
 
-        A cancelled `send` may still be delivered.
+        A cancelled `send` may still be delivered. The steps, in client/producing:
+
+            Intake.offered, made, message      call interceptors, serialize, compress
+            Budget.take_within                 reserve memory, wait for it if needed
+            Sender.accept                      find the route of the topic
+            queue_for                          choose a queue
+            Accumulator.add, add_row           join the open run (batch) of the queue
+            Accumulator.drain                  take the runs that may leave
+            Run.seal                           encode the records
+            Connection.produce                 send the run to its broker
+            Run.succeed, fail                  pass the receipts, or the error, to the senders
         """
         return await self._sender.send(message, value, parts)
 

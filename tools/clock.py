@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import click
 
-from ..client.administration.servers import AsyncClocks, BrokerClock
+from ..client.administration.clocks import AsyncClocks, BrokerClock
 from ..proto.time_text import parse_duration
 from .options import json_option, nameserver_option
 from .output import instant, print_json, print_table

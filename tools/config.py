@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import click
 
-from ..client.administration.servers import AsyncSettings, ServerSetting, ServerSettings
+from ..client.administration.server_settings import AsyncSettings, ServerSetting, ServerSettings
 from .options import json_option, nameserver_option
 from .output import print_json, print_table
 

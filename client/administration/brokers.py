@@ -76,6 +76,22 @@ class AsyncAsker(AsyncClient):
         await self._session.close()
 
 
+class AsyncBrokerAsker(AsyncAsker):
+    """Asks the brokers behind NAMESERVERS; with BROKER that one: its name, or an address."""
+
+    def __init__(
+        self,
+        nameservers: str | None = None,
+        broker: str | None = None,
+        *,
+        request_timeout_ms: int = 5_000,
+        connections: Connections | None = None,
+    ) -> None:
+        """CONNECTIONS are for tests."""
+        super().__init__(nameservers, request_timeout_ms, connections)
+        self._broker = broker
+
+
 class Brokers:
     """Asks the masters that the name servers know, and replicas that follow where a question may be theirs."""
 

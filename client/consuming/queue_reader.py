@@ -47,8 +47,9 @@ from ..queue import Queue, Subscriptions, find_queue
 from ..received_message import Decode, FetchedRun, ReceivedMessage
 from ..serialization import value_decoder
 from ..session import MASTER_MS, local_host
-from .commits import Commits, LocalOffsets, OffsetKeeper, offsets_path
+from .commits import Commits, OffsetKeeper
 from .held_queue import HeldQueue, QueueSource, QueueUser
+from .local_offsets import LocalOffsets, offsets_path
 from .parts import ConsumerParts
 from .sharing import AssignedQueues, Sharing, WholeTopics, committed_offsets
 

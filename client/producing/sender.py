@@ -53,7 +53,8 @@ from .receipt import (
     recall_handle_of,
 )
 from .run import MessageRow, Origin, Parcel
-from .transaction import AsyncTransaction, Checker, Transacting
+from .transaction import AsyncTransaction
+from .transaction_checks import Checker, Transacting
 
 if TYPE_CHECKING:
     from ..consuming.atomic_reading import AtomicReading

@@ -12,7 +12,7 @@ from ..config import ProducerConfig, ProducerSettings, settled
 from ..lifecycle import SignalledClient
 from ..loop_thread import LoopThread
 from ..producing.sender import Sender
-from ..producing.transaction import Checker, check_checker
+from ..producing.transaction_checks import Checker, check_checker
 from ..session import Session
 from ..signals import Signals
 from .send_queue import SendQueue

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.client.administration.servers import AsyncClocks, BrokerClock
+from pocketmq.client.administration.clocks import AsyncClocks, BrokerClock
 from pocketmq.proto.clock import Clock, SystemClock, VirtualClock
 from pocketmq.proto.errors import InvalidArgument, NotServed, RouteNotFound
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb

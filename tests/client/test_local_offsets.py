@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pocketmq.client import Queue
-from pocketmq.client.consuming.commits import (
+from pocketmq.client.consuming.held_queue import HeldQueue
+from pocketmq.client.consuming.local_offsets import (
     LocalOffsets,
     load,
     offsets_path,
@@ -16,7 +17,6 @@ from pocketmq.client.consuming.commits import (
     render,
     save,
 )
-from pocketmq.client.consuming.held_queue import HeldQueue
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import CorruptState, OffsetsNotKept
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pocketmq.client import AsyncPushConsumer
-from pocketmq.client.consuming.commits import parse
+from pocketmq.client.consuming.local_offsets import parse
 
 from .push_world import World, number, store
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from pocketmq.client import AsyncProducer, Message, ReceivedMessage, Resolution
-from pocketmq.client.producing.transaction import CHECKS_MAX, Checker, Verdict
+from pocketmq.client.producing.transaction import Verdict
+from pocketmq.client.producing.transaction_checks import CHECKS_MAX, Checker
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
     ClientClosed,

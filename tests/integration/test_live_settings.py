@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pocketmq.client import AsyncAdmin, AsyncProducer
-from pocketmq.client.administration.servers import AsyncSettings
+from pocketmq.client.administration.server_settings import AsyncSettings
 from pocketmq.proto.errors import InvalidArgument, RouteNotFound, TopicNotFound
 
 from ..served import ServerProcess

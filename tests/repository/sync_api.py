@@ -34,6 +34,7 @@ _WORDS: Final = (
     (r"\bfrom coroutines\b", "from ordinary threads"),
     (r"\bfor coroutines\b", "for ordinary threads"),
     (r", and runs on this event loop\b", ""),
+    (r"A cancelled `send` may still be delivered\. ", ""),
     (r"\bAsync([A-Z])", r"\1"),
 )
 
@@ -70,7 +71,6 @@ TARGETS: Final = (
                 "Sends messages, from ordinary threads: any number may share one. Settings are those of"
                 " ProducerConfig."
             ),
-            "send": "Send MESSAGE, or VALUE to a topic, and return its receipt once it is acknowledged.",
             "send_nowait": """Take MESSAGE, or VALUE for a topic, and return a future of its receipt.
 
             It waits up to max_block_ms if the buffer is full. The future cannot be cancelled. Its callbacks run on the

@@ -31,7 +31,20 @@ class Producer(ThreadProducer):
     def send(
         self, message: Message | str, value: Any = NO_VALUE, /, **parts: Unpack[MessageParts]
     ) -> Receipt:
-        """Send MESSAGE, or VALUE to a topic, and return its receipt once it is acknowledged."""
+        """Send MESSAGE, or VALUE to a topic, and return its receipt once it is acknowledged.
+
+        The steps, in client/producing:
+
+            Intake.offered, made, message      call interceptors, serialize, compress
+            Budget.take_within                 reserve memory, wait for it if needed
+            Sender.accept                      find the route of the topic
+            queue_for                          choose a queue
+            Accumulator.add, add_row           join the open run (batch) of the queue
+            Accumulator.drain                  take the runs that may leave
+            Run.seal                           encode the records
+            Connection.produce                 send the run to its broker
+            Run.succeed, fail                  pass the receipts, or the error, to the senders
+        """
         return self._sender.send(message, value, parts)
 
     @overload

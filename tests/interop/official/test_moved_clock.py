@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from pocketmq.client import AsyncAdmin
-from pocketmq.client.administration.servers import AsyncClocks
+from pocketmq.client.administration.clocks import AsyncClocks
 
 from ...served import ServerProcess
 from .driver import dialling

@@ -1,0 +1,60 @@
+"""The clocks of brokers, as an admin reads and moves them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from ...proto.errors import NotServed
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from .brokers import AsyncBrokerAsker, Brokers
+
+#: A move may set off hours of work.
+ADVANCE_TIMEOUT_MS: Final = 600_000
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerClock:
+    """The time of one broker when it answered; VIRTUAL: it moves only when it is told to."""
+
+    broker: str
+    address: str
+    now_ms: int
+    virtual: bool
+
+
+class AsyncClocks(AsyncBrokerAsker):
+    """The clocks of the brokers behind NAMESERVERS; with BROKER (a name, or an address) of one of them."""
+
+    async def now(self) -> list[BrokerClock]:
+        """Return the clock of each broker, by name."""
+        return await self._of_all("Now", pb.ClockRequest(), self._timeout_ms)
+
+    async def advance(self, by_ms: int) -> list[BrokerClock]:
+        """Move the clocks by BY_MS; return them once all that fell due on the way has happened.
+
+        Raises NotServed, and moves none, if one of the brokers lives by its machine's clock, and InvalidArgument for a
+        negative step or one beyond ten years.
+        """
+        real = [clock.broker for clock in await self.now() if not clock.virtual]
+        if real:
+            raise NotServed(
+                f"broker {', '.join(real)} lives by the machine's clock, which nobody moves:"
+                " start it with --clock virtual",
+                broker=real[0],
+            )
+        request = pb.AdvanceClockRequest(by_ms=by_ms)
+        return await self._of_all("AdvanceClock", request, ADVANCE_TIMEOUT_MS)
+
+    async def _of_all(
+        self, method: str, request: pb.ClockRequest | pb.AdvanceClockRequest, timeout_ms: int
+    ) -> list[BrokerClock]:
+        brokers = Brokers(self._session, timeout_ms)
+
+        async def one(name: str, address: str) -> BrokerClock:
+            reply = await brokers.ask(name, method, request, pb.ClockReply)
+            return BrokerClock(name, address, reply.now_ms, reply.virtual)
+
+        known = await Brokers(self._session, self._timeout_ms).addresses(self._broker)
+        return await asyncio.gather(*(one(name, address) for name, address in known.items()))
