@@ -31,6 +31,7 @@ def test_a_message_is_told_whole() -> None:
         "offset_message_id": "0" * 32,
         "keys": ["a", "b"],
         "tag": "t",
+        "priority": None,
         "born_ms": 1_000,
         "stored_ms": 0,
         "due_ms": None,
@@ -80,3 +81,11 @@ def test_a_table_without_rows_is_its_titles(capsys: pytest.CaptureFixture[str]) 
     output.print_table(["name", "count"], [])
 
     assert capsys.readouterr().out == "name  count\n"
+
+
+def test_a_priority_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    message = received(b"a", _SYS_MSG_PRIORITY_="3")
+
+    assert output.message_document(message)["priority"] == 3
+    output.print_message(message)
+    assert "priority   3" in capsys.readouterr().out
