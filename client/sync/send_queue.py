@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
 from ..loop_thread import LoopThread
-from ..message import NO_VALUE, Draft, ManyParts, Message, MessageParts, record_size
+from ..message import NO_VALUE, RECORD_OVERHEAD, Draft, ManyParts, Message, MessageParts
 from ..metrics import ProducerMetrics
 from ..producing.receipt import Receipt, Receipts, SendFuture, SendOutcome
 from ..producing.sender import Sender
@@ -61,7 +61,9 @@ class SendQueue:
         if not sender.is_open or portal.is_inherited:
             sender.check_open()
             portal.check()
-        size_bytes = record_size(plain)
+        # `record_size`, without a call.
+        own = len(plain.topic) + len(plain.body) + len(plain.property_string)
+        size_bytes = own + RECORD_OVERHEAD
         if size_bytes > self._largest_bytes or not self._reserve_now(size_bytes):
             self._reserve(plain)
         future: SendFuture = SendFuture()
