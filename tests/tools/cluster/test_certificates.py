@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from pocketmq.proto.rpc import Certificate
-from pocketmq.tools.java import free_ports
 
 from ...authority import Authority
+from ...free_ports import free_port
 from ...integration.command import Done, Shell
 from ...served import ServerProcess
 from ...zookeeper.servers import running
@@ -37,7 +37,7 @@ def settings(
         "replica_set": "orders",
         "replica_id": replica_id,
         "zookeeper": [zookeeper],
-        "listen": f"0.0.0.0:{port}",
+        "listen": f"127.0.0.1:{port}",
         "address": f"127.0.0.1:{port}",
         **{name: str(folder / f"{name}.pem") for name in files},
     }
@@ -54,7 +54,8 @@ def stack() -> Iterator[ExitStack]:
 
 def test_replicas_follow_over_tls_and_take_no_stranger(tmp_path: Path, stack: ExitStack) -> None:
     (server,) = stack.enter_context(running(tmp_path / "zookeeper"))
-    ports = free_ports(3)
+    first = free_port()  # None that a connection takes meanwhile.
+    ports = [first, first + 1, first + 2]
     shown = (
         OURS.certificate(),
         OURS.certificate(),

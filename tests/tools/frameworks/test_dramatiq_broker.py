@@ -61,14 +61,17 @@ def test_actors_run(broker: Any, worker: Any) -> None:
 
 def test_an_actor_that_fails_is_retried(broker: Any, worker: Any) -> None:
     tries = []
+    passed = threading.Event()
 
     @dramatiq.actor(min_backoff=50, max_backoff=50, max_retries=3)
     def fail() -> None:
         tries.append(time.monotonic())
         if len(tries) < 3:
             raise RuntimeError
+        passed.set()
 
     fail.send()
+    assert passed.wait(LONG_MS / 1_000)
     joined(broker, worker)
     assert len(tries) == 3
 
