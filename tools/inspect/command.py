@@ -49,6 +49,7 @@ VIEWS: Final[dict[str, tuple[str, str]]] = {
     "groups": ("state:groups", "List consumer groups and their configuration."),
     "schedule": ("later:schedule", "List delay levels, and what is due next."),
     "timer": ("later:timer", "Show timed messages: checkpoint, wheel, timer log."),
+    "tables": ("tables:tables", "Show the broker's own tables, and damage in their journal."),
     "transactions": ("later:transactions", "List half messages without an outcome."),
     "verify": ("verification:verify", "Hold the whole store together: log, queues, index, CRC."),
 }

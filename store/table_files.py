@@ -1,0 +1,365 @@
+"""The files of the journal of tables, and what a start reads from them.
+
+    <store>/pocketmq/tables/journal-N        changes of all tables, in order; then journal-N+1, and so on
+    <store>/pocketmq/tables/snapshot-T-N     table T as of the beginning of journal N, or later
+
+Bytes: format/table_frames.py. A table is its newest whole snapshot, and every section of it in the journals from N on,
+except those that must not count:
+
+- Its `needs` lies above the log's end, or did so at any start since it was written (`LogMark`): the log lost what the
+  section is about, and may have other bytes there by now.
+- Frames are missing before it, and the table is ordered.
+- The table counts only until the machine restarts, and the section was written before that.
+
+A torn end is what a power cut leaves, and nothing is missing then. If the log has other bytes before its end than
+when the journal noted them, the journal is foreign: nothing of it counts.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol
+
+from .disk import Disk
+from .flush import Waiter
+from .format import table_frames
+from .format.table_frames import (
+    JOURNAL,
+    NO_BOOT_ID,
+    OWN_TABLE,
+    SNAPSHOT,
+    ClockReading,
+    EndMark,
+    Gap,
+    LogMark,
+    Note,
+    Rendered,
+    Section,
+    TableName,
+)
+from .tables import AnyTable, Durability
+
+logger = logging.getLogger(__name__)
+
+FOLDER: Final = "tables"
+DRAFT_SUFFIX: Final = ".tmp"
+#: Renderings of a table that are remembered: a crash may leave the file before the last.
+RENDERED_MAX: Final = 2
+
+
+class TableLog(Protocol):
+    """What tables ask of the log that they belong to."""
+
+    @property
+    def end(self) -> int:
+        """The log offset of the next record."""
+        ...
+
+    def tail(self, end: int) -> int | None:
+        """Return the CRC of the last bytes before END; None: the log does not hold them."""
+        ...
+
+    def when_flushed(self, end: int, waiter: Waiter) -> None:
+        """Call WAITER once the log is on the device up to END, or with the error."""
+        ...
+
+
+def journal_path(folder: str, number: int) -> str:
+    """Return the path of journal NUMBER in FOLDER."""
+    return f"{folder}/journal-{number:08d}"
+
+
+def snapshot_path(folder: str, table: int, number: int) -> str:
+    """Return the path of the snapshot of TABLE that precedes journal NUMBER in FOLDER."""
+    return f"{folder}/snapshot-{table}-{number:08d}"
+
+
+@dataclass(frozen=True, slots=True)
+class TableFiles:
+    """The files in a folder: journals by number, snapshots by table and number."""
+
+    journals: dict[int, str]
+    snapshots: dict[int, dict[int, str]]
+    drafts: list[str]
+
+    @classmethod
+    def of(cls, disk: Disk, folder: str) -> TableFiles:
+        """Return what is in FOLDER; files with other names are left alone."""
+        files = cls({}, {}, [])
+        for entry in disk.list(folder):
+            path = f"{folder}/{entry.name}"
+            if entry.name.endswith(DRAFT_SUFFIX):
+                files.drafts.append(path)
+                continue
+            kind, *numbers = entry.name.split("-")
+            if not all(number.isascii() and number.isdigit() for number in numbers):
+                continue
+            if kind == "journal" and len(numbers) == 1:
+                files.journals[int(numbers[0])] = path
+            elif kind == "snapshot" and len(numbers) == 2:
+                files.snapshots.setdefault(int(numbers[0]), {})[int(numbers[1])] = path
+        return files
+
+    def all(self) -> list[str]:
+        """Return every path."""
+        snapshots = [path for by_number in self.snapshots.values() for path in by_number.values()]
+        return [*self.journals.values(), *snapshots, *self.drafts]
+
+    @property
+    def last(self) -> int:
+        """The highest number of any file."""
+        return max(
+            (*self.journals, *(n for one in self.snapshots.values() for n in one)), default=0
+        )
+
+
+class FoundGap(NamedTuple):
+    """Bytes of the file PATH that cannot be read."""
+
+    path: str
+    at: int
+    bytes: int
+    is_torn: bool
+
+
+@dataclass(slots=True)
+class FoundTables:
+    """What `read_tables` found besides the entries, which are in the tables."""
+
+    sequence: int = 0
+    """Of the last frame."""
+    number: int = 0
+    """Of the last file."""
+    bases: dict[int, int] = field(default_factory=dict)
+    """By table: the number of the snapshot that it was read from."""
+    kept: dict[int, int] = field(default_factory=dict)
+    """By table: bytes of that snapshot."""
+    since: dict[int, int] = field(default_factory=dict)
+    """By table: bytes in the journals after it."""
+    incomplete: set[int] = field(default_factory=set)
+    """Tables that may lack something that was written: a new snapshot ends that."""
+    gaps: list[FoundGap] = field(default_factory=list)
+    skipped: int = 0
+    """Sections that do not count because of the log."""
+    clock: ClockReading | None = None
+    rendered: dict[int, list[Rendered]] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
+    is_foreign: bool = False
+    ended: bool = False
+    """The last process closed the journal."""
+
+
+class _Frame(NamedTuple):
+    """A frame of the journals: in which file, and what it says."""
+
+    number: int
+    sequence: int
+    sections: list[Section]
+    notes: list[Note]
+
+
+def read_tables(
+    disk: Disk,
+    folder: str,
+    tables: Iterable[AnyTable],
+    log: TableLog | None = None,
+    boot_id: bytes = NO_BOOT_ID,
+) -> FoundTables:
+    """Fill TABLES, which are empty, with what the files in FOLDER say; return what else they say.
+
+    Args:
+        log: The log that the tables belong to; None: what the journal says of the log is not checked.
+        boot_id: That of the present run of the machine.
+    """
+    return _Reading(disk, folder, tables, log, boot_id).read()
+
+
+class _Reading:
+    """One pass over the files."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: str,
+        tables: Iterable[AnyTable],
+        log: TableLog | None,
+        boot_id: bytes,
+    ) -> None:
+        self._disk = disk
+        self._files = TableFiles.of(disk, folder)
+        self._tables = {table.number: table for table in tables}
+        self._log = log
+        self._boot_id = boot_id
+        self._found = FoundTables(number=self._files.last)
+        self._frames: list[_Frame] = []
+        #: By frame: up to where the log reached at every start since.
+        self._limits: list[int] = []
+        #: Ordered tables and others that lack frames.
+        self._stopped: set[int] = set()
+
+    def read(self) -> FoundTables:
+        for number, path in sorted(self._files.journals.items()):
+            self._read_journal(number, path)
+        self._judge()
+        if self._found.is_foreign:
+            return self._found
+        for number, table in self._tables.items():
+            self._load_snapshot(number, table)
+        self._replay()
+        self._found.incomplete |= self._stopped
+        return self._found
+
+    # --- frames
+
+    def _read_journal(self, number: int, path: str) -> None:
+        for sequence, content in self._frames_in(path, JOURNAL):
+            try:
+                sections = list(table_frames.sections(content))
+                own = [one for one in sections if one.table == OWN_TABLE]
+                notes = [note for one in own for note in table_frames.notes_in(one.entries)]
+            except ValueError as error:
+                logger.error("frame of tables not read path=%s reason=%s", path, error)
+                continue  # As if it were missing.
+            self._frames.append(_Frame(number, sequence, sections, notes))
+
+    def _frames_in(self, path: str, kind: int) -> list[tuple[int, bytes]]:
+        data = self._disk.read(path)
+        if table_frames.number_of(data, kind) is None:
+            if lost := len(data.rstrip(b"\0")):
+                self._found.gaps.append(FoundGap(path, 0, lost, False))
+            return []
+        gaps: list[Gap] = []
+        found = list(table_frames.frames(data, gaps))
+        self._found.gaps += [FoundGap(path, *gap) for gap in gaps]
+        return found
+
+    # --- what counts
+
+    def _judge(self) -> None:
+        """Find how far the log reached since each frame, whose log it is, and what else the journal notes."""
+        limit = 1 << 63 if self._log is None else self._log.end
+        is_judged = self._log is None
+        limits: list[int] = []
+        for frame in reversed(self._frames):
+            limits.append(limit)
+            for mark in _marks(frame.notes):
+                if not is_judged and mark.log_end <= limit and self._log is not None:
+                    tail = self._log.tail(mark.log_end)
+                    is_judged = tail is not None
+                    self._found.is_foreign = is_judged and tail != mark.tail
+            starts = [mark.log_end for mark in _marks(frame.notes) if mark.is_start]
+            if self._log is not None:
+                limit = min([limit, *starts])
+        self._limits = limits[::-1]
+        for frame in self._frames:
+            for note in frame.notes:
+                self._take_note(note)
+        if self._frames:
+            self._found.sequence = self._frames[-1].sequence
+            self._found.ended = any(isinstance(one, EndMark) for one in self._frames[-1].notes)
+
+    def _take_note(self, note: Note) -> None:
+        if isinstance(note, ClockReading):
+            self._found.clock = note
+        elif isinstance(note, TableName):
+            self._found.names[note.table] = note.name
+        elif isinstance(note, Rendered):
+            known = self._found.rendered.setdefault(note.table, [])
+            if note not in known:
+                known.append(note)
+                del known[:-RENDERED_MAX]
+
+    def _limit_before(self, number: int) -> int:
+        """Return up to where the log reached at every start since journal NUMBER began."""
+        for frame, limit in zip(self._frames, self._limits, strict=True):
+            if frame.number >= number:  # Its first frame, and no process began with it.
+                return limit
+        return 1 << 63 if self._log is None else self._log.end
+
+    def _load_snapshot(self, number: int, table: AnyTable) -> None:
+        """Fill TABLE from its newest snapshot that is whole and counts."""
+        is_lost = False
+        for base, path in sorted(self._files.snapshots.get(number, {}).items(), reverse=True):
+            contents = self._frames_in(path, SNAPSHOT)
+            try:
+                loaded = self._load(table, base, contents)
+            except ValueError as error:
+                logger.error("snapshot not read path=%s reason=%s", path, error)
+                loaded = False
+            if loaded:
+                self._found.bases[number] = base
+                self._found.kept[number] = sum(len(content) for _, content in contents)
+                break
+            is_lost = True
+        first = min(self._files.journals, default=self._files.last + 1)
+        if is_lost or first > self._found.bases.get(number, 1):
+            self._stopped.add(number)
+
+    def _load(self, table: AnyTable, base: int, contents: list[tuple[int, bytes]]) -> bool:
+        """Fill TABLE with the frames CONTENTS of a snapshot; return whether it is whole and counts."""
+        if [sequence for sequence, _ in contents] != list(range(1, len(contents) + 1)):
+            return False
+        sections = [one for _, content in contents for one in table_frames.sections(content)]
+        own = [one.entries for one in sections if one.table == OWN_TABLE]
+        notes = [note for data in own for note in table_frames.notes_in(data)]
+        if not notes or not isinstance(notes[-1], EndMark):
+            return False
+        if max(one.needs for one in sections) > self._limit_before(base):
+            self._found.skipped += 1
+            return False
+        boots = {mark.boot_id for mark in _marks(notes)}
+        if not self._is_of_this_boot(table, boots):
+            return True  # As a whole it counts for nothing, and so do the frames before it.
+        own_sections = [one for one in sections if one.table == table.number]
+        decoded = [table.decode(one.entries) for one in own_sections]
+        for changes in decoded:
+            for change in changes:
+                table.apply(change)
+        for one in own_sections:
+            table.version = one.version or table.version
+        return True
+
+    def _is_of_this_boot(self, table: AnyTable, boots: set[bytes]) -> bool:
+        if table.durability is not Durability.PROCESS or self._log is None:
+            return True
+        return self._boot_id != NO_BOOT_ID and boots == {self._boot_id}
+
+    def _replay(self) -> None:
+        boot: set[bytes] = set()
+        expected: int | None = None
+        for frame, limit in zip(self._frames, self._limits, strict=True):
+            if expected is not None and frame.sequence != expected:
+                bases = self._found.bases
+                self._stopped |= {n for n in self._tables if frame.number >= bases.get(n, 0)}
+            expected = frame.sequence + 1
+            boot = {mark.boot_id for mark in _marks(frame.notes)} or boot
+            for section in frame.sections:
+                table = self._tables.get(section.table)
+                if table is not None and frame.number >= self._found.bases.get(table.number, 0):
+                    self._apply(table, section, limit, boot)
+
+    def _apply(self, table: AnyTable, section: Section, limit: int, boot: set[bytes]) -> None:
+        number, since = table.number, self._found.since
+        since[number] = since.get(number, 0) + len(section.entries)
+        if section.needs > limit:
+            self._found.skipped += 1
+            return
+        if table.ordered and number in self._stopped:
+            return
+        if not self._is_of_this_boot(table, boot):
+            return
+        try:
+            changes = table.decode(section.entries)
+        except ValueError as error:
+            logger.error("changes not read table=%s reason=%s", table.name, error)
+            self._stopped.add(number)
+            return
+        for change in changes:
+            table.apply(change)
+        table.version = section.version or table.version
+
+
+def _marks(notes: Iterable[Note]) -> list[LogMark]:
+    return [note for note in notes if isinstance(note, LogMark)]

@@ -1,0 +1,145 @@
+"""A snapshot of one table, made in steps while the table changes.
+
+Each step takes some entries as they are at that moment. The journal that the snapshot precedes has begun before the
+first step and is replayed over it: every change says how an entry is, so what the snapshot has already seen of it does
+no harm.
+
+The snapshot gets its name only when its bytes are on the device, and the log up to where it ended at the last step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from ..proto.errors import StoreError
+from .disk import Disk, Mapping
+from .files import FolderSync, Syncable
+from .flush import CallOwner, Flusher, FlushJob
+from .format.table_frames import (
+    SNAPSHOT,
+    EndMark,
+    LogMark,
+    TableName,
+    frame,
+    head,
+    notes,
+    section,
+)
+from .table_files import DRAFT_SUFFIX, TableLog, snapshot_path
+from .tables import AnyTable
+
+#: Bytes that a step writes.
+_WRITE_BYTES: Final = 256 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPlace:
+    """Where snapshots go, and what brings them to the device."""
+
+    disk: Disk
+    folder: str
+    log: TableLog
+    flusher: Flusher
+    call_owner: CallOwner
+
+
+class TableSnapshot:
+    """The snapshot of TABLE that precedes journal NUMBER. DONE is called with None or the error, once, by the owner."""
+
+    def __init__(
+        self,
+        place: SnapshotPlace,
+        table: AnyTable,
+        number: int,
+        mark: LogMark,
+        done: Callable[[Exception | None], None],
+    ) -> None:
+        self._place = place
+        self._done = done
+        self._path = snapshot_path(place.folder, table.number, number)
+        self._pieces = table.pieces()
+        named = notes([mark, TableName(table.number, table.name)])
+        self._parts = [head(SNAPSHOT, number), frame(1, named)]
+        self._data: memoryview | None = None
+        self._file: Mapping | None = None
+        self._written = 0
+        self._is_abandoned = False
+        self.table = table
+        self.number = number
+        self.needs = 0
+        self.size = 0
+        self.is_finishing = False
+
+    def step(self) -> bool:
+        """Go on; return whether another step is needed. Raises StoreError and OSError."""
+        if self._data is None:
+            self._take()
+            return True
+        if self._file is None:
+            self._file = self._place.disk.open_map(self._draft, size=self.size, create=True)
+        piece = self._data[self._written : self._written + _WRITE_BYTES]
+        self._file.write(self._written, piece)
+        self._written += len(piece)
+        return self._written < self.size
+
+    def _take(self) -> None:
+        table, parts = self.table, self._parts
+        self.needs = self._place.log.end if table.needs_log else 0
+        piece = next(self._pieces, None)
+        if piece is not None:
+            if piece or table.version:
+                content = section(table.number, piece, self.needs, table.version)
+                parts.append(frame(len(parts), content))
+            return
+        parts.append(frame(len(parts), notes([EndMark()])))
+        data = b"".join(parts)
+        parts.clear()
+        self._data, self.size = memoryview(data), len(data)
+
+    def finish(self) -> None:
+        """Bring it to the device, and give it its name: all steps are done."""
+        self.is_finishing = True
+        self._place.log.when_flushed(self.needs, partial(self._next, self._sync_data))
+
+    def _sync_data(self) -> None:
+        assert self._file is not None, "written before it is finished"
+        self._sync(self._file, self._rename)
+
+    def _rename(self) -> None:
+        self._close()
+        self._place.disk.rename(self._draft, self._path)
+        self._sync(FolderSync(self._place.disk, self._place.folder), partial(self._done, None))
+
+    def _sync(self, part: Syncable, then: Callable[[], None]) -> None:
+        def done(error: StoreError | None) -> None:
+            self._place.call_owner(partial(self._next, then, error))
+
+        self._place.flusher.submit(FlushJob([part], done))
+
+    def _next(self, then: Callable[[], None], error: StoreError | None) -> None:
+        if self._is_abandoned:
+            return
+        if error is not None:
+            self._done(error)
+            return
+        try:
+            then()
+        except (StoreError, OSError) as failure:
+            self._done(failure)
+
+    def abandon(self) -> None:
+        """Go no further: it does not get its name, and DONE is not called."""
+        self._is_abandoned = True
+        self._close()
+
+    @property
+    def _draft(self) -> str:
+        return self._path + DRAFT_SUFFIX
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -1,0 +1,339 @@
+"""Tables of state next to the log: entries by scope and key, whose changes a journal keeps.
+
+A table has two levels because all entries of a scope can go at once: the offsets of a group, the leases of a topic.
+`Durability` says when a change is written. What the caller puts is in the table at once, except that a table with
+`BEFORE_REPLY` changes only if the journal took the change.
+
+A large table that keeps its entries elsewhere is a *view*: see `Table.keep_elsewhere`.
+
+Not thread-safe: the event loop owns tables and their journal.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+
+from .format.table_frames import (
+    CLEAR,
+    CLEAR_ALL,
+    DROP,
+    PUT,
+    SCOPE,
+    TableVersion,
+    entries,
+    entry,
+)
+
+S = TypeVar("S", bound=Hashable)
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+LAZY_ENTRIES_MAX: Final = 2_000
+"""Entries of a lazy table that are written in one turn."""
+STEP_BYTES: Final = 64 << 10
+"""Encoded bytes of one step of a snapshot."""
+
+
+class Durability(enum.Enum):
+    """When a change of a table is written, and synced."""
+
+    BEFORE_REPLY = "before_reply"
+    """Written by `put` itself, which raises StoreError if it cannot be."""
+    WITH_LOG = "with_log"
+    """Written at the end of the turn of the event loop, synced with the store's flush interval."""
+    LAZY = "lazy"
+    """Written within seconds, one entry for all changes of a key."""
+    PROCESS = "process"
+    """Written at the end of the turn, never synced: it counts only while the machine has not been restarted."""
+
+
+class Codec(Protocol[S, K, V]):
+    """Scopes, keys and values of a table as bytes. `read_*` raise ValueError for what they cannot read."""
+
+    def scope(self, scope: S) -> bytes: ...
+    def key(self, key: K) -> bytes: ...
+    def value(self, value: V) -> bytes: ...
+    def read_scope(self, data: bytes) -> S: ...
+    def read_key(self, data: bytes) -> K: ...
+    def read_value(self, data: bytes) -> V: ...
+
+
+class Change(NamedTuple, Generic[S, K, V]):
+    """One operation on a table, which is of VERSION then; what it does not need is None."""
+
+    op: int
+    scope: S | None = None
+    key: K | None = None
+    value: V | None = None
+    version: TableVersion | None = None
+
+
+AnyChange = Change[Any, Any, Any]
+
+
+class JournalOfTables(Protocol):
+    """What a table needs of its journal."""
+
+    def changed(self, table: AnyTable, change: AnyChange, *, is_urgent: bool) -> None:
+        """Keep CHANGE of TABLE and apply it. Raises StoreError if it had to be written and was not."""
+
+
+class _NoJournal:
+    """Of a table that is not added to a journal: changes stay in memory."""
+
+    def changed(self, table: AnyTable, change: AnyChange, *, is_urgent: bool) -> None:
+        table.apply(change)
+
+
+class Table(Generic[S, K, V]):
+    """Entries by scope and key.
+
+    Args:
+        number: What the journal calls it: 1 to 255, never used for another table.
+        needs_log: The entries are true only if the log has all that it had when they were written.
+        ordered: A change counts only if every change before it is known.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        name: str,
+        codec: Codec[S, K, V],
+        durability: Durability,
+        *,
+        needs_log: bool = True,
+        ordered: bool = False,
+    ) -> None:
+        self.number = number
+        self.name = name
+        self.codec = codec
+        self.durability = durability
+        self.needs_log = needs_log
+        self.ordered = ordered
+        self.version: TableVersion | None = None
+        self.journal: JournalOfTables = _NoJournal()
+        self._rows: dict[S, dict[K, V]] = {}
+        self._view: Callable[[], Iterable[tuple[S, K, V]]] | None = None
+
+    # --- asking
+
+    def __len__(self) -> int:
+        """Return how many entries the table keeps itself."""
+        return sum(map(len, self._rows.values()))
+
+    def get(self, scope: S, key: K) -> V | None:
+        """Return the entry of KEY in SCOPE."""
+        return self._rows.get(scope, {}).get(key)
+
+    def of_scope(self, scope: S) -> dict[K, V]:
+        """Return a copy of the entries of SCOPE."""
+        return dict(self._rows.get(scope, ()))
+
+    def items(self) -> Iterator[tuple[S, K, V]]:
+        """Yield (scope, key, value) of every entry; the table may change meanwhile."""
+        if self._view is not None:
+            yield from self._view()
+            return
+        for scope in list(self._rows):
+            rows = self._rows.get(scope, {})
+            for key in list(rows):
+                if key in rows:
+                    yield scope, key, rows[key]
+
+    def keep_elsewhere(self, view: Callable[[], Iterable[tuple[S, K, V]]]) -> None:
+        """Keep no entries any more: VIEW yields them when a snapshot needs them, while they change."""
+        self._view = view
+        self._rows.clear()
+
+    # --- changing
+
+    def put(
+        self,
+        scope: S,
+        key: K,
+        value: V,
+        *,
+        version: TableVersion | None = None,
+        is_urgent: bool = False,
+    ) -> None:
+        """Have KEY of SCOPE be VALUE, and the table be of VERSION.
+
+        Args:
+            is_urgent: A lazy table writes it at the end of the turn.
+        """
+        change = Change(PUT, scope, key, value, version)
+        self.journal.changed(self, change, is_urgent=is_urgent)
+
+    def drop(self, scope: S, key: K, *, version: TableVersion | None = None) -> None:
+        """Delete the entry of KEY in SCOPE."""
+        change: Change[S, K, V] = Change(DROP, scope, key, None, version)
+        self.journal.changed(self, change, is_urgent=True)
+
+    def clear(self, scope: S, *, version: TableVersion | None = None) -> None:
+        """Delete all entries of SCOPE, by one entry of the journal."""
+        change: Change[S, K, V] = Change(CLEAR, scope, None, None, version)
+        self.journal.changed(self, change, is_urgent=True)
+
+    def clear_all(self) -> None:
+        """Delete every entry, by one entry of the journal."""
+        self.journal.changed(self, Change(CLEAR_ALL), is_urgent=True)
+
+    # --- for the journal
+
+    def apply(self, change: Change[S, K, V]) -> None:
+        """Do what CHANGE says to the entries that the table keeps itself."""
+        op, scope, key, value, version = change
+        self.version = version or self.version
+        if self._view is not None:
+            return
+        if op == CLEAR_ALL:
+            self._rows.clear()
+        elif op == CLEAR:
+            self._rows.pop(scope, None)  # type: ignore[arg-type]
+        elif op == PUT:
+            self._rows.setdefault(scope, {})[key] = value  # type: ignore[arg-type,assignment,index]
+        elif (rows := self._rows.get(scope)) is not None:  # type: ignore[arg-type]
+            rows.pop(key, None)  # type: ignore[arg-type]
+            if not rows:
+                del self._rows[scope]  # type: ignore[arg-type]
+
+    def encode(self, changes: Iterable[Change[S, K, V]]) -> bytes:
+        """Return CHANGES as the entries of one section."""
+        return b"".join(_encoded(self.codec, changes))
+
+    def decode(self, data: bytes) -> list[Change[S, K, V]]:
+        """Return the changes that the entries of one section say. Raises ValueError."""
+        changes: list[Change[S, K, V]] = []
+        scope: S | None = None
+        for op, key, value in entries(data):
+            if op == SCOPE:
+                scope = self.codec.read_scope(value)
+            elif op == PUT:
+                read = self.codec.read_value(value)
+                changes.append(Change(PUT, scope, self.codec.read_key(key), read))
+            elif op == DROP:
+                changes.append(Change(DROP, scope, self.codec.read_key(key)))
+            elif op == CLEAR:
+                changes.append(Change(CLEAR, self.codec.read_scope(value)))
+            elif op == CLEAR_ALL:
+                changes.append(Change(CLEAR_ALL))
+        return changes
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield all entries as sections of about STEP_BYTES, or empty bytes for a piece of the work."""
+        held: list[Change[S, K, V]] = []
+        parts: list[bytes] = []
+        size = 0
+        for count, (scope, key, value) in enumerate(self.items(), start=1):
+            held.append(Change(PUT, scope, key, value))
+            if count % 64 == 0:
+                parts.append(self.encode(held))
+                held.clear()
+                size += len(parts[-1])
+            if size >= STEP_BYTES:
+                yield b"".join(parts)
+                parts.clear()
+                size = 0
+        yield b"".join((*parts, self.encode(held)))
+
+
+AnyTable = Table[Any, Any, Any]
+
+
+def _encoded(codec: Codec[S, K, V], changes: Iterable[Change[S, K, V]]) -> Iterator[bytes]:
+    is_said, last = False, None
+    for op, scope, key, value, _ in changes:
+        if op in (CLEAR, CLEAR_ALL):
+            # A reader forgets the scope here, and so does this.
+            is_said = False
+            yield entry(op, value=codec.scope(scope) if op == CLEAR else b"")  # type: ignore[arg-type]
+            continue
+        if not is_said or scope != last:
+            yield entry(SCOPE, value=codec.scope(scope))  # type: ignore[arg-type]
+            is_said, last = True, scope
+        yield entry(
+            op,
+            codec.key(key),  # type: ignore[arg-type]
+            codec.value(value) if op == PUT else b"",  # type: ignore[arg-type]
+        )
+
+
+class Noted:
+    """The changes of a table that are not written yet, in order; of a lazy table only the last of each key."""
+
+    def __init__(self, table: AnyTable) -> None:
+        self.table = table
+        self.is_urgent = False
+        self._changes: list[AnyChange] = []
+        self._latest: dict[Hashable, AnyChange] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._changes or self._latest)
+
+    def add(self, change: AnyChange, *, is_urgent: bool) -> None:
+        """Take CHANGE, which is later than all before it."""
+        self.is_urgent = self.is_urgent or is_urgent
+        if self.table.durability is not Durability.LAZY:
+            self._changes.append(change)
+        elif change.op in (PUT, DROP):
+            where = change.scope, change.key
+            # Removed first: the entries keep the order in which keys changed last.
+            self._latest.pop(where, None)
+            self._latest[where] = change
+        else:
+            self._changes += self._latest.values()
+            self._changes.append(change)
+            self._latest.clear()
+
+    def take(self, entries_max: int | None = None) -> list[AnyChange]:
+        """Return the changes and forget them; a lazy table that has nothing urgent gives up to ENTRIES_MAX."""
+        taken, self._changes = self._changes, []
+        if entries_max is None or self.is_urgent or len(self._latest) <= entries_max:
+            taken += self._latest.values()
+            self._latest.clear()
+            self.is_urgent = False
+            return taken
+        for where in list(self._latest)[:entries_max]:
+            taken.append(self._latest.pop(where))
+        return taken
+
+
+class JsonCodec:
+    """Names as scopes and keys, values that are JSON."""
+
+    _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+    def scope(self, scope: str) -> bytes:
+        return scope.encode()
+
+    def key(self, key: str) -> bytes:
+        return key.encode()
+
+    def value(self, value: Any) -> bytes:
+        return self._dumps(value).encode()
+
+    def read_scope(self, data: bytes) -> str:
+        return data.decode()
+
+    def read_key(self, data: bytes) -> str:
+        return data.decode()
+
+    def read_value(self, data: bytes) -> Any:
+        return json.loads(data)
+
+
+class RawCodec:
+    """Scopes, keys and values as the bytes they are: for tools, which know no tables."""
+
+    def scope(self, scope: bytes) -> bytes:
+        return scope
+
+    key = value = read_scope = read_key = read_value = scope
+
+
+def raw_table(number: int, name: str) -> Table[bytes, bytes, bytes]:
+    """Return a table that reads what any table wrote."""
+    return Table(number, name, RawCodec(), Durability.LAZY)

@@ -1,0 +1,403 @@
+"""Tables come back from their journal: after a stop, a kill, damage, and a log that was cut."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from pocketmq.proto.errors import DiskFailure, StoreError, StoreFull
+from pocketmq.store.format.table_frames import TableVersion, entry, frame, head, section
+from pocketmq.store.os_disk import OsDisk
+from pocketmq.store.table_files import TableFiles, read_tables
+from pocketmq.store.table_journal import LAZY_MS, RETRY_MS, JournalSizes
+from pocketmq.store.tables import raw_table
+
+from ..fakes import FaultyDisk
+from .table_worlds import FakeLog, World
+
+LARGE = JournalSizes()
+
+
+def new_log(seed: int = 1) -> FakeLog:
+    log = FakeLog(random.Random(seed))
+    for _ in range(20):
+        log.grow()
+    return log
+
+
+def journals(path: Path) -> list[Path]:
+    return sorted((path / "tables").glob("journal-*"))
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 1 << 32))
+def test_tables_are_what_they_were_after_kills_and_stops(
+    tmp_path_factory: pytest.TempPathFactory, seed: int
+) -> None:
+    path, rng = tmp_path_factory.mktemp("store"), random.Random(seed)
+    log = FakeLog(rng)
+    world = World(path, log)
+    model: list[dict[tuple[str, str], Any]] = [{}, {}, {}, {}]
+    for _ in range(rng.randrange(30, 250)):
+        for _ in range(rng.randrange(6)):
+            change_in_both(world, model, rng)
+        assert world.rows() == model
+        log.grow()
+        world.turns.run()
+        if rng.random() < 0.2:
+            world.journal.write(everything=True)
+        if rng.random() < 0.1:
+            world.journal.tick()
+        if rng.random() < 0.04:
+            world.journal.write(everything=True)
+            if rng.random() < 0.5:
+                world.journal.close()
+            world = World(path, log)
+            assert world.rows() == model
+            assert not world.found.gaps
+            assert not world.found.incomplete
+
+
+def change_in_both(
+    world: World, model: list[dict[tuple[str, str], Any]], rng: random.Random
+) -> None:
+    """Change a table and a plain dict alike."""
+    number = rng.randrange(4)
+    table, rows = world.tables[number], model[number]
+    scope, key = f"scope {rng.randrange(3)}", f"key {rng.randrange(9)}"
+    kind = rng.random()
+    if kind < 0.6:
+        value = {"n": rng.randrange(99), "text": "x" * rng.randrange(60)}
+        table.put(scope, key, value)
+        rows[scope, key] = value
+    elif kind < 0.93:
+        table.drop(scope, key)
+        rows.pop((scope, key), None)
+    elif kind < 0.98:
+        table.clear(scope)
+        for where in [where for where in rows if where[0] == scope]:
+            del rows[where]
+    else:
+        table.clear_all()
+        rows.clear()
+
+
+def filled(path: Path, log: FakeLog, **options: Any) -> World:
+    """Return a world with a hundred entries in each table, each written by itself."""
+    world = World(path, log, **options)
+    for number in range(100):
+        for table in world.tables:
+            table.put("scope", f"{number}", number)
+        world.journal.write(everything=True)
+    return world
+
+
+def test_a_torn_end_loses_what_is_torn_and_nothing_else(tmp_path: Path) -> None:
+    log = new_log()
+    world = filled(tmp_path, log, sizes=LARGE)
+    (path,) = journals(tmp_path)
+    good = path.read_bytes()
+    end = len(good.rstrip(b"\0"))
+    for cut in range(end - 400, end):
+        path.write_bytes(good[:cut] + bytes(len(good) - cut))
+        again = World(tmp_path, log, sizes=LARGE)
+        rows = again.rows()
+        assert rows[1] == rows[2] == rows[3]
+        assert 97 <= len(rows[1]) < 100
+        assert len(rows[0]) - len(rows[1]) in (0, 1)  # Of a frame of its own, before that.
+        assert all(gap.is_torn for gap in again.found.gaps)
+        assert not again.found.incomplete
+        for other in journals(tmp_path)[1:]:
+            other.unlink()
+    assert len(world.topics) == 100
+
+
+def test_damage_in_the_middle_stops_ordered_tables_and_no_others(tmp_path: Path) -> None:
+    log = new_log()
+    filled(tmp_path, log, sizes=LARGE)
+    (path,) = journals(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[len(data.rstrip(b"\0")) // 2] ^= 255
+    path.write_bytes(data)
+
+    again = World(tmp_path, log, sizes=LARGE)
+
+    assert len(again.topics) + len(again.offsets) == 199
+    assert 30 < len(again.deliveries) < 70
+    assert [gap.is_torn for gap in again.found.gaps] == [False]
+    # New snapshots are made at once: the next start misses nothing.
+    again.turns.run_all()
+    assert again.rows() == World(tmp_path, log, sizes=LARGE).rows()
+    assert {int(one.name.split("-")[1]) for one in (tmp_path / "tables").glob("snapshot-*")} == {
+        1, 2, 3, 4,
+    }  # fmt: skip
+
+
+def test_a_damaged_snapshot_counts_for_nothing(tmp_path: Path) -> None:
+    log = new_log()
+    world = filled(tmp_path, log)
+    world.turns.run_all()
+    (path,) = (tmp_path / "tables").glob("snapshot-3-*")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 255
+    path.write_bytes(data)
+
+    again = World(tmp_path, log)
+
+    assert len(again.topics) == 100
+    assert len(again.deliveries) == 0
+    assert 3 in again.found.incomplete
+
+
+def test_what_is_about_records_that_the_log_lost_does_not_count(tmp_path: Path) -> None:
+    log = new_log()
+    world = World(tmp_path, log)
+    world.offsets.put("group", "queue", 5)
+    world.journal.write(everything=True)
+    known = log.end
+    log.grow()
+    world.offsets.put("group", "queue", 9)
+    world.topics.put("", "new", {})
+    world.journal.write(everything=True)
+    log.data = log.data[:known]
+
+    again = World(tmp_path, log)
+
+    assert again.offsets.get("group", "queue") == 5
+    assert again.topics.get("", "new") == {}
+    # The log grows beyond the lost records with others, before a kill.
+    for _ in range(9):
+        log.grow()
+    assert World(tmp_path, log).offsets.get("group", "queue") == 5
+
+
+def test_a_table_of_a_process_counts_until_the_machine_restarts(tmp_path: Path) -> None:
+    log = new_log()
+    first = World(tmp_path, log)
+    first.progress.put("slot", "1", 1)
+    first.turns.run_all()
+    second = World(tmp_path, log)
+    assert second.progress.get("slot", "1") == 1
+    second.progress.put("slot", "2", 2)
+    second.turns.run_all()
+
+    third = World(tmp_path, log, boot_id=b"B" * 16)
+    assert len(third.progress) == 0
+    third.progress.put("slot", "3", 3)
+    third.turns.run_all()
+
+    assert World(tmp_path, log, boot_id=b"B" * 16).rows()[3] == {("slot", "3"): 3}
+
+
+def test_a_journal_of_another_log_counts_for_nothing(tmp_path: Path) -> None:
+    filled(tmp_path, new_log(1))
+
+    again = World(tmp_path, new_log(2))
+
+    assert again.found.is_foreign
+    assert again.rows() == [{}, {}, {}, {}]
+    again.topics.put("", "own", 1)
+    assert World(tmp_path, again.log).rows()[0] == {("", "own"): 1}
+
+
+def test_changes_together_are_one_frame_or_none(tmp_path: Path) -> None:
+    log, disk = new_log(), FaultyDisk()
+    world = World(tmp_path, log, disk=disk)
+    world.topics.put("", "T", 1, version=TableVersion(1, 0, 5))
+    world.offsets.put("T", "0", 7)
+    with world.journal.together():
+        world.topics.drop("", "T", version=TableVersion(2, 0, 6))
+        world.offsets.clear("T")
+        assert world.topics.get("", "T") == 1
+    assert world.topics.get("", "T") is None
+    assert World(tmp_path, log).rows() == [{}, {}, {}, {}]
+
+    world = World(tmp_path, log, disk=disk)
+    disk.run_full("tables")
+    with pytest.raises(StoreFull):
+        put_together(world)
+    assert world.rows() == [{}, {}, {}, {}]
+    assert world.topics.version == TableVersion(2, 0, 6)
+    disk.heal()
+    world.topics.put("", "V", 1)
+    assert World(tmp_path, log).rows()[0] == {("", "V"): 1}
+    assert World(tmp_path, log).topics.version == TableVersion(2, 0, 6)
+
+
+def put_together(world: World) -> None:
+    with world.journal.together():
+        world.topics.put("", "U", 1, version=TableVersion(3, 0, 7))
+        world.offsets.put("U", "0", 7)
+
+
+def test_a_full_disk_refuses_some_changes_and_keeps_others_in_memory(tmp_path: Path) -> None:
+    log, disk = new_log(), FaultyDisk()
+    world = World(tmp_path, log, disk=disk)
+    world.deliveries.put("queue", "1", "in flight")
+    world.turns.run_all()
+    disk.run_full("tables")
+    with pytest.raises(StoreFull):
+        world.topics.put("", "T", 1)
+    world.deliveries.put("queue", "2", "in flight")
+    world.turns.run_all()
+    told: list[StoreError | None] = []
+    world.journal.when_durable(told.append)
+    assert isinstance(told[0], StoreFull)
+    disk.heal()
+    world.deliveries.drop("queue", "1")
+    world.turns.run_all()
+
+    # Nothing of what came behind the loss counts before there is a new snapshot.
+    assert World(tmp_path, log).rows()[2] == {("queue", "1"): "in flight"}
+
+
+async def test_a_journal_that_could_not_be_written_begins_again(tmp_path: Path) -> None:
+    log, disk = new_log(), FaultyDisk()
+    world = World(tmp_path, log, disk=disk)
+    world.deliveries.put("queue", "1", "in flight")
+    disk.run_full("tables")
+    world.turns.run_all()
+    world.offsets.put("group", "0", 5)
+    disk.heal()
+    await world.clock.advance(RETRY_MS)
+    world.journal.tick()
+    world.turns.run_all()
+    world.deliveries.put("queue", "2", "in flight")
+    world.turns.run_all()
+
+    await world.clock.advance(LAZY_MS)
+    world.journal.tick()
+    told: list[StoreError | None] = []
+    world.journal.when_durable(told.append)
+    assert told == [None]
+    again = World(tmp_path, log)
+    assert again.rows() == world.rows()
+    assert not again.found.incomplete
+
+
+def test_a_sync_that_fails_fails_the_store(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    world = World(tmp_path, new_log(), disk=disk)
+    world.topics.put("", "T", 1)
+    disk.break_syncs("journal")
+    told: list[StoreError | None] = []
+    world.journal.when_durable(told.append)
+    assert isinstance(told[0], DiskFailure)
+    assert world.failure is told[0]
+    disk.heal()
+    with pytest.raises(DiskFailure):
+        world.topics.put("", "U", 1)
+
+
+async def test_a_lazy_table_writes_one_entry_for_all_changes_of_a_key(tmp_path: Path) -> None:
+    log = new_log()
+    world = World(tmp_path, log, sizes=LARGE)
+    for number in range(5_000):
+        world.offsets.put("group", f"{number % 3_000}", number)
+    world.turns.run_all()
+    assert World(tmp_path, log).rows()[1] == {}
+    await world.clock.advance(LAZY_MS)
+    world.journal.tick()
+    assert len(World(tmp_path, log).offsets) == 2_000
+    world.turns.run_all()
+    assert World(tmp_path, log).rows()[1] == world.rows()[1]
+    # Going back does not wait.
+    world.offsets.put("group", "0", 1, is_urgent=True)
+    world.turns.run_all()
+    assert World(tmp_path, log).offsets.get("group", "0") == 1
+
+
+def test_a_table_kept_elsewhere_is_snapshotted_from_there(tmp_path: Path) -> None:
+    log = new_log()
+    world = World(tmp_path, log)
+    elsewhere = {"k": 0}
+    world.deliveries.keep_elsewhere(lambda: [("s", key, n) for key, n in elsewhere.items()])
+    for number in range(1, 600):
+        elsewhere["k"] = number
+        world.deliveries.put("s", "k", number)
+        world.turns.run()
+    world.turns.run_all()
+    assert len(world.deliveries) == 0
+    assert list((tmp_path / "tables").glob("snapshot-3-*"))
+    assert World(tmp_path, log).rows()[2] == {("s", "k"): 599}
+
+
+def test_a_busy_table_does_not_keep_the_files_of_others(tmp_path: Path) -> None:
+    log = new_log()
+    world = World(tmp_path, log)
+    for table in world.tables:
+        table.put("s", "k", "quiet")
+    for number in range(5_000):
+        world.deliveries.put("s", f"{number % 50}", number)
+        world.turns.run()
+    world.turns.run_all()
+    files = TableFiles.of(OsDisk(), world.folder)
+    assert len(files.journals) * 2_048 <= 3 * 16_384
+    assert World(tmp_path, log).rows() == world.rows()
+
+
+def test_files_that_were_rendered_are_remembered(tmp_path: Path) -> None:
+    log = new_log()
+    world = World(tmp_path, log)
+    for number in range(3):
+        world.journal.note_rendered(world.topics, TableVersion(number, 0, 5), 100 + number, 7)
+    for number in range(500):
+        world.topics.put("s", f"{number % 20}", number)
+        world.turns.run()
+    world.turns.run_all()
+    found = World(tmp_path, log).found
+    assert [one.size for one in found.rendered[1]] == [101, 102]
+    assert found.names[3] == "deliveries"
+
+
+def test_tools_read_tables_that_they_do_not_know(tmp_path: Path) -> None:
+    world = World(tmp_path, new_log())
+    world.topics.put("scope", "key", "value", version=TableVersion(3, 1, 9))
+    world.journal.close()
+    table = raw_table(1, "topics")
+    found = read_tables(OsDisk(), world.folder, [table])
+    assert found.ended
+    assert table.get(b"scope", b"key") == b'"value"'
+    assert table.version == TableVersion(3, 1, 9)
+    assert found.clock is not None
+
+
+def test_bytes_that_no_broker_wrote_are_damage_and_no_crash(tmp_path: Path) -> None:
+    log = new_log()
+    filled(tmp_path, log)
+    wrong = [
+        frame(1, b"\1"),
+        frame(1, section(1, b"\1\2\3")),
+        frame(1, section(1, entry(1, b"k", b"not json"))),
+        frame(1, section(1, entry(1, b"\xff", b"1"))),
+        frame(1, section(0, entry(10, b"", b"short"))),
+        b"garbage",
+    ]
+    for number, data in enumerate(wrong, start=500):
+        (tmp_path / "tables" / f"journal-{number:08d}").write_bytes(head(1, number) + data)
+    (tmp_path / "tables" / "journal-00000900").write_bytes(b"no head")
+    (tmp_path / "tables" / "snapshot-1-00000901").write_bytes(b"no head")
+    again = World(tmp_path, log)
+    assert 1 in again.found.incomplete
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_damage_is_survived(tmp_path: Path, seed: int) -> None:
+    rng, log = random.Random(seed), new_log()
+    world = filled(tmp_path, log)
+    world.turns.run_all()
+    for _ in range(40):
+        path = rng.choice(sorted((tmp_path / "tables").iterdir()))
+        data = bytearray(path.read_bytes())
+        for _ in range(rng.randrange(1, 4)):
+            if data:
+                data[rng.randrange(len(data))] = rng.randrange(256)
+        path.write_bytes(data[: rng.randrange(len(data))] if rng.random() < 0.2 else data)
+        world = World(tmp_path, log)
+        world.topics.put("s", "k", 1)
+        world.turns.run_all()
+        assert world.topics.get("s", "k") == 1

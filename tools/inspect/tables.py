@@ -1,0 +1,90 @@
+"""The view `tables`: what the journal of tables in a store says."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+
+from ...store.disk import Disk
+from ...store.format.table_frames import OWN_TABLE
+from ...store.table_files import FOLDER, TableFiles, read_tables
+from ...store.tables import raw_table
+from .output import Column, Output, Row, format_options, opened, people, table
+
+TABLES: Final = (
+    Column("number", kind="number"),
+    Column("name"),
+    Column("entries", kind="number"),
+    Column("counter", kind="number"),
+    Column("snapshot", kind="number"),
+    Column("snapshotBytes", "snapshot bytes", "number"),
+    Column("journalBytes", "bytes since", "number"),
+)
+GAPS: Final = (
+    Column("file"),
+    Column("at", kind="number"),
+    Column("bytes", kind="number"),
+    Column("problem", kind="problem"),
+)
+
+
+@click.command()
+@format_options
+def tables(*, as_json: bool, as_jsonl: bool) -> None:
+    """Show the tables that the broker keeps next to the log, and damage in their journal.
+
+    Entries about records that the log has lost are counted here; a broker skips them.
+    """
+    files = opened()
+    folder = files.path(f"pocketmq/{FOLDER}")
+    document = tables_in(files.disk, folder)
+    output = Output.of(as_json, as_jsonl)
+    output.document(document, lambda: _print(document))
+
+
+def tables_in(disk: Disk, folder: str) -> dict[str, Any]:
+    """Return what the files in FOLDER say."""
+    # The numbers of the tables stand in the files: a first pass finds them.
+    known = read_tables(disk, folder, ())
+    snapshots = TableFiles.of(disk, folder).snapshots
+    numbers = sorted({*known.names, *snapshots} - {OWN_TABLE})
+    raw = [raw_table(number, known.names.get(number, "")) for number in numbers]
+    found = read_tables(disk, folder, raw)
+    return {
+        "present": found.number > 0,
+        "closed": found.ended,
+        "tables": [
+            {
+                "number": one.number,
+                "name": one.name or None,
+                "entries": len(one),
+                "counter": None if one.version is None else one.version.counter,
+                "snapshot": found.bases.get(one.number),
+                "snapshotBytes": found.kept.get(one.number),
+                "journalBytes": found.since.get(one.number, 0),
+            }
+            for one in raw
+        ],
+        "gaps": [
+            {
+                "file": gap.path.rpartition("/")[2],
+                "at": gap.at,
+                "bytes": gap.bytes,
+                "problem": "torn end" if gap.is_torn else "damaged",
+            }
+            for gap in found.gaps
+        ],
+    }
+
+
+def _print(document: Row) -> None:
+    console = people()
+    if not document["present"]:
+        console.print("no journal of tables: no PocketMQ broker has used this store yet")
+        return
+    console.print(table(document["tables"], TABLES, "tables"))
+    if document["gaps"]:
+        console.print(table(document["gaps"], GAPS, "gaps"))
+    if not document["closed"]:
+        console.print("not closed: a broker uses the store, or was killed", style="yellow")
