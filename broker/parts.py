@@ -9,13 +9,14 @@ Everything that waits for its time in one store, by level or to an instant.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from operator import or_
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from ..proto.clock import Clock, VirtualClock
 from ..proto.errors import PocketMQError
@@ -24,6 +25,7 @@ from ..proto.rpc.channels import Dial
 from ..store.flush import Flusher
 from ..store.message_store import MessageStore
 from ..store.state_files import OffsetsFile, StateFile
+from ..store.tables import Table
 from .accounts import AccountFile, Accounts
 from .config import BrokerConfig
 from .delay.deliveries import DelayedDeliveries
@@ -33,9 +35,10 @@ from .delay.roads import DelayRules
 from .delay.timed import Recalls, TimedDeliveries
 from .groups.coordinator import Coordination, Coordinator
 from .groups.fence import Fence
-from .groups.leases import KeptLeases, LeaseFile, QueueLeases
+from .groups.leases import KeptLeases, QueueLeases
 from .groups.offsets import Offsets
 from .groups.retries import DeadLetters, Retries
+from .kept_tables import KeptTables
 from .messages.fetch import Fetches, Lookups
 from .messages.filters import Filters
 from .messages.send import Sends, Waits
@@ -76,6 +79,7 @@ class BrokerParts:
     """What a broker consists of, over one open store."""
 
     store: MessageStore
+    tables: KeptTables
     topics: Topics
     groups: Groups
     offsets: Offsets
@@ -137,6 +141,8 @@ class BrokerParts:
     def start(self) -> None:
         """Find again what waits, and begin to keep time; on a running loop."""
         self.saver.start()
+        self.tables.journal.start(asyncio.get_running_loop().call_soon)
+        self.wall_timers.every(self.store.config.flush_interval_ms, self.tables.journal.tick)
         for kept in (self.topics.kept, self.groups.kept):
             kept.start(self.saver, self.store.flusher, self.store.call_owner)
         self.offsets.start(self.saver, self.store.call_owner)
@@ -146,7 +152,6 @@ class BrokerParts:
         self.transactions.start()
         self.atomic_commits.start()
         self.delays.start()
-        self.coordination.start()
         self.pops.start()
         self.clients.start()
         self.timers.start()
@@ -202,9 +207,11 @@ class BrokerParts:
             await self.producers.close(synced)
         except PocketMQError as error:
             errors.append(error)
+        if not errors:
+            self.delays.forget()
+        self.tables.journal.close()
         if errors:
             raise errors[0]
-        self.delays.forget()
 
 
 def _errors_of(close: Callable[[], None]) -> list[PocketMQError]:
@@ -239,8 +246,9 @@ def assemble(  # noqa: PLR0913  (it stands between all of them)
     _warn_of_unusual([*topics.unusual(), *groups.unusual()])
     timers = Timers(clock)
     wall_timers = timers if wall is clock else Timers(wall)
-    lease_file = LeaseFile(store.disk, store.config.own_folder)
-    leases = KeptLeases(lease_file, wall_timers, limit=lambda: config.leases_max, epoch=epoch)
+    # The masters before may have had another log.
+    tables = KeptTables.open(store, wall_timers, discard=epoch > 0)
+    leases = KeptLeases(tables.leases, wall_timers, limit=lambda: config.leases_max, epoch=epoch)
     fence = Fence(leases, lambda: config.lease_ms)
     account_file = AccountFile(store.disk, store.config.path)
     accounts = Accounts(wall.unix_ms, account_file, holder=leases.member_of)
@@ -302,6 +310,7 @@ def assemble(  # noqa: PLR0913  (it stands between all of them)
     )
     parts = BrokerParts(
         store=store,
+        tables=tables,
         topics=topics,
         groups=groups,
         offsets=offsets,
@@ -315,7 +324,7 @@ def assemble(  # noqa: PLR0913  (it stands between all of them)
         fetches=fetches,
         filters=filters,
         lookups=Lookups(topics.get, store),
-        delays=Delays(config, store, timers, clock, appends, state_file),
+        delays=Delays(config, store, timers, clock, appends, state_file, tables.delivered),
         transactions=transactions,
         atomic_commits=AtomicCommits(config, commit_parts),
         recalls=Recalls(config, topics, store, appends, unix_ms),
@@ -471,11 +480,12 @@ class Delays:
         clock: Clock,
         appends: Appends,
         state_file: Callable[[str], StateFile],
+        delivered: Table[str, str, Any],
     ) -> None:
         # A clock that is moved by hand waits for every instant: nothing has to go together.
         pause_ms = 0 if is_virtual(clock) else config.delay_pause_ms
         deliveries = DelayedDeliveries(appends)
-        self._note = DeliveredNote(store, has_replicas=appends.mastership is not None)
+        self._note = DeliveredNote(store, delivered, has_replicas=appends.mastership is not None)
         self._note.find()
         self._progress = LevelProgress(
             state_file("delayOffset.json"), store, appends, clock.unix_ms, self._note

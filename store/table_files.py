@@ -318,7 +318,7 @@ class _Reading:
             for change in changes:
                 table.apply(change)
         for one in own_sections:
-            table.version = one.version or table.version
+            table.found_at(one.version)
         return True
 
     def _is_of_this_boot(self, table: AnyTable, boots: set[bytes]) -> bool:
@@ -358,7 +358,7 @@ class _Reading:
             return
         for change in changes:
             table.apply(change)
-        table.version = section.version or table.version
+        table.found_at(section.version)
 
 
 def _marks(notes: Iterable[Note]) -> list[LogMark]:

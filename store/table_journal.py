@@ -171,7 +171,7 @@ class TableJournal:
         self._rendered = found.rendered
         self._is_open = True
         for table in self._tables.values():
-            table.journal = self
+            table.join(self)
         try:
             self._disk.make_folders(self._folder)
             self._roll(0, is_start=True)

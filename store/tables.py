@@ -114,7 +114,7 @@ class Table(Generic[S, K, V]):
         self.needs_log = needs_log
         self.ordered = ordered
         self.version: TableVersion | None = None
-        self.journal: JournalOfTables = _NoJournal()
+        self._journal: JournalOfTables = _NoJournal()
         self._rows: dict[S, dict[K, V]] = {}
         self._view: Callable[[], Iterable[tuple[S, K, V]]] | None = None
 
@@ -165,23 +165,31 @@ class Table(Generic[S, K, V]):
             is_urgent: A lazy table writes it at the end of the turn.
         """
         change = Change(PUT, scope, key, value, version)
-        self.journal.changed(self, change, is_urgent=is_urgent)
+        self._journal.changed(self, change, is_urgent=is_urgent)
 
     def drop(self, scope: S, key: K, *, version: TableVersion | None = None) -> None:
         """Delete the entry of KEY in SCOPE."""
         change: Change[S, K, V] = Change(DROP, scope, key, None, version)
-        self.journal.changed(self, change, is_urgent=True)
+        self._journal.changed(self, change, is_urgent=True)
 
     def clear(self, scope: S, *, version: TableVersion | None = None) -> None:
         """Delete all entries of SCOPE, by one entry of the journal."""
         change: Change[S, K, V] = Change(CLEAR, scope, None, None, version)
-        self.journal.changed(self, change, is_urgent=True)
+        self._journal.changed(self, change, is_urgent=True)
 
     def clear_all(self) -> None:
         """Delete every entry, by one entry of the journal."""
-        self.journal.changed(self, Change(CLEAR_ALL), is_urgent=True)
+        self._journal.changed(self, Change(CLEAR_ALL), is_urgent=True)
 
     # --- for the journal
+
+    def join(self, journal: JournalOfTables) -> None:
+        """Have JOURNAL keep the changes from now on."""
+        self._journal = journal
+
+    def found_at(self, version: TableVersion | None) -> None:
+        """Be of VERSION, which was found with entries, if there is one."""
+        self.version = version or self.version
 
     def apply(self, change: Change[S, K, V]) -> None:
         """Do what CHANGE says to the entries that the table keeps itself."""

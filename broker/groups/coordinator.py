@@ -515,14 +515,10 @@ class Coordination:
         )
         return own | self.leases.methods()
 
-    def start(self) -> None:
-        """Begin to keep the leases."""
-        self._kept.start()
-
     def close(self) -> None:
         """Tell nobody anything any more, and write the leases down."""
         self.coordinator.close()
-        self._kept.save()
+        self._kept.close()
 
     def forget_group(self, group: str) -> None:
         """Let go of what GROUP, which was deleted, holds, and forget what became of it."""

@@ -17,9 +17,10 @@ by their instance.
 
 Where the broker has users, a lease is its user's: another user who names the same member or instance is refused.
 
-What was granted in the last moments before a kill is not on record after it: a token of an earlier run that no record
-contradicts is believed. `to_json` and `restore` carry the records over a restart, in `<root>/pocketmq/leases.json`,
-which may be lost: it is written when something was granted or ended, a second later at most.
+What was granted in the last moments before a power cut is not on record after it: a token of an earlier run that no
+record contradicts is believed. `rows` and `restore` carry the records over a restart, as a table of the broker's
+journal (store/tables.py), which may be lost: a change is written at the end of the turn. Renewals change nothing there:
+a lease that was held has its whole time again.
 A master of a replica set begins with its epoch instead: it knows and believes nothing of what was granted before, for
 the masters before it may have granted anything to anybody.
 
@@ -38,7 +39,6 @@ further ones are answered at once; QUEUES_MAX queues in one request.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ from typing import Any, Final, NamedTuple
 from ...proto import errors
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import LATER, Call, Later, MethodTable, service, unary
-from ...store.disk import Disk
+from ...store.tables import Durability, JsonCodec, Table
 from ..config import BrokerConfig
 from ..timing.timers import Purgatory, Timer, Timers, WatchedOperation
 from ..topics_and_groups import Groups, Topics, check_own_choice
@@ -63,8 +63,12 @@ _TAKEN_FROM_MAX: Final = 4
 EPOCH_SHIFT: Final = 32
 #: How long no further search for records to drop is worth it after one, in ms.
 _SWEEP_PAUSE_MS: Final = 1_000
-PERSIST_INTERVAL_MS: Final = 1_000
-_NAME: Final = "leases.json"
+#: Of a record in the table that is kept: what has become of the lease.
+_RELEASED, _OVER, _HELD = 0, 1, 2
+#: Group and key of the row with the last token, and that up to which none is believed without a record.
+_TOKENS: Final = ("", "tokens")
+#: A row of the table that is kept.
+Row = list[Any]
 
 
 class QueueKey(NamedTuple):
@@ -121,8 +125,17 @@ class LeaseTable:
     EPOCH, of a master of a replica set: its tokens are above all of the masters before, of which none is believed.
     """
 
-    def __init__(self, begin_ms: int, *, limit: Callable[[], int], epoch: int = 0) -> None:
+    def __init__(
+        self,
+        begin_ms: int,
+        *,
+        limit: Callable[[], int],
+        epoch: int = 0,
+        on_change: Callable[[str, str, Row | None], None] = lambda group, key, row: None,
+    ) -> None:
+        """ON_CHANGE is called with group, key and row of what `rows` would say otherwise; None: it is gone."""
         self._limit = limit
+        self._on_change = on_change
         self._groups: dict[str, dict[QueueKey, Lease]] = {}
         self._count = 0
         self._epoch = epoch
@@ -131,8 +144,6 @@ class LeaseTable:
         self._floor = self._last_token if epoch else 0
         self._begin_token = self._last_token
         self._swept_ms = -_SWEEP_PAUSE_MS
-        #: Counts what the records of a restart would differ by: unchanged while they say the same.
-        self.version = 0
 
     def __len__(self) -> int:
         """Return how many records there are."""
@@ -199,13 +210,16 @@ class LeaseTable:
             if token:
                 renewed = self._renew(asker, key, lease, token, now_ms)
                 # It is restored for its whole time anyway, unless it was over when the records were written.
-                was_over = lease is None or not lease.is_live(now_ms)
-                self.version += renewed is not None and was_over
+                if renewed is not None and (lease is None or not lease.is_live(now_ms)):
+                    self._changed(asker.group, key, renewed, now_ms)
                 answers.append(renewed)
             elif _may_have(asker, lease, now_ms) and not gives_way(key):
-                self._last_token = fresh_token
-                self.version += 1
-                answers.append(self._put(asker, key, lease, fresh_token, now_ms))
+                if self._last_token != fresh_token:
+                    self._last_token = fresh_token
+                    self._tokens_changed()
+                granted = self._put(asker, key, lease, fresh_token, now_ms)
+                self._changed(asker.group, key, granted, now_ms)
+                answers.append(granted)
             else:
                 answers.append(None)
         return answers
@@ -215,7 +229,8 @@ class LeaseTable:
         if self._is_earlier(self.get(group, key), token):
             asker = Asker(group=group, member_id="", lease_ms=lease_ms)
             self._make_room(group, [WantedQueue(key, token)], now_ms)
-            self._put(asker, key, self.get(group, key), token, now_ms)
+            believed = self._put(asker, key, self.get(group, key), token, now_ms)
+            self._changed(group, key, believed, now_ms)
 
     def extend(self, group: str, key: QueueKey, token: int, lease_ms: int, now_ms: int) -> None:
         """Have TOKEN, which is valid, last for its whole time from NOW_MS on; LEASE_MS if there is no record of it.
@@ -225,11 +240,12 @@ class LeaseTable:
         lease = self.get(group, key)
         if lease is None or lease.token != token:
             self.believe(group, key, token, lease_ms, now_ms)
-            self.version += 1
             return
-        self.version += not lease.is_live(now_ms)
+        was_over = not lease.is_live(now_ms)
         # The clock may have been put back.
         lease.expires_ms = max(lease.expires_ms, now_ms + lease.lease_ms)
+        if was_over:
+            self._changed(group, key, lease, now_ms)
 
     def _renew(
         self, asker: Asker, key: QueueKey, lease: Lease | None, token: int, now_ms: int
@@ -271,24 +287,25 @@ class LeaseTable:
             return False
         if lease.member_id not in ("", member_id) or token not in (0, lease.token):
             return False
-        self.version += 1
         lease.expires_ms = 0
+        self._changed(group, key, lease, 0)
         return True
 
     def end(self, group: str, key: QueueKey) -> bool:
         """End the lease of KEY, whoever holds it; return whether there was one."""
-        self.version += 1
         lease = self.get(group, key)
         was_held = lease is not None and not lease.is_released
         if lease is None:
             if self._count >= self._limit():
                 self._floor = self._begin_token
+                self._tokens_changed()
                 return False
             lease = Lease("", "", 0, 0, 0)
             self._keep(group, key, lease)
         lease.expires_ms = 0
         # What an earlier run granted must not be believed from now on.
         lease.token = max(lease.token, self._begin_token)
+        self._changed(group, key, lease, 0)
         return was_held
 
     def forget_group(self, group: str) -> list[QueueKey]:
@@ -308,10 +325,12 @@ class LeaseTable:
         gone = [key for key, lease in records.items() if chosen(key, lease)]
         for key in gone:
             self._floor = max(self._floor, records.pop(key).token)
+            self._on_change(group, _key_text(key), None)
+        if gone:
+            self._tokens_changed()
         if not records:
             self._groups.pop(group, None)
         self._count -= len(gone)
-        self.version += len(gone)
         return gone
 
     def _make_room(self, group: str, wanted: Sequence[WantedQueue], now_ms: int) -> None:
@@ -334,56 +353,62 @@ class LeaseTable:
 
     # --- over a restart
 
-    def to_json(self, now_ms: int) -> dict[str, Any]:
-        """Return the records as `restore` takes them."""
-        return {
-            "token": self._last_token,
-            "floor": self._floor,
-            "leases": [
-                [
-                    group,
-                    key.topic,
-                    key.queue,
-                    lease.member_id,
-                    lease.instance_id,
-                    lease.token,
-                    lease.lease_ms,
-                    0 if lease.is_released else 1 + lease.is_live(now_ms),
-                    *([lease.user] if lease.user else []),
-                ]
-                for group, records in self._groups.items()
-                for key, lease in records.items()
-            ],
-        }
+    def _changed(self, group: str, key: QueueKey, lease: Lease, now_ms: int) -> None:
+        self._on_change(group, _key_text(key), _row(lease, now_ms))
 
-    def restore(self, document: dict[str, Any], now_ms: int) -> None:
-        """Have what `to_json` gave, in a table that is new; what was held is so again for its whole time.
+    def _tokens_changed(self) -> None:
+        self._on_change(*_TOKENS, [self._last_token, self._floor])
 
-        Raises ValueError, LookupError or TypeError for a document of another shape; the table is as it was then.
+    def rows(self, now_ms: int) -> Iterator[tuple[str, str, Row]]:
+        """Yield group, key and row of all records, as `restore` takes them; they may change meanwhile."""
+        yield *_TOKENS, [self._last_token, self._floor]
+        for group in list(self._groups):
+            for key, lease in list(self._groups.get(group, {}).items()):
+                yield group, _key_text(key), _row(lease, now_ms)
+
+    def restore(self, rows: Iterable[tuple[str, str, Row]], now_ms: int) -> None:
+        """Have what `rows` gave, in a table that is new; what was held is so again for its whole time.
+
+        Raises ValueError, LookupError or TypeError for rows of another shape; the table is as it was then.
         """
         groups: dict[str, dict[QueueKey, Lease]] = {}
-        count = 0
-        for row in document["leases"][: self._limit()]:
-            group, topic, queue, member_id, instance_id, token, lease_ms, state, *user = row
-            lease_ms = min(int(lease_ms), LEASE_MOST_MS)
-            expires_ms = (0, 1, now_ms + lease_ms)[state]
-            lease = Lease(
-                str(member_id),
-                str(instance_id),
-                int(token),
-                lease_ms,
-                expires_ms,
-                user="".join(map(str, user)),
-            )
-            groups.setdefault(str(group), {})[QueueKey(str(topic), int(queue))] = lease
-            count += 1
-        last_token, floor = int(document["token"]), int(document["floor"])
+        last_token = floor = count = 0
+        for group, text, row in rows:
+            if (group, text) == _TOKENS:
+                last_token, floor = map(int, row)
+            elif count < self._limit():
+                queue, _, topic = text.partition(" ")
+                groups.setdefault(group, {})[QueueKey(topic, int(queue))] = _restored(row, now_ms)
+                count += 1
         tokens = (one.token for records in groups.values() for one in records.values())
         if max(last_token, floor, *tokens) > _TOKEN_MAX:
             raise ValueError(f"a token is above {_TOKEN_MAX}")
         self._groups, self._count = groups, count
         self._floor = max(self._floor, floor)
         self._last_token = self._begin_token = max(self._last_token, last_token)
+
+
+def _key_text(key: QueueKey) -> str:
+    return f"{key.queue} {key.topic}"
+
+
+def _row(lease: Lease, now_ms: int) -> Row:
+    state = _RELEASED if lease.is_released else _HELD if lease.is_live(now_ms) else _OVER
+    row = [lease.member_id, lease.instance_id, lease.token, lease.lease_ms, state]
+    return [*row, lease.user] if lease.user else row
+
+
+def _restored(row: Row, now_ms: int) -> Lease:
+    member_id, instance_id, token, lease_ms, state, *user = row
+    lease_ms = min(int(lease_ms), LEASE_MOST_MS)
+    return Lease(
+        str(member_id),
+        str(instance_id),
+        int(token),
+        lease_ms,
+        expires_ms=(0, 1, now_ms + lease_ms)[state],
+        user="".join(map(str, user)),
+    )
 
 
 def _taken_from(asker: Asker, before: Lease | None) -> tuple[str, ...]:
@@ -407,21 +432,33 @@ def _may_have(asker: Asker, lease: Lease | None, now_ms: int) -> bool:
 
 
 class KeptLeases:
-    """A table of at most LIMIT records, and the FILE that keeps it, by the machine's TIMERS. The event loop owns it.
+    """A table of at most LIMIT records, kept as KEPT, by the machine's TIMERS. The event loop owns it.
 
     EPOCH: that of a master of a replica set.
     """
 
     def __init__(
-        self, file: LeaseFile, timers: Timers, *, limit: Callable[[], int], epoch: int = 0
+        self,
+        kept: Table[str, str, Row],
+        timers: Timers,
+        *,
+        limit: Callable[[], int],
+        epoch: int = 0,
     ) -> None:
-        self._file = file
-        self._timers = timers
+        self._kept = kept
         self.now_ms = timers.now_ms
-        self.table = LeaseTable(self.now_ms(), limit=limit, epoch=epoch)
-        if not epoch:  # Another replica may have been master since it was written.
-            file.load(self.table, self.now_ms())
-        self._saved_version = self.table.version
+        self.table = LeaseTable(self.now_ms(), limit=limit, epoch=epoch, on_change=self._changed)
+        try:
+            self.table.restore(kept.items(), self.now_ms())
+        except (ValueError, LookupError, TypeError) as error:
+            logger.warning("leases not restored reason=%r", error)
+        kept.keep_elsewhere(lambda: self.table.rows(self.now_ms()))
+
+    def _changed(self, group: str, key: str, row: Row | None) -> None:
+        if row is None:
+            self._kept.drop(group, key)
+        else:
+            self._kept.put(group, key, row)
 
     def holder(self, group: str, key: QueueKey) -> Lease | None:
         """Return the lease by which somebody holds KEY for GROUP at present."""
@@ -432,45 +469,16 @@ class KeptLeases:
         lease = self.holder(group, QueueKey(topic, queue))
         return "" if lease is None else lease.member_id
 
-    def start(self) -> None:
-        """Begin to write the table down."""
-        self._timers.every(PERSIST_INTERVAL_MS, self.save)
-
-    def save(self) -> None:
-        """Write the table down if it changed. A disk that takes nothing costs memory of it, never a message."""
-        version = self.table.version
-        if version == self._saved_version:
-            return
-        try:
-            self._file.save(self.table, self.now_ms())
-        except errors.PocketMQError as error:
-            logger.error("leases not saved reason=%s", error.message)
-        else:
-            self._saved_version = version
+    def close(self) -> None:
+        """Note which leases are over: they do not begin again."""
+        for group, key, row in self.table.rows(self.now_ms()):
+            if (group, key) != _TOKENS and row[4] == _OVER:
+                self._kept.put(group, key, row)
 
 
-class LeaseFile:
-    """`leases.json` in FOLDER."""
-
-    def __init__(self, disk: Disk, folder: str) -> None:
-        self._disk = disk
-        self._folder = folder
-        self._path = f"{folder}/{_NAME}"
-
-    def load(self, leases: LeaseTable, now_ms: int) -> None:
-        """Have LEASES go on with what the file says; one that cannot be read is as none."""
-        try:
-            leases.restore(json.loads(self._disk.read(self._path)), now_ms)
-        except FileNotFoundError:
-            return
-        except (ValueError, LookupError, TypeError, errors.PocketMQError) as error:
-            logger.warning("leases not read path=%s reason=%r", self._path, error)
-
-    def save(self, leases: LeaseTable, now_ms: int) -> None:
-        """Replace the file."""
-        self._disk.make_folders(self._folder)
-        text = json.dumps(leases.to_json(now_ms), separators=(",", ":"))
-        self._disk.write_atomically(self._path, text.encode())
+def lease_table() -> Table[str, str, Row]:
+    """Return the table that keeps leases: rows by group and queue."""
+    return Table(1, "leases", JsonCodec(), Durability.WITH_LOG, needs_log=False)
 
 
 #: Queues in one request: the loop serves nobody else meanwhile.

@@ -30,6 +30,7 @@ from ...store.message_store import MessageStore
 from ...store.state_files import KeptTable, OffsetsFile, StateFile
 from ..accounts import Account, AccountFile, Accounts
 from ..groups.offsets import Offsets, Safe
+from ..kept_tables import discard_tables
 from .follower_view import FollowerTables
 from .links import STATE_SIZE_MAX, check_state, read_state
 from .state_progress import POPS_FILE, TIMERS_FILE, PopsSink, TimersSink
@@ -56,8 +57,6 @@ _SHARE: Final = 10
 _TIMER_PAGES: Final = 5
 #: How often topics and groups are written whole, if they changed.
 _TABLES_MS: Final = 1_000
-#: What tells of this broker's own time as a master: of no use, or wrong, once it has followed another.
-_OWN_NOTES: Final = ("delivered", "leases.json")
 
 #: Entries by key, None for what is gone.
 Entries = dict[EntryKey, Any]
@@ -147,10 +146,8 @@ class StateSink:
 
     def begin(self) -> dict[str, int]:
         """A link to a master begins: return the versions that the device has, for the hello."""
-        for name in _OWN_NOTES:
-            path = f"{self._store.config.own_folder}/{name}"
-            if self._store.disk.exists(path):
-                self._store.disk.delete(path)
+        # They tell of this broker's own time as a master.
+        discard_tables(self._store.disk, self._store.config.own_folder)
         self._held.clear()
         self._held_bytes = 0
         self._received = dict(self._safe)

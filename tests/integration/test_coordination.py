@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
@@ -304,7 +305,7 @@ async def test_a_lease_outlives_the_broker(tmp_path: Path, kept: bool) -> None:
         await peer.produce(run_of([b"x"] * 5))
         ((token, _),) = await lease(peer, "a", 0)
     if not kept:
-        (tmp_path / "store" / "pocketmq" / "leases.json").unlink()
+        shutil.rmtree(tmp_path / "store" / "pocketmq" / "tables")
     await clock.advance(1_000)
     async with broker(store_config(tmp_path), clock=clock) as (_, peer):
         if kept:

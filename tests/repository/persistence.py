@@ -41,11 +41,11 @@ DECLARED: Final = {
         "pocketmq/changes/topics.json-N",
     },
     "broker/accounts.py": {"pocketmq/accounts.jsonl"},
-    "broker/delay/progress.py": {"config/delayOffset.json", "pocketmq/delivered"},
-    "broker/groups/leases.py": {"pocketmq/leases.json"},
+    "broker/delay/progress.py": {"config/delayOffset.json"},
     "broker/groups/offsets.py": {"config/consumerOffset.json"},
     "broker/pop/journal.py": {"pocketmq/pop/journal-N", "pocketmq/pop/snapshot-N"},
     "broker/producers/producers.py": {"pocketmq/producers.json"},
+    "store/table_journal.py": {"pocketmq/tables/journal-N"},
 }
 #: Files that hold no state of topics, groups, messages or producers.
 OTHER_FILES: Final = {

@@ -46,9 +46,7 @@ ROWS: Final = (
     "timerlog",
 )
 #: What a copy begins without; brokers make it again, or it tells of the running broker only.
-_LEFT_OUT: Final = frozenset(
-    {"abort", "abort.bak", "lock", "rocksdbstore", "pocketmq/delivered", "pocketmq/leases.json"}
-)
+_LEFT_OUT: Final = frozenset({"abort", "abort.bak", "lock", "rocksdbstore", "pocketmq/tables"})
 #: The unit of `st_blocks`.
 _BLOCK: Final = 512
 #: What is never changed once it was written.

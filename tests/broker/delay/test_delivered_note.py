@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from pocketmq.broker.delay.progress import SIZE, DeliveredNote, SlotNote
+from pocketmq.broker import kept_tables
+from pocketmq.broker.delay.progress import DeliveredNote, SlotNote
+from pocketmq.broker.kept_tables import KeptTables
+from pocketmq.proto.clock import VirtualClock
 from pocketmq.store.message_store import MessageStore
 
 from ...runs import make_run, open_store
@@ -17,8 +19,18 @@ NOW = 1_700_000_000_000
 NEAR, NEXT = NOW + 5_000, NOW + 6_000
 
 
+#: The machine's clock.
+CLOCK = VirtualClock(NOW)
+
+
+def tables_of(store: MessageStore) -> KeptTables:
+    tables = KeptTables.open(store, CLOCK)
+    tables.journal.start(lambda function: function())
+    return tables
+
+
 def written(store: MessageStore) -> DeliveredNote:
-    note = DeliveredNote(store)
+    note = DeliveredNote(store, tables_of(store).delivered)
     note.write_levels({1: 7, 3: 9})
     note.write_slots([(NEAR, SlotNote(104, 5_300, 52)), (NEXT, SlotNote(156, 6_001, 0))])
     return note
@@ -29,8 +41,8 @@ def killed(store: MessageStore) -> None:
     store._close_files()
 
 
-def found(store: MessageStore) -> DeliveredNote:
-    note = DeliveredNote(store)
+def found(store: MessageStore, *, has_replicas: bool = False) -> DeliveredNote:
+    note = DeliveredNote(store, tables_of(store).delivered, has_replicas=has_replicas)
     note.find()
     return note
 
@@ -44,7 +56,7 @@ def test_after_a_kill_everything_is_found_again(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     note = found(store)
 
-    assert note.levels == {1: 7, 2: 0, 3: 9}
+    assert note.levels == {1: 7, 3: 9}
     assert note.of_slot(NEAR) == SlotNote(104, 5_300, 52)
     assert note.of_slot(NEXT) == SlotNote(156, 6_001, 0)
     assert note.of_slot(NEXT + 1_000) is None
@@ -62,7 +74,7 @@ def test_what_the_last_process_noted_stays_noted(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     note = found(store)
 
-    assert note.levels == {1: 7, 2: 0, 3: 9}
+    assert note.levels == {1: 7, 3: 9}
     assert note.of_slot(NEAR) == SlotNote(104, 5_300, 52)
     assert note.of_slot(NEXT) == SlotNote(208, 6_500, 104)
     killed(store)
@@ -81,41 +93,55 @@ def test_slots_that_are_over_are_left_out(tmp_path: Path) -> None:
     store.close()
 
 
-def _other_boot(data: bytearray) -> None:
-    data[8] ^= 1
-
-
-def _flipped(data: bytearray) -> None:
-    data[60] ^= 1
-
-
-def _cut(data: bytearray) -> None:
-    del data[100:]
-
-
-def _longer_log(data: bytearray) -> None:
-    data[24:32] = (1 << 40).to_bytes(8, "big")
-
-
-@pytest.mark.parametrize("change", [_other_boot, _flipped, _cut, _longer_log])
-def test_what_cannot_be_believed_is_not(
-    tmp_path: Path, change: Callable[[bytearray], None]
+def test_after_a_restart_of_the_machine_nothing_is_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(tmp_path)
     written(store)
     killed(store)
-    path = tmp_path / "pocketmq" / "delivered"
-    data = bytearray(path.read_bytes())
-    assert len(data) == SIZE
-    change(data)
-    path.write_bytes(data)
+    monkeypatch.setattr(kept_tables, "boot_id", lambda disk: b"another boot id.")
 
     store = open_store(tmp_path)
-    note = found(store)
 
-    assert note.levels == {}
-    assert note.of_slot(NEAR) is None
-    assert not path.exists()
+    assert found(store).levels == {}
+    killed(store)
+
+
+def test_a_log_that_lost_records_ends_it(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.append(make_run("T", 0, [b"one"]))
+    written(store)
+    killed(store)
+    (log,) = (tmp_path / "commitlog").iterdir()
+    log.write_bytes(bytes(log.stat().st_size))
+
+    store = open_store(tmp_path)
+
+    assert found(store).levels == {}
+    killed(store)
+
+
+def test_a_timer_log_that_is_shorter_ends_it(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    tables = tables_of(store)
+    DeliveredNote(store, tables.delivered).write_levels({1: 7})
+    tables.delivered.put("progress", "timer log end", store.timers.log.max_offset + 1)
+    killed(store)
+
+    store = open_store(tmp_path)
+
+    assert found(store).levels == {}
+    killed(store)
+
+
+def test_with_replicas_nothing_is_believed(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    written(store)
+    killed(store)
+
+    store = open_store(tmp_path)
+
+    assert found(store, has_replicas=True).levels == {}
     killed(store)
 
 
@@ -135,6 +161,22 @@ def test_a_clean_stop_leaves_no_note(tmp_path: Path) -> None:
     note = written(store)
 
     note.remove()
+    killed(store)
 
-    assert not (tmp_path / "pocketmq" / "delivered").exists()
+    store = open_store(tmp_path)
+    assert found(store).levels == {}
+    killed(store)
+
+
+def test_files_of_earlier_versions_are_deleted(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    own = tmp_path / "pocketmq"
+    own.mkdir(exist_ok=True)
+    for name in ("delivered", "leases.json"):
+        (own / name).write_bytes(b"of version 0.2")
+
+    tables_of(store)
+
+    assert not (own / "delivered").exists()
+    assert not (own / "leases.json").exists()
     store.close()

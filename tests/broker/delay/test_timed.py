@@ -13,6 +13,7 @@ import pytest
 from pocketmq.broker.delay.deliveries import DelayedDeliveries
 from pocketmq.broker.delay.progress import DeliveredNote
 from pocketmq.broker.delay.timed import TimedDeliveries
+from pocketmq.broker.kept_tables import KeptTables
 from pocketmq.broker.messages.storing import Appends
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.proto.clock import VirtualClock
@@ -60,7 +61,9 @@ class Delays:
         self.timers = Timers(self.clock)
         self.timers.start()
         self.appends = Appends(self.store, lambda key: self.on_append(key))
-        self.note = DeliveredNote(self.store)
+        tables = KeptTables.open(self.store, self.timers)
+        tables.journal.start(lambda function: function())
+        self.note = DeliveredNote(self.store, tables.delivered)
         self.note.find()
         self.timed = TimedDeliveries(
             self.store,

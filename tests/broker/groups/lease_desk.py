@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.groups.fence import Fence
-from pocketmq.broker.groups.leases import KeptLeases, LeaseFile, QueueLeases
+from pocketmq.broker.groups.leases import KeptLeases, QueueLeases, lease_table
 from pocketmq.broker.groups.offsets import Offsets
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.topics_and_groups import Groups, Topics
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.disk import Disk
+from pocketmq.store.flush import Flusher
 from pocketmq.store.format.state_tables import TopicConfig
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
+from pocketmq.store.table_journal import JournalParts, TableJournal
 
 from ...fake_calls import FakeCall, FakeUser
+from ...store.table_worlds import FakeLog
 
 TOPIC = "T"
 QUEUES = 3
@@ -56,12 +60,23 @@ class Desk:
         if "T" not in {topic.name for topic in self.topics.all(include_system=False)}:
             topic = TopicConfig(name=TOPIC, read_queues=QUEUES, write_queues=QUEUES)
             self.topics.create(topic, update=False)
-        self.kept = kept = KeptLeases(
-            LeaseFile(self.disk, str(path / "pocketmq")),
-            self.timers,
-            limit=lambda: settings_.leases_max,
+        kept_as = lease_table()
+        self.journal = TableJournal(
+            JournalParts(
+                disk=self.disk,
+                folder=str(path / "pocketmq" / "tables"),
+                log=FakeLog(random.Random(1)),
+                flusher=Flusher("not started: syncs at once"),
+                clock=self.clock,
+                call_owner=lambda function: function(),
+                failed=lambda error: None,
+            )
         )
-        kept.start()
+        self.journal.add(kept_as)
+        self.journal.open()
+        self.journal.start(lambda function: function())
+        self.timers.every(500, self.journal.tick)
+        self.kept = kept = KeptLeases(kept_as, self.timers, limit=lambda: settings_.leases_max)
         self.fence = Fence(kept, lambda: settings_.lease_ms)
         self.leases = QueueLeases(
             settings_,

@@ -54,7 +54,6 @@ async def test_another_user_takes_and_ends_no_lease_by_a_members_or_an_instances
             desk.release("a", 0, user=eve)
         assert desk.holders() == {0: "a"}
         desk.fetch(0, mine.tokens[0])
-        desk.kept.save()
         await desk.timers.stop()
         desk = Desk(tmp_path)  # Leases outlast a restart, and so does whose they are.
     desk.release("a", 0, user=alice)

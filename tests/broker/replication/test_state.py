@@ -248,12 +248,10 @@ def test_notes_of_a_time_as_master_go_when_another_is_followed(pair: Pair) -> No
     master, follower, link = pair
     link.cut()
     own = follower.path / "pocketmq"
-    own.mkdir(exist_ok=True)
-    for name in ("delivered", "leases.json"):
-        (own / name).write_bytes(b"of another epoch")
+    (own / "tables").mkdir(parents=True)
+    (own / "tables" / "journal-00000001").write_bytes(b"of another epoch")
     Link(master, follower)
-    assert not (own / "delivered").exists()
-    assert not (own / "leases.json").exists()
+    assert not (own / "tables").exists()
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from pocketmq.broker.groups.fence import Fence
 from pocketmq.broker.groups.leases import (
     Asker,
     KeptLeases,
-    LeaseFile,
     QueueKey,
     WantedQueue,
+    lease_table,
 )
 from pocketmq.broker.groups.offsets import Offsets
 from pocketmq.broker.messages.storing import Appends
@@ -68,7 +68,7 @@ class Desk:
         if by_hand:
             self.offsets.start(self.saver, lambda function: function())
         self.timers = Timers(self.clock)
-        self.leases = KeptLeases(LeaseFile(disk, config.own_folder), self.timers, limit=lambda: 100)
+        self.leases = KeptLeases(lease_table(), self.timers, limit=lambda: 100)
         self.woken: list[tuple[str, int]] = []
         self.appends = Appends(self.store, self.woken.append)
         self.commits = AtomicCommits(
