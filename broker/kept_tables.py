@@ -11,7 +11,7 @@ from ..store.flush import Waiter
 from ..store.message_store import MessageStore
 from ..store.table_files import FOLDER
 from ..store.table_journal import JournalParts, JournalSizes, TableJournal, boot_id
-from ..store.tables import Table
+from ..store.tables import JournalTable
 from .delay.progress import delivered_table
 from .groups.leases import Row, lease_table
 from .producers.sequences import log_tail
@@ -25,8 +25,8 @@ class KeptTables:
     """The tables of a broker, and the journal that keeps them."""
 
     journal: TableJournal
-    leases: Table[str, str, Row]
-    delivered: Table[str, str, Any]
+    leases: JournalTable[str, str, Row]
+    delivered: JournalTable[str, str, Any]
 
     @classmethod
     def open(

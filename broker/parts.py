@@ -25,7 +25,7 @@ from ..proto.rpc.channels import Dial
 from ..store.flush import Flusher
 from ..store.message_store import MessageStore
 from ..store.state_files import OffsetsFile, StateFile
-from ..store.tables import Table
+from ..store.tables import JournalTable
 from .accounts import AccountFile, Accounts
 from .config import BrokerConfig
 from .delay.deliveries import DelayedDeliveries
@@ -246,7 +246,6 @@ def assemble(  # noqa: PLR0913  (it stands between all of them)
     _warn_of_unusual([*topics.unusual(), *groups.unusual()])
     timers = Timers(clock)
     wall_timers = timers if wall is clock else Timers(wall)
-    # The masters before may have had another log.
     tables = KeptTables.open(store, wall_timers, discard=epoch > 0)
     leases = KeptLeases(tables.leases, wall_timers, limit=lambda: config.leases_max, epoch=epoch)
     fence = Fence(leases, lambda: config.lease_ms)
@@ -262,8 +261,7 @@ def assemble(  # noqa: PLR0913  (it stands between all of them)
     )
     transactions = Transactions(config, store, topics, offsets, appends, timers, clock)
     waits = _waits(store, transactions, unix_ms)
-    followed = mastership.producers if mastership is not None else None
-    producers = followed or producers_of(config, clock, store)
+    producers = (mastership and mastership.producers) or producers_of(config, clock, store)
     retries = Retries(store, topics, groups, appends, _delay_rules(config, store), unix_ms, random)
     journal = Journal(store, wall_timers, timers)
     pop_parts = PopParts(
@@ -480,7 +478,7 @@ class Delays:
         clock: Clock,
         appends: Appends,
         state_file: Callable[[str], StateFile],
-        delivered: Table[str, str, Any],
+        delivered: JournalTable[str, str, Any],
     ) -> None:
         # A clock that is moved by hand waits for every instant: nothing has to go together.
         pause_ms = 0 if is_virtual(clock) else config.delay_pause_ms

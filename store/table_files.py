@@ -6,7 +6,7 @@
 Bytes: format/table_frames.py. A table is its newest whole snapshot, and every section of it in the journals from N on,
 except those that must not count:
 
-- Its `needs` lies above the log's end, or did so at any start since it was written (`LogMark`): the log lost what the
+- Its `needs` lies above the log's end, or did so at any start since it was written (`LogNote`): the log lost what the
   section is about, and may have other bytes there by now.
 - Frames are missing before it, and the table is ordered.
 - The table counts only until the machine restarts, and the section was written before that.
@@ -31,9 +31,9 @@ from .format.table_frames import (
     OWN_TABLE,
     SNAPSHOT,
     ClockReading,
-    EndMark,
-    Gap,
-    LogMark,
+    EndNote,
+    FrameGap,
+    LogNote,
     Note,
     Rendered,
     Section,
@@ -150,6 +150,27 @@ class FoundTables:
     ended: bool = False
     """The last process closed the journal."""
 
+    def take(self, note: Note) -> None:
+        """Take in NOTE, which is later than all before it."""
+        if isinstance(note, ClockReading):
+            self.clock = note
+        elif isinstance(note, TableName):
+            self.names[note.table] = note.name
+        elif isinstance(note, Rendered):
+            known = self.rendered.setdefault(note.table, [])
+            if note not in known:
+                known.append(note)
+                del known[:-RENDERED_MAX]
+
+    def take_last(self, sequence: int, notes: Iterable[Note]) -> None:
+        """Note that the last frame has SEQUENCE and NOTES."""
+        self.sequence = sequence
+        self.ended = any(isinstance(one, EndNote) for one in notes)
+
+    def refuse(self) -> None:
+        """The journal belongs to another log."""
+        self.is_foreign = True
+
 
 class _Frame(NamedTuple):
     """A frame of the journals: in which file, and what it says."""
@@ -230,7 +251,7 @@ class _Reading:
             if lost := len(data.rstrip(b"\0")):
                 self._found.gaps.append(FoundGap(path, 0, lost, False))
             return []
-        gaps: list[Gap] = []
+        gaps: list[FrameGap] = []
         found = list(table_frames.frames(data, gaps))
         self._found.gaps += [FoundGap(path, *gap) for gap in gaps]
         return found
@@ -248,28 +269,17 @@ class _Reading:
                 if not is_judged and mark.log_end <= limit and self._log is not None:
                     tail = self._log.tail(mark.log_end)
                     is_judged = tail is not None
-                    self._found.is_foreign = is_judged and tail != mark.tail
+                    if is_judged and tail != mark.tail:
+                        self._found.refuse()
             starts = [mark.log_end for mark in _marks(frame.notes) if mark.is_start]
             if self._log is not None:
                 limit = min([limit, *starts])
         self._limits = limits[::-1]
         for frame in self._frames:
             for note in frame.notes:
-                self._take_note(note)
+                self._found.take(note)
         if self._frames:
-            self._found.sequence = self._frames[-1].sequence
-            self._found.ended = any(isinstance(one, EndMark) for one in self._frames[-1].notes)
-
-    def _take_note(self, note: Note) -> None:
-        if isinstance(note, ClockReading):
-            self._found.clock = note
-        elif isinstance(note, TableName):
-            self._found.names[note.table] = note.name
-        elif isinstance(note, Rendered):
-            known = self._found.rendered.setdefault(note.table, [])
-            if note not in known:
-                known.append(note)
-                del known[:-RENDERED_MAX]
+            self._found.take_last(self._frames[-1].sequence, self._frames[-1].notes)
 
     def _limit_before(self, number: int) -> int:
         """Return up to where the log reached at every start since journal NUMBER began."""
@@ -304,7 +314,7 @@ class _Reading:
         sections = [one for _, content in contents for one in table_frames.sections(content)]
         own = [one.entries for one in sections if one.table == OWN_TABLE]
         notes = [note for data in own for note in table_frames.notes_in(data)]
-        if not notes or not isinstance(notes[-1], EndMark):
+        if not notes or not isinstance(notes[-1], EndNote):
             return False
         if max(one.needs for one in sections) > self._limit_before(base):
             self._found.skipped += 1
@@ -361,5 +371,5 @@ class _Reading:
         table.found_at(section.version)
 
 
-def _marks(notes: Iterable[Note]) -> list[LogMark]:
-    return [note for note in notes if isinstance(note, LogMark)]
+def _marks(notes: Iterable[Note]) -> list[LogNote]:
+    return [note for note in notes if isinstance(note, LogNote)]

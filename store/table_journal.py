@@ -38,8 +38,8 @@ from .format.table_frames import (
     JOURNAL,
     NO_BOOT_ID,
     ClockReading,
-    EndMark,
-    LogMark,
+    EndNote,
+    LogNote,
     Note,
     Rendered,
     TableName,
@@ -231,7 +231,7 @@ class TableJournal:
         try:
             self.write(everything=True)
             if self._broken is None and self._retry_at_ms is None:
-                self._put(notes([self._mark(), self._clock_reading(), EndMark()]))
+                self._put(notes([self._mark(), self._clock_reading(), EndNote()]))
                 if (error := sync_all(self._take_dirty())) is not None:
                     raise error
         except _FAILURES as error:
@@ -410,9 +410,9 @@ class TableJournal:
             self._file.close()
         self._file, self._is_dirty = None, False
 
-    def _mark(self, *, is_start: bool = False) -> LogMark:
+    def _mark(self, *, is_start: bool = False) -> LogNote:
         end = self._log.end
-        return LogMark(self._parts.boot_id, end, self._log.tail(end) or 0, is_start)
+        return LogNote(self._parts.boot_id, end, self._log.tail(end) or 0, is_start)
 
     def _clock_reading(self) -> ClockReading:
         return ClockReading(self._parts.clock.now_ms(), self._parts.clock.unix_ms())

@@ -20,8 +20,8 @@ from .files import FolderSync, Syncable
 from .flush import CallOwner, Flusher, FlushJob
 from .format.table_frames import (
     SNAPSHOT,
-    EndMark,
-    LogMark,
+    EndNote,
+    LogNote,
     TableName,
     frame,
     head,
@@ -54,7 +54,7 @@ class TableSnapshot:
         place: SnapshotPlace,
         table: AnyTable,
         number: int,
-        mark: LogMark,
+        mark: LogNote,
         done: Callable[[Exception | None], None],
     ) -> None:
         self._place = place
@@ -94,7 +94,7 @@ class TableSnapshot:
                 content = section(table.number, piece, self.needs, table.version)
                 parts.append(frame(len(parts), content))
             return
-        parts.append(frame(len(parts), notes([EndMark()])))
+        parts.append(frame(len(parts), notes([EndNote()])))
         data = b"".join(parts)
         parts.clear()
         self._data, self.size = memoryview(data), len(data)

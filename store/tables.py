@@ -61,7 +61,7 @@ class Codec(Protocol[S, K, V]):
     def read_value(self, data: bytes) -> V: ...
 
 
-class Change(NamedTuple, Generic[S, K, V]):
+class TableChange(NamedTuple, Generic[S, K, V]):
     """One operation on a table, which is of VERSION then; what it does not need is None."""
 
     op: int
@@ -71,7 +71,7 @@ class Change(NamedTuple, Generic[S, K, V]):
     version: TableVersion | None = None
 
 
-AnyChange = Change[Any, Any, Any]
+AnyChange = TableChange[Any, Any, Any]
 
 
 class JournalOfTables(Protocol):
@@ -88,7 +88,7 @@ class _NoJournal:
         table.apply(change)
 
 
-class Table(Generic[S, K, V]):
+class JournalTable(Generic[S, K, V]):
     """Entries by scope and key.
 
     Args:
@@ -164,22 +164,22 @@ class Table(Generic[S, K, V]):
         Args:
             is_urgent: A lazy table writes it at the end of the turn.
         """
-        change = Change(PUT, scope, key, value, version)
+        change = TableChange(PUT, scope, key, value, version)
         self._journal.changed(self, change, is_urgent=is_urgent)
 
     def drop(self, scope: S, key: K, *, version: TableVersion | None = None) -> None:
         """Delete the entry of KEY in SCOPE."""
-        change: Change[S, K, V] = Change(DROP, scope, key, None, version)
+        change: TableChange[S, K, V] = TableChange(DROP, scope, key, None, version)
         self._journal.changed(self, change, is_urgent=True)
 
     def clear(self, scope: S, *, version: TableVersion | None = None) -> None:
         """Delete all entries of SCOPE, by one entry of the journal."""
-        change: Change[S, K, V] = Change(CLEAR, scope, None, None, version)
+        change: TableChange[S, K, V] = TableChange(CLEAR, scope, None, None, version)
         self._journal.changed(self, change, is_urgent=True)
 
     def clear_all(self) -> None:
         """Delete every entry, by one entry of the journal."""
-        self._journal.changed(self, Change(CLEAR_ALL), is_urgent=True)
+        self._journal.changed(self, TableChange(CLEAR_ALL), is_urgent=True)
 
     # --- for the journal
 
@@ -191,7 +191,7 @@ class Table(Generic[S, K, V]):
         """Be of VERSION, which was found with entries, if there is one."""
         self.version = version or self.version
 
-    def apply(self, change: Change[S, K, V]) -> None:
+    def apply(self, change: TableChange[S, K, V]) -> None:
         """Do what CHANGE says to the entries that the table keeps itself."""
         op, scope, key, value, version = change
         self.version = version or self.version
@@ -208,35 +208,35 @@ class Table(Generic[S, K, V]):
             if not rows:
                 del self._rows[scope]  # type: ignore[arg-type]
 
-    def encode(self, changes: Iterable[Change[S, K, V]]) -> bytes:
+    def encode(self, changes: Iterable[TableChange[S, K, V]]) -> bytes:
         """Return CHANGES as the entries of one section."""
         return b"".join(_encoded(self.codec, changes))
 
-    def decode(self, data: bytes) -> list[Change[S, K, V]]:
+    def decode(self, data: bytes) -> list[TableChange[S, K, V]]:
         """Return the changes that the entries of one section say. Raises ValueError."""
-        changes: list[Change[S, K, V]] = []
+        changes: list[TableChange[S, K, V]] = []
         scope: S | None = None
         for op, key, value in entries(data):
             if op == SCOPE:
                 scope = self.codec.read_scope(value)
             elif op == PUT:
                 read = self.codec.read_value(value)
-                changes.append(Change(PUT, scope, self.codec.read_key(key), read))
+                changes.append(TableChange(PUT, scope, self.codec.read_key(key), read))
             elif op == DROP:
-                changes.append(Change(DROP, scope, self.codec.read_key(key)))
+                changes.append(TableChange(DROP, scope, self.codec.read_key(key)))
             elif op == CLEAR:
-                changes.append(Change(CLEAR, self.codec.read_scope(value)))
+                changes.append(TableChange(CLEAR, self.codec.read_scope(value)))
             elif op == CLEAR_ALL:
-                changes.append(Change(CLEAR_ALL))
+                changes.append(TableChange(CLEAR_ALL))
         return changes
 
     def pieces(self) -> Iterator[bytes]:
         """Yield all entries as sections of about STEP_BYTES, or empty bytes for a piece of the work."""
-        held: list[Change[S, K, V]] = []
+        held: list[TableChange[S, K, V]] = []
         parts: list[bytes] = []
         size = 0
         for count, (scope, key, value) in enumerate(self.items(), start=1):
-            held.append(Change(PUT, scope, key, value))
+            held.append(TableChange(PUT, scope, key, value))
             if count % 64 == 0:
                 parts.append(self.encode(held))
                 held.clear()
@@ -248,10 +248,10 @@ class Table(Generic[S, K, V]):
         yield b"".join((*parts, self.encode(held)))
 
 
-AnyTable = Table[Any, Any, Any]
+AnyTable = JournalTable[Any, Any, Any]
 
 
-def _encoded(codec: Codec[S, K, V], changes: Iterable[Change[S, K, V]]) -> Iterator[bytes]:
+def _encoded(codec: Codec[S, K, V], changes: Iterable[TableChange[S, K, V]]) -> Iterator[bytes]:
     is_said, last = False, None
     for op, scope, key, value, _ in changes:
         if op in (CLEAR, CLEAR_ALL):
@@ -342,6 +342,6 @@ class RawCodec:
     key = value = read_scope = read_key = read_value = scope
 
 
-def raw_table(number: int, name: str) -> Table[bytes, bytes, bytes]:
+def raw_table(number: int, name: str) -> JournalTable[bytes, bytes, bytes]:
     """Return a table that reads what any table wrote."""
-    return Table(number, name, RawCodec(), Durability.LAZY)
+    return JournalTable(number, name, RawCodec(), Durability.LAZY)

@@ -31,7 +31,7 @@ from ...proto.errors import PocketMQError
 from ...store.format.state_tables import DelayOffsets, parse_delay_offsets, render_delay_offsets
 from ...store.message_store import MessageStore
 from ...store.state_files import StateFile
-from ...store.tables import Durability, JsonCodec, Table
+from ...store.tables import Durability, JournalTable, JsonCodec
 from ..messages.storing import Appends, synced
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class DeliveredNote:
     """
 
     def __init__(
-        self, store: MessageStore, kept: Table[str, str, Any], *, has_replicas: bool = False
+        self, store: MessageStore, kept: JournalTable[str, str, Any], *, has_replicas: bool = False
     ) -> None:
         """HAS_REPLICAS: others may have delivered since, and what was delivered be gone: no note counts."""
         self._store = store
@@ -125,9 +125,9 @@ class DeliveredNote:
         self._kept.clear_all()
 
 
-def delivered_table() -> Table[str, str, Any]:
+def delivered_table() -> JournalTable[str, str, Any]:
     """Return the table that keeps the note."""
-    return Table(2, "delivered", JsonCodec(), Durability.PROCESS)
+    return JournalTable(2, "delivered", JsonCodec(), Durability.PROCESS)
 
 
 # --- the file of the levels

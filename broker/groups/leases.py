@@ -48,7 +48,7 @@ from typing import Any, Final, NamedTuple
 from ...proto import errors
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import LATER, Call, Later, MethodTable, service, unary
-from ...store.tables import Durability, JsonCodec, Table
+from ...store.tables import Durability, JournalTable, JsonCodec
 from ..config import BrokerConfig
 from ..timing.timers import Purgatory, Timer, Timers, WatchedOperation
 from ..topics_and_groups import Groups, Topics, check_own_choice
@@ -439,7 +439,7 @@ class KeptLeases:
 
     def __init__(
         self,
-        kept: Table[str, str, Row],
+        kept: JournalTable[str, str, Row],
         timers: Timers,
         *,
         limit: Callable[[], int],
@@ -476,9 +476,9 @@ class KeptLeases:
                 self._kept.put(group, key, row)
 
 
-def lease_table() -> Table[str, str, Row]:
+def lease_table() -> JournalTable[str, str, Row]:
     """Return the table that keeps leases: rows by group and queue."""
-    return Table(1, "leases", JsonCodec(), Durability.WITH_LOG, needs_log=False)
+    return JournalTable(1, "leases", JsonCodec(), Durability.WITH_LOG, needs_log=False)
 
 
 #: Queues in one request: the loop serves nobody else meanwhile.

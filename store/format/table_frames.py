@@ -62,7 +62,7 @@ class TableVersion(NamedTuple):
     timestamp_ms: int
 
 
-class LogMark(NamedTuple):
+class LogNote(NamedTuple):
     """The log reached to LOG_END in the run BOOT_ID of the machine; TAIL is the CRC of its last bytes.
 
     IS_START: so a process found it, which may have lost bytes behind LOG_END that the process before had.
@@ -97,11 +97,11 @@ class TableName(NamedTuple):
     name: str
 
 
-class EndMark(NamedTuple):
+class EndNote(NamedTuple):
     """Nothing follows."""
 
 
-Note = LogMark | ClockReading | Rendered | TableName | EndMark
+Note = LogNote | ClockReading | Rendered | TableName | EndNote
 
 
 class Section(NamedTuple):
@@ -113,7 +113,7 @@ class Section(NamedTuple):
     entries: bytes
 
 
-class Entry(NamedTuple):
+class TableEntry(NamedTuple):
     """One operation."""
 
     op: int
@@ -121,7 +121,7 @@ class Entry(NamedTuple):
     value: bytes
 
 
-class Gap(NamedTuple):
+class FrameGap(NamedTuple):
     """BYTES of a file, at AT, that are no frame; IS_TORN: no frame follows them."""
 
     at: int
@@ -171,7 +171,7 @@ def notes(said: Iterable[Note]) -> bytes:
 
 
 def _note(said: Note) -> bytes:
-    if isinstance(said, LogMark):
+    if isinstance(said, LogNote):
         return entry(_OPENED if said.is_start else _LOG_MARK, value=_MARK_FORM.pack(*said[:3]))
     if isinstance(said, ClockReading):
         return entry(_CLOCK, value=_CLOCK_FORM.pack(*said))
@@ -194,7 +194,7 @@ def number_of(data: bytes, kind: int) -> int | None:
     return number if (magic, version, found) == (_HEAD_MAGIC, VERSION, kind) else None
 
 
-def frames(data: bytes, gaps: list[Gap]) -> Iterator[tuple[int, bytes]]:
+def frames(data: bytes, gaps: list[FrameGap]) -> Iterator[tuple[int, bytes]]:
     """Yield (sequence, content) of each sound frame of the file DATA; add the bytes between them to GAPS."""
     at = HEAD_BYTES
     while at < len(data):
@@ -207,9 +207,9 @@ def frames(data: bytes, gaps: list[Gap]) -> Iterator[tuple[int, bytes]]:
             return
         following = _next_sound(data, at + 1)
         if following is None:
-            gaps.append(Gap(at, len(data[at:].rstrip(b"\0")), True))
+            gaps.append(FrameGap(at, len(data[at:].rstrip(b"\0")), True))
             return
-        gaps.append(Gap(at, following - at, False))
+        gaps.append(FrameGap(at, following - at, False))
         at = following
 
 
@@ -251,7 +251,7 @@ def sections(content: bytes) -> Iterator[Section]:
         at += size
 
 
-def entries(data: bytes) -> Iterator[Entry]:
+def entries(data: bytes) -> Iterator[TableEntry]:
     """Yield the entries of a section. Raises ValueError for bytes that no version 1 wrote."""
     at = 0
     while at < len(data):
@@ -260,7 +260,7 @@ def entries(data: bytes) -> Iterator[Entry]:
         end = middle + value_size
         if end > len(data):
             raise ValueError(f"an entry of {end - at:,} bytes ends behind its section")
-        yield Entry(op, data[middle - key_size : middle], data[middle:end])
+        yield TableEntry(op, data[middle - key_size : middle], data[middle:end])
         at = end
 
 
@@ -269,7 +269,7 @@ def notes_in(data: bytes) -> Iterator[Note]:
     for op, _, value in entries(data):
         if op in (_OPENED, _LOG_MARK):
             boot_id, log_end, tail = _unpacked(_MARK_FORM, value, 0)
-            yield LogMark(boot_id, log_end, tail, op == _OPENED)
+            yield LogNote(boot_id, log_end, tail, op == _OPENED)
         elif op == _CLOCK:
             yield ClockReading(*_unpacked(_CLOCK_FORM, value, 0))
         elif op == _RENDERED:
@@ -278,7 +278,7 @@ def notes_in(data: bytes) -> Iterator[Note]:
         elif op == _NAME and value:
             yield TableName(value[0], value[1:].decode("utf-8", "replace"))
         elif op == _END:
-            yield EndMark()
+            yield EndNote()
 
 
 def _unpacked(form: struct.Struct, data: bytes, at: int) -> tuple[Any, ...]:

@@ -14,11 +14,11 @@ from pocketmq.store.flush import Flusher, Waiter
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.table_files import FoundTables
 from pocketmq.store.table_journal import JournalParts, JournalSizes, TableJournal
-from pocketmq.store.tables import Durability, JsonCodec, Table
+from pocketmq.store.tables import Durability, JournalTable, JsonCodec
 
 SMALL = JournalSizes(file=2_048, snapshot=3_000, ratio=4, journal=16_384)
 BOOT = b"A" * 16
-JsonTable = Table[str, str, Any]
+JsonTable = JournalTable[str, str, Any]
 
 
 class FakeLog:
@@ -100,12 +100,14 @@ class World:
             boot_id=boot_id,
         )
         codec = JsonCodec()
-        self.topics: JsonTable = Table(1, "topics", codec, Durability.BEFORE_REPLY, needs_log=False)
-        self.offsets: JsonTable = Table(2, "offsets", codec, Durability.LAZY)
-        self.deliveries: JsonTable = Table(
+        self.topics: JsonTable = JournalTable(
+            1, "topics", codec, Durability.BEFORE_REPLY, needs_log=False
+        )
+        self.offsets: JsonTable = JournalTable(2, "offsets", codec, Durability.LAZY)
+        self.deliveries: JsonTable = JournalTable(
             3, "deliveries", codec, Durability.WITH_LOG, ordered=True
         )
-        self.progress: JsonTable = Table(4, "progress", codec, Durability.PROCESS)
+        self.progress: JsonTable = JournalTable(4, "progress", codec, Durability.PROCESS)
         self.tables = [self.topics, self.offsets, self.deliveries, self.progress]
         self.journal = TableJournal(parts, sizes)
         for table in self.tables:

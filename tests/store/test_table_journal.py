@@ -65,7 +65,7 @@ def test_tables_are_what_they_were_after_kills_and_stops(
 def change_in_both(
     world: World, model: list[dict[tuple[str, str], Any]], rng: random.Random
 ) -> None:
-    """Change a table and a plain dict alike."""
+    """TableChange a table and a plain dict alike."""
     number = rng.randrange(4)
     table, rows = world.tables[number], model[number]
     scope, key = f"scope {rng.randrange(3)}", f"key {rng.randrange(9)}"
