@@ -255,3 +255,14 @@ def _rehash(
         text = data[start : start + int(sizes[row])].tobytes().decode("utf-8", "replace")
         seed = seeds[row] if isinstance(seeds, np.ndarray) else seeds
         hashes[row] = java_hash(text, int(seed)) & _MASK
+
+
+def decimal_numbers(array: Bytes, starts: Longs, sizes: Longs) -> Longs:
+    """Return the decimal number in each range; −1 where there is none of at most 18 digits."""
+    numbers = np.full(len(starts), -1, np.int64)
+    for row in np.flatnonzero((sizes > 0) & (sizes < 19)).tolist():
+        start = int(starts[row])
+        text = array[start : start + int(sizes[row])].tobytes()
+        if text.isdigit():
+            numbers[row] = int(text)
+    return numbers

@@ -18,13 +18,13 @@ from .config import StoreConfig
 from .consume_queue import BatchConsumeQueue, ConsumeQueue, Sum
 from .disk import Disk
 from .files import FolderSync, Syncable, SyncTogether
+from .format.log_and_queues import LIGHT_PREFIX
 from .format.state_tables import TopicConfig, parse_topics
 
 __all__ = ["ConsumeQueue", "ConsumeQueues", "Queue"]
 
 Queue = ConsumeQueue | BatchConsumeQueue
 
-LIGHT_PREFIX: Final = "%LMQ%"
 _ATTRIBUTE: Final = "queue.type"
 _BATCH: Final = "BatchCQ"
 #: More files and folders than that are synced together: one by one each costs a millisecond and more.

@@ -45,7 +45,6 @@ from ..proto.record import (
     CRC_AT,
     FIXED_SIZE_V4,
     SYS_FLAG_AT,
-    SYS_PREPARED,
     SYS_ROLLBACK,
     Record,
     body_crc,
@@ -63,16 +62,22 @@ from ..proto.record_run import (
 )
 from ..proto.topics import RECORD_SIZE_MAX, SCHEDULE_TOPIC
 from .consume_queue import ConsumeQueue
-from .consume_queues import LIGHT_PREFIX
 from .disk import Disk
 from .files import MappedFile, store_time_ms
-from .format.log_and_queues import ADDRESS_MAX, ENTRY, MAGIC_PATTERN, PRE_BLANK_SIZE, blank
+from .format.agreement import Entries, QueueName, compare, is_served, queue_offsets_at
+from .format.log_and_queues import (
+    ADDRESS_MAX,
+    ENTRY,
+    LIGHT_PREFIX,
+    MAGIC_PATTERN,
+    PRE_BLANK_SIZE,
+    blank,
+)
 from .healing import KnownDamage, Piece
 from .health import StoreHealth
 from .parts import StoreParts
 from .recovery.scan import RECORD_SIZE_LEAST, FileDamage, FileScan
 from .rows_by_queue import by_queue
-from .slices import Entries, QueueName, judged, numbers_at
 from .state_files import BROKEN_FOLDER
 
 logger = logging.getLogger(__name__)
@@ -395,7 +400,7 @@ class LostEntries:
 
     def enter_again(self, file: MappedFile, found: RunColumns) -> list[tuple[str, int]]:
         """Make the entries of the records FOUND in FILE again, where they say something else; return their queues."""
-        served = np.flatnonzero((found.sys_flag & SYS_PREPARED) == 0)
+        served = np.flatnonzero(is_served(found.sys_flag))
         queues = []
         for topic, number, rows in by_queue(file.data, found, served):
             queue = self._parts.queues.get(topic, number)
@@ -444,8 +449,8 @@ class LostEntries:
             ).nonzero()
             if len(rows):
                 entries = Entries(0, seen.log_offsets[rows], seen.sizes[rows], rows)
-                agrees[rows], _ = judged(file.view, at[rows], entries, name)
-                said[rows] = numbers_at(file.view, at[rows])
+                agrees[rows] = compare(file.view, at[rows], entries, name).agrees
+                said[rows] = queue_offsets_at(file.view, at[rows])
         return agrees, said
 
     def _correct_codes(self, queue: ConsumeQueue, seen: _Seen, good: NDArray[np.bool_]) -> None:
@@ -481,7 +486,7 @@ class LostEntries:
     def _records(self, queue: ConsumeQueue, file: MappedFile, begin: int, end: int) -> RunColumns:
         """Return the records of QUEUE in [BEGIN, END) of FILE."""
         found = FileScan(file, at=begin, end=end, check_crc=False, oldest_ms=0).scan().columns
-        own = (found.queue_id == queue.queue) & ((found.sys_flag & SYS_PREPARED) == 0)
+        own = (found.queue_id == queue.queue) & is_served(found.sys_flag)
         return found.take(own & topic_is(file.data, found, queue.topic))
 
     def _enter(

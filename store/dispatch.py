@@ -18,8 +18,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from ..proto.byte_ranges import decimal_numbers
 from ..proto.errors import DiskFailure
-from ..proto.record import SYS_PREPARED, SYS_ROLLBACK, SYS_TRANSACTION, Buffer
+from ..proto.record import SYS_ROLLBACK, SYS_TRANSACTION, Buffer
 from ..proto.record_run import (
     QUEUE_ID_MAX,
     Longs,
@@ -34,6 +35,7 @@ from .consume_queue import Placed
 from .consume_queues import ConsumeQueues
 from .deferred_indexing import DeferredIndexing, keys_at_most
 from .flush import CallOwner
+from .format.agreement import is_served, set_delivery_times
 from .message_index import MessageIndex, has_keys, keys_of_alike, keys_of_few
 from .rows_by_queue import Bytes, Rows, by_queue
 
@@ -246,7 +248,7 @@ class Dispatcher:
         properties = properties or PropertyRanges(array, columns)
         codes = tags_codes(array, properties)
         if topic == SCHEDULE_TOPIC:
-            self._set_delivery_times(array, columns, properties, slice(None), codes)
+            set_delivery_times(array, columns, properties, slice(None), codes, self._delays_ms)
         return codes
 
     def has_keys(self, data: Buffer | Bytes, columns: RunColumns) -> bool:
@@ -263,7 +265,7 @@ class Dispatcher:
                 placed.misplaced += len(rows)
                 continue
             if topic == SCHEDULE_TOPIC:
-                self._set_delivery_times(array, columns, properties, rows, codes)
+                set_delivery_times(array, columns, properties, rows, codes, self._delays_ms)
             offsets, sizes = columns.log_offset[rows], columns.sizes[rows]
             if self._queues.is_batch(topic):
                 batches = _batches(array, properties, rows)
@@ -276,23 +278,6 @@ class Dispatcher:
                 )
             placed.add(found)
         return placed
-
-    def _set_delivery_times(
-        self,
-        array: Bytes,
-        columns: RunColumns,
-        properties: PropertyRanges,
-        rows: Rows | slice,
-        codes: Longs,
-    ) -> None:
-        """Replace the tags codes of ROWS of the schedule topic with delivery times.
-
-        Levels above the highest count as the highest. Without a valid level, the tags code stays.
-        """
-        starts, sizes = properties.find("DELAY")
-        levels = _numbers(array, starts[rows], sizes[rows])
-        delays_ms = self._delays_ms[np.clip(levels, 0, len(self._delays_ms) - 1)]
-        codes[rows] = np.where(levels > 0, columns.store_ms[rows] + delays_ms, codes[rows])
 
 
 def _parts(columns: RunColumns) -> Iterator[RunColumns]:
@@ -312,9 +297,9 @@ def _parts(columns: RunColumns) -> Iterator[RunColumns]:
 
 
 def _queued(columns: RunColumns) -> Rows | None:
-    """Return the rows that get a queue entry; None for all. Prepared and rolled back share one bit."""
-    left_out = columns.sys_flag & SYS_PREPARED
-    return np.flatnonzero(left_out == 0) if left_out.any() else None
+    """Return the rows that get a queue entry; None for all."""
+    served = is_served(columns.sys_flag)
+    return None if served.all() else np.flatnonzero(served)
 
 
 def _can_be_queue(topic: str, queue: int) -> bool:
@@ -326,16 +311,5 @@ def _can_be_queue(topic: str, queue: int) -> bool:
 def _batches(array: Bytes, properties: PropertyRanges, rows: Rows) -> tuple[Longs, Longs]:
     """Return the first queue offset and the message count of each inner batch; −1 if missing."""
     found = [properties.find(name) for name in ("INNER_BASE", "INNER_NUM")]
-    bases, counts = (_numbers(array, starts[rows], sizes[rows]) for starts, sizes in found)
+    bases, counts = (decimal_numbers(array, starts[rows], sizes[rows]) for starts, sizes in found)
     return bases, counts
-
-
-def _numbers(array: Bytes, starts: Longs, sizes: Longs) -> Longs:
-    """Return the decimal number in each range; −1 without one."""
-    numbers = np.full(len(starts), -1, np.int64)
-    for row in np.flatnonzero((sizes > 0) & (sizes < 19)).tolist():
-        start = int(starts[row])
-        text = array[start : start + int(sizes[row])].tobytes()
-        if text.isdigit():
-            numbers[row] = int(text)
-    return numbers

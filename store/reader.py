@@ -25,11 +25,12 @@ from .consume_queue import BatchConsumeQueue, ConsumeQueue
 from .consume_queues import Queue
 from .damage import Damages, LostEntries
 from .files import store_time_ms
+from .format.agreement import Entries, QueueName
 from .format.log_and_queues import PRE_BLANK_SIZE
 from .healing import KnownDamage
 from .health import StoreHealth
 from .parts import StoreParts
-from .slices import Entries, QueueName, Slices, read_entries, warn_of_missing
+from .slices import Slices, read_entries, warn_of_missing
 
 #: Tells for tags codes of queue entries which are to be read.
 Choose: TypeAlias = Callable[[Longs], NDArray[np.bool_]]

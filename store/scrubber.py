@@ -25,12 +25,13 @@ from numpy.typing import NDArray
 
 from ..proto import record_run
 from ..proto.errors import StoreError
-from ..proto.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SYS_PREPARED, decode_record
+from ..proto.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, decode_record
 from ..proto.topics import RECORD_SIZE_MAX, SCHEDULE_TOPIC
 from .consume_queue import BatchConsumeQueue
 from .damage import Damages, LostEntries
 from .files import CommitLog, MappedFile
 from .flush import CallOwner, Flusher, FlushJob
+from .format.agreement import is_served, same_tags
 from .format.log_and_queues import BLANK_SIZE, MAGIC_AT, MAGIC_PATTERN, size_and_magic
 from .health import StoreHealth
 from .parts import StoreParts
@@ -109,7 +110,7 @@ class _Piece:
         rows = np.flatnonzero(wrong)
         offsets, sizes = columns.log_offset[rows].tolist(), columns.sizes[rows].tolist()
         self.wrong = list(zip(offsets, sizes, strict=True))
-        queued = np.flatnonzero(~wrong & (columns.sys_flag & SYS_PREPARED == 0))
+        queued = np.flatnonzero(~wrong & is_served(columns.sys_flag))
         self.queues = _numbers(record_run.as_bytes(data), columns, queued)
         self.next_at = self.at + end
         is_whole = end + BLANK_SIZE <= len(data)
@@ -306,9 +307,10 @@ class Scrubber:
             if not len(there):
                 return
             own = slice(at - first, at - first + len(there))
+            same = same_tags(there_codes, codes[own], may_be_address=queue.has_extension)
             if (there != offsets[own]).any():
                 self._lost_entries.find(queue, at, at + len(there))
-            elif one.topic != SCHEDULE_TOPIC and (there_codes != codes[own]).any():
+            elif one.topic != SCHEDULE_TOPIC and not same.all():
                 self._lost_entries.correct_codes(queue, at, at + len(there))
             at += len(there)
 

@@ -39,9 +39,9 @@ from ...proto.errors import PocketMQError
 from ...proto.record_run import Longs, RunColumns, parse_run, starts_of
 from ...proto.topics import SCHEDULE_TOPIC
 from ...store.files import store_time_ms
+from ...store.format.agreement import Entries, QueueName
 from ...store.format.log_and_queues import ADDRESS_MAX
 from ...store.message_store import MessageStore
-from ...store.slices import Entries, QueueName
 from ..messages.storing import Appends
 from ..timing.timers import Timers, Turns
 from .deliveries import TRY_AGAIN, DelayedDeliveries

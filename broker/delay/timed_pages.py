@@ -36,9 +36,9 @@ from ...proto.record_run import (
     starts_of,
 )
 from ...proto.topics import TIMER_TOPIC
+from ...store.format.agreement import Entries, QueueName
 from ...store.format.timers import DELETE, NONE, ROLL
 from ...store.message_store import MessageStore
-from ...store.slices import Entries, QueueName
 from ...store.timers.entry import TimerBatch, TimerRecords, TimerSlot
 from .progress import DeliveredNote, SlotNote
 

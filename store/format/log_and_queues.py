@@ -226,6 +226,8 @@ BATCH_ENTRY: Final = RowFormat(
 )
 EXTENSION_UNIT: Final = RowFormat(size="h", tags_code="q", store_ms="q", map_size="h")
 
+#: Topics of light queues begin so. Their entries point to records of other topics.
+LIGHT_PREFIX: Final = "%LMQ%"
 #: Size that a pre-blank entry has; no record is that large.
 PRE_BLANK_SIZE: Final = (1 << 31) - 1
 #: Of a batch entry whose queue is not compacted.

@@ -40,14 +40,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...proto.errors import CorruptIndex
-from ...proto.record import SYS_PREPARED, SYS_ROLLBACK, SYS_TRANSACTION, Record
+from ...proto.record import SYS_ROLLBACK, SYS_TRANSACTION, Record
 from ...proto.record_run import QUEUE_OFFSET_MAX, Longs, PropertyRanges, RunColumns
 from ..consume_queue import BatchConsumeQueue, ConsumeQueue, Sum
-from ..consume_queues import LIGHT_PREFIX, Queue, stored_topics
+from ..consume_queues import Queue, stored_topics
 from ..disk import Disk
 from ..files import CommitLog
+from ..format.agreement import foreign_entries, is_served, same_place
 from ..format.index import IndexHeader
-from ..format.log_and_queues import PRE_BLANK_SIZE, Rows as Entries
+from ..format.log_and_queues import LIGHT_PREFIX, Rows as Entries
 from ..index_file import LogPlaces
 from ..message_index import MessageIndex
 from ..parts import StoreParts
@@ -125,8 +126,7 @@ def plain_fault(
         first = file.start // queue.entry_size
         low, high = np.searchsorted(numbers, (first, first + len(entries)))
         places = numbers[low:high] - first
-        own = entries[places]
-        if not ((own["log_offset"] == offsets[low:high]) & (own["size"] == sizes[low:high])).all():
+        if not same_place(entries[places], offsets[low:high], sizes[low:high]).all():
             return "entries point elsewhere than to their records"
         edges = (
             int(offsets[low - 1]) if low else -1,
@@ -148,25 +148,13 @@ def plain_fault(
 def _has_strangers(
     entries: Entries, own: Longs, edges: tuple[int, int], log: CommitLog, read_from: int
 ) -> bool:
-    """Is there an entry that is none of OWN, points to log bytes, and repeats neither of the OWN around it?
+    """Is there an entry that points to log bytes at READ_FROM or after it, but belongs to no record of the queue?
 
-    EDGES are the log offsets of the queue's records before and behind this file; −1 for none. Only what lies at log
-    offset READ_FROM or behind it is known.
+    OWN and EDGES are those of `foreign_entries`.
     """
-    others = np.ones(len(entries), np.bool_)
-    others[own] = False
-    others[: bisect_left(range(len(entries)), read_from, key=_offset_in(entries))] = False
-    rows = np.flatnonzero(others)
-    if not len(rows):
-        return False
-    around = np.concatenate(
-        (np.array([edges[0]]), entries["log_offset"][own].astype(np.int64), np.array([edges[1]]))
-    )
-    place = np.searchsorted(own, rows)
-    offsets = entries["log_offset"][rows].astype(np.int64)
-    strange = (offsets != around[place]) & (offsets != around[place + 1])
-    strange &= entries["size"][rows] != PRE_BLANK_SIZE
-    return any(log.files.index_of(offset) is not None for offset in offsets[strange].tolist())
+    begin = bisect_left(range(len(entries)), read_from, key=_offset_in(entries))
+    foreign = foreign_entries(entries, own, edges, begin)
+    return any(log.files.index_of(offset) is not None for offset in foreign)
 
 
 def _offset_in(entries: Entries) -> Callable[[int], int]:
@@ -178,11 +166,9 @@ def batch_fault(queue: BatchConsumeQueue, records: QueueRecords) -> str | None:
     """Return how the entries of QUEUE contradict RECORDS; None if there is nothing but missing ones at its end."""
     _, offsets, sizes = records.joined()
     entries = np.concatenate([queue.all_of(file) for file in queue.files.files])
-    known = entries["log_offset"].astype(np.int64)
-    first = int(np.searchsorted(known, offsets[0]))
-    known, known_sizes = known[first:], entries["size"][first:].astype(np.int64)
+    known = entries[np.searchsorted(entries["log_offset"].astype(np.int64), offsets[0]) :]
     count = min(len(known), len(offsets))
-    same = (known[:count] == offsets[:count]) & (known_sizes[:count] == sizes[:count])
+    same = same_place(known[:count], offsets[:count], sizes[:count])
     if len(known) > len(offsets) or not same.all():
         return "entries point elsewhere than to their records"
     return None
@@ -258,7 +244,7 @@ class Derivation:
     def _collect(self, number: int, scanned: ScannedFile) -> None:
         """Remember which records of a file are of which queue."""
         columns = scanned.columns
-        queued = np.flatnonzero((columns.sys_flag & SYS_PREPARED) == 0)
+        queued = np.flatnonzero(is_served(columns.sys_flag))
         for topic, queue, rows in by_queue(scanned.file.data, columns, queued):
             self._records.setdefault((topic, queue), QueueRecords()).add(number, columns, rows)
         if len(queued) < len(columns):

@@ -38,10 +38,11 @@ from ...proto.topics import TIMER_TOPIC
 from ..consume_queue import ConsumeQueue
 from ..disk import Disk
 from ..files import CommitLog, MappedFile
+from ..format.agreement import Entries, QueueName
 from ..format.timers import RECORD, RECORD_SIZE, SLOTS, WHEEL_SIZE, is_blank, sound_rows
 from ..health import StoreHealth
 from ..parts import StoreParts
-from ..slices import Entries, QueueName, read_entries, warn_of_missing
+from ..slices import read_entries, warn_of_missing
 from .entry import TimerBatch, replay
 from .files import TimerLog, TimerRing
 from .store import TimerStore

@@ -20,8 +20,9 @@ from pocketmq.proto.record import (
 from pocketmq.proto.record_run import HEAD_SIZE, starts_of
 from pocketmq.proto.run import check_run
 from pocketmq.proto.topics import RECORD_SIZE_MAX
+from pocketmq.store.format.agreement import Entries, QueueName, compare
 from pocketmq.store.message_store import MessageStore
-from pocketmq.store.slices import Entries, QueueName, judged, read_entries, warn_of_missing
+from pocketmq.store.slices import read_entries, warn_of_missing
 
 from ..runs import bodies_of, make_run, open_store
 
@@ -184,9 +185,9 @@ def test_a_body_that_contradicts_its_crc_is_told_among_few_and_many(
     records, entries = records_of(bodies, host)
     at = int(entries.log_offsets[3]) + HEAD_SIZE + (HOST_V6_EXTRA if host != "127.0.0.1" else 0)
 
-    sound = judged(bytes(records), entries.log_offsets, entries, NAME, check_crcs=True)
+    sound = compare(bytes(records), entries.log_offsets, entries, NAME, check_crcs=True)
     records[at] ^= 1
-    agrees, fits = judged(bytes(records), entries.log_offsets, entries, NAME, check_crcs=True)
+    agrees, fits = compare(bytes(records), entries.log_offsets, entries, NAME, check_crcs=True)
 
     assert all(mask.all() for mask in (*sound, agrees))
     assert np.flatnonzero(~fits).tolist() == [3]
@@ -205,11 +206,11 @@ def test_records_are_judged_alike_one_by_one_and_together(data: st.DataObject) -
     check_crcs = data.draw(st.booleans())
     whole = bytes(records)
 
-    together = judged(whole, entries.log_offsets, entries, name, numbers, check_crcs=check_crcs)
+    together = compare(whole, entries.log_offsets, entries, name, numbers, check_crcs=check_crcs)
 
     for row in range(30):
         one = [row]
-        alone = judged(
+        alone = compare(
             whole,
             entries.log_offsets[one],
             entries.take(np.array(one)),

@@ -40,6 +40,7 @@ from ...store.apache.settings import ApacheSettings
 from ...store.consume_queue import BatchConsumeQueue, ConsumeQueue, EntryRow
 from ...store.disk import Disk
 from ...store.files import MappedFile, equal_file_size
+from ...store.format.agreement import is_served
 from ...store.format.index import TAG_TYPE, index_key
 from ...store.format.log_and_queues import PRE_BLANK_SIZE
 from ...store.format.state_tables import TOPICS, parse_delay_offsets
@@ -233,7 +234,7 @@ class _Gathering:
 
     def _add_file(self, scanned: ScannedFile) -> None:
         file, columns = scanned.file, scanned.columns
-        queued = np.flatnonzero((columns.sys_flag & SYS_PREPARED) == 0)
+        queued = np.flatnonzero(is_served(columns.sys_flag))
         for topic, queue, rows in by_queue(file.data, columns, queued):
             count = len(rows)
             self._parts.append(

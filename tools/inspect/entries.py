@@ -22,6 +22,7 @@ from ...store.index_view import IndexEntries, IndexName, index_names, open_index
 from ...store.log_view import Gap, LogWalk
 from ...store.queue_view import QueueExtent, QueueView
 from ...store.view import QueueFolder, StoreView
+from .entry_check import EntryCheck, fault_of
 from .output import (
     Column,
     Output,
@@ -35,10 +36,8 @@ from .output import (
     people,
 )
 from .record_rows import (
-    EntryCheck,
     LogFollower,
     RecordFilter,
-    fault_of,
     follow_log,
     gap_row,
     record_rows,

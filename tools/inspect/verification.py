@@ -40,10 +40,10 @@ from rich.text import Text
 from ...proto import record_run
 from ...proto.clock import SystemClock
 from ...proto.errors import CorruptIndex
-from ...proto.record import SYS_PREPARED, SYS_ROLLBACK, SYS_TRANSACTION
+from ...proto.record import SYS_ROLLBACK, SYS_TRANSACTION
 from ...proto.time_text import format_instant
 from ...proto.topics import SCHEDULE_TOPIC
-from ...store.format.log_and_queues import ADDRESS_MAX
+from ...store.format import agreement
 from ...store.index_file import IndexFile, LogPlaces, check_index_file
 from ...store.index_view import IndexEntries, IndexName, index_names, open_index
 from ...store.log_view import Gap, LogStretch, LogWalk
@@ -54,7 +54,7 @@ from ...store.rows_by_queue import by_queue
 from ...store.scrub_notes import ScrubNotes
 from ...store.view import QueueFolder, StoreView
 from .. import terminal
-from . import record_rows
+from .entry_check import EntryCheck
 from .output import Output, Tables, format_options, opened, people
 
 PLACES_MAX: Final = 20
@@ -274,13 +274,13 @@ class IndexPass:
 Rows = NDArray[np.intp]
 
 _KINDS: Final = {
-    record_rows.NO_FILE: "entryFileMissing",
-    record_rows.BEHIND_END: "entryBehindEnd",
-    record_rows.NO_RECORD: "entryWithoutRecord",
-    record_rows.OTHER_MESSAGE: "entryOfAnother",
-    record_rows.WRONG_SIZE: "entrySizeWrong",
-    record_rows.WRONG_TAGS: "tagsCodeWrong",
-    record_rows.REPEATED: "entryRepeated",
+    agreement.NO_FILE: "entryFileMissing",
+    agreement.BEHIND_END: "entryBehindEnd",
+    agreement.NO_RECORD: "entryWithoutRecord",
+    agreement.OTHER_MESSAGE: "entryOfAnother",
+    agreement.WRONG_SIZE: "entrySizeWrong",
+    agreement.WRONG_TAGS: "tagsCodeWrong",
+    agreement.REPEATED: "entryRepeated",
 }
 
 
@@ -310,7 +310,7 @@ class QueuePass:
         self._walk = walk
         self._tally = tally
         self._topics = topics
-        self._check = record_rows.EntryCheck(files, walk)
+        self._check = EntryCheck(files, walk)
         self._queues = {
             (folder.topic, folder.queue_id): CheckedQueue(files, folder, walk.begin)
             for folder in files.queues()
@@ -331,7 +331,7 @@ class QueuePass:
         kinds = columns.sys_flag & SYS_TRANSACTION
         voided = np.flatnonzero(kinds == SYS_ROLLBACK)
         self._tally.add("voided", _places(columns.log_offset[voided]), len(voided))
-        queued = np.flatnonzero((columns.sys_flag & SYS_PREPARED) == 0)
+        queued = np.flatnonzero(agreement.is_served(columns.sys_flag))
         codes = record_run.tags_codes(array, ranges)
         for topic, queue_id, rows in by_queue(array, columns, queued):
             queue = self._queues.get((topic, queue_id))
@@ -341,7 +341,7 @@ class QueuePass:
                 self._see_batches(queue, array, columns, rows)
             else:
                 if topic == SCHEDULE_TOPIC:
-                    found = record_rows.FoundRecords(array, columns.take(rows))
+                    found = agreement.FoundRecords(array, columns.take(rows))
                     codes[rows] = self._check.tags_codes(topic, found)
                 self._see_plain(queue, columns, rows, codes[rows])
 
@@ -354,10 +354,10 @@ class QueuePass:
     ) -> None:
         numbers = columns.queue_offset[rows]
         entries, there = queue.entries.gather(numbers)
-        placed = there & (entries["log_offset"] == columns.log_offset[rows])
-        stored = entries["tags_code"]
-        same_tags = (stored == codes) | (stored <= ADDRESS_MAX)
-        matched = placed & (entries["size"] == columns.sizes[rows]) & same_tags
+        log_offsets = columns.log_offset[rows]
+        placed = there & (entries["log_offset"] == log_offsets)
+        matched = there & agreement.same_place(entries, log_offsets, columns.sizes[rows])
+        matched &= agreement.same_tags(entries["tags_code"], codes)
         # An entry is matched by the record that it points to, once; what is not counted is looked at later.
         inside = (numbers >= queue.bounds.first) & (numbers < queue.bounds.end)
         queue.matched += int(np.count_nonzero(matched & inside))
@@ -437,7 +437,7 @@ class QueuePass:
             at = number + len(entries)
             codes = self._check.check(queue.folder, number, entries)
             for code in np.unique(codes).tolist():
-                if code in (0, record_rows.GONE, record_rows.PRE_BLANK):
+                if code in (0, agreement.GONE, agreement.PRE_BLANK):
                     continue
                 rows = np.flatnonzero(codes == code)
                 places = (

@@ -27,10 +27,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ....proto.byte_ranges import java_hashes
 from ....proto.errors import ConfigError, CorruptIndex
+from ....proto.record import SYS_INNER_BATCH
 from ....store.apache.settings import ApacheSettings
 from ....store.disk import Disk
+from ....store.format.agreement import COMPARED_COLUMNS, SERVED_SQL
 from ....store.format.index import index_file_size
-from ....store.format.log_and_queues import is_blank
+from ....store.format.log_and_queues import LIGHT_PREFIX, is_blank
 from ....store.format.state_tables import parse_consumer_offsets, parse_groups, parse_topics
 from ....store.index_file import IndexFile, check_index_file
 from ....store.listing import missing_between, queue_folders, row_files, settings_of, zeros_from
@@ -62,7 +64,6 @@ _RECORDS: Final = (
     " sysFlag int, keys string, properties map<string,string>, badRecord string"
 )
 _ENTRIES: Final = "brokerName string, topic string, queueId int, queueOffset bigint, physicalOffset bigint, size int"
-_LIGHT_QUEUES: Final = "%LMQ%"
 _KEYS: Final = "brokerName string, keyHash int, physicalOffset bigint"
 
 
@@ -169,34 +170,28 @@ def _entry_faults(records: DataFrame, entries: DataFrame, begins: DataFrame) -> 
     from pyspark.sql import functions as f
 
     place = ["brokerName", "physicalOffset"]
-    said = entries.where(~f.startswith("topic", f.lit(_LIGHT_QUEUES))).select(
-        *place,
-        f.col("topic").alias("entryTopic"),
-        f.col("queueId").alias("entryQueue"),
-        f.col("queueOffset").alias("entryOffset"),
-        f.col("size").alias("entrySize"),
+    said = entries.where(~f.startswith("topic", f.lit(LIGHT_PREFIX))).select(
+        *place, *(f.col(name).alias(f"entry_{name}") for name in COMPARED_COLUMNS)
     )
-    there = records.select(
-        *place, "topic", "queueId", "queueOffset", "storeSize", "sysFlag"
-    ).withColumn("isBatch", f.expr("(sysFlag & 128) <> 0"))
+    there = records.select(*place, *COMPARED_COLUMNS.values(), "sysFlag").withColumn(
+        "isBatch", f.expr(f"(sysFlag & {SYS_INNER_BATCH}) <> 0")
+    )
     both = said.join(there, place, "full_outer").join(f.broadcast(begins), "brokerName")
-    differs = f.expr(
-        "not isBatch and (entryTopic <> topic or entryQueue <> queueId or entryOffset <> queueOffset"
-        " or entrySize <> storeSize)"
-    )
+    pairs = COMPARED_COLUMNS.items()
+    differs = " or ".join(f"entry_{name} <> {of_record}" for name, of_record in pairs)
     fault = (
         f.when(f.expr("sysFlag is null and physicalOffset >= logBegin"), "entry without record")
         .when(
-            f.expr("entrySize is null and not isBatch and (sysFlag & 12) in (0, 8)"),
+            f.expr(f"entry_size is null and not isBatch and {SERVED_SQL}"),
             "record without entry",
         )
-        .when(differs, "entry of another record")
+        .when(f.expr(f"not isBatch and ({differs})"), "entry of another record")
     )
     why = f.when(
-        f.col("entrySize").isNotNull(),
+        f.col("entry_size").isNotNull(),
         f.format_string(
             "entry %d of %s/%d says log offset %d, %d bytes",
-            *("entryOffset", "entryTopic", "entryQueue", "physicalOffset", "entrySize"),
+            *("entry_queueOffset", "entry_topic", "entry_queueId", "physicalOffset", "entry_size"),
         ),
     ).otherwise(
         f.format_string(
@@ -204,8 +199,8 @@ def _entry_faults(records: DataFrame, entries: DataFrame, begins: DataFrame) -> 
             *("topic", "queueId", "queueOffset", "physicalOffset"),
         )
     )
-    named = both.withColumn("topic", f.coalesce("topic", "entryTopic")).withColumn(
-        "queueId", f.coalesce("queueId", "entryQueue")
+    named = both.withColumn("topic", f.coalesce("topic", "entry_topic")).withColumn(
+        "queueId", f.coalesce("queueId", "entry_queueId")
     )
     return _summed(named, fault, why)
 
