@@ -31,10 +31,11 @@ from ..proto.errors import PocketMQError, ShuttingDown
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.record import Host
 from ..proto.rpc import Carrier, Certificate, MakeCarrier, MethodTable
+from ..proto.rpc.carrier import ConnectionTotals, CountsConnections
 from ..proto.rpc.channels import Dial
-from ..proto.rpc.methods import ConnectionTotals, CountsConnections
 from ..proto.rpc.pages import Page
-from ..proto.services.port_services import HealthService, PortServices
+from ..proto.services.health_service import HealthService
+from ..proto.services.port_services import PortServices
 from ..proto.services.settings import LiveSettings, SettingsService
 from ..store.config import StoreConfig
 from ..store.disk import Disk
@@ -56,7 +57,7 @@ from .producers.producers import PRODUCERS_TICK_MS
 from .replication.apache_followers import ApacheFollowers
 from .replication.mastership import Mastership, as_master
 from .service_v1 import BrokerService, topic_message
-from .service_v2.service import guarded
+from .service_v2.permissions import guarded
 from .timing.timers import TimerClock
 from .timing.virtual_time import (
     Mark,

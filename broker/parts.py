@@ -39,10 +39,11 @@ from .groups.leases import KeptLeases, QueueLeases
 from .groups.offsets import Offsets
 from .groups.retries import DeadLetters, Retries
 from .kept_tables import KeptTables
-from .messages.fetch import Fetches, Lookups
+from .messages.appender import Appends, synced
+from .messages.fetch import Fetches
 from .messages.filters import Filters
+from .messages.lookup import Lookups
 from .messages.send import Sends, Waits
-from .messages.storing import Appends, synced
 from .metrics.clients import CensusMeasurements, ClientMetrics, Measurements
 from .metrics.traffic import TrafficCounts
 from .pop.journal import Journal
@@ -54,13 +55,17 @@ from .producers.producers import Producers
 from .replication.mastership import Mastership
 from .replication.state_progress import PopsPart, TimersState
 from .replication.state_source import StateSource, TablePart, table_parts
+from .service_v2.acknowledging import Acknowledging
+from .service_v2.call_times import timed
+from .service_v2.lite_subscriptions import LiteSubscriptions
 from .service_v2.pulling import PullConsumers
-from .service_v2.receiving import Acknowledging, LiteSubscriptions, Receiving
+from .service_v2.receiving import Receiving
 from .service_v2.routes import RouteQueries
 from .service_v2.sending import EndTransactions, RecallMessages, SendMessages
-from .service_v2.service import ServiceV2, timed
+from .service_v2.service import ServiceV2
 from .service_v2.telemetry import Clients, Diagnostics
-from .timing.timers import Purgatory, Timers
+from .timing.purgatory import Purgatory
+from .timing.timers import Timers
 from .timing.virtual_time import Awaited, is_virtual
 from .topics_and_groups import Groups, Topics
 from .transactions.atomic_commits import AtomicCommits, CommitParts

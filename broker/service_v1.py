@@ -23,12 +23,13 @@ from .config import BrokerConfig
 from .groups.coordinator import Coordination
 from .groups.lag import IN_A_TURN, add_unread, check_count, check_natural, stored_ms
 from .groups.offsets import Offsets, Safe
-from .messages.fetch import Fetches, Lookups, in_turns
+from .messages.appender import ended
+from .messages.fetch import Fetches
+from .messages.lookup import Lookups, in_turns
 from .messages.send import SendCounts, Sends, TopicSends
-from .messages.storing import ended
 from .pop.pops import Pops
 from .replication.state_source import GROUPS_FILE, OFFSETS_FILE, TOPICS_FILE, StateSource
-from .timing.timers import WatchedOperation
+from .timing.purgatory import WatchedOperation
 from .topics_and_groups import (
     SUBSCRIPTION_CHECK,
     TYPE_ATTRIBUTE,

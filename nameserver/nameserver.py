@@ -21,7 +21,8 @@ from ..proto.clock import Clock
 from ..proto.errors import ConfigError
 from ..proto.rpc import Carrier, Certificate, Limits, MakeCarrier, MethodTable
 from ..proto.rpc.listening import connections_fitting
-from ..proto.services.port_services import HealthService, PortServices
+from ..proto.services.health_service import HealthService
+from ..proto.services.port_services import PortServices
 from ..proto.services.settings import LiveSettings, SettingsService
 from ..proto.tls import read_authorities, read_certificate
 from .config import NameServerConfig

@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from ..client.administration.servers import AsyncServerConnections, ServerConnections
-from ..proto.rpc.methods import ConnectionFigures, ConnectionTotals
+from ..proto.rpc.carrier import ConnectionFigures, ConnectionTotals
 from .options import json_option, nameserver_option
 from .output import print_json, print_table
 

@@ -42,7 +42,8 @@ from google.protobuf.message import Message
 from ..broker.broker import Network
 from ..broker.config import BrokerConfig
 from ..broker.ports.certificates import Certificates
-from ..broker.service_v2.service import OK, SERVICE
+from ..broker.service_v2.service import SERVICE
+from ..broker.service_v2.statuses import OK
 from ..proto.configuration import nearest
 from ..proto.errors import Disconnected, InvalidArgument, LeaseLost, Overloaded, PocketMQError
 from ..proto.errors_wire import to_wire

@@ -45,8 +45,8 @@ from ..proto.access.policies import (
     parse_source,
 )
 from ..proto.access.users import UserEntry, changed, read_policy, read_users
-from ..proto.configuration import read_yaml
 from ..proto.errors import ConfigError, PolicyExists, PolicyNotFound, UserExists, UserNotFound
+from ..proto.yaml_file import read_yaml
 from .options import json_option
 from .output import print_json, print_pairs, print_table
 from .settings import load_settings

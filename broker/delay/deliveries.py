@@ -32,7 +32,7 @@ from ...proto.record_run import Longs, PropertyRanges, RunColumns, parse_run, st
 from ...proto.run import Run
 from ...proto.topics import NOT_SENDABLE_TOPICS, PROPERTIES_SIZE_MAX, TIMER_TOPIC, check_topic
 from ...store.log_writer import Appended
-from ..messages.storing import Appends
+from ..messages.appender import Appends
 from .timed_pages import readable
 
 logger = logging.getLogger(__name__)

@@ -42,8 +42,9 @@ from ...store.files import store_time_ms
 from ...store.format.agreement import Entries, QueueName
 from ...store.format.log_and_queues import ADDRESS_MAX
 from ...store.message_store import MessageStore
-from ..messages.storing import Appends
-from ..timing.timers import Timers, Turns
+from ..messages.appender import Appends
+from ..timing.timers import Timers
+from ..timing.turns import Turns
 from .deliveries import TRY_AGAIN, DelayedDeliveries
 from .progress import LevelProgress
 

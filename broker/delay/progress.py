@@ -32,7 +32,7 @@ from ...store.format.state_tables import DelayOffsets, parse_delay_offsets, rend
 from ...store.message_store import MessageStore
 from ...store.state_files import StateFile
 from ...store.tables import Durability, JournalTable, JsonCodec
-from ..messages.storing import Appends, synced
+from ..messages.appender import Appends, synced
 
 logger = logging.getLogger(__name__)
 

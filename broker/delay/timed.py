@@ -60,9 +60,10 @@ from ...proto.topics import TIMER_TOPIC
 from ...store.message_store import MessageStore
 from ...store.timers.store import TimerStore
 from ..config import BrokerConfig
-from ..messages.fetch import in_turns
-from ..messages.storing import Appends
-from ..timing.timers import Timers, Turns
+from ..messages.appender import Appends
+from ..messages.lookup import in_turns
+from ..timing.timers import Timers
+from ..timing.turns import Turns
 from ..topics_and_groups import Topics
 from .deliveries import TRY_AGAIN, DelayedDeliveries, TimedStamps
 from .progress import DeliveredNote, SlotNote

@@ -39,7 +39,9 @@ from ...proto.rpc import Call, MethodTable, Stream, bidi, service, unary
 from ...proto.topics import check_group, retry_topic
 from ..accounts import Accounts
 from ..config import BrokerConfig
-from ..timing.timers import Purgatory, Timer, Timers
+from ..timing.purgatory import Purgatory
+from ..timing.timers import Timers
+from ..timing.timing_wheel import Timer
 from ..topics_and_groups import GRACE, REFUSE, WARN, Groups, Topics, subscription_check
 from .fence import Fence
 from .generations import (

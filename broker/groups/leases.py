@@ -50,7 +50,9 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import LATER, Call, Later, MethodTable, service, unary
 from ...store.tables import Durability, JournalTable, JsonCodec
 from ..config import BrokerConfig
-from ..timing.timers import Purgatory, Timer, Timers, WatchedOperation
+from ..timing.purgatory import Purgatory, WatchedOperation
+from ..timing.timers import Timers
+from ..timing.timing_wheel import Timer
 from ..topics_and_groups import Groups, Topics, check_own_choice
 from .generations import check_least, check_member, check_range, others_member
 from .offsets import Offsets

@@ -73,7 +73,7 @@ from ...store.format.state_tables import GroupConfig
 from ...store.log_writer import Appended
 from ...store.message_store import MessageStore
 from ..delay.roads import DelayRules, divide
-from ..messages.storing import Appends, ended, synced
+from ..messages.appender import Appends, ended, synced
 from ..topics_and_groups import RETRY_QUEUES_MAX, Groups, Topics, intervals_of
 from .lag import check_natural
 from .offsets import Offsets

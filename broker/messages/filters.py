@@ -35,7 +35,8 @@ from ...proto.record_run import Longs, PropertyRanges, as_bytes, parse_run, star
 from ...store.slices import Slices
 from ..accounts import Accounts, Filtering, filtering_of
 from ..metrics.traffic import TrafficCounts
-from ..timing.timers import Timers, Turns
+from ..timing.timers import Timers
+from ..timing.turns import Turns
 
 Mask = NDArray[np.bool_]
 

@@ -46,9 +46,12 @@ from ..delay.roads import DelayRules, Part, timer_out_ms
 from ..producers.producers import Places, Producers
 from ..producers.sequences import Numbered, RunNumbers, rest_of
 from ..replication.mastership import Mastership
-from ..timing.timers import Timer, Timers
+from ..timing.timers import Timers
+from ..timing.timing_wheel import Timer
 from ..topics_and_groups import TYPE_ATTRIBUTE, Topics
-from .storing import Admitted, Appends, Prepare, admit, check_type, kinds_of, ways
+from .admission import Admitted, Prepare, admit, ways
+from .appender import Appends
+from .message_types import check_type, kinds_of
 
 logger = logging.getLogger(__name__)
 

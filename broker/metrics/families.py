@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
-from ...proto.rpc.methods import ConnectionTotals
+from ...proto.rpc.carrier import ConnectionTotals
 from ...proto.topics import RETRY_PREFIX, TIMER_TOPIC, is_system_topic
 from ..groups.lag import GroupLag, Place, StoredTimes, age_ms, note_lag
 from ..parts import BrokerParts

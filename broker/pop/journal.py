@@ -53,7 +53,8 @@ from ...store.files import FolderSync, Syncable
 from ...store.flush import CallOwner, Flusher, FlushJob, GroupCommit, sync_all
 from ...store.message_store import MessageStore
 from ..producers.sequences import log_tail
-from ..timing.timers import Timer, Timers
+from ..timing.timers import Timers
+from ..timing.timing_wheel import Timer
 from .journal_format import (
     FRAME_SIZE,
     HEAD_SIZE,

@@ -26,7 +26,7 @@ from ...proto.topics import retry_topic
 from ...store.format.state_tables import GroupConfig, TopicConfig
 from ..config import BrokerConfig
 from ..messages.filters import Filters
-from ..timing.timers import Purgatory
+from ..timing.purgatory import Purgatory
 from ..topics_and_groups import QUEUE_TYPE_ATTRIBUTE, TYPE_ATTRIBUTE, Groups, Topics
 from .journal_format import Change, Forgotten, Safe
 from .receives import (

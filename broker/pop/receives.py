@@ -35,7 +35,9 @@ from ...proto.errors import InvalidReceiptHandle, Overloaded, PocketMQError
 from ...proto.topics import RETRY_PREFIX, retry_topic
 from ..config import BrokerConfig
 from ..messages.filters import FilterChoice
-from ..timing.timers import Purgatory, Timer, Timers, WatchedOperation, end_of_wait
+from ..timing.purgatory import Purgatory, WatchedOperation, end_of_wait
+from ..timing.timers import Timers
+from ..timing.timing_wheel import Timer
 from .journal_format import ClockMark, PopKey
 
 logger = logging.getLogger(__name__)

@@ -25,9 +25,9 @@ from ...proto.carriers import Http2Carrier
 from ...proto.clock import Clock
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import Call, Certificate, Limits, MethodTable, service, unary
+from ...proto.rpc.carrier import ConnectionFigures, ConnectionTotals
 from ...proto.rpc.channels import Dial
 from ...proto.rpc.listening import connections_fitting
-from ...proto.rpc.methods import ConnectionFigures, ConnectionTotals
 from ...proto.rpc.pages import Page
 from ...proto.services.port_services import PortServices
 from ...proto.services.settings import LiveSettings, SettingsService
@@ -35,7 +35,7 @@ from ..config import BROKER_SECTIONS, BrokerConfig
 from ..metrics.page import MetricsPage, PageFigure
 from ..replication.follower_view import FollowerView, ReplicaLook, replica_figures
 from ..replication.in_sync import ReplicaSettings
-from ..service_v2.service import guarded
+from ..service_v2.permissions import guarded
 from .certificates import Certificates
 from .follower_port import FollowerReads, follower_methods
 from .held_calls import holding

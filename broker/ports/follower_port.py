@@ -35,8 +35,10 @@ from ...proto.rpc import Call, Method, MethodKind, MethodTable, Stream
 from ...store.message_store import MessageStore
 from ..config import BrokerConfig
 from ..groups.lag import IN_A_TURN, QUEUES_MAX, add_unread
-from ..messages.fetch import FilteredFetch, Lookups, at_once, limits_of, read_once
+from ..messages.fetch_reply import limits_of, read_once
+from ..messages.filtered_fetch import FilteredFetch
 from ..messages.filters import Filters, choice_of
+from ..messages.lookup import Lookups, at_once
 from ..metrics.clients import trace_methods
 from ..replication.follower_view import FollowerView
 from ..timing.timers import Timers

@@ -84,7 +84,7 @@ from ...proto.topics import (
 )
 from ...store.format.state_tables import TopicConfig
 from ..topics_and_groups import TYPE_ATTRIBUTE
-from .service import Refused
+from .statuses import Refused
 
 _ENCODINGS: Final = {
     v2.ENCODING_UNSPECIFIED: 0,

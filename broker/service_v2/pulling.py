@@ -27,11 +27,12 @@ from ...store.message_store import MessageStore
 from ..groups.offsets import Offsets
 from ..messages.fetch import Fetches
 from ..pop.pops import Pops
-from ..timing.timers import WatchedOperation
+from ..timing.purgatory import WatchedOperation
 from ..topics_and_groups import Groups, Topics
 from .messages import checked_group, checked_topic, delivered, filter_of, milliseconds
 from .receiving import DEADLINE_SPARE_MS, NOTHING_NEW, POLLING_MOST_MS
-from .service import OK, Refused, answered_when, client_id, service, status_of, status_of_bug, unary
+from .service import answered_when, client_id, service, unary
+from .statuses import OK, Refused, status_of, status_of_bug
 
 logger = logging.getLogger(__name__)
 

@@ -40,8 +40,9 @@ from ...proto.topics import PERMISSION_ALL, PERMISSION_READ, PERMISSION_WRITE
 from ..ports.registration import Neighbours, OtherQueues
 from ..topics_and_groups import Groups, Topics
 from .messages import accepted_by, accepted_types, group_name, topic_name
-from .service import OK, Refused, service, status_of, status_of_bug, unary
+from .service import service, unary
 from .sessions import LANGUAGE
+from .statuses import OK, Refused, status_of, status_of_bug
 
 #: The queue that stands for all queues of a broker.
 ALL_QUEUES: Final = -1

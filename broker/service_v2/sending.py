@@ -62,14 +62,15 @@ from ...proto.run import Run
 from ...store.format.state_tables import TopicConfig
 from ..config import BrokerConfig
 from ..delay.timed import Recalls
+from ..messages.admission import Admitted, admit_own
 from ..messages.send import Outcome, Sends
-from ..messages.storing import Admitted, admit_own
 from ..ports.registration import Neighbours
 from ..topics_and_groups import Topics
 from ..transactions.transactions import Transactions
 from . import messages
 from .messages import check_type, property_string, record_of, topic_name, type_of_sent
-from .service import OK, Refused, client_id, service, status_of, unary
+from .service import client_id, service, unary
+from .statuses import OK, Refused, status_of
 
 DURABLE: Final = "x-durable"
 _DURABLE: Final = {pb.MEMORY: "memory", pb.DISK: "disk", pb.REPLICAS: "replicas"}

@@ -38,7 +38,8 @@ from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.rpc import Call, MethodTable
 from ..timing.timers import Timers
 from .messages import KnownGroups, group_name
-from .service import CLIENT_ID, OK, Refused, client_host, client_id, service, unary
+from .service import CLIENT_ID, client_host, client_id, service, unary
+from .statuses import OK, Refused
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@ administrator asks.
 
 Every settings message is answered with what the client keeps to, and status OK. The first answer of a stream is sent
 once more `_AGAIN_MS` later, because clients of Node.js look for it only when all their routes are there. Bad settings,
-and filters that are not those of the group (receiving.py), end the stream with INVALID_ARGUMENT. A stream without a
+and filters that are not those of the group (subscriptions.py), end the stream with INVALID_ARGUMENT. A stream without a
 client id is told so in a command, and ends well. Commands that nobody has asked for are passed over.
 
 The answer echoes the client's own settings, and sets what is the broker's to say:
@@ -69,14 +69,17 @@ from ...store.format.state_tables import INT_MAX, GroupConfig
 from ...store.message_store import MessageStore
 from ..config import BrokerConfig
 from ..pop.pops import BATCH_MAX
-from ..timing.timers import Timer, Timers
+from ..timing.timers import Timers
+from ..timing.timing_wheel import Timer
 from ..topics_and_groups import Groups, Topics, announced_intervals_of, exponential_of
 from ..transactions.checks import Listeners
 from .messages import INVISIBLE_MAX_MS, LITE_TOPIC_LENGTH_MAX, delivered, group_name, topic_name
-from .receiving import POLLING_MOST_MS, Subscriptions
+from .receiving import POLLING_MOST_MS
 from .routes import Reach
-from .service import OK, Refused, client_host, client_id, service, status_of
+from .service import client_host, client_id, service
 from .sessions import LANGUAGE, ClientSession, CommandStream, Heartbeats, Sessions
+from .statuses import OK, Refused, status_of
+from .subscriptions import Subscriptions
 
 logger = logging.getLogger(__name__)
 

@@ -52,7 +52,7 @@ from ...store.state_files import read_checkpoint
 from ..groups.coordinator import Coordination
 from ..groups.leases import QueueKey
 from ..groups.offsets import Offsets
-from ..messages.fetch import Done
+from ..messages.fetch_reply import Done
 from ..pop.pops import Pops
 from ..pop.receives import Asked, Popped
 from ..topics_and_groups import Topics

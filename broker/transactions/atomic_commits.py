@@ -53,8 +53,11 @@ from ...store.message_store import MessageStore
 from ..config import BrokerConfig
 from ..groups.fence import Fence
 from ..groups.offsets import Offsets
-from ..messages.storing import Appends, admit, check_type
-from ..timing.timers import Timer, Timers
+from ..messages.admission import admit
+from ..messages.appender import Appends
+from ..messages.message_types import check_type
+from ..timing.timers import Timers
+from ..timing.timing_wheel import Timer
 from ..topics_and_groups import TYPE_ATTRIBUTE, Groups, Topics, check_own_choice
 from .half_queue import slices_from
 from .records import (

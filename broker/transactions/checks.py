@@ -34,8 +34,9 @@ from ...proto.rpc import Stream
 from ...proto.run import Run
 from ...proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, check_group
 from ..config import BrokerConfig
-from ..messages.fetch import at_once
-from ..timing.timers import Timer, Timers
+from ..messages.lookup import at_once
+from ..timing.timers import Timers
+from ..timing.timing_wheel import Timer
 from ..topics_and_groups import Topics
 from .half_queue import HalfQueue, OpenHalf, Outcome, Outcomes
 from .records import HalfCopies

@@ -54,8 +54,8 @@ from ...proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from ...store.message_store import MessageStore
 from ...store.slices import Slices
 from ..groups.offsets import Offsets
-from ..messages.fetch import at_once
-from ..messages.storing import Appends
+from ..messages.appender import Appends
+from ..messages.lookup import at_once
 from .records import COPIED, HalfCopies, op_parts, op_run, resolved_offsets
 
 logger = logging.getLogger(__name__)

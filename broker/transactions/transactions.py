@@ -39,8 +39,8 @@ from ...store.log_writer import Appended
 from ...store.message_store import MessageStore
 from ..config import BrokerConfig
 from ..groups.offsets import Offsets
-from ..messages.fetch import at_once, in_turns
-from ..messages.storing import Appends
+from ..messages.appender import Appends
+from ..messages.lookup import at_once, in_turns
 from ..timing.timers import Timers
 from ..topics_and_groups import Topics
 from .checks import Checks, Listeners

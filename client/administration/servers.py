@@ -13,7 +13,7 @@ from typing import Final
 
 from ...proto.errors import PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from ...proto.rpc.methods import ConnectionFigures, ConnectionTotals
+from ...proto.rpc.carrier import ConnectionFigures, ConnectionTotals
 from ..connections import Connections
 from ..name_server_addresses import parse_addresses
 from .brokers import AsyncAsker

@@ -21,8 +21,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ..configuration import read_yaml
 from ..errors import ConfigError
+from ..yaml_file import read_yaml
 from .guard import AUDIT, Audit, Guard
 from .signing import (
     own_credentials,

@@ -11,6 +11,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .carrier import (
+        Carrier,
+        ConnectionFigures,
+        ConnectionTotals,
+        CountsConnections,
+        MakeCarrier,
+    )
     from .channel import Http2Channel, connect
     from .channels import EOF, CallFailed, Channel, ChannelClosed, StatusCode, StreamCall
     from .errors import Describe, RpcError, RpcFailure
@@ -21,12 +28,7 @@ if TYPE_CHECKING:
         Call,
         CallContext,
         CallUser,
-        Carrier,
-        ConnectionFigures,
-        ConnectionTotals,
-        CountsConnections,
         Later,
-        MakeCarrier,
         Method,
         MethodEntry,
         MethodKind,
@@ -99,14 +101,14 @@ _MODULES = {
     "Limits": "limits",
     "Call": "methods",
     "CallContext": "methods",
-    "Carrier": "methods",
+    "Carrier": "carrier",
     "Certificate": "listening",
-    "ConnectionFigures": "methods",
-    "ConnectionTotals": "methods",
-    "CountsConnections": "methods",
+    "ConnectionFigures": "carrier",
+    "ConnectionTotals": "carrier",
+    "CountsConnections": "carrier",
     "LATER": "methods",
     "Later": "methods",
-    "MakeCarrier": "methods",
+    "MakeCarrier": "carrier",
     "Method": "methods",
     "MethodEntry": "methods",
     "MethodKind": "methods",

@@ -26,18 +26,15 @@ from itertools import islice
 from random import Random
 from typing import Any, Final
 
+from .carrier import ConnectionFigures, ConnectionTotals
 from .conversation import OpenCall
+from .deadlines import Deadlines
 from .errors import Describe, RpcError, RpcFailure, described
 from .limits import ConnectionLimits, Limits
 from .listening import BACKLOG, Certificate, listen
-from .methods import (
-    ConnectionFigures,
-    ConnectionTotals,
-    Deadlines,
-    MethodTable,
-    Served,
-)
+from .methods import MethodTable
 from .pages import Page
+from .served import Served
 from .server_link import ServerLink, loop_ms
 
 logger = logging.getLogger(__name__)

@@ -11,18 +11,10 @@ from typing import Any, Final, NamedTuple, Protocol
 from google.protobuf.message import Message
 
 from .connection import ServerConnection
+from .deadlines import Deadline
 from .errors import BadRequest, RpcError, internal_error, not_read, shutting_down
-from .methods import (
-    LATER,
-    Call,
-    Deadline,
-    HeldAnswers,
-    MethodKind,
-    Receiver,
-    Served,
-    ServedMethod,
-    Stream,
-)
+from .held_answers import HeldAnswers
+from .methods import LATER, Call, MethodKind, Receiver, Stream
 from .protocol import (
     GOOD,
     HEAD,
@@ -34,6 +26,7 @@ from .protocol import (
     not_one,
     with_prefix,
 )
+from .served import Served, ServedMethod
 
 #: Headers that are about the transport; a handler has no use for them.
 _OF_TRANSPORT: Final = frozenset(

@@ -23,14 +23,16 @@ from functools import partial
 from socket import IPPROTO_TCP, TCP_NODELAY
 from typing import Any, Final, Protocol
 
+from .carrier import ConnectionFigures
 from .connection import ServerConnection
 from .conversation import NO_CALLS, ServerConversation
+from .deadlines import Deadline, Deadlines
 from .frames import ErrorCode, goaway, settings
 from .incoming import PingAnswered
 from .limits import ConnectionLimits, Limits
 from .listening import address_of
-from .methods import ConnectionFigures, Deadline, Deadlines, Served
 from .pages import BUSY, HttpRefused, PageCalls, PageRequest, RequestReader, Shown, head_of
+from .served import Served
 
 logger = logging.getLogger(__name__)
 _READ_BYTES: Final = 64 * 1024

@@ -19,8 +19,8 @@ from typing import Final
 import pytest
 
 from pocketmq.broker.config import BrokerConfig
+from pocketmq.broker.messages.appender import Appends
 from pocketmq.broker.messages.send import Sends, Waits
-from pocketmq.broker.messages.storing import Appends
 from pocketmq.broker.producers.producers import Producers
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.topics_and_groups import Topics

@@ -17,7 +17,8 @@ from random import Random
 
 import pytest
 
-from pocketmq.broker.timing.timers import Timer, Timers
+from pocketmq.broker.timing.timers import Timers
+from pocketmq.broker.timing.timing_wheel import Timer
 from pocketmq.proto.clock import Clock, VirtualClock
 
 SCHEDULES = 10_000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from pocketmq.nameserver.registrations import read_registration
 from pocketmq.nameserver.route_table import BrokerState, Role, TopicQueues
-from pocketmq.nameserver.service import read_registration
 from pocketmq.proto.errors import InvalidArgument, InvalidName
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 

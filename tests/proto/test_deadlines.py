@@ -6,8 +6,9 @@ import random
 import tracemalloc
 from functools import partial
 
-from pocketmq.proto.rpc import methods
-from pocketmq.proto.rpc.methods import STEP_MS, Deadlines
+from pocketmq.proto.rpc import deadlines
+from pocketmq.proto.rpc.deadlines import Deadlines
+from pocketmq.proto.rpc.memory_quota import STEP_MS
 
 
 def test_deadlines_are_met_once_in_order_and_within_their_step() -> None:
@@ -53,7 +54,7 @@ def test_deadlines_that_were_cancelled_leave_no_memory_behind() -> None:
             tested.add(10**9 + number * 3_600_000, print).cancel()
 
     come_and_go(100)
-    only = tracemalloc.Filter(True, methods.__file__)
+    only = tracemalloc.Filter(True, deadlines.__file__)
     tracemalloc.start()
     try:
         come_and_go(10_000)

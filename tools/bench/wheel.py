@@ -2,7 +2,7 @@
 
 At 10,000, 100,000 and 1,000,000 timers, nanoseconds an operation, on three structures:
 
-- the timing wheel (broker/timing/timers.py);
+- the timing wheel (broker/timing/timing_wheel.py);
 - `heapq`, where a cancelled entry stays until it comes up, and re-scheduling cancels and pushes;
 - asyncio's own `call_at` (what `call_later` calls): `cancel`, and for re-scheduling `cancel` and `call_at`.
 
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final, Protocol
 
-from ...broker.timing.timers import Timer, TimingWheel
+from ...broker.timing.timing_wheel import Timer, TimingWheel
 from .measure import BenchConditions, Figure, seconds_of
 
 SIZES: Final = (10_000, 100_000, 1_000_000)

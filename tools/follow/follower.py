@@ -33,7 +33,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
-from ...broker.messages.storing import synced
+from ...broker.messages.appender import synced
 from ...proto import errors
 from ...proto.remoting import (
     AutoSwitchFrames,

@@ -16,7 +16,7 @@ from pocketmq.broker.delay.deliveries import (
     DelayedDeliveries,
     TimedStamps,
 )
-from pocketmq.broker.messages.storing import Appends
+from pocketmq.broker.messages.appender import Appends
 from pocketmq.proto.properties import encode_properties
 from pocketmq.proto.record import SYS_BORN_V6, Host, Record, decode_record, encode_record
 from pocketmq.proto.record_run import RunColumns, parse_run, starts_of

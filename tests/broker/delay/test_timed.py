@@ -14,7 +14,7 @@ from pocketmq.broker.delay.deliveries import DelayedDeliveries
 from pocketmq.broker.delay.progress import DeliveredNote
 from pocketmq.broker.delay.timed import TimedDeliveries
 from pocketmq.broker.kept_tables import KeptTables
-from pocketmq.broker.messages.storing import Appends
+from pocketmq.broker.messages.appender import Appends
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import StoreFull

@@ -9,7 +9,8 @@ from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.groups.offsets import Offsets
 from pocketmq.broker.messages.fetch import Fetches
 from pocketmq.broker.messages.filters import Filters
-from pocketmq.broker.timing.timers import Purgatory, Timers, WatchedOperation
+from pocketmq.broker.timing.purgatory import Purgatory, WatchedOperation
+from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.topics_and_groups import Topics
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pocketmq.broker.config import BrokerConfig
+from pocketmq.broker.messages.appender import Appends, synced
 from pocketmq.broker.messages.send import Sends, Waits
-from pocketmq.broker.messages.storing import Appends, synced
 from pocketmq.broker.producers.producers import Producers
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.topics_and_groups import Topics

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pocketmq.broker.messages.storing import Admitted, admit
+from pocketmq.broker.messages.admission import Admitted, admit
 from pocketmq.proto.errors import InvalidArgument
 from pocketmq.proto.run import Run
 

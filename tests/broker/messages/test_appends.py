@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.broker.messages.storing import Appends
+from pocketmq.broker.messages.appender import Appends
 from pocketmq.proto.errors import PocketMQError, StoreFull
 
 from ...runs import bodies_of, make_run, open_store

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from pocketmq.broker.messages import fetch
+from pocketmq.broker.messages import filtered_fetch
 from pocketmq.broker.messages.filters import Mask, SqlChoice, TagChoice, choice_of
 from pocketmq.proto.errors import InvalidFilter, OffsetOutOfRange, PocketMQError
 from pocketmq.proto.errors_wire import from_wire
@@ -123,7 +123,7 @@ async def test_what_was_found_comes_at_the_deadline(rig: Rig) -> None:
 
 
 async def test_a_fetch_keeps_little_in_memory(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "HELD_BYTES_MAX", 200)
+    monkeypatch.setattr(filtered_fetch, "HELD_BYTES_MAX", 200)
     rig.wait(filter=TAG_A, min_bytes=10_000)
 
     tagged(rig, "a")

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.messages import fetch
-from pocketmq.broker.messages.fetch import Lookups
+from pocketmq.broker.messages import lookup
+from pocketmq.broker.messages.lookup import Lookups
 from pocketmq.broker.topics_and_groups import Topics
 from pocketmq.proto.errors import InvalidArgument, Overloaded, TopicNotFound
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
@@ -132,10 +132,10 @@ def test_an_answer_is_bounded_in_bytes_but_brings_one_record(
     for number in range(4):
         rig.append(b"%d" % number * 1000, KEYS="k")
 
-    monkeypatch.setattr(fetch, "_ANSWER_BYTES", 2500)
+    monkeypatch.setattr(lookup, "_ANSWER_BYTES", 2500)
     assert rig.find(key="k") == [b"2" * 1000, b"3" * 1000]
     assert rig.ask(topic=TOPIC, key="k").more
-    monkeypatch.setattr(fetch, "_ANSWER_BYTES", 1)
+    monkeypatch.setattr(lookup, "_ANSWER_BYTES", 1)
     assert rig.find(key="k") == [b"3" * 1000]
 
 
@@ -152,14 +152,14 @@ async def test_so_many_look_ups_go_on_at_a_time_others_wait_and_more_are_refused
         return await search(*arguments)
 
     monkeypatch.setattr(Lookups, "_search", slow)
-    monkeypatch.setattr(fetch, "WAITING_MAX", 20)
+    monkeypatch.setattr(lookup, "WAITING_MAX", 20)
     asked = [
         asyncio.create_task(rig.lookups.lookup(pb.LookupRequest(topic=TOPIC, key="k")))
-        for _ in range(fetch.LOOKUPS_MAX + 20)
+        for _ in range(lookup.LOOKUPS_MAX + 20)
     ]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert len(begun) == fetch.LOOKUPS_MAX
+    assert len(begun) == lookup.LOOKUPS_MAX
     asked.pop().cancel()
     await asyncio.sleep(0)
     asked.append(asyncio.create_task(rig.lookups.lookup(pb.LookupRequest(topic=TOPIC, key="k"))))

@@ -11,8 +11,8 @@ from typing import Literal
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.groups.offsets import Offsets
 from pocketmq.broker.groups.retries import Retries
+from pocketmq.broker.messages.appender import Appends
 from pocketmq.broker.messages.filters import Filters
-from pocketmq.broker.messages.storing import Appends
 from pocketmq.broker.pop.journal import Journal
 from pocketmq.broker.pop.journal_format import Change, FoundDeliveries, FoundQueue, PopJournal, Safe
 from pocketmq.broker.pop.pops import Pops
@@ -25,7 +25,8 @@ from pocketmq.broker.pop.receives import (
     serials_from,
 )
 from pocketmq.broker.pop.table import PopParts
-from pocketmq.broker.timing.timers import Purgatory, Timers
+from pocketmq.broker.timing.purgatory import Purgatory
+from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.topics_and_groups import Groups, Topics
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.record import decode_record

@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from pocketmq.broker.messages.fetch import Fetches
+from pocketmq.broker.service_v2.acknowledging import Acknowledging
+from pocketmq.broker.service_v2.lite_subscriptions import LiteSubscriptions
 from pocketmq.broker.service_v2.pulling import PullConsumers
-from pocketmq.broker.service_v2.receiving import (
-    Acknowledging,
-    LiteSubscriptions,
-    Receiving,
-    Subscriptions,
-)
+from pocketmq.broker.service_v2.receiving import Receiving
 from pocketmq.broker.service_v2.service import SERVICE, ServedMethods, ServiceV2
 from pocketmq.broker.service_v2.sessions import Sessions
+from pocketmq.broker.service_v2.subscriptions import Subscriptions
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from tests.fake_calls import FakeCall, FakeStream
 

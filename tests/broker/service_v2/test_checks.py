@@ -7,7 +7,7 @@ import pytest
 
 from pocketmq.broker.service_v2 import messages
 from pocketmq.broker.service_v2.messages import INTERNAL, RESERVED
-from pocketmq.broker.service_v2.service import Refused
+from pocketmq.broker.service_v2.statuses import Refused
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 
 NOW_MS = 1_800_000_000_000

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pocketmq.broker.service_v2.routes import Reach, endpoints_at
-from pocketmq.broker.service_v2.service import Refused
+from pocketmq.broker.service_v2.statuses import Refused
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 
 OWN = "127.0.0.1:8081"

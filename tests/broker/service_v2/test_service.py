@@ -7,15 +7,8 @@ from typing import Any
 import pytest
 
 from pocketmq.broker import service_v2
-from pocketmq.broker.service_v2.service import (
-    OK,
-    SERVICE,
-    Refused,
-    ServiceV2,
-    code_of,
-    service,
-    unary,
-)
+from pocketmq.broker.service_v2.service import SERVICE, ServiceV2, service, unary
+from pocketmq.broker.service_v2.statuses import OK, Refused, code_of
 from pocketmq.proto.errors import (
     CorruptRecord,
     InvalidArgument,

@@ -10,7 +10,7 @@ import pytest
 from google.protobuf import json_format
 
 from pocketmq.broker.service_v2.routes import endpoints_at
-from pocketmq.broker.service_v2.service import code_of
+from pocketmq.broker.service_v2.statuses import code_of
 from pocketmq.proto.errors import InvalidArgument, PocketMQError
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from pocketmq.store.format.state_tables import GroupConfig, Object

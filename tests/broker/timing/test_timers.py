@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from pocketmq.broker.timing import timers as timers_module
-from pocketmq.broker.timing.timers import Timer, TimerClock, Timers
+from pocketmq.broker.timing.timers import TimerClock, Timers
+from pocketmq.broker.timing.timing_wheel import Timer
 from pocketmq.proto.clock import VirtualClock
 
 START_MS = 1000

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pocketmq.broker.timing.timers import WHEEL_SIZE, Timer, TimingWheel
+from pocketmq.broker.timing.timing_wheel import WHEEL_SIZE, Timer, TimingWheel
 
 _START_MS = 1_000_003
 _AHEAD_MS = st.integers(-50, 100) | st.integers(0, 10**6) | st.integers(0, 10**11)

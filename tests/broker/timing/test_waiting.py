@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 
-from pocketmq.broker.timing.timers import Purgatory, Timers, WatchedOperation
+from pocketmq.broker.timing.purgatory import Purgatory, WatchedOperation
+from pocketmq.broker.timing.timers import Timers
 from pocketmq.proto.clock import VirtualClock
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pocketmq.broker.groups.offsets import Offsets
-from pocketmq.broker.messages.storing import Appends
+from pocketmq.broker.messages.appender import Appends
 from pocketmq.broker.transactions import half_queue
 from pocketmq.broker.transactions.half_queue import GROUP, Progress
 from pocketmq.proto.topics import HALF_TOPIC, OP_HALF_TOPIC

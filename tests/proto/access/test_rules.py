@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from pocketmq.broker.service_v2.service import RULES
+from pocketmq.broker.service_v2.permissions import RULES
 from pocketmq.proto.access.guard import NAME_SERVER, broker_rules
 from pocketmq.proto.access.policies import PUB, UPDATE, of_group, of_topic
 from pocketmq.proto.gen import (

@@ -8,6 +8,7 @@ from typing import Any
 from pocketmq.proto.rpc import Limits, MethodTable
 from pocketmq.proto.rpc.connection import ServerConnection
 from pocketmq.proto.rpc.conversation import ServerConversation
+from pocketmq.proto.rpc.deadlines import Deadlines
 from pocketmq.proto.rpc.frames import (
     DATA,
     DEFAULT_WINDOW,
@@ -27,8 +28,8 @@ from pocketmq.proto.rpc.frames import (
 )
 from pocketmq.proto.rpc.hpack import FieldDecoder, FieldEncoder
 from pocketmq.proto.rpc.limits import ConnectionLimits
-from pocketmq.proto.rpc.methods import Deadlines, Served
 from pocketmq.proto.rpc.protocol import with_prefix
+from pocketmq.proto.rpc.served import Served
 
 from ..http2.calls import request_fields
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from pocketmq.proto.rpc import Limits, server_link as shell
-from pocketmq.proto.rpc.methods import Deadlines
+from pocketmq.proto.rpc.deadlines import Deadlines
 from pocketmq.proto.rpc.pages import PageRequest, Shown
 from pocketmq.proto.rpc.server_link import Keepalive
 

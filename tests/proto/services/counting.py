@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pocketmq.proto.rpc.methods import ConnectionFigures, ConnectionTotals
+from pocketmq.proto.rpc.carrier import ConnectionFigures, ConnectionTotals
 
 
 def figures(number: int, **more: Any) -> ConnectionFigures:

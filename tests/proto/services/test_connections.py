@@ -9,8 +9,8 @@ import pytest
 from pocketmq.proto.carrier_grpcio import GrpcioCarrier
 from pocketmq.proto.errors import InvalidArgument, NotServed
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.rpc.methods import ConnectionFigures, ConnectionTotals, CountsConnections
-from pocketmq.proto.services.port_services import PAGE_MAX, TEXT_MAX, ConnectionsService
+from pocketmq.proto.rpc.carrier import ConnectionFigures, ConnectionTotals, CountsConnections
+from pocketmq.proto.services.connections_service import PAGE_MAX, TEXT_MAX, ConnectionsService
 
 from ...fake_calls import FakeCall
 from .counting import TOTALS, Counting, figures

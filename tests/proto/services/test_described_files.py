@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 
 from pocketmq.proto.gen import pocketmq_v1_pb2 as v1, rocketmq_v2_pb2 as v2
 from pocketmq.proto.rpc import MethodTable, service, unary
-from pocketmq.proto.services.port_services import DescribedFiles, with_imports
+from pocketmq.proto.services.described_files import DescribedFiles, with_imports
 
 V1, V2 = v1.DESCRIPTOR.name, v2.DESCRIPTOR.name
 Field = descriptor_pb2.FieldDescriptorProto

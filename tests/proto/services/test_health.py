@@ -6,7 +6,7 @@ import pytest
 
 from pocketmq.proto.errors import Overloaded, ServiceNotFound
 from pocketmq.proto.gen import grpc_health_pb2 as pb
-from pocketmq.proto.services.port_services import WATCHERS_MAX, HealthService
+from pocketmq.proto.services.health_service import WATCHERS_MAX, HealthService
 
 from ...fake_calls import FakeCall, FakeStream
 

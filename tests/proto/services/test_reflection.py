@@ -13,7 +13,7 @@ from pocketmq.proto.gen import (
     rocketmq_v2_pb2 as v2,
 )
 from pocketmq.proto.rpc import service, unary
-from pocketmq.proto.services.port_services import INVALID_ARGUMENT, NOT_FOUND, Reflection
+from pocketmq.proto.services.reflection_service import INVALID_ARGUMENT, NOT_FOUND, Reflection
 
 from ...fake_calls import FakeStream
 

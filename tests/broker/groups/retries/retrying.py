@@ -13,7 +13,7 @@ from pocketmq.broker.delay.deliveries import DelayedDeliveries, TimedStamps
 from pocketmq.broker.delay.roads import DelayRules
 from pocketmq.broker.groups.offsets import Offsets
 from pocketmq.broker.groups.retries import DeadLetters, Retries
-from pocketmq.broker.messages.storing import Appends
+from pocketmq.broker.messages.appender import Appends
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.topics_and_groups import Groups, Topics
 from pocketmq.proto.clock import VirtualClock

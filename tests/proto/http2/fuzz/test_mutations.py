@@ -15,8 +15,9 @@ import pytest
 from pocketmq.proto.rpc import Limits
 from pocketmq.proto.rpc.connection import ServerConnection
 from pocketmq.proto.rpc.conversation import ServerConversation
+from pocketmq.proto.rpc.deadlines import Deadlines
 from pocketmq.proto.rpc.limits import ConnectionLimits
-from pocketmq.proto.rpc.methods import Deadlines, Served
+from pocketmq.proto.rpc.served import Served
 
 from .. import frames
 from ..differential.witness import Witness

@@ -1,0 +1,245 @@
+"""The appender: the only way into the store's log, for sends and for messages that the broker itself moves.
+
+The broker moves scheduled messages that are due, retries, dead letters, and committed transactions. Each append wakes
+the requests that wait for messages of the queue.
+
+A message is safe, and may be acknowledged, after the append with asynchronous flushing and once it is on disk with
+synchronous flushing. In a replica set it must be confirmed as well, and waiting requests wake only then, because an
+unconfirmed message can still be lost. After the broker is fenced, appends fail and so do the waiting ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop, heappush
+from itertools import count
+
+from google.protobuf.message import Message
+
+from ...proto.errors import PocketMQError
+from ...proto.rpc import Call
+from ...proto.run import Run
+from ...store.flush import tell
+from ...store.log_writer import Appended
+from ...store.message_store import MessageStore
+from ..metrics.traffic import TrafficCounts
+from ..replication.mastership import Mastership
+
+#: Told the (topic, queue) of messages that were stored.
+Listener = Callable[[], None]
+Key = tuple[str, int]
+#: Told None once something is so, or why it never will be.
+Done = Callable[[PocketMQError | None], None]
+
+
+class Appends:
+    """Appends to STORE. Not thread-safe: the event loop owns it."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        notify: Callable[[Key], object],
+        mastership: Mastership | None = None,
+        traffic: TrafficCounts | None = None,
+    ) -> None:
+        """NOTIFY wakes the fetches that wait for a queue. MASTERSHIP: None without replicas."""
+        #: Where those who append count what came in.
+        self.traffic = TrafficCounts() if traffic is None else traffic
+        self._store = store
+        self._notify = notify
+        self.mastership = mastership
+        self._listeners: dict[Key, list[Listener]] = {}
+        #: Told the topic of messages that were stored, whichever it is.
+        self.on_arrival: list[Callable[[str], None]] = []
+        #: Set for good when another replica is, or may be, the master.
+        self.fenced: PocketMQError | None = None
+        #: Queues with messages that are not confirmed: the log ended there when they were appended.
+        self._unconfirmed: deque[tuple[int, list[Key]]] = deque()
+        #: Who waits until all before the first number is confirmed, in the order in which they came.
+        self._waits: list[tuple[int, int, Done]] = []
+        #: Who waits for the device first, by number.
+        self._syncs: dict[int, Done] = {}
+        self._numbers = count()
+        store.events.caught_up.append(self.notify)
+        if mastership is not None:
+            mastership.on_confirm(self._confirmed)
+
+    def listen(self, topic: str, queue: int, listener: Listener) -> None:
+        """Call LISTENER after every append to QUEUE of TOPIC."""
+        self._listeners.setdefault((topic, queue), []).append(listener)
+
+    # --- appending
+
+    def append(self, runs: Sequence[Run]) -> list[Appended | PocketMQError]:
+        """Append RUNS in their order, each whole or not at all; return what became of each."""
+        outcomes = self.put(runs)
+        self.notify((run.topic, run.queue) for run in runs)
+        return outcomes
+
+    def append_one(self, run: Run) -> Appended:
+        """Append RUN, whole or not at all; raises what the store raises."""
+        (outcome,) = self.append([run])
+        if isinstance(outcome, PocketMQError):
+            raise outcome
+        return outcome
+
+    def put(self, runs: Sequence[Run]) -> list[Appended | PocketMQError]:
+        """Append as `append` does; in this turn the caller has to `notify`."""
+        if self.mastership is None:
+            return self._store.append_many(runs)
+        if self.fenced is not None:
+            return [self.fenced] * len(runs)
+        outcomes = self._store.append_many(runs)
+        self.mastership.appended(self._store.max_log_offset)
+        return outcomes
+
+    def put_together(self, runs: Sequence[Run]) -> list[Appended]:
+        """Append all of RUNS or nothing; in this turn the caller has to `notify`. Raises what the store raises."""
+        if self.mastership is None:
+            return self._store.append_together(runs)
+        if self.fenced is not None:
+            raise self.fenced
+        try:
+            return self._store.append_together(runs)
+        finally:
+            self.mastership.appended(self._store.max_log_offset)
+
+    # --- hearing of it
+
+    def notify(self, keys: Iterable[Key]) -> None:
+        """Wake everybody who waits for one of the queues KEYS; what one of them raises keeps no other from hearing.
+
+        If what was appended to them is not confirmed yet, they hear of it when it is.
+        """
+        if self.lags:
+            self._unconfirmed.append((self._store.max_log_offset, list(keys)))
+        else:
+            self._tell(keys)
+
+    def _tell(self, keys: Iterable[Key]) -> None:
+        for key in dict.fromkeys(keys):
+            tell(self._notify, key)
+            for listener in self._listeners.get(key, ()):
+                tell(listener)
+            for heard in self.on_arrival:
+                tell(heard, key[0])
+
+    # --- confirmed, and safe
+
+    @property
+    def lags(self) -> bool:
+        """Is there anything in the log that is not confirmed?"""
+        return not self._is_confirmed(self._store.max_log_offset)
+
+    def _confirmed(self, offset: int) -> None:
+        """All before OFFSET is confirmed: those hear of it who wait for messages, and then who waits for answers."""
+        if self.fenced is not None:
+            return
+        keys: list[Key] = []
+        while self._unconfirmed and self._unconfirmed[0][0] <= offset:
+            keys += self._unconfirmed.popleft()[1]
+        self._tell(keys)
+        while self._waits and self._waits[0][0] <= offset:
+            tell(heappop(self._waits)[2], None)
+
+    def when_confirmed(self, end_offset: int, done: Done) -> None:
+        """Call DONE once everything before END_OFFSET is confirmed, at once without replicas; or with the fence."""
+        if self._is_confirmed(end_offset) or self.fenced is not None:
+            done(self.fenced)
+        else:
+            heappush(self._waits, (end_offset, next(self._numbers), done))
+
+    def _is_confirmed(self, end_offset: int) -> bool:
+        return self.mastership is None or self._store.confirmed_offset >= end_offset
+
+    def when_all_confirmed(
+        self, begin: Callable[[], object], fail: Callable[[PocketMQError], object]
+    ) -> None:
+        """Call BEGIN once everything that is stored now is confirmed: it looks for something that was stored.
+
+        What BEGIN raises is raised if that is at once, and told to FAIL later.
+        """
+
+        def confirmed(error: PocketMQError | None) -> None:
+            try:
+                if error is not None:
+                    raise error
+                begin()
+            except PocketMQError as refused:
+                fail(refused)
+
+        if self.lags:
+            self.when_confirmed(self._store.max_log_offset, confirmed)
+        else:
+            begin()
+
+    def fence(self, error: PocketMQError) -> None:
+        """Append nothing any more, and fail with ERROR who waits."""
+        self.fenced = error
+        self._unconfirmed.clear()
+        waits, self._waits = self._waits, []
+        syncs, self._syncs = self._syncs, {}
+        for done in (*syncs.values(), *(wait[2] for wait in waits)):
+            tell(done, error)
+
+    @property
+    def flushed_offset(self) -> int:
+        """Everything in the log before it is on the device, and confirmed: it is never taken back."""
+        flushed = self._store.flushed_offset
+        return flushed if self._is_confirmed(flushed) else self._store.confirmed_offset
+
+    def request_sync(self, end_offset: int, waiter: Done) -> None:
+        """Call WAITER once everything before END_OFFSET is on the device, and confirmed, or with the error."""
+        if self.mastership is None:
+            self._store.request_sync(end_offset, waiter)
+            return
+        number = next(self._numbers)
+        self._syncs[number] = waiter  # The fence does not wait for the device.
+
+        def synced(error: PocketMQError | None) -> None:
+            done = self._syncs.pop(number, None)
+            if done is None:
+                return
+            if error is None:
+                self.when_confirmed(end_offset, done)
+            else:
+                done(error)
+
+        self._store.request_sync(end_offset, synced)
+
+    def when_safe(self, end_offset: int, done: Done) -> None:
+        """Call DONE once everything before END_OFFSET is as safe as the store's setting promises, or with the error."""
+        if self._store.config.flush == "sync":
+            self.request_sync(end_offset, done)
+        else:
+            self.when_confirmed(end_offset, done)
+
+    def reply_when_safe(self, call: Call, reply: Message, end_offset: int) -> None:
+        """Answer CALL with REPLY once everything before END_OFFSET is safe, or with the error."""
+        self.when_safe(
+            end_offset, lambda error: call.reply(reply) if error is None else call.fail(error)
+        )
+
+    async def safe(self, end_offset: int) -> None:
+        """Return once everything before END_OFFSET is safe, or raise the error."""
+        await ended(lambda done: self.when_safe(end_offset, done))
+
+
+async def synced(store: MessageStore, end_offset: int) -> None:
+    """Return once everything of STORE before END_OFFSET is on the device, or raise the error."""
+    await ended(lambda done: store.request_sync(end_offset, done))
+
+
+async def ended(begin: Callable[[Callable[[PocketMQError | None], None]], None]) -> None:
+    """Call BEGIN with what to call at the end; return then, or raise the error it is called with."""
+    ended: asyncio.Future[PocketMQError | None] = asyncio.get_running_loop().create_future()
+
+    def end(error: PocketMQError | None) -> None:
+        if not ended.done():  # Who waited may have been cancelled.
+            ended.set_result(error)
+
+    begin(end)
+    if (error := await ended) is not None:
+        raise error

@@ -1,0 +1,183 @@
+"""Fetches with a filter: the matching messages from an offset on.
+
+It scans some messages per turn and keeps the matching ones, up to HELD_BYTES_MAX, so that it examines none twice. It
+answers once it has enough. At the end of the queue it waits for messages; those that do not match do not end the wait.
+At its deadline it answers with what it has and how far it scanned, so the group can commit past filtered messages.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from ...proto import errors
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...store.message_store import MessageStore
+from ...store.slices import Slices
+from ..accounts import QueueLook
+from ..timing.purgatory import Purgatory, WatchedOperation
+from .fetch_reply import Done, FetchLimits, failed_reply, never_written_reply
+from .filters import FilterChoice, Filters, Mask, share_of_turn
+
+#: A fetch that has found so much answers, however much it asked to wait for: it keeps that in memory.
+HELD_BYTES_MAX: Final = 64 * 1024
+
+
+class FilteredFetch:
+    """One fetch: an operation of the purgatory."""
+
+    def __init__(
+        self,
+        request: pb.FetchRequest,
+        limits: FetchLimits,
+        choice: FilterChoice,
+        store: MessageStore,
+        filters: Filters,
+        done: Done,
+    ) -> None:
+        self._request = request
+        self._limits = limits
+        self._choice = choice
+        self._store = store
+        self._filters = filters
+        self._done = done
+        self._next = request.offset
+        self._found: list[bytes] = []
+        self._found_bytes = self._found_count = self._stepped = self._lost = 0
+        self._looked = False
+        #: Is there a record that does not fit in any more?
+        self._is_full = False
+        #: Does a later turn look on? Then nothing else does.
+        self._goes_on = False
+        self._watch: tuple[Purgatory, WatchedOperation] | None = None
+
+    def watched(self, purgatory: Purgatory, waiting: WatchedOperation) -> None:
+        """Hear that PURGATORY watches this fetch as WAITING."""
+        self._watch = purgatory, waiting
+
+    def try_complete(self) -> bool:
+        if self._goes_on or self._next == self._end():
+            return False
+        if not self._filters.has_turn:
+            self._goes_on = True
+            self._filters.go_on(self._look_on)
+            return False
+        before = self._next
+        error = self._look()
+        if error is not None or self._is_enough():
+            self._answer(error)
+            return True
+        if before < self._next != self._end():
+            self._goes_on = True
+            self._filters.go_on(self._look_on)
+        return False
+
+    def on_deadline(self) -> None:
+        self._answer(None if self._looked or not self._filters.has_turn else self._look())
+
+    def look_once(self) -> None:
+        """Look at the next messages, in this turn or a later one, and answer."""
+        if self._filters.has_turn:
+            self.on_deadline()
+        else:
+            self._filters.go_on(self._look_late)
+
+    def _look_late(self) -> bool:
+        self.on_deadline()
+        return True
+
+    def _look_on(self) -> bool:
+        self._goes_on = False
+        return self._watch is not None and self._watch[0].try_again(self._watch[1])
+
+    def _end(self) -> int:
+        return self._store.queue_bounds(self._request.topic, self._request.queue)[1]
+
+    def _is_enough(self) -> bool:
+        request, limits = self._request, self._limits
+        enough = min(max(request.min_bytes, 1), limits.size_bytes, HELD_BYTES_MAX)
+        return self._is_full or self._found_bytes >= enough or self._found_count >= limits.messages
+
+    def _look(self) -> pb.FetchReply | None:
+        """Look at the next messages; return the answer that says why that cannot be."""
+        self._looked = True
+        request, limits = self._request, self._limits
+        room_bytes = limits.size_bytes - self._found_bytes
+        try:
+            seen = self._store.read_queue(
+                request.topic,
+                request.queue,
+                self._next,
+                min(limits.messages - self._found_count, self._choice.records_max),
+                min(room_bytes, self._choice.bytes_max),
+                self._choice.candidates,
+                check_crcs=request.check_crcs,
+            )
+        except errors.QueueNotFound:
+            return never_written_reply(request)
+        except errors.PocketMQError as error:
+            return None if self._found else failed_reply(request, self._store, error)
+        if self._found and len(seen.records) > room_bytes:
+            self._is_full = True
+        else:
+            self._take(seen)
+        return None
+
+    def _take(self, seen: Slices) -> None:
+        self._filters.spend(share_of_turn(self._choice, seen))
+        wanted = self._choice.wanted(seen)
+        count = int(wanted.sum())
+        stepped = seen.turned_down + len(seen) - count
+        request = self._request
+        if request.group:
+            look = QueueLook(
+                self._next, seen.next_offset, seen.queue_offsets[wanted], stepped, seen.lost
+            )
+            self._filters.accounts.look(
+                (request.group, request.topic, request.queue),
+                look,
+                queue_end=seen.max_offset,
+                filtering=self._choice.filtering,
+            )
+        if count:
+            found = _kept(seen, wanted)
+            self._found.append(found)
+            self._found_bytes += len(found)
+            self._found_count += count
+        self._stepped += stepped
+        self._lost += seen.lost
+        self._next = seen.next_offset
+
+    def _answer(self, error: pb.FetchReply | None) -> None:
+        if error is not None:
+            self._done(error)
+            return
+        request = self._request
+        if request.group and self._found:
+            self._filters.traffic.delivered(
+                request.group, request.topic, self._found_count, self._found_bytes
+            )
+        low, high = self._store.queue_bounds(request.topic, request.queue)
+        self._done(
+            pb.FetchReply(
+                fetch_id=request.fetch_id,
+                records=b"".join(self._found),
+                next_offset=self._next,
+                min_offset=low,
+                max_offset=high,
+                filtered_count=self._stepped,
+                lost_count=self._lost,
+            )
+        )
+
+
+def _kept(seen: Slices, wanted: Mask) -> bytes:
+    """Return the records of SEEN that are WANTED, joined."""
+    if wanted.all():
+        return seen.records
+    ends = np.cumsum(seen.sizes)
+    edges = np.flatnonzero(np.diff(wanted, prepend=False, append=False))
+    bounds = np.concatenate((np.zeros(1, np.int64), ends))[edges].tolist()
+    pieces = map(slice, bounds[::2], bounds[1::2])
+    return b"".join(map(memoryview(seen.records).__getitem__, pieces))

@@ -1,0 +1,206 @@
+"""Lookups of single messages: by key, unique id, tags, or offset message id.
+
+The index contains hashes only. Each candidate is compared with the requested text, newest first, some per turn of the
+loop, until there are enough: other keys with the same hash hide nothing. An id of 32 or 56 digits may be an offset id
+or a Java client's unique id; the lookup tries the offset id first.
+
+LOOKUPS_MAX lookups by text run at a time, each with up to one answer's bytes. WAITING_MAX more wait; further ones get
+Overloaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+from typing import Final, Literal, TypeVar, cast
+
+from ...proto import errors
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY
+from ...proto.record import Record, decode_record
+from ...store.message_store import MessageStore
+
+T = TypeVar("T")
+#: Bytes of one answer: the newest that fit, at least one.
+_ANSWER_BYTES: Final = 16 * 1024 * 1024
+_END_OF_TIME: Final = (1 << 63) - 1
+LOOKUPS_MAX: Final = 16
+WAITING_MAX: Final = 1_000
+
+
+class Lookups:
+    """Answers look-ups from STORE. CHECK_TOPIC raises TopicNotFound."""
+
+    def __init__(self, check_topic: Callable[[str], object], store: MessageStore) -> None:
+        self._check_topic = check_topic
+        self._store = store
+        self._places = asyncio.Semaphore(LOOKUPS_MAX)
+        self._asked = 0
+
+    async def lookup(self, request: pb.LookupRequest) -> pb.LookupReply:
+        """Return the records asked for, the newest ones, oldest first; `more` tells that there may be others.
+
+        Raises InvalidArgument or TopicNotFound; nothing found is an empty answer.
+        """
+        which = request.WhichOneof("by")
+        if which is None or not getattr(request, which):
+            raise errors.InvalidArgument(
+                "by: give a key, a message id or a tag to look for", field="by"
+            )
+        if which == "message_id":
+            return await self._by_id(request)
+        self._check_topic(request.topic)
+        if which == "tag":
+            return await self._by_text(request, request.tag, "T")
+        return await self._by_text(request, request.key, "K")
+
+    async def _by_id(self, request: pb.LookupRequest) -> pb.LookupReply:
+        found = None
+        try:
+            found = self._store.by_message_id(request.message_id)
+        except errors.InvalidArgument:
+            if not request.topic:
+                raise
+            # Not an offset id: perhaps a unique one, which the index of a topic knows.
+        if found is not None and self._is(found, request):
+            return pb.LookupReply(records=found)
+        if request.topic:
+            self._check_topic(request.topic)
+            return await self._by_text(request, request.message_id, "K")
+        return pb.LookupReply()
+
+    def _is(self, data: bytes, request: pb.LookupRequest) -> bool:
+        """Does the record in DATA bear the id asked for? Its place may have been taken over by another."""
+        record = _decoded(data)
+        same_topic = record is not None and request.topic in ("", record.topic)
+        return record is not None and same_topic and record.message_id == request.message_id.upper()
+
+    async def _by_text(
+        self, request: pb.LookupRequest, text: str, kind: Literal["K", "T"]
+    ) -> pb.LookupReply:
+        _check_not_negative(request)
+        most = LOOKUPS_MAX + WAITING_MAX
+        if self._asked >= most:
+            raise errors.Overloaded(
+                f"{self._asked} look-ups are under way or wait, the limit is {most}: try again later",
+                field="lookups",
+                limit=most,
+                value=self._asked,
+            )
+        self._asked += 1
+        try:
+            async with self._places:
+                return await self._search(request, text, kind)
+        finally:
+            self._asked -= 1
+
+    async def _search(
+        self, request: pb.LookupRequest, text: str, kind: Literal["K", "T"]
+    ) -> pb.LookupReply:
+        most = self._store.config.lookup_results_max
+        limit = min(request.max_messages or most, most)
+        found: list[bytes] = []  # The newest first.
+        found_bytes = 0
+        looked_up = self._store.looked_up(
+            request.topic,
+            text,
+            begin_ms=request.begin_ms,
+            end_ms=request.end_ms or _END_OF_TIME,
+            kind=kind,
+        )
+        while True:
+            try:
+                data = next(looked_up)
+            except StopIteration as end:
+                return _answer(found, limit, more=end.value)
+            if data is None:
+                await asyncio.sleep(0)
+            elif _bears(data, request.topic, text, kind):
+                found.append(data)
+                found_bytes += len(data)
+                if len(found) > limit or found_bytes > _ANSWER_BYTES:
+                    return _answer(found, limit, more=True)
+
+
+def in_turns(
+    steps: Generator[None, None, T],
+    done: Callable[[T], object],
+    fail: Callable[[errors.PocketMQError], object],
+) -> None:
+    """Go through STEPS, one in each turn of the loop, the first at once; tell DONE what they come to.
+
+    What steps or DONE raise is raised if that is at once, and told to FAIL later.
+    """
+
+    def go_on() -> None:
+        try:
+            advance()
+        except errors.PocketMQError as error:
+            fail(error)
+
+    def advance() -> None:
+        try:
+            next(steps)
+        except StopIteration as end:
+            done(end.value)
+        else:
+            asyncio.get_running_loop().call_soon(go_on)
+
+    advance()
+
+
+def at_once(steps: Generator[None, None, T]) -> T:
+    """Return what STEPS come to, in this turn: where they are known to be few, or nothing is served yet."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast(T, end.value)
+
+
+def _bears(data: bytes, topic: str, text: str, kind: Literal["K", "T"]) -> bool:
+    """Is the record in DATA one of TOPIC with TEXT for a key, or for its tags?"""
+    if text.encode() not in data:  # Most of those that only share the hash.
+        return False
+    record = _decoded(data)
+    if record is None or record.topic != topic:
+        return False
+    return text in (_keys(record) if kind == "K" else [record.properties.get(TAGS)])
+
+
+def _answer(found: list[bytes], limit: int, *, more: bool) -> pb.LookupReply:
+    """Return the answer with the newest of FOUND, which has the newest first: LIMIT at most, and what fits."""
+    matching = found[::-1]
+    newest = _newest(matching, limit)
+    return pb.LookupReply(records=b"".join(newest), more=more or len(newest) < len(matching))
+
+
+def _check_not_negative(request: pb.LookupRequest) -> None:
+    for field in ("max_messages", "begin_ms", "end_ms"):
+        value = getattr(request, field)
+        if value < 0:
+            raise errors.InvalidArgument(
+                f"{field} is {value}: must not be negative", field=field, limit=0, value=value
+            )
+
+
+def _newest(records: list[bytes], limit: int) -> list[bytes]:
+    """Return the last of RECORDS: at most LIMIT, and as many as fit an answer, but at least one."""
+    size = 0
+    for count, record in enumerate(reversed(records)):
+        size += len(record)
+        if count == limit or (count and size > _ANSWER_BYTES):
+            return records[-count:]
+    return records
+
+
+def _decoded(data: bytes) -> Record | None:
+    try:
+        return decode_record(data)
+    except errors.InvalidRecord:
+        return None
+
+
+def _keys(record: Record) -> list[str]:
+    keys = record.properties.get(KEYS, "").split(KEY_SEPARATOR)
+    return [*keys, record.properties.get(UNIQ_KEY, "")]

@@ -1,0 +1,77 @@
+"""Message types: which types the messages of a batch have, and whether their topic accepts them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...proto import properties as names
+from ...proto.errors import InvalidArgument
+from .admission import Admitted
+
+Flags = NDArray[np.bool_]
+#: Types of messages, what makes a message one, and how it is sent; the later ones win.
+MESSAGE_TYPES: Final = ("NORMAL", "LITE", "PRIORITY", "FIFO", "DELAY", "TRANSACTION")
+_ASKED_BY: Final[tuple[tuple[str, ...], ...]] = (
+    (),
+    (names.LITE_TOPIC,),
+    (names.PRIORITY,),
+    (names.SHARDING_KEY,),
+    names.ASKING_NAMES,
+    (),
+)
+_MADE_BY: Final = (
+    "",
+    "by an official client with lite_topic",
+    "with priority=…",
+    "with sharding_key=…",
+    "with delay=…, deliver_at=… or delay_level=…",
+    "in a transaction",
+)
+
+
+def check_type(admitted: Admitted, type_name: str) -> None:
+    """Raise InvalidArgument unless the messages that were ADMITTED are such as a topic of the type TYPE_NAME takes.
+
+    What a message is goes by what it has, as for official clients (service_v2/messages.py). Topics are NORMAL
+    unless somebody says otherwise: they take all from our own clients, as from Apache's classic ones.
+    """
+    if type_name not in MESSAGE_TYPES[1:]:
+        return
+    run, wanted = admitted.run, MESSAGE_TYPES.index(type_name)
+    kinds = types_of(admitted)
+    wrong = np.flatnonzero(kinds != wanted)
+    if len(wrong):
+        index = int(wrong[0])
+        found, wanted_name = MESSAGE_TYPES[kinds[index]], MESSAGE_TYPES[wanted]
+        raise InvalidArgument(
+            f"topic {run.topic!r} takes {wanted_name} messages (message.type), and record {index} is {found}: send it"
+            f" {_MADE_BY[wanted]}, or to a topic of its type, NORMAL or MIXED"
+            " (broker.topic_message_type_check)",
+            field="message_type",
+            limit=wanted_name,
+            value=found,
+            index=index,
+        )
+
+
+def types_of(admitted: Admitted) -> NDArray[np.int8]:
+    """Return what each of the messages that were ADMITTED is, as its place among MESSAGE_TYPES."""
+    run = admitted.run
+    ranges = run.properties
+    kinds = np.zeros(len(run), np.int8)
+    for kind, asking in enumerate(_ASKED_BY):
+        for name in asking:
+            if ranges.has(name):
+                kinds[ranges.find(name)[1] > 0] = kind
+    if admitted.halves is not None:
+        kinds[admitted.halves] = MESSAGE_TYPES.index("TRANSACTION")
+    return kinds
+
+
+def kinds_of(admitted: Admitted) -> dict[str, Flags]:
+    """Return which of the messages that were ADMITTED are of each type that is among them."""
+    types = types_of(admitted)
+    return {MESSAGE_TYPES[kind]: types == kind for kind in np.unique(types).tolist()}

@@ -1,0 +1,352 @@
+"""Subscriptions: the filter of each official client for each topic of its group. All clients of a group need the same.
+
+If filters differ, the group skips messages that some of its clients want, for good. While clients change over to a
+new filter, both are served for a grace period, then the newer one (groups/grace.py). A setting of the group may
+refuse a second filter at once, or serve all. A refused client gets the error to its settings and to its receives.
+Clients of one group may subscribe to different topics: any client may receive the messages in flight of a topic.
+
+| a filter is | when |
+|---|---|
+| known | by settings or receive, whichever came last, because some clients send settings rarely or never |
+| forgotten | when the client closes or its session ends; without a session, _SILENT_MS after its last receive |
+| the group's | if the group refuses others: the filter that was known first |
+
+Limit: `_WANTS_MAX` filters of clients. The event loop owns it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from ...proto import errors
+from ...proto.filters.expressions import normalised
+from ...proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
+from ..config import BrokerConfig
+from ..groups.generations import want_in_words
+from ..groups.grace import STEPPED_OVER, SUPERSEDED, Grace, served_for
+from ..timing.timers import Timers
+from ..topics_and_groups import (
+    GRACE,
+    REFUSE,
+    Groups,
+    subscription_check,
+)
+from .messages import (
+    filter_of,
+)
+from .sessions import ClientSession, Sessions
+from .statuses import Refused
+
+logger = logging.getLogger(__name__)
+_WANTS_MAX: Final = 100_000
+_SILENT_MS: Final = 60_000
+_SCAN_MS: Final = 60_000
+#: Topics whose difference is told.
+_TOLD_MAX: Final = 5
+#: Group and topic.
+Place: TypeAlias = tuple[str, str]
+LITE: Final = "LITE"
+
+
+@dataclass(slots=True)
+class _Want:
+    """What one client wants of a topic: as it said it, and in the form of all that mean the same."""
+
+    said: tuple[int, str]
+    plain: tuple[int, str]
+    heard_ms: int
+
+
+@dataclass(slots=True)
+class _Wants:
+    """What the clients of a group want of a topic, who has wanted it for longest first. ALIKE: all the same."""
+
+    of: dict[str, _Want] = field(default_factory=dict)
+    alike: bool = True
+    grace: Grace[tuple[int, str]] = field(default_factory=Grace)
+
+
+@dataclass(frozen=True, slots=True)
+class _Difference:
+    """A CLIENT wants something else of a TOPIC, THERE, than the one that is looked at, HERE."""
+
+    client: str
+    topic: str
+    here: tuple[int, str]
+    there: tuple[int, str]
+
+
+def _told(client: str, group: str, differences: Sequence[_Difference]) -> tuple[str, str]:
+    """Return in words who differs, and how CLIENT differs from the first other one, a topic each."""
+    other = differences[0].client
+    told = [
+        f"topic {one.topic!r}: {want_in_words(one.here)} here, {want_in_words(one.there)} there"
+        for one in differences
+        if one.client == other
+    ]
+    more = f"; and {len(told) - _TOLD_MAX} more" if len(told) > _TOLD_MAX else ""
+    who = f"client {client!r} wants something else of group {group!r} than client {other!r}"
+    return who, "; ".join(told[:_TOLD_MAX]) + more
+
+
+class Subscriptions:
+    """The wants of the clients of SESSIONS, by group and topic; TIMERS turn by the machine's time."""
+
+    def __init__(
+        self, config: BrokerConfig, groups: Groups, sessions: Sessions, timers: Timers
+    ) -> None:
+        self._config = config
+        self._groups = groups
+        self._sessions = sessions
+        self._timers = timers
+        self._wants: dict[Place, _Wants] = {}
+        self._places: dict[str, set[Place]] = {}
+        self._count = 0
+        sessions.on_gone.append(self.forget)
+
+    def start(self) -> None:
+        """Begin to forget clients without a session."""
+        self._timers.every(_SCAN_MS, self._scan)
+
+    # --- who wants what
+
+    def settle(self, session: ClientSession, settings: v2.Settings) -> None:
+        """Note what SESSION's new SETTINGS subscribe to; raise Refused if the group does not serve that."""
+        before, now = _topics_of(session.settings), dict(_wants_of(settings))
+        client = session.client_id
+        self._check(client, now)
+        for place in before - now.keys():
+            self._drop(place, client)
+        for place, wanted in now.items():
+            self._note(client, place, wanted)
+
+    def receive(self, client: str, group: str, topic: str, wanted: pb.Filter) -> None:
+        """Note that CLIENT receives what is WANTED of TOPIC for GROUP; raise Refused as `settle` does."""
+        place = group, topic
+        wants = self._wants.get(place) or _Wants()
+        mine = wants.of.get(client)
+        if mine is None or mine.said != (wanted.kind, wanted.expression) or not wants.alike:
+            self._check(client, {place: wanted})
+            mine = self._note(client, place, wanted)
+        mine.heard_ms = self._timers.now_ms()
+
+    def forget(self, client: str) -> None:
+        """Forget CLIENT, which is gone."""
+        for place in list(self._places.get(client, ())):
+            self._drop(place, client)
+
+    def of_group(self, group: str) -> list[pb.Member]:
+        """Return the official clients that consume for GROUP, and what each wants."""
+        found: dict[str, pb.Member] = {}
+        for (owner, topic), wants in self._wants.items():
+            for client, want in wants.of.items() if owner == group else ():
+                member = found.setdefault(client, self._described(client))
+                kind, expression = want.plain
+                wire = pb.Filter(kind=pb.Filter.Kind.Name(kind), expression=expression)
+                member.subscriptions.add(topic=topic, filter=wire)
+                member.last_heard_ms = max(member.last_heard_ms, self._unix_ms(want.heard_ms))
+        return [found[client] for client in sorted(found)]
+
+    def grace_left_ms(self, group: str) -> int | None:
+        """Return in how long the newest filter of GROUP alone is served; None: there are not several."""
+        if self._check_of(group) != GRACE:
+            return None
+        now_ms, grace_ms = self._timers.now_ms(), self._config.subscription_grace_ms
+        ends = [
+            wants.grace.ends_ms([want.plain for want in wants.of.values()], now_ms, grace_ms)
+            for (owner, _), wants in self._wants.items()
+            if owner == group and not wants.alike
+        ]
+        left = [max(0, one - now_ms) for one in ends if one is not None]
+        return min(left, default=None)
+
+    def _described(self, client: str) -> pb.Member:
+        session = self._sessions.find(client)
+        if session is None:
+            return pb.Member(member_id=client, kind="receives")
+        kind = session.settings.client_type if session.settings is not None else 0
+        named = v2.ClientType.Name(kind).lower().replace("_", " ") if kind else "receives"
+        return pb.Member(
+            member_id=client,
+            kind=named,
+            peer=session.language,
+            last_heard_ms=self._unix_ms(session.heard_ms),
+        )
+
+    def _unix_ms(self, instant_ms: int) -> int:
+        return instant_ms + self._timers.unix_ms() - self._timers.now_ms()
+
+    # --- differences
+
+    def _check(self, client: str, wanted: dict[Place, pb.Filter]) -> None:
+        """Raise Refused if the group does not serve what is WANTED by CLIENT; log what differs from others."""
+        if not wanted:
+            return
+        group = next(iter(wanted))[0]
+        check = self._check_of(group)
+        others: list[_Difference] = []
+        refused: list[_Difference] = []
+        for place, wire in wanted.items():
+            won = self._winner(client, place, wire)
+            other = self._other(client, place, wire, won if check == GRACE else None)
+            if other is None:
+                continue
+            others.append(other)
+            if (check == GRACE and won is not None) or (
+                check == REFUSE and self._is_later(client, place, other)
+            ):
+                refused.append(other)
+        if refused:
+            who, difference = _told(client, group, refused)
+            advice = SUPERSEDED if check == GRACE else "subscribe alike, or use a group of its own"
+            other_client = refused[0].client
+            raise Refused(
+                v2.FORBIDDEN,
+                f"{who}: {difference}: {advice}{self._if_gone(other_client)}",
+                group=group,
+                client=client,
+                other=other_client,
+                difference=difference,
+            )
+        if not others or all(self._has(client, place, wire) for place, wire in wanted.items()):
+            return
+        who, difference = _told(client, group, others)
+        advice = served_for(self._config.subscription_grace_ms) if check == GRACE else STEPPED_OVER
+        logger.warning("subscriptions differ reason=%s: %s: %s", who, difference, advice)
+
+    def _check_of(self, group: str) -> str:
+        try:
+            return subscription_check(self._groups.get(group))
+        except errors.GroupNotFound:
+            return GRACE
+
+    def _winner(self, client: str, place: Place, wire: pb.Filter) -> tuple[int, str] | None:
+        """Return the filter that has won against WIRE of CLIENT; None: WIRE is served in a grace period, or alone."""
+        wants = self._wants.get(place)
+        if wants is None:
+            return None
+        mine = _plain(wire)
+        present = [
+            want.plain
+            for name, want in wants.of.items()
+            if self._is_there(name, want) and (name != client or want.plain == mine)
+        ]
+        grace_ms = self._config.subscription_grace_ms
+        return wants.grace.winner(mine, present, self._timers.now_ms(), grace_ms)
+
+    def _other(
+        self, client: str, place: Place, wire: pb.Filter, won: tuple[int, str] | None
+    ) -> _Difference | None:
+        """Return the first client that wants something else of PLACE than WIRE, and if a filter has WON, that one."""
+        mine = _plain(wire)
+        wants = self._wants.get(place)
+        for name, want in list(wants.of.items()) if wants is not None else ():
+            if name == client or want.plain == mine:
+                continue
+            if not self._is_there(name, want):
+                self._drop(place, name)
+            elif won in (None, want.plain):
+                return _Difference(name, place[1], mine, want.plain)
+        return None
+
+    def _is_later(self, client: str, place: Place, other: _Difference) -> bool:
+        """Does CLIENT want what it wants of PLACE since after the OTHER client does?"""
+        names = list(self._wants[place].of)
+        want = self._wants[place].of.get(client)
+        if want is None or want.plain != other.here:
+            return True
+        return names.index(client) > names.index(other.client)
+
+    def _has(self, client: str, place: Place, wire: pb.Filter) -> bool:
+        """Is what CLIENT wants of PLACE known as WIRE?"""
+        wants = self._wants.get(place)
+        want = None if wants is None else wants.of.get(client)
+        return want is not None and want.plain == _plain(wire)
+
+    def _is_there(self, client: str, want: _Want) -> bool:
+        session = self._sessions.find(client)
+        if session is not None:
+            return not session.is_gone
+        return self._timers.now_ms() - want.heard_ms < _SILENT_MS
+
+    def _if_gone(self, client: str) -> str:
+        """Return what to do if CLIENT, which wants something else, is not there any more."""
+        session = self._sessions.find(client)
+        if session is None:
+            return f" (that one has no stream: if it is gone, try again in {_SILENT_MS} ms)"
+        if session.streams:
+            return ""
+        left_ms = session.silent_in_ms(self._timers.now_ms())
+        return f" (that one is not connected: if it is gone, try again in {left_ms} ms)"
+
+    # --- the table
+
+    def _note(self, client: str, place: Place, wire: pb.Filter) -> _Want:
+        wants = self._wants.get(place)
+        plain = _plain(wire)
+        before = None if wants is None else wants.of.get(client)
+        if before is not None and before.plain == plain:
+            before.said = wire.kind, wire.expression
+            return before
+        if before is not None:
+            self._drop(place, client)
+        if self._count >= _WANTS_MAX:
+            raise errors.Overloaded(
+                f"clients subscribe to {self._count} topics in all, the limit is {_WANTS_MAX}: close some",
+                field="subscriptions",
+                limit=_WANTS_MAX,
+                value=self._count,
+            )
+        wants = self._wants.setdefault(place, _Wants())
+        made = wants.of[client] = _Want((wire.kind, wire.expression), plain, self._timers.now_ms())
+        self._count += 1
+        self._places.setdefault(client, set()).add(place)
+        wants.alike = len({want.plain for want in wants.of.values()}) == 1
+        return made
+
+    def _drop(self, place: Place, client: str) -> None:
+        wants = self._wants.get(place)
+        if wants is None or wants.of.pop(client, None) is None:
+            return
+        self._count -= 1
+        places = self._places[client]
+        places.discard(place)
+        if not places:
+            del self._places[client]
+        wants.alike = len({want.plain for want in wants.of.values()}) <= 1
+        if not wants.of:
+            del self._wants[place]
+
+    def _scan(self) -> None:
+        for place, wants in list(self._wants.items()):
+            for client in [
+                name for name, want in wants.of.items() if not self._is_there(name, want)
+            ]:
+                self._drop(place, client)
+
+
+def _plain(wire: pb.Filter) -> tuple[int, str]:
+    found = normalised(wire)
+    return found.kind, found.expression
+
+
+def _wants_of(settings: v2.Settings) -> Iterator[tuple[Place, pb.Filter]]:
+    """Yield what SETTINGS subscribe to; what is no filter is refused where it is received."""
+    group = settings.subscription.group.name
+    for entry in settings.subscription.subscriptions:
+        try:
+            wanted = filter_of(entry.expression)
+            normalised(wanted)
+        except (Refused, errors.InvalidFilter):
+            continue
+        yield (group, entry.topic.name), wanted
+
+
+def _topics_of(settings: v2.Settings | None) -> set[Place]:
+    if settings is None:
+        return set()
+    group = settings.subscription.group.name
+    return {(group, entry.topic.name) for entry in settings.subscription.subscriptions}

@@ -1,0 +1,110 @@
+"""Held answers: answers that a connection keeps until its peer takes them, within a limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from .connection import ServerConnection
+from .errors import RpcError, not_read
+from .served import Served
+
+
+class Waiter(Protocol):
+    """A stream that is not read while so much waits for the peer."""
+
+    def drain(self) -> None:
+        """Go on."""
+        ...
+
+
+class HeldAnswers:
+    """What waits for PEER on CONNECTION, and the streams that wait for it to be taken.
+
+    CUT_SHORT ends the answer on a stream with an error; BREAK_OFF ends a connection whose peer does not even read its
+    socket.
+    """
+
+    def __init__(
+        self,
+        connection: ServerConnection,
+        served: Served,
+        peer: str,
+        cut_short: Callable[[int, RpcError], None],
+        break_off: Callable[[], None],
+    ) -> None:
+        self._connection = connection
+        self._served = served
+        self._cut_short = cut_short
+        self._break_off = break_off
+        self.peer = peer
+        #: Bytes, as they were last noted; those of them that have left the connection, and not this host.
+        self._held = 0
+        self._unsent = 0
+        #: A round ends when the peer has taken as much as waited at its beginning.
+        self._round_ms = 0
+        self._round_end = 0
+        self._waiting: dict[Waiter, None] = {}
+
+    def note(self, unsent: int, written: int) -> None:
+        """Note how much waits, UNSENT bytes on their way included, after WRITTEN bytes in all; make room if need be."""
+        held = self._connection.queued + unsent
+        if not held and not self._held:
+            return
+        if not self._held or written >= self._round_end:
+            self._round_ms, self._round_end = self._served.now_ms(), written + held
+        self._unsent = unsent
+        self._hold(held)
+        if self._waiting and not self.is_full:
+            waiting, self._waiting = self._waiting, {}
+            for stream in waiting:
+                stream.drain()
+        self._served.answers.make_room(HeldAnswers.burden, HeldAnswers.shed)
+
+    def _hold(self, held: int) -> None:
+        self._held = held
+        self._served.answers.hold(self, held)
+
+    @property
+    def is_full(self) -> bool:
+        """Does so much wait that nothing is to be made for the peer which can wait?"""
+        queued = self._connection.queued
+        return queued > 0 and (
+            queued >= self._served.answers.free
+            or queued * 2 >= self._served.limits.connection_queue_bytes_max
+        )
+
+    def wait(self, stream: Waiter) -> None:
+        """Have STREAM go on once it is not full any more."""
+        self._waiting[stream] = None
+
+    def forget(self, stream: Waiter) -> None:
+        """Know that STREAM, which may have waited, is over."""
+        self._waiting.pop(stream, None)
+
+    def drop(self) -> None:
+        """Let go of all: the connection is gone. Now, not when cycles of references are looked for."""
+        self._waiting.clear()
+        self._connection.drop()
+        self._hold(0)
+
+    # --- what is taken from it where all connections have too much
+
+    def burden(self) -> int:
+        """Return how much waits, times how long the peer has not taken as much."""
+        return self._held * (self._served.now_ms() - self._round_ms + 1)
+
+    def shed(self) -> None:
+        """End answers, the largest first, until all peers have room again; all of them where none is read."""
+        if self._unsent:
+            self._break_off()
+            self._hold(0)
+            return
+        answers = self._served.answers
+        for stream_id, queued in self._connection.queued_most():
+            if answers.held <= answers.goal:
+                break
+            self._cut_short(
+                stream_id, not_read(answers.held, answers.bytes_max, "queue_bytes_server")
+            )
+            self._hold(self._held - queued)

@@ -1,0 +1,89 @@
+"""Served methods: the methods, limits, quota and deadlines that all connections of a server share."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+from google.protobuf.message import Message
+
+from .deadlines import Deadlines
+from .errors import Describe, RpcError, described
+from .limits import Limits
+from .memory_quota import Shares, ignore
+from .methods import Method, MethodKind, MethodTable
+from .pages import Page, PageCalls
+from .protocol import Inflater, failed
+
+
+class ServedMethod:
+    """A method as calls need it: what is asked of it a thousand times a second is looked up once."""
+
+    __slots__ = ("decode", "handler", "is_coroutine", "kind", "path")
+
+    def __init__(self, method: Method) -> None:
+        self.path = method.path
+        self.kind: MethodKind = method.kind
+        self.decode: Callable[[bytes], Message] = method.decode
+        self.handler: Callable[..., Any] = method.handler
+        self.is_coroutine = inspect.iscoroutinefunction(method.handler)
+
+
+class Served:
+    """The methods of TABLES within LIMITS, and PAGE if there is one. DESCRIBE says how errors travel.
+
+    NOW_MS and SPAWN (which runs a coroutine as a task) are the owner's. RELEASED is told when peers held much and do so
+    no more.
+    """
+
+    def __init__(  # noqa: PLR0913  (all that connections share)
+        self,
+        tables: Iterable[MethodTable],
+        limits: Limits,
+        deadlines: Deadlines,
+        now_ms: Callable[[], int],
+        spawn: Callable[[Coroutine[Any, Any, None]], Any],
+        page: Page | None = None,
+        describe: Describe = described,
+        released: Callable[[], None] = ignore,
+    ) -> None:
+        self._describe = describe
+        self.serve(tables, page)
+        self.limits = limits
+        self.deadlines = deadlines
+        self.now_ms = now_ms
+        self.spawn = spawn
+        #: Bytes of requests that have begun and are not whole, or wait for their reader, on all connections, …
+        self.requests: Shares[Any] = Shares("requests", limits.half_sent_bytes_server, released)
+        #: … and of answers that wait for their peers.
+        self.answers: Shares[Any] = Shares("answers", limits.queue_bytes_server, released)
+        self.inflater = Inflater()
+        #: A stop has begun: streams are to end.
+        self.stopping = False
+
+    def serve(self, tables: Iterable[MethodTable], page: Page | None) -> None:
+        """Have the methods of TABLES, and PAGE, answer what is asked from now on."""
+        self.methods: dict[str, ServedMethod] = {}
+        for table in tables:
+            for method in table:
+                assert method.path not in self.methods, f"two tables serve {method.path}"
+                self.methods[method.path] = ServedMethod(method)
+        self.pages = None if page is None else PageCalls(page)
+
+    def begin(self) -> None:
+        """Have streams go on until their callers or handlers end them."""
+        self.stopping = False
+
+    def begin_to_stop(self) -> None:
+        """Have streams end."""
+        self.stopping = True
+
+    def failed(self, error: RpcError) -> bytes:
+        """Return the trailers of an answer that is ERROR."""
+        return failed(error, self._describe)
+
+    @property
+    def half_sent(self) -> int:
+        """Bytes of requests that are held."""
+        return self.requests.held

@@ -1,0 +1,142 @@
+"""The service `grpc.health.v1.Health`: can this server handle calls? Load balancers and Kubernetes probes use it.
+
+    health = Health(table.services(), {"writable": lambda: store.health.state == "open"})
+    table |= health.methods()
+    health.begin()   # once calls are answered
+    health.look()    # from time to time, because conditions change by themselves
+    health.end()     # when a stop begins: watchers get it before their streams end
+
+Valid names: "" (the whole server), every service of its tables, and every condition. All are NOT_SERVING before
+`begin` and after `end`. In between, services are SERVING, and a condition is SERVING while it holds. Conditions do not
+affect "": a broker with a full disk still serves consumers, and killing it would free no space.
+
+Semantics: gRPC's doc/health-checking.md. Check of an unknown name fails with NOT_FOUND; Watch gets SERVICE_UNKNOWN and
+stays open. Limit: `WATCHERS_MAX` watching streams; further ones get Overloaded. The event loop owns it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from ..errors import Overloaded, ServiceNotFound
+from ..gen import (
+    grpc_health_pb2 as health_pb,
+)
+from ..rpc import Call, MethodTable, Stream, server_stream, service, unary
+
+HEALTH: Final = "grpc.health.v1.Health"
+WATCHERS_MAX: Final = 10_000
+_Status = health_pb.HealthCheckResponse.ServingStatus
+_SERVING: Final = health_pb.HealthCheckResponse.SERVING
+_NOT_SERVING: Final = health_pb.HealthCheckResponse.NOT_SERVING
+_SERVICE_UNKNOWN: Final = health_pb.HealthCheckResponse.SERVICE_UNKNOWN
+
+
+class HealthService:
+    """What a server's SERVICES and CONDITIONS, by name, are like, and who watches them."""
+
+    def __init__(
+        self, services: Iterable[str], conditions: Mapping[str, Callable[[], bool]] | None = None
+    ) -> None:
+        self._names: dict[str, Callable[[], bool]] = dict.fromkeys(("", *services, HEALTH), _always)
+        self._names |= conditions or {}
+        self._is_serving = False
+        #: What each has been told last, with what it watches.
+        self._watchers: dict[Stream, tuple[str, _Status]] = {}
+
+    def methods(self) -> MethodTable:
+        """Return the table of methods for a carrier."""
+        return service(
+            HEALTH,
+            {
+                "Check": unary(
+                    health_pb.HealthCheckRequest, health_pb.HealthCheckResponse, self.check
+                ),
+                "List": unary(
+                    health_pb.HealthListRequest, health_pb.HealthListResponse, self.list_all
+                ),
+                "Watch": server_stream(
+                    health_pb.HealthCheckRequest, health_pb.HealthCheckResponse, self.watch
+                ),
+            },
+        )
+
+    @property
+    def watchers(self) -> int:
+        """How many streams watch."""
+        return len(self._watchers)
+
+    # --- what the server says
+
+    def begin(self) -> None:
+        """Serve from now on."""
+        self._is_serving = True
+        self.look()
+
+    def end(self) -> None:
+        """Serve no more: a stop has begun."""
+        self._is_serving = False
+        self.look()
+
+    def look(self) -> None:
+        """Tell those who watch what has changed."""
+        now = {name: self._status(name) for name, _ in self._watchers.values()}
+        for stream, (name, told) in list(self._watchers.items()):
+            if now[name] != told:
+                self._watchers[stream] = name, now[name]
+                stream.send(health_pb.HealthCheckResponse(status=now[name]))
+
+    # --- what callers ask
+
+    def check(
+        self, request: health_pb.HealthCheckRequest, call: Call
+    ) -> health_pb.HealthCheckResponse:
+        """Answer what a service is like now."""
+        status = self._status(request.service)
+        if status == _SERVICE_UNKNOWN:
+            raise ServiceNotFound(
+                f"service: nobody here is called {request.service!r}; List tells all names",
+                field="service",
+                value=request.service,
+            )
+        return health_pb.HealthCheckResponse(status=status)
+
+    def list_all(
+        self, request: health_pb.HealthListRequest, call: Call
+    ) -> health_pb.HealthListResponse:
+        """Answer what everything is like now, by name."""
+        statuses = {
+            name: health_pb.HealthCheckResponse(status=self._status(name)) for name in self._names
+        }
+        return health_pb.HealthListResponse(statuses=statuses)
+
+    def watch(self, request: health_pb.HealthCheckRequest, stream: Stream) -> None:
+        """Tell what a service is like now, and each change of that."""
+        if len(self._watchers) >= WATCHERS_MAX:
+            raise Overloaded(
+                f"{WATCHERS_MAX} streams watch this server's health, which is the limit: use Check",
+                limit=WATCHERS_MAX,
+            )
+        name, status = request.service, self._status(request.service)
+        stream.send(health_pb.HealthCheckResponse(status=status))
+        # A name that nobody has may be as long as a request: it is not kept.
+        self._watchers[stream] = name if name in self._names else _NOBODY, status
+        stream.on_cancel(lambda: self._forget(stream))
+
+    def _forget(self, stream: Stream) -> None:
+        self._watchers.pop(stream, None)
+
+    def _status(self, name: str) -> _Status:
+        holds = self._names.get(name)
+        if holds is None:
+            return _SERVICE_UNKNOWN
+        return _SERVING if self._is_serving and holds() else _NOT_SERVING
+
+
+#: Stands for all names that nobody has.
+_NOBODY: Final = "?"
+
+
+def _always() -> bool:
+    return True
