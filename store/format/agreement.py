@@ -350,7 +350,7 @@ FINE, GONE, PRE_BLANK, REPEATED = 0, 1, 2, 3
 NO_FILE, BEHIND_END, NO_RECORD, OTHER_MESSAGE, WRONG_SIZE, WRONG_TAGS = 10, 11, 12, 13, 14, 15
 
 
-class CheckedQueue(Protocol):
+class QueueKind(Protocol):
     """What verdicts need to know of a queue."""
 
     @property
@@ -380,7 +380,7 @@ class FoundRecords:
 
 
 def verdicts(
-    queue: CheckedQueue,
+    queue: QueueKind,
     queue_offsets: Longs,
     entries: EntryRows,
     found: FoundRecords,

@@ -218,7 +218,8 @@ async def test_what_is_cancelled_is_broken_off_on_the_wire() -> None:
         await visit.gone()
 
     async with serving(patient) as address, Http2Channel(address) as channel:
-        assert (await failure(channel, 0.05)).code() is StatusCode.DEADLINE_EXCEEDED
+        # On a busy machine the connection takes most of a short deadline, and the call never reaches the server.
+        assert (await failure(channel, 1.0)).code() is StatusCode.DEADLINE_EXCEEDED
         assert await broken == (True, Code.CANCEL)
 
 
