@@ -5,18 +5,22 @@
     Telemetry                                       telemetry
     Heartbeat, NotifyClientTermination              sessions
     SendMessage, EndTransaction, RecallMessage      sending
-    ReceiveMessage, AckMessage,
-    ChangeInvisibleDuration,
-    ForwardMessageToDeadLetterQueue                 receiving
+    ReceiveMessage                                  receiving
+    AckMessage, ChangeInvisibleDuration,
+    ForwardMessageToDeadLetterQueue                 acknowledging
     PullMessage, UpdateOffset, GetOffset,
     QueryOffset                                     pulling
-    SyncLiteSubscription                            subscriptions
+    SyncLiteSubscription                            lite_subscriptions
 
-    service      puts the methods together; errors as clients get them; how long each call takes
-    permissions  what each call needs of a user, and how one that is refused is answered
-    sessions     who is connected;  subscriptions: what each wants, all of a group the same
-    messages     from message to record and back;  checks: names and limits of what is asked
-    measurements what clients measure, by services of other names
+    service        assembles the methods
+    statuses       errors as clients get them
+    call_times     how long each call takes
+    permissions    the permissions that each call requires, and how a refused call is answered
+    sessions       the connected clients
+    subscriptions  the filter of each client; all clients of a group need the same
+    messages       messages to records and back
+    checks         names and limits of requests
+    measurements   metrics that clients send, through services of other names
 
 Nothing else in the broker knows the protocol. Source: v2-protocol.md.
 """

@@ -2,7 +2,8 @@
 
 If filters differ, the group skips messages that some of its clients want, for good. While clients change over to a
 new filter, both are served for a grace period, then the newer one (groups/grace.py). A setting of the group may
-refuse a second filter at once, or serve all. A refused client gets the error to its settings and to its receives.
+refuse a second filter at once, or serve all. Receives of a refused client get the error. So do the settings of a push
+consumer, whose application does not see receives: it fails to start, as it does with a malformed filter.
 Clients of one group may subscribe to different topics: any client may receive the messages in flight of a topic.
 
 | a filter is | when |
@@ -43,6 +44,9 @@ from .statuses import Refused
 logger = logging.getLogger(__name__)
 _WANTS_MAX: Final = 100_000
 _SILENT_MS: Final = 60_000
+#: Types of clients whose applications do not see the answers to receives, and those that do.
+_PUSHED_TO: Final = frozenset({v2.PUSH_CONSUMER, v2.LITE_PUSH_CONSUMER})
+_RECEIVING_THEMSELVES: Final = frozenset({v2.SIMPLE_CONSUMER, v2.LITE_SIMPLE_CONSUMER})
 _SCAN_MS: Final = 60_000
 #: Topics whose difference is told.
 _TOLD_MAX: Final = 5
@@ -114,10 +118,20 @@ class Subscriptions:
     # --- who wants what
 
     def settle(self, session: ClientSession, settings: v2.Settings) -> None:
-        """Note what SESSION's new SETTINGS subscribe to; raise Refused if the group does not serve that."""
+        """Note what SESSION's new SETTINGS subscribe to; raise Refused if the group does not serve that.
+
+        The settings of a simple consumer are not refused: the application sees the answers to its receives.
+        """
+        if settings.client_type in _PUSHED_TO and session.settings is None:
+            _check_filters(settings)
         before, now = _topics_of(session.settings), dict(_wants_of(settings))
         client = session.client_id
-        self._check(client, now)
+        try:
+            self._check(client, now)
+        except Refused:
+            if settings.client_type not in _RECEIVING_THEMSELVES:
+                raise
+            return  # Its receives are refused.
         for place in before - now.keys():
             self._drop(place, client)
         for place, wanted in now.items():
@@ -334,7 +348,7 @@ def _plain(wire: pb.Filter) -> tuple[int, str]:
 
 
 def _wants_of(settings: v2.Settings) -> Iterator[tuple[Place, pb.Filter]]:
-    """Yield what SETTINGS subscribe to; what is no filter is refused where it is received."""
+    """Yield what SETTINGS subscribe to; a receive with a malformed filter is refused."""
     group = settings.subscription.group.name
     for entry in settings.subscription.subscriptions:
         try:
@@ -343,6 +357,21 @@ def _wants_of(settings: v2.Settings) -> Iterator[tuple[Place, pb.Filter]]:
         except (Refused, errors.InvalidFilter):
             continue
         yield (group, entry.topic.name), wanted
+
+
+def _check_filters(settings: v2.Settings) -> None:
+    """Raise Refused for the first malformed filter in SETTINGS."""
+    for entry in settings.subscription.subscriptions:
+        try:
+            normalised(filter_of(entry.expression))
+        except (Refused, errors.InvalidFilter) as error:
+            topic = entry.topic.name
+            raise Refused(
+                v2.ILLEGAL_FILTER_EXPRESSION,
+                f"the filter of topic {topic!r} is malformed: {error.message}",
+                field="expression",
+                topic=topic,
+            ) from None
 
 
 def _topics_of(settings: v2.Settings | None) -> set[Place]:

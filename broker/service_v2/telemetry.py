@@ -2,9 +2,13 @@
 administrator asks.
 
 Every settings message is answered with what the client keeps to, and status OK. The first answer of a stream is sent
-once more `_AGAIN_MS` later, because clients of Node.js look for it only when all their routes are there. Bad settings,
-and filters that are not those of the group (subscriptions.py), end the stream with INVALID_ARGUMENT. A stream without a
-client id is told so in a command, and ends well. Commands that nobody has asked for are passed over.
+once more `_AGAIN_MS` later, because clients of Node.js look for it only when all their routes are there. Commands that
+nobody has asked for are passed over.
+
+Bad settings end the stream with INVALID_ARGUMENT, and so do those of a push consumer whose filter is malformed or not
+that of the group (subscriptions.py). The reason is sent twice, since clients differ: as a status without a command,
+which Node.js raises, and with the end of the stream, which Go raises and the others log. Simple consumers get it in the
+answers to their receives, which all clients raise. A stream without a client id gets a status, and ends well.
 
 The answer echoes the client's own settings, and sets what is the broker's to say:
 
@@ -59,6 +63,7 @@ from ...proto.errors import (
     MessageNotFound,
     NotAuthorized,
     Overloaded,
+    PocketMQError,
     RequestTimeout,
 )
 from ...proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
@@ -180,7 +185,11 @@ class TelemetryStream:
         session = sessions.hear(self._who, self._stream.metadata.get(LANGUAGE, ""), host)
         what = message.WhichOneof("command")
         if what == "settings":
-            self._take_settings(session, message.settings)
+            try:
+                self._take_settings(session, message.settings)
+            except PocketMQError as error:
+                self.send(v2.TelemetryCommand(status=status_of(error)))
+                raise
         elif what in _ANSWERS:
             for take in self._telemetry.on_answer:
                 take(self._who, message)

@@ -10,7 +10,7 @@ import pytest
 
 from pocketmq.broker.topics_and_groups import GRACE, REFUSE, SUBSCRIPTION_CHECK, WARN, Groups
 from pocketmq.proto.errors import InvalidArgument
-from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 
 from ..pop.popping import GROUP, TOPIC
 from .connected import Connected
@@ -65,6 +65,60 @@ class TestSettings:
         session = connected.sessions.find("new")
         assert session is not None
         assert session.settings is None
+
+    def test_the_reason_is_sent_as_a_status_before_the_stream_ends(
+        self, connected: Connected
+    ) -> None:
+        connected.open("old").say(wanting(normal=tag("a")))
+        peer = connected.open("new")
+
+        with pytest.raises(InvalidArgument) as caught:
+            peer.say(wanting(normal=tag("b")))
+
+        (told,) = peer.stream.sent
+        assert told.WhichOneof("command") is None
+        assert told.status.code == v2.FORBIDDEN
+        assert caught.value.message in told.status.message
+
+    def test_a_push_consumer_with_a_malformed_filter_is_refused_when_it_starts(
+        self, connected: Connected
+    ) -> None:
+        peer = connected.open("c1")
+
+        with pytest.raises(InvalidArgument, match=r"(?s)R-normal.*price >"):
+            peer.say(wanting(normal=sql("price >")))
+
+        (told,) = peer.stream.sent
+        assert told.status.code == v2.ILLEGAL_FILTER_EXPRESSION
+
+    def test_a_malformed_filter_in_later_settings_ends_no_stream(
+        self, connected: Connected
+    ) -> None:
+        peer = connected.open("c1")
+        peer.say(wanting(normal=tag("a")))
+
+        peer.say(wanting(normal=tag("a"), fifo=sql("price >")))
+
+    def test_a_simple_consumer_with_a_malformed_filter_is_refused_when_it_receives(
+        self, connected: Connected
+    ) -> None:
+        settings = wanting(normal=sql("price >"))
+        settings.client_type = v2.SIMPLE_CONSUMER
+
+        connected.open("c1").say(settings)
+
+    def test_settings_of_a_simple_consumer_are_answered_and_its_receives_are_refused(
+        self, connected: Connected
+    ) -> None:
+        connected.open("old").say(wanting(normal=tag("a")))
+        settings = wanting(normal=tag("b"))
+        settings.client_type = v2.SIMPLE_CONSUMER
+
+        connected.open("new").say(settings)
+
+        wanted = pb.Filter(kind=pb.Filter.TAG, expression="b")
+        with pytest.raises(InvalidArgument, match="subscribe alike"):
+            connected.clients.subscriptions.receive("new", "R-g", "R-normal", wanted)
 
     @pytest.mark.parametrize(
         ("one", "other"),

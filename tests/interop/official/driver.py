@@ -92,7 +92,10 @@ class Driver:
         line = json.dumps({"id": number, "do": do, **arguments}) + "\n"
         self._process.stdin.write(line.encode())
         try:
-            return await asyncio.wait_for(self._waiting[number], timeout_s)
+            async with asyncio.timeout(
+                timeout_s
+            ):  # wait_for may swallow that its caller is cancelled.
+                return await self._waiting[number]
         except TimeoutError:
             said = f"no reply to {do} of {self.program.name} within {timeout_s:.0f} s: {arguments}"
             raise AssertionError(said) from None
@@ -108,7 +111,8 @@ class Driver:
         """Return the next message that CLIENT's listener or checker was called with."""
         queue = self._events.setdefault(client, asyncio.Queue())
         try:
-            return await asyncio.wait_for(queue.get(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                return await queue.get()
         except TimeoutError:
             said = f"{client} of {self.program.name} was not called within {timeout_s:.0f} s"
             raise AssertionError(said) from None

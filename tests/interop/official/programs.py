@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -51,6 +51,12 @@ class Program:
     tells_refused_acks: bool = True
     #: Node.js' producer sends no more to a broker that has failed it once, while there is another.
     comes_back: bool = True
+    #: What separates addresses of an access point. Empty: Node.js', which makes one name of several addresses.
+    separator: str = ";"
+
+    def access_point(self, addresses: Sequence[str]) -> str:
+        """Return ADDRESSES as the client takes them; the first one, if it takes no more."""
+        return self.separator.join(addresses) if self.separator else addresses[0]
 
     @property
     def source(self) -> Path:
@@ -151,6 +157,7 @@ PROGRAMS: Final = {
             lambda folder: ["node", f"{folder}/program.js"],
             takes_4_mib=False,
             comes_back=False,
+            separator="",
         ),
         Program(
             "go",
@@ -188,6 +195,7 @@ PROGRAMS: Final = {
             unpacks=False,
             goes_on_elsewhere=False,
             survives_resets=False,
+            separator=",",
         ),
     )
 }

@@ -14,8 +14,10 @@ from .programs import PROGRAMS, BuildFailed
 pytestmark = [pytest.mark.long, pytest.mark.alone, pytest.mark.processes, pytest.mark.timeout(900)]
 
 
-@pytest.mark.parametrize("language", ["python", "java"])
-async def test_nothing_that_was_acknowledged_is_missing(language: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("language", PROGRAMS)
+async def test_what_was_acknowledged_is_received_and_nothing_else(
+    language: str, tmp_path: Path
+) -> None:
     need_own("replicas have no grpcio")
     need(PROGRAMS[language])
     try:
@@ -24,4 +26,5 @@ async def test_nothing_that_was_acknowledged_is_missing(language: str, tmp_path:
         leave_out(f"the official {language} client was not built: {error}")
 
     assert traffic.missing == set()
+    assert traffic.foreign == set()
     assert len(traffic.acknowledged) >= 30
