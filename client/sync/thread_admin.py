@@ -25,7 +25,11 @@ class ThreadAdmin(Client):
         config = settled(ClientConfig, nameservers, settings)
         self._portal = LoopThread.acquire()
         self._closed = False
-        self._core = self._portal.run(self._start(config.nameservers, settings))
+        try:
+            self._core = self._portal.run(self._start(config.nameservers, settings))
+        except BaseException:
+            self._portal.release()
+            raise
 
     async def _start(self, nameservers: str, settings: ClientSettings) -> AsyncAdmin:
         return AsyncAdmin(nameservers, **settings)

@@ -41,7 +41,11 @@ class ThreadProducer(SignalledClient):
         self._signals = Signals()
         self._portal = LoopThread.acquire()
         self._closed = False
-        sender = self._portal.run(self._start(checker))
+        try:
+            sender = self._portal.run(self._start(checker))
+        except BaseException:
+            self._portal.release()
+            raise
         self._sender = SendQueue(self._portal, sender)
         self._opened()
 

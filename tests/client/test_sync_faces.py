@@ -241,6 +241,22 @@ def test_no_thread_is_left_behind(cluster: tuple[FakeCluster, str]) -> None:
     assert LoopThread._shared is None
 
 
+@pytest.mark.parametrize("kind", [Producer, Admin])
+def test_no_thread_is_left_behind_by_a_client_that_does_not_start(
+    kind: type[Producer] | type[Admin], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = client_threads()
+
+    async def fails(*_: object) -> None:
+        raise OSError("no entropy")
+
+    monkeypatch.setattr(kind, "_start", fails)
+    with pytest.raises(OSError, match="no entropy"):
+        kind("127.0.0.1:9")
+
+    assert client_threads() == before
+
+
 def client_threads() -> set[threading.Thread]:
     """Return the threads of clients' loops; other tests of this process may have their own."""
     return {thread for thread in threading.enumerate() if thread.name == "pocketmq-client"}

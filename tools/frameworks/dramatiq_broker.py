@@ -172,8 +172,8 @@ class PocketmqBroker(Broker):
         end_ms = float("inf") if timeout is None else _clock.now_ms() + timeout
         pause = threading.Event()
         while True:
-            with told():  # A message that is retried goes from one to the other.
-                if not (server.delayed() or server.size(name) or server.delayed()):
+            with told():
+                if server.is_idle(name):
                     return
             if _clock.now_ms() >= end_ms:
                 raise QueueJoinTimeout(queue_name)

@@ -327,12 +327,34 @@ class TaskQueues:
 
     def delayed(self) -> int:
         """Return how many messages of all topics wait for their time."""
+        return self.run(self._delayed)
 
-        async def ask() -> int:
-            status = await self._own("Status", pb.BrokerStatusRequest(), pb.BrokerStatusReply)
-            return status.delayed_waiting
+    async def _delayed(self) -> int:
+        status = await self._own("Status", pb.BrokerStatusRequest(), pb.BrokerStatusReply)
+        return status.delayed_waiting
 
-        return self.run(ask)
+    def is_idle(self, queue: str) -> bool:
+        """Is every task of QUEUE finished, and does no message of any queue wait for its time?"""
+        return self.run(partial(self._is_idle, topic_of(queue)))
+
+    async def _is_idle(self, topic: str) -> bool:
+        """A task that is retried may leave the queue and come back between two requests: then a queue has grown."""
+        if await self._delayed():
+            return False
+        end = await self._end(topic)
+        return not (
+            await self._size(topic) or await self._delayed() or await self._end(topic) != end
+        )
+
+    async def _end(self, topic: str) -> int:
+        """Return the sum of the ends of all queues of TOPIC."""
+        return sum(
+            [
+                bounds.max_offset
+                for one in await self._topics(topic)
+                for bounds, _ in await self._places(one)
+            ]
+        )
 
     # --- sending
 

@@ -207,6 +207,23 @@ def test_a_delayed_task_comes_when_it_is_due(
     assert queues.delayed() == 0
 
 
+def test_a_queue_to_which_a_task_comes_back_meanwhile_is_not_idle(
+    queues: TaskQueues, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues.declare(name)
+    assert queues.is_idle(name)
+    counted = queues._size
+
+    async def comes_back_once_counted(topic: str) -> int:
+        size = await counted(topic)
+        await queues._send(name, b"retried", "", None, 0)
+        return size
+
+    monkeypatch.setattr(queues, "_size", comes_back_once_counted)
+
+    assert not queues.is_idle(name)
+
+
 def test_a_delayed_task_of_a_queue_with_levels_comes_beside_them(
     queues: TaskQueues, name: str, frameworks_broker: LocalBroker
 ) -> None:
