@@ -96,6 +96,10 @@ def _told(client: str, group: str, differences: Sequence[_Difference]) -> tuple[
     return who, "; ".join(told[:_TOLD_MAX]) + more
 
 
+class RefusedFilter(Refused):
+    """A filter is malformed, or the group does not serve it."""
+
+
 class Subscriptions:
     """The wants of the clients of SESSIONS, by group and topic; TIMERS turn by the machine's time."""
 
@@ -128,7 +132,7 @@ class Subscriptions:
         client = session.client_id
         try:
             self._check(client, now)
-        except Refused:
+        except RefusedFilter:
             if settings.client_type not in _RECEIVING_THEMSELVES:
                 raise
             return  # Its receives are refused.
@@ -217,7 +221,7 @@ class Subscriptions:
             who, difference = _told(client, group, refused)
             advice = SUPERSEDED if check == GRACE else "subscribe alike, or use a group of its own"
             other_client = refused[0].client
-            raise Refused(
+            raise RefusedFilter(
                 v2.FORBIDDEN,
                 f"{who}: {difference}: {advice}{self._if_gone(other_client)}",
                 group=group,
@@ -366,7 +370,7 @@ def _check_filters(settings: v2.Settings) -> None:
             normalised(filter_of(entry.expression))
         except (Refused, errors.InvalidFilter) as error:
             topic = entry.topic.name
-            raise Refused(
+            raise RefusedFilter(
                 v2.ILLEGAL_FILTER_EXPRESSION,
                 f"the filter of topic {topic!r} is malformed: {error.message}",
                 field="expression",

@@ -6,9 +6,9 @@ once more `_AGAIN_MS` later, because clients of Node.js look for it only when al
 nobody has asked for are passed over.
 
 Bad settings end the stream with INVALID_ARGUMENT, and so do those of a push consumer whose filter is malformed or not
-that of the group (subscriptions.py). The reason is sent twice, since clients differ: as a status without a command,
-which Node.js raises, and with the end of the stream, which Go raises and the others log. Simple consumers get it in the
-answers to their receives, which all clients raise. A stream without a client id gets a status, and ends well.
+that of the group (subscriptions.py). The reason for a filter is sent twice, since clients differ: as a status without a
+command, which Node.js raises, and with the end of the stream, which Go raises and the others log. Simple consumers get
+it in the answers to their receives, which all clients raise. A stream without a client id gets a status, and ends well.
 
 The answer echoes the client's own settings, and sets what is the broker's to say:
 
@@ -63,7 +63,6 @@ from ...proto.errors import (
     MessageNotFound,
     NotAuthorized,
     Overloaded,
-    PocketMQError,
     RequestTimeout,
 )
 from ...proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
@@ -84,7 +83,7 @@ from .routes import Reach
 from .service import client_host, client_id, service
 from .sessions import LANGUAGE, ClientSession, CommandStream, Heartbeats, Sessions
 from .statuses import OK, Refused, status_of
-from .subscriptions import Subscriptions
+from .subscriptions import RefusedFilter, Subscriptions
 
 logger = logging.getLogger(__name__)
 
@@ -187,7 +186,7 @@ class TelemetryStream:
         if what == "settings":
             try:
                 self._take_settings(session, message.settings)
-            except PocketMQError as error:
+            except RefusedFilter as error:
                 self.send(v2.TelemetryCommand(status=status_of(error)))
                 raise
         elif what in _ANSWERS:
