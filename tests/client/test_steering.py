@@ -248,7 +248,6 @@ FOR_THE_OTHER_FACE = {
     "take",
     "heard",
     "cursor",
-    "check_open",
     "farewell",
     "disconnect",
 }

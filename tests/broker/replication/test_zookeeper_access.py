@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -148,7 +149,15 @@ async def test_a_wrong_secret_is_refused_in_either_way(secured: Secured) -> None
 
 @pytest.mark.java
 @pytest.mark.processes
-async def test_a_server_that_is_not_who_it_should_be_is_not_spoken_to(secured: Secured) -> None:
+async def test_a_server_that_is_not_who_it_should_be_is_not_spoken_to(
+    secured: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve = socket.getaddrinfo
+
+    def of_ipv4(host: Any, port: Any, _: int = 0, *more: Any) -> Any:
+        return resolve(host, port, socket.AF_INET, *more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", of_ipv4)  # The server does not listen on ::1.
     stranger = secured.config(zookeeper_ca=str(secured.folder / "other.pem"))
     with pytest.raises(RegistryUnavailable, match=r"(?s)last attempt.*certificate"):
         await secured.open(stranger, "s")

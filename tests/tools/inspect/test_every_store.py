@@ -28,6 +28,7 @@ WORDS: dict[str, list[list[str]]] = {
     "timer": [[], ["--log"]],
     "transactions": [["--all"]],
     "verify": [[]],
+    "tables": [[]],
 }
 
 
