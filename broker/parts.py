@@ -266,7 +266,8 @@ def assemble(  # noqa: PLR0913  (it stands between all of them)
     )
     transactions = Transactions(config, store, topics, offsets, appends, timers, clock)
     waits = _waits(store, transactions, unix_ms)
-    producers = (mastership and mastership.producers) or producers_of(config, clock, store)
+    followed = mastership.producers if mastership else None
+    producers = followed or producers_of(config, clock, store)
     retries = Retries(store, topics, groups, appends, _delay_rules(config, store), unix_ms, random)
     journal = Journal(store, wall_timers, timers)
     pop_parts = PopParts(

@@ -339,7 +339,20 @@ class RawCodec:
     def scope(self, scope: bytes) -> bytes:
         return scope
 
-    key = value = read_scope = read_key = read_value = scope
+    def key(self, key: bytes) -> bytes:
+        return key
+
+    def value(self, value: bytes) -> bytes:
+        return value
+
+    def read_scope(self, data: bytes) -> bytes:
+        return data
+
+    def read_key(self, data: bytes) -> bytes:
+        return data
+
+    def read_value(self, data: bytes) -> bytes:
+        return data
 
 
 def raw_table(number: int, name: str) -> JournalTable[bytes, bytes, bytes]:
