@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -29,6 +28,7 @@ from pocketmq.store.format.replica_files import BrokerIdentity
 from pocketmq.store.message_store import MessageStore
 
 from ...fakes import FaultyDisk
+from ...free_ports import free_port
 from ...runs import make_run, small_config
 from .memory_registry import Ensemble, Fault, MemoryRegistry
 
@@ -282,12 +282,11 @@ class ReplicaSet:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return COUNT ports that nobody listens on."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+    """Return COUNT ports of loopback that are free, below those that connections take."""
+    ports: set[int] = set()
+    while len(ports) < count:
+        ports.add(free_port())
+    return list(ports)
 
 
 async def until(condition: Callable[[], bool]) -> None:
