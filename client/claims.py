@@ -1,7 +1,7 @@
-"""What replies claim, held against what was asked: a broken or lying server is a clear error, and hangs nobody.
+"""Checks of replies: does a reply fit its request? If not, the client raises BadReply and does not hang or crash.
 
-Each function raises BadReply, which names the server and what does not fit. Numbers are compared with what a server of
-ours can mean; that what is within these bounds is also true cannot be told here.
+BadReply names the server and what does not fit. Numbers must be in the range that a PocketMQ server can send. A wrong
+number within this range is not noticed.
 """
 
 from __future__ import annotations

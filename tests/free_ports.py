@@ -22,3 +22,13 @@ def free_port() -> int:
             except OSError:
                 continue
             return port
+
+
+def free_ports(count: int) -> list[int]:
+    """Return COUNT ports, each with free ones around it."""
+    found: list[int] = []
+    while len(found) < count:
+        port = free_port()
+        if all(abs(port - other) > 2 * APART for other in found):
+            found.append(port)
+    return found

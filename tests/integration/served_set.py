@@ -23,9 +23,9 @@ from ..broker.replication.replica_set import (
     AppendingRoles,
     Member,
     ReplicaSet,
-    free_ports,
     until,
 )
+from ..free_ports import free_ports
 from ..served import broker_config, nameserver_config
 
 

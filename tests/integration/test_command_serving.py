@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ..broker.replication.replica_set import free_ports
+from ..free_ports import free_ports
 from ..served import ServerProcess
 from .command import pocketmq
 

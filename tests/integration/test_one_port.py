@@ -26,9 +26,9 @@ from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.configuration import parse_sections
 from pocketmq.proto.errors import ConfigError, Disconnected
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.rpc.listening import listen
 from pocketmq.store.os_disk import OsDisk
 
+from ..free_ports import free_port
 from ..proto.http2.calls import request_fields
 from ..proto.http2.peer import Peer as RawPeer
 from ..served import ServerProcess, broker_config, nameserver_config
@@ -124,13 +124,6 @@ async def cluster(tmp_path: Path, **settings: Any) -> AsyncIterator[tuple[Broker
     finally:
         await server.stop()
         await names.stop()
-
-
-def free_port() -> int:
-    (found,) = listen("127.0.0.1", 0)
-    port: int = found.getsockname()[1]
-    found.close()
-    return port
 
 
 @pytest.mark.parametrize("way", ["its own", "advertised"])

@@ -14,7 +14,6 @@ from typing import Final, Self
 from pocketmq.proto.errors import ClientError
 from pocketmq.proto.remoting import RemotingClient, RemotingCommand
 
-from ..free_ports import APART, free_port
 from .java_oracle import BUILD
 
 _OPENS: Final = (
@@ -26,16 +25,6 @@ _SEND: Final = 310
 _UPDATE_OFFSET: Final = 15
 _CREATE_TOPIC: Final = 17
 _CREATE_GROUP: Final = 200
-
-
-def free_ports(count: int) -> list[int]:
-    """Return COUNT ports, each with free ones around it."""
-    found: list[int] = []
-    while len(found) < count:
-        port = free_port()
-        if all(abs(port - other) > 2 * APART for other in found):
-            found.append(port)
-    return found
 
 
 class JavaServer:

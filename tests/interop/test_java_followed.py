@@ -27,8 +27,9 @@ from pocketmq.store.format.java_json import parse
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 
+from ..free_ports import free_ports
 from ..served import ServerProcess
-from .java_broker import JavaBroker, Remote, closing_all, free_ports, name_server
+from .java_broker import JavaBroker, Remote, closing_all, name_server
 from .java_oracle import build_once, dumps, require_java
 
 #: How often either side is killed.

@@ -17,8 +17,9 @@ from pocketmq.proto.errors import PocketMQError
 from pocketmq.proto.remoting import RequestCode
 from pocketmq.store.format.java_json import parse
 
+from ..free_ports import free_ports
 from ..served import ServerProcess
-from .java_broker import JavaBroker, Remote, closing_all, free_ports
+from .java_broker import JavaBroker, Remote, closing_all
 from .java_oracle import build_once, dumps, require_java
 from .test_java_followed import KILLS, LIMIT_S, ONE, PATIENCE_S, SMALL
 

@@ -16,7 +16,7 @@ from pocketmq.tools.serve_replica import ReplicaServer
 from pocketmq.tools.settings import load_settings
 
 from ..broker.replication.memory_registry import Ensemble, MemoryRegistry
-from ..broker.replication.replica_set import free_ports
+from ..free_ports import free_ports
 from ..integration.command import pocketmq
 
 pytestmark = pytest.mark.processes

@@ -28,7 +28,7 @@ from pocketmq.store.format.replica_files import BrokerIdentity
 from pocketmq.store.message_store import MessageStore
 
 from ...fakes import FaultyDisk
-from ...free_ports import free_port
+from ...free_ports import free_ports
 from ...runs import make_run, small_config
 from .memory_registry import Ensemble, Fault, MemoryRegistry
 
@@ -279,14 +279,6 @@ class ReplicaSet:
 
         await until(is_whole)
         return self.masters[0]
-
-
-def free_ports(count: int) -> list[int]:
-    """Return COUNT ports of loopback that are free, below those that connections take."""
-    ports: set[int] = set()
-    while len(ports) < count:
-        ports.add(free_port())
-    return list(ports)
 
 
 async def until(condition: Callable[[], bool]) -> None:

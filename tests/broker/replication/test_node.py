@@ -23,8 +23,9 @@ from pocketmq.proto.rpc import EOF, CallFailed, Channel, StreamCall, connect
 from pocketmq.store.disk import DiskUsage
 from pocketmq.store.os_disk import OsDisk
 
+from ...free_ports import free_ports
 from ...runs import bodies_of, open_store, small_config
-from .replica_set import Member, free_ports, replica_set, until
+from .replica_set import Member, replica_set, until
 
 pytestmark = pytest.mark.slow
 
