@@ -39,7 +39,7 @@ def _check(fits: bool, server: str, what: str) -> None:
 
 
 def check_route(topic: str, reply: pb.RouteReply, server: str) -> None:
-    """Hold REPLY against a question for the route of TOPIC."""
+    """Check REPLY to a request for the route of TOPIC."""
     _check(len(reply.routes) <= 1, server, f"{len(reply.routes)} routes for one topic")
     for route in reply.routes:
         _check(route.topic == topic, server, f"a route of {route.topic[:64]!r}, not of {topic!r}")
@@ -54,7 +54,7 @@ def check_route(topic: str, reply: pb.RouteReply, server: str) -> None:
 
 
 def check_produced(run: pb.ProduceRun, reply: pb.ProduceReply, server: str) -> None:
-    """Hold REPLY against RUN, which it acknowledges."""
+    """Check REPLY, which acknowledges RUN."""
     count = len(run.sizes)
     for field, found in (
         ("log offsets", reply.log_offsets),
@@ -82,7 +82,7 @@ def check_produced(run: pb.ProduceRun, reply: pb.ProduceReply, server: str) -> N
 def check_fetched(
     request: pb.FetchRequest, reply: pb.FetchReply, run: FetchedRun | None, server: str
 ) -> None:
-    """Hold REPLY, which brought RUN, against REQUEST."""
+    """Check REPLY, which brought RUN, against REQUEST."""
     begin, end, high = request.offset, reply.next_offset, reply.max_offset
     _check(
         min(end, reply.filtered_count, reply.lost_count, reply.min_offset) >= 0,
@@ -97,7 +97,7 @@ def check_fetched(
     _check(
         len(offsets) < 2 or bool((offsets[1:] > offsets[:-1]).all()),
         server,
-        f"queue offsets that do not rise, behind offset {begin}",
+        f"queue offsets that do not rise, after offset {begin}",
     )
     first, last = int(offsets[0]), int(offsets[-1])
     _check(first >= 0 and last < end, server, f"messages {first} to {last} in a fetch up to {end}")
@@ -108,10 +108,10 @@ def check_fetched(
     )
 
 
-def check_places(asked: Sequence[_Numbered], told: Sequence[_Numbered], server: str) -> None:
-    """Hold the queues that a reply TOLD of, one each, against those that were ASKED for."""
-    _check(len(told) == len(asked), server, f"{len(told)} queues, {len(asked)} were asked for")
-    for one, other in zip(asked, told, strict=True):
+def check_places(asked: Sequence[_Numbered], found: Sequence[_Numbered], server: str) -> None:
+    """Check that the queues of a reply, FOUND, are those that were ASKED for, in order."""
+    _check(len(found) == len(asked), server, f"{len(found)} queues, {len(asked)} were asked for")
+    for one, other in zip(asked, found, strict=True):
         _check(
             (one.topic, one.queue) == (other.topic, other.queue),
             server,
@@ -119,10 +119,10 @@ def check_places(asked: Sequence[_Numbered], told: Sequence[_Numbered], server: 
         )
 
 
-def check_bounds(asked: Sequence[_Numbered], told: Sequence[pb.QueueOffsets], server: str) -> None:
-    """Hold the bounds that a reply TOLD against the queues ASKED for."""
-    check_places(asked, told, server)
-    for one in told:
+def check_bounds(asked: Sequence[_Numbered], found: Sequence[pb.QueueOffsets], server: str) -> None:
+    """Check the offsets of a reply, FOUND, against the queues ASKED for."""
+    check_places(asked, found, server)
+    for one in found:
         _check(
             0 <= one.min_offset <= one.max_offset and 0 <= one.offset_at_time <= one.max_offset,
             server,
@@ -131,7 +131,7 @@ def check_bounds(asked: Sequence[_Numbered], told: Sequence[pb.QueueOffsets], se
 
 
 def check_leases(asked: Sequence[pb.QueueLease], reply: pb.LeaseReply, server: str) -> None:
-    """Hold REPLY against the leases ASKED for."""
+    """Check REPLY against the leases ASKED for."""
     check_places(asked, reply.queues, server)
     _check(0 < reply.lease_ms <= LEASE_MOST_MS, server, f"leases of {reply.lease_ms} ms")
     for one in reply.queues:
@@ -139,7 +139,7 @@ def check_leases(asked: Sequence[pb.QueueLease], reply: pb.LeaseReply, server: s
 
 
 def check_assigned(assigned: pb.Assigned, server: str) -> None:
-    """Hold ASSIGNED, a member's share, against what a coordinator can tell."""
+    """Check ASSIGNED, the queues of a member, as a coordinator sent them."""
     _check(0 <= assigned.generation <= GENERATION_MAX, server, f"generation {assigned.generation}")
     _check(
         len(assigned.queues) <= TOPIC_QUEUES_MAX,
@@ -155,20 +155,20 @@ def check_assigned(assigned: pb.Assigned, server: str) -> None:
 
 
 def check_members(members: pb.Members, server: str) -> None:
-    """Hold MEMBERS against what a coordinator can tell."""
+    """Check MEMBERS, as a coordinator sent them."""
     _check(0 <= members.generation <= GENERATION_MAX, server, f"generation {members.generation}")
 
 
 def check_commit(counts: Sequence[int], reply: pb.AtomicCommitReply, server: str) -> None:
-    """Hold REPLY against an atomic commit of runs of COUNTS messages."""
-    told = [(len(one.queue_offsets), len(one.log_offsets)) for one in reply.places]
+    """Check REPLY to an atomic commit of batches of COUNTS messages."""
+    found = [(len(one.queue_offsets), len(one.log_offsets)) for one in reply.places]
     _check(
-        told == [(count, count) for count in counts],
+        found == [(count, count) for count in counts],
         server,
-        f"places of {told[:5]} messages for runs of {list(counts[:5])}",
+        f"places of {found[:5]} messages for runs of {list(counts[:5])}",
     )
 
 
 def check_advances(at: int, next_offset: int, server: str) -> None:
-    """Hold NEXT_OFFSET, where to go on, against AT, where this page began."""
-    _check(next_offset > at, server, f"a page from {at} that goes on at {next_offset}")
+    """Check that NEXT_OFFSET, where the next page begins, is after AT, where this page began."""
+    _check(next_offset > at, server, f"a page from {at} whose next one begins at {next_offset}")

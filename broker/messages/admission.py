@@ -167,7 +167,7 @@ def _check_batches(columns: RunColumns) -> None:
 
 
 def _halves(run: Run) -> Flags | None:
-    """Tell which messages are half messages: TRAN_MSG is "true", in whatever case. None: none is."""
+    """Return which messages are half messages (TRAN_MSG is "true", in any case), or None if there are none."""
     starts, sizes = run.properties.find(names.TRANSACTION_PREPARED)
     records = memoryview(run.records)
     halves: Flags = np.zeros(len(starts), np.bool_)
@@ -198,7 +198,7 @@ def _check_transactions(columns: RunColumns, halves: Flags | None) -> None:
 
 
 def _check_recalls(ranges: PropertyRanges) -> None:
-    """Refuse the markers that recall messages: they must not name what is not there, or somebody else's."""
+    """Refuse the markers that recall messages: they must not name a missing message, or one of another topic."""
     index = _first(ranges.find(names.TIMER_DELETE_KEY)[1] > 0)
     if index is not None:
         raise InvalidArgument(

@@ -27,10 +27,10 @@ from ...store.message_store import MessageStore
 from ..metrics.traffic import TrafficCounts
 from ..replication.mastership import Mastership
 
-#: Told the (topic, queue) of messages that were stored.
+#: Called with the topic and queue of messages that were stored.
 Listener = Callable[[], None]
 Key = tuple[str, int]
-#: Told None once something is so, or why it never will be.
+#: Called with None once a condition holds, or with the error if it never will.
 Done = Callable[[PocketMQError | None], None]
 
 
@@ -51,7 +51,7 @@ class Appends:
         self._notify = notify
         self.mastership = mastership
         self._listeners: dict[Key, list[Listener]] = {}
-        #: Told the topic of messages that were stored, whichever it is.
+        #: Called with the topic of messages that were stored, for every topic.
         self.on_arrival: list[Callable[[str], None]] = []
         #: Set for good when another replica is, or may be, the master.
         self.fenced: PocketMQError | None = None
@@ -59,7 +59,7 @@ class Appends:
         self._unconfirmed: deque[tuple[int, list[Key]]] = deque()
         #: Who waits until all before the first number is confirmed, in the order in which they came.
         self._waits: list[tuple[int, int, Done]] = []
-        #: Who waits for the device first, by number.
+        #: Waiters whose sync comes first, by number.
         self._syncs: dict[int, Done] = {}
         self._numbers = count()
         store.events.caught_up.append(self.notify)
@@ -111,7 +111,7 @@ class Appends:
     def notify(self, keys: Iterable[Key]) -> None:
         """Wake everybody who waits for one of the queues KEYS; what one of them raises keeps no other from hearing.
 
-        If what was appended to them is not confirmed yet, they hear of it when it is.
+        If what was appended to them is not confirmed yet, the notification follows when it is.
         """
         if self.lags:
             self._unconfirmed.append((self._store.max_log_offset, list(keys)))
@@ -134,7 +134,7 @@ class Appends:
         return not self._is_confirmed(self._store.max_log_offset)
 
     def _confirmed(self, offset: int) -> None:
-        """All before OFFSET is confirmed: those hear of it who wait for messages, and then who waits for answers."""
+        """Note that all before OFFSET is confirmed: notify the waits for messages first, then the waits for answers."""
         if self.fenced is not None:
             return
         keys: list[Key] = []
@@ -159,7 +159,7 @@ class Appends:
     ) -> None:
         """Call BEGIN once everything that is stored now is confirmed: it looks for something that was stored.
 
-        What BEGIN raises is raised if that is at once, and told to FAIL later.
+        An error of BEGIN is raised if BEGIN runs at once; otherwise FAIL is called with it.
         """
 
         def confirmed(error: PocketMQError | None) -> None:
@@ -186,17 +186,17 @@ class Appends:
 
     @property
     def flushed_offset(self) -> int:
-        """Everything in the log before it is on the device, and confirmed: it is never taken back."""
+        """Everything in the log before this offset is on disk and confirmed: it is never rolled back."""
         flushed = self._store.flushed_offset
         return flushed if self._is_confirmed(flushed) else self._store.confirmed_offset
 
     def request_sync(self, end_offset: int, waiter: Done) -> None:
-        """Call WAITER once everything before END_OFFSET is on the device, and confirmed, or with the error."""
+        """Call WAITER once everything before END_OFFSET is on disk and confirmed, or with the error."""
         if self.mastership is None:
             self._store.request_sync(end_offset, waiter)
             return
         number = next(self._numbers)
-        self._syncs[number] = waiter  # The fence does not wait for the device.
+        self._syncs[number] = waiter  # The fence does not wait for the disk.
 
         def synced(error: PocketMQError | None) -> None:
             done = self._syncs.pop(number, None)
@@ -228,7 +228,7 @@ class Appends:
 
 
 async def synced(store: MessageStore, end_offset: int) -> None:
-    """Return once everything of STORE before END_OFFSET is on the device, or raise the error."""
+    """Return once everything of STORE before END_OFFSET is on disk, or raise the error."""
     await ended(lambda done: store.request_sync(end_offset, done))
 
 

@@ -38,7 +38,7 @@ class Lookups:
         self._asked = 0
 
     async def lookup(self, request: pb.LookupRequest) -> pb.LookupReply:
-        """Return the records asked for, the newest ones, oldest first; `more` tells that there may be others.
+        """Return the records asked for, the newest ones, oldest first; `more` says that there may be others.
 
         Raises InvalidArgument or TopicNotFound; nothing found is an empty answer.
         """
@@ -127,9 +127,9 @@ def in_turns(
     done: Callable[[T], object],
     fail: Callable[[errors.PocketMQError], object],
 ) -> None:
-    """Go through STEPS, one in each turn of the loop, the first at once; tell DONE what they come to.
+    """Go through STEPS, one in each turn of the loop, the first at once; call DONE with the result.
 
-    What steps or DONE raise is raised if that is at once, and told to FAIL later.
+    An error of the first step is raised; FAIL is called with a later one.
     """
 
     def go_on() -> None:

@@ -33,10 +33,11 @@ _MADE_BY: Final = (
 
 
 def check_type(admitted: Admitted, type_name: str) -> None:
-    """Raise InvalidArgument unless the messages that were ADMITTED are such as a topic of the type TYPE_NAME takes.
+    """Raise InvalidArgument unless a topic of the type TYPE_NAME accepts all messages in ADMITTED.
 
-    What a message is goes by what it has, as for official clients (service_v2/messages.py). Topics are NORMAL
-    unless somebody says otherwise: they take all from our own clients, as from Apache's classic ones.
+    The properties of a message decide its type, as for official clients (service_v2/messages.py). Topics are NORMAL
+    unless the administrator sets another type. NORMAL topics accept all types from PocketMQ's own clients, as Apache
+    RocketMQ's do from classic clients.
     """
     if type_name not in MESSAGE_TYPES[1:]:
         return

@@ -100,7 +100,7 @@ class Acknowledging:
     def change(
         self, request: v2.ChangeInvisibleDurationRequest, call: Call
     ) -> v2.ChangeInvisibleDurationResponse | Later:
-        """Have a message come again when REQUEST says; the reply always has a handle, which clients go on with."""
+        """Have a message redelivered when REQUEST says; clients use the handle of the reply from then on."""
         try:
             client_id(call)
             handle = self._change(request)

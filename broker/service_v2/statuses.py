@@ -62,7 +62,7 @@ class Refused(InvalidArgument):
 
 
 def code_of(error: PocketMQError) -> v2.Code:
-    """Return the code that tells a client of ERROR."""
+    """Return the code that a client gets for ERROR."""
     if isinstance(error, Refused):
         return error.code
     return _illegal_name(error) or next(
@@ -90,12 +90,12 @@ def status_of(error: PocketMQError) -> v2.Status:
 
 
 def status_with(code: v2.Code, text: str) -> v2.Status:
-    """Return CODE with TEXT, behind the code's name where clients look for that."""
+    """Return CODE with TEXT, which follows the name of the code where clients look for that name."""
     return v2.Status(code=code, message=f"{v2.Code.Name(code)}: {text}" if code in _NAMED else text)
 
 
 def status_of_bug(path: str, bug: Exception) -> v2.Status:
-    """Log BUG, a fault in the handler of PATH, and tell nothing of the inside."""
+    """Log BUG, a fault in the handler of PATH, and return a status that shows nothing of the inside."""
     logger.error("handler failed method=%s", path, exc_info=bug)
     return v2.Status(
         code=v2.INTERNAL_SERVER_ERROR,

@@ -48,8 +48,8 @@ _SILENT_MS: Final = 60_000
 _PUSHED_TO: Final = frozenset({v2.PUSH_CONSUMER, v2.LITE_PUSH_CONSUMER})
 _RECEIVING_THEMSELVES: Final = frozenset({v2.SIMPLE_CONSUMER, v2.LITE_SIMPLE_CONSUMER})
 _SCAN_MS: Final = 60_000
-#: Topics whose difference is told.
-_TOLD_MAX: Final = 5
+#: Topics whose difference a message names.
+_NAMED_MAX: Final = 5
 #: Group and topic.
 Place: TypeAlias = tuple[str, str]
 LITE: Final = "LITE"
@@ -75,7 +75,7 @@ class _Wants:
 
 @dataclass(frozen=True, slots=True)
 class _Difference:
-    """A CLIENT wants something else of a TOPIC, THERE, than the one that is looked at, HERE."""
+    """The filter of another CLIENT for a TOPIC, THERE, differs from that of the checked client, HERE."""
 
     client: str
     topic: str
@@ -83,17 +83,17 @@ class _Difference:
     there: tuple[int, str]
 
 
-def _told(client: str, group: str, differences: Sequence[_Difference]) -> tuple[str, str]:
+def _named(client: str, group: str, differences: Sequence[_Difference]) -> tuple[str, str]:
     """Return in words who differs, and how CLIENT differs from the first other one, a topic each."""
     other = differences[0].client
-    told = [
+    named = [
         f"topic {one.topic!r}: {want_in_words(one.here)} here, {want_in_words(one.there)} there"
         for one in differences
         if one.client == other
     ]
-    more = f"; and {len(told) - _TOLD_MAX} more" if len(told) > _TOLD_MAX else ""
+    more = f"; and {len(named) - _NAMED_MAX} more" if len(named) > _NAMED_MAX else ""
     who = f"client {client!r} wants something else of group {group!r} than client {other!r}"
-    return who, "; ".join(told[:_TOLD_MAX]) + more
+    return who, "; ".join(named[:_NAMED_MAX]) + more
 
 
 class RefusedFilter(Refused):
@@ -218,7 +218,7 @@ class Subscriptions:
             ):
                 refused.append(other)
         if refused:
-            who, difference = _told(client, group, refused)
+            who, difference = _named(client, group, refused)
             advice = SUPERSEDED if check == GRACE else "subscribe alike, or use a group of its own"
             other_client = refused[0].client
             raise RefusedFilter(
@@ -231,7 +231,7 @@ class Subscriptions:
             )
         if not others or all(self._has(client, place, wire) for place, wire in wanted.items()):
             return
-        who, difference = _told(client, group, others)
+        who, difference = _named(client, group, others)
         advice = served_for(self._config.subscription_grace_ms) if check == GRACE else STEPPED_OVER
         logger.warning("subscriptions differ reason=%s: %s: %s", who, difference, advice)
 
@@ -258,7 +258,7 @@ class Subscriptions:
     def _other(
         self, client: str, place: Place, wire: pb.Filter, won: tuple[int, str] | None
     ) -> _Difference | None:
-        """Return the first client that wants something else of PLACE than WIRE, and if a filter has WON, that one."""
+        """Return the first client whose filter for PLACE is not WIRE, and the filter that has WON, if any."""
         mine = _plain(wire)
         wants = self._wants.get(place)
         for name, want in list(wants.of.items()) if wants is not None else ():
@@ -291,7 +291,7 @@ class Subscriptions:
         return self._timers.now_ms() - want.heard_ms < _SILENT_MS
 
     def _if_gone(self, client: str) -> str:
-        """Return what to do if CLIENT, which wants something else, is not there any more."""
+        """Return what to do if CLIENT, which has the other filter, is gone."""
         session = self._sessions.find(client)
         if session is None:
             return f" (that one has no stream: if it is gone, try again in {_SILENT_MS} ms)"

@@ -25,7 +25,7 @@ _LONG_WAIT_MS: Final = 10_000
 def end_of_wait(now_ms: int, wait_ms: int) -> int:
     """Return when a wait of WAIT_MS from NOW_MS on ends: never early; a long one with others of its length.
 
-    Idle consumers are answered, and come again, in bunches then: a wake of the loop is most of what one costs.
+    Idle consumers are answered together, and ask again together: waking the loop is most of the cost of an answer.
     """
     deadline_ms = now_ms + wait_ms
     if wait_ms < _LONG_WAIT_MS:

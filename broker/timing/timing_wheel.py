@@ -99,7 +99,7 @@ class _Wheel:
 class TimingWheel:
     """Timers by deadline, in milliseconds.
 
-    A wheel of tick t and size n holds what is due within t · n of its current time; what lies further ahead goes to
+    A wheel of tick t and size n holds what is due within t · n of its current time; what is due later goes to
     the overflow wheel, whose tick is t · n, and so on. An example with t = 1, n = 4, at time 0:
 
         wheel 1  tick 1   [0] [1] [2] [3]            the next 4 ms
@@ -207,7 +207,7 @@ class TimingWheel:
         lowest.advance(now_ms)
         self._count -= len(due)
         if len(due) > 1:
-            # Timers that came down from a higher wheel stand behind younger ones that went to the lower at once.
+            # Timers that came down from a higher wheel follow younger ones that were added to the lower wheel directly.
             due.sort(key=_by_order)
             due.sort(key=_by_deadline)
         return due

@@ -74,7 +74,7 @@ LEASES = [pb.QueueLease(topic="A", queue=0)]
             "queue 1073741824",
         ),
         (lambda: check_commit([2], pb.AtomicCommitReply(), "s"), "places of"),
-        (lambda: check_advances(7, 7, "s"), "goes on at 7"),
+        (lambda: check_advances(7, 7, "s"), "begins at 7"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_names_the_server(
