@@ -1,14 +1,13 @@
-"""Apache RocketMQ 5.5.0's families of `/metrics`, with its names, units, types and labels.
+"""Families of `/metrics`: those of Apache RocketMQ 5.5.0, and PocketMQ's own.
 
-So that boards, alarms and RocketMQ Studio that were made for Apache's exporter work here. What differs, and why, is
-listed in docs/metrics.md; a test compares with a page that Apache's broker showed.
+The families of Apache RocketMQ have its names, units, types and labels, so that dashboards, alerts and RocketMQ Studio
+work here. docs/metrics.md lists the differences; a test compares with a page of Apache's broker. PocketMQ's own families
+begin with `pocketmq_`. Clients send some of them.
 
-What the tables say is copied on the event loop in one turn; the numbers are worked out, and made text, on a thread.
-When the oldest messages were stored is read on the loop, in slices. Counters begin at 0 with the process.
+The event loop copies the tables in one turn. A thread computes the numbers and renders the text. The loop reads when
+the oldest messages were stored, in slices. Counters begin at 0 with the process.
 
-Bounds: `broker.metrics_series_max` series of a kind; `pocketmq_metrics_series_left_out` says how many there are more.
-
-What a broker says of itself on `/metrics` under names of its own, pocketmq_…, and what its clients have told it.
+Limit: `broker.metrics_series_max` series of a kind. `pocketmq_metrics_series_left_out` counts the others.
 """
 
 from __future__ import annotations
