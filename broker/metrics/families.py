@@ -1,8 +1,8 @@
 """Families of `/metrics`: those of Apache RocketMQ 5.5.0, and PocketMQ's own.
 
 The families of Apache RocketMQ have its names, units, types and labels, so that dashboards, alerts and RocketMQ Studio
-work here. docs/metrics.md lists the differences; a test compares with a page of Apache's broker. PocketMQ's own families
-begin with `pocketmq_`. Clients send some of them.
+work here. docs/metrics.md lists the differences; a test compares with a page of Apache's broker. The families of
+PocketMQ begin with `pocketmq_`. Clients send some of them.
 
 The event loop copies the tables in one turn. A thread computes the numbers and renders the text. The loop reads when
 the oldest messages were stored, in slices. Counters begin at 0 with the process.
