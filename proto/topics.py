@@ -43,6 +43,13 @@ CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 #: Our own, in Apache's space of names.
 COMMIT_TOPIC: Final = f"{SYSTEM_PREFIX}ATOMIC_COMMITS"
 
+#: The broker keeps marks of its own as committed offsets of groups that nobody reads with: the first dead letter that
+#: was not purged, and the commit records whose offsets and messages are done.
+DEAD_LETTERS_GROUP: Final = "CID_RMQ_SYS_DEAD_LETTERS"
+COMMIT_OFFSETS_GROUP: Final = "CID_RMQ_SYS_ATOMIC_OFFSETS"
+COMMIT_COPIES_GROUP: Final = "CID_RMQ_SYS_ATOMIC_COPIES"
+MARK_GROUPS: Final = frozenset({DEAD_LETTERS_GROUP, COMMIT_OFFSETS_GROUP, COMMIT_COPIES_GROUP})
+
 _ROCKSDB_HALF = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
 _ROCKSDB_OP_HALF = "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"
 

@@ -62,6 +62,7 @@ from ...proto.rpc import LATER, Call, Later, MethodTable, service, unary
 from ...proto.run import Run
 from ...proto.topics import (
     DEAD_LETTER_PREFIX,
+    DEAD_LETTERS_GROUP,
     PROPERTIES_SIZE_MAX,
     RETRY_PREFIX,
     check_group,
@@ -345,9 +346,7 @@ def _check(request: pb.SendBackRequest) -> None:
 # ---------------------------------------------------------------- the dead letters of a group, for its administrators
 
 
-#: The group whose committed offset says from where on dead letters count. The text that goes with it names those that
-#: were sent again, as ranges: "3-5,9".
-MARK_GROUP: Final = "CID_RMQ_SYS_DEAD_LETTERS"
+#: Bytes of the text beside the mark. It names the letters that were sent again, as ranges: "3-5,9".
 RANGES_SIZE_MAX: Final = COMMIT_METADATA_MAX
 LETTERS_MAX: Final = 1_000
 LETTERS_DEFAULT: Final = 64
@@ -509,12 +508,12 @@ class DeadLetters:
         if not self._topics.has_queue(topic, 0):
             self._groups.get(group)  # Says that there is no such group.
         low, end = self._store.queue_bounds(topic, 0)
-        mark = self._offsets.committed(topic, MARK_GROUP, 0) or 0
+        mark = self._offsets.committed(topic, DEAD_LETTERS_GROUP, 0) or 0
         return topic, min(max(low, mark), end), end
 
     def _resent(self, topic: str) -> Resent:
         """Return which dead letters in TOPIC were sent again."""
-        return Resent(self._offsets.metadata(topic, MARK_GROUP, 0))
+        return Resent(self._offsets.metadata(topic, DEAD_LETTERS_GROUP, 0))
 
     # --- sending again
 
@@ -546,8 +545,8 @@ class DeadLetters:
         """Note that the dead letters SENT of TOPIC were sent again; it returns once that is saved."""
         resent = self._resent(topic)
         resent.add(sent)
-        mark = self._offsets.committed(topic, MARK_GROUP, 0) or 0
-        self._offsets.commit(topic, MARK_GROUP, 0, mark, resent.text_from(mark))
+        mark = self._offsets.committed(topic, DEAD_LETTERS_GROUP, 0) or 0
+        self._offsets.commit(topic, DEAD_LETTERS_GROUP, 0, mark, resent.text_from(mark))
         await ended(self._offsets.when_saved)
 
     def _read(self, topic: str, offset: int, first: int, end: int) -> bytes:
@@ -625,9 +624,9 @@ class DeadLetters:
         mark = max(first, request.below_offset or end)
         if mark > first:
             await synced(self._store, self._store.max_log_offset)
-            known = self._offsets.committed(topic, MARK_GROUP, 0) or 0
+            known = self._offsets.committed(topic, DEAD_LETTERS_GROUP, 0) or 0
             text = self._resent(topic).text_from(mark)
-            self._offsets.commit(topic, MARK_GROUP, 0, max(known, mark), text)
+            self._offsets.commit(topic, DEAD_LETTERS_GROUP, 0, max(known, mark), text)
             await ended(self._offsets.when_saved)
             logger.info("dead letters purged group=%s below=%d", request.group, mark)
         return pb.PurgeDeadLettersReply(purged=mark - first, min_offset=mark)

@@ -48,7 +48,7 @@ from ...proto.record import decode_record
 from ...proto.record_run import starts_of
 from ...proto.rpc import LATER, Call, Later, MethodTable, service, unary
 from ...proto.run import Run
-from ...proto.topics import COMMIT_TOPIC
+from ...proto.topics import COMMIT_COPIES_GROUP, COMMIT_OFFSETS_GROUP, COMMIT_TOPIC
 from ...store.message_store import MessageStore
 from ..config import BrokerConfig
 from ..groups.fence import Fence
@@ -71,9 +71,6 @@ from .records import (
 )
 
 logger = logging.getLogger(__name__)
-
-OFFSETS_GROUP: Final = "CID_RMQ_SYS_ATOMIC_OFFSETS"
-COPIES_GROUP: Final = "CID_RMQ_SYS_ATOMIC_COPIES"
 
 QUEUES_MAX: Final = 1_000
 MESSAGES_MAX: Final = 10_000
@@ -180,15 +177,15 @@ class AtomicCommits:
     def start(self) -> None:
         """Make true what was decided. Before the first call arrives."""
         low, high = self._store.queue_bounds(COMMIT_TOPIC, 0)
-        saved = self._offsets.committed(COMMIT_TOPIC, OFFSETS_GROUP, 0)
-        copied = self._offsets.committed(COMMIT_TOPIC, COPIES_GROUP, 0)
+        saved = self._offsets.committed(COMMIT_TOPIC, COMMIT_OFFSETS_GROUP, 0)
+        copied = self._offsets.committed(COMMIT_TOPIC, COMMIT_COPIES_GROUP, 0)
         self._has_begun = saved == high and copied is not None
         begin = high if saved is None else min(saved, high)
         copied = begin if copied is None else min(copied, begin)
         if low < high:
             self._find(low, copied, begin)
         if saved != high and (saved is not None or low < high):
-            self._offsets.commit(COMMIT_TOPIC, OFFSETS_GROUP, 0, high)
+            self._offsets.commit(COMMIT_TOPIC, COMMIT_OFFSETS_GROUP, 0, high)
             self._offsets.follow_log(self._store.max_log_offset)
         self._has_started = True
         if self._decided:
@@ -295,7 +292,7 @@ class AtomicCommits:
     def _begin(self) -> None:
         """Have consumerOffset.json say that all before this run is seen to; then make what was asked for."""
         _, high = self._store.queue_bounds(COMMIT_TOPIC, 0)
-        self._offsets.commit(COMMIT_TOPIC, OFFSETS_GROUP, 0, high)
+        self._offsets.commit(COMMIT_TOPIC, COMMIT_OFFSETS_GROUP, 0, high)
         self._advance()
         self._offsets.when_saved(self._begun)
 
@@ -338,7 +335,7 @@ class AtomicCommits:
         number = self._last = appended.first_queue_offset
         for one in request.offsets:
             self._offsets.commit(one.topic, request.group, one.queue, one.end)
-        self._offsets.commit(COMMIT_TOPIC, OFFSETS_GROUP, 0, number + 1)
+        self._offsets.commit(COMMIT_TOPIC, COMMIT_OFFSETS_GROUP, 0, number + 1)
         self._offsets.follow_log(appended.end_offset)
         places: list[list[CopyPlace | None]] = [[None] * len(run.sizes) for run in content.runs]
         commit = _Commit(
@@ -541,9 +538,9 @@ class AtomicCommits:
         """Note up to which record all is done."""
         oldest = self._oldest()
         done = self._store.queue_bounds(COMMIT_TOPIC, 0)[1] if oldest is None else oldest.number
-        noted = self._offsets.committed(COMMIT_TOPIC, COPIES_GROUP, 0)
+        noted = self._offsets.committed(COMMIT_TOPIC, COMMIT_COPIES_GROUP, 0)
         if done != noted and (noted is not None or done or self._until_begun):
-            self._offsets.commit(COMMIT_TOPIC, COPIES_GROUP, 0, done)
+            self._offsets.commit(COMMIT_TOPIC, COMMIT_COPIES_GROUP, 0, done)
 
 
 def _check_fields(request: pb.AtomicCommitRequest) -> None:

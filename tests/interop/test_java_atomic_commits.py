@@ -7,9 +7,8 @@ from typing import Final
 
 import pytest
 
-from pocketmq.broker.transactions.atomic_commits import COPIES_GROUP, OFFSETS_GROUP
 from pocketmq.proto.clock import SystemClock, VirtualClock
-from pocketmq.proto.topics import COMMIT_TOPIC
+from pocketmq.proto.topics import COMMIT_COPIES_GROUP, COMMIT_OFFSETS_GROUP, COMMIT_TOPIC
 
 from ..broker.transactions.committing import SOURCE, TARGET, Desk
 from .java_oracle import Document, dumps, require_java, verify_start
@@ -71,8 +70,8 @@ def test_java_opens_it_keeps_how_far_it_is_and_ours_makes_the_rest(tmp_path: Pat
     assert verdict["healthy"], verdict["log"]
     (java,) = dumps([(tmp_path / "java", SETTINGS)], tmp_path / "dump-java")
     table = java["config"]["consumerOffsets"]
-    assert table[f"{COMMIT_TOPIC}@{OFFSETS_GROUP}"] == {"0": 3}
-    assert COPIES_GROUP in str(table)
+    assert table[f"{COMMIT_TOPIC}@{COMMIT_OFFSETS_GROUP}"] == {"0": 3}
+    assert COMMIT_COPIES_GROUP in str(table)
     assert of_topic(java, TARGET) == made
 
     desk = desk_at(tmp_path / "java")

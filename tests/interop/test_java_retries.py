@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import pytest
 
-from pocketmq.broker.groups.retries import MARK_GROUP
 from pocketmq.broker.topics_and_groups import intervals_of, subscription_check
 from pocketmq.proto.clock import SystemClock, VirtualClock
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import decode_record
+from pocketmq.proto.topics import DEAD_LETTERS_GROUP
 from pocketmq.store.apache.settings import ApacheSettings
 from pocketmq.store.format.state_tables import GroupTable, Object, parse_groups, render_groups
 from pocketmq.store.os_disk import OsDisk
@@ -124,7 +124,7 @@ async def test_java_keeps_and_delivers_what_ours_left(tmp_path: Path) -> None:
         groups = document["config"]["subscriptionGroups"]
         policy = groups["own"]["groupRetryPolicy"]
         assert policy["customizedRetryPolicy"] == {"next": [OWN[0]] * 2 + OWN}
-        assert document["config"]["consumerOffsets"][f"%DLQ%level@{MARK_GROUP}"] == {"0": 3}
+        assert document["config"]["consumerOffsets"][f"%DLQ%level@{DEAD_LETTERS_GROUP}"] == {"0": 3}
     # Apache's broker wrote the file anew, and it means the same here.
     again = StateFile(OsDisk(), str(tmp_path / "java"), "subscriptionGroup.json").load(parse_groups)
     assert again.value is not None

@@ -1,9 +1,9 @@
 """The lag rows of one store, from its files.
 
-Rows: every committed offset; and, for each group that is known to read a topic, the topic's queues in which it has
-none. A group is known by a commit, its subscriptions in subscriptionGroup.json, a filter, its place in an ordered queue
-or its mode of consumption. Retry and dead-letter topics belong to their group; without a commit they show only
-where they hold messages.
+Rows: every committed offset, but for the marks that the broker keeps as such; and, for each group that is known to read
+a topic, the topic's queues in which it has none. A group is known by a commit, its subscriptions in
+subscriptionGroup.json, a filter, its place in an ordered queue or its mode of consumption. Retry and dead-letter topics
+belong to their group; without a commit they show only where they hold messages.
 
 What lies unread, its bytes, and when the oldest was stored, is told by entries and record heads, never bodies: one pass
 over the entries behind the lowest offset serves all groups of a queue.
@@ -23,7 +23,7 @@ import numpy as np
 from ...broker.accounts import accounts_in
 from ...proto.record import head_store_time_ms
 from ...proto.record_run import LEAST_SIZE, Longs
-from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from ...proto.topics import DEAD_LETTER_PREFIX, MARK_GROUPS, RETRY_PREFIX
 from ...store.apache.queue import JavaQueue
 from ...store.apache.store import JavaReading
 from ...store.format.log_and_queues import begins_record
@@ -44,6 +44,8 @@ def positions_of(store: OpenedStore, queues: Collection[OpenedQueue]) -> Positio
     found: dict[tuple[str, int], dict[str, int | None]] = defaultdict(dict)
     readers: dict[str, set[str]] = defaultdict(set)
     for one in store.committed_offsets():
+        if one.group in MARK_GROUPS:
+            continue
         # A negative offset is Java's word for none.
         found[one.topic, one.queue_id][one.group] = one.offset if one.offset >= 0 else None
         readers[one.topic].add(one.group)

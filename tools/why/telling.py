@@ -20,6 +20,7 @@ from ...proto.filters.expressions import parse_tags
 from ...proto.filters.sql_evaluation import compiled
 from ...proto.record import Record
 from ...proto.time_text import format_instant
+from ...proto.topics import DEAD_LETTERS_GROUP
 from ..lookup.files import StoredRecord
 from .evidence import (
     FIRST_POP_TIME,
@@ -292,8 +293,6 @@ def _faults(copies: Sequence[StoredRecord]) -> list[str]:
 # ---------------------------------------------------------------- what each consumer group made of a message
 
 
-#: Whose committed offset of a dead letter topic says that the letters before it were put away.
-_PUT_AWAY: Final = "CID_RMQ_SYS_DEAD_LETTERS"
 #: Kinds of filters by Apache's names.
 _KINDS: Final = {"TAG": "TAG", "SQL": "SQL92"}
 
@@ -531,7 +530,7 @@ class _Look:
 
     def _read(self, reading: GroupReading) -> tuple[str, str, int | None]:
         before_ms = self._bound(reading)
-        if self._group == _PUT_AWAY:
+        if self._group == DEAD_LETTERS_GROUP:
             return "read", f"put away (purged) before {format_instant(before_ms)}", before_ms
         since, earlier_ms = "", reading.earlier_ms
         if earlier_ms is not None and (reading.earlier or 0) <= self._record.queue_offset:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.broker.transactions.atomic_commits import COPIES_GROUP, MESSAGES_MAX, OFFSETS_GROUP
+from pocketmq.broker.transactions.atomic_commits import MESSAGES_MAX
 from pocketmq.proto.errors import (
     DiskFailure,
     InvalidArgument,
@@ -24,7 +24,7 @@ from pocketmq.proto.errors import (
     TopicNotFound,
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.topics import COMMIT_TOPIC
+from pocketmq.proto.topics import COMMIT_COPIES_GROUP, COMMIT_OFFSETS_GROUP, COMMIT_TOPIC
 
 from ...fakes import FaultyDisk
 from .committing import GROUP, SOURCE, TARGET, Desk, request_of
@@ -412,15 +412,15 @@ def test_how_far_it_is_stands_beside_the_offsets(tmp_path: Path) -> None:
     desk = by_hand(tmp_path)
     desk.commit("c1", {0: (-1, 3)}, {OUT: ["a"]})
     offsets = desk.offsets
-    assert offsets.committed(COMMIT_TOPIC, OFFSETS_GROUP, 0) == 2
-    assert offsets.committed(COMMIT_TOPIC, COPIES_GROUP, 0) == 1
+    assert offsets.committed(COMMIT_TOPIC, COMMIT_OFFSETS_GROUP, 0) == 2
+    assert offsets.committed(COMMIT_TOPIC, COMMIT_COPIES_GROUP, 0) == 1
 
     desk.sync()
     assert desk.commits.open_count == 1  # The device may lack the message.
     desk.store.request_sync(desk.store.max_log_offset, lambda error: None)
     desk.sync()
 
-    assert offsets.committed(COMMIT_TOPIC, COPIES_GROUP, 0) == 2
+    assert offsets.committed(COMMIT_TOPIC, COMMIT_COPIES_GROUP, 0) == 2
     assert desk.commits.oldest_log_offset() is None
     desk.stop()
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pocketmq.proto.topics import MARK_GROUPS
 from pocketmq.tools.lag.cold import store_rows
 from pocketmq.tools.lag.rows import COLUMNS, LagRow, LagVerdict
 from pocketmq.tools.stores.cold_store import open_cold
@@ -119,6 +120,22 @@ def test_retries_dead_letters_and_popped_messages_are_told(tmp_path: Path) -> No
     assert held.facts.held == 5
     # Offsets 1 and 2 of an ordered group: 0 is acknowledged.
     assert rows["PoppedFifo", 0, "G_pop_fifo"].facts.held == 2
+
+
+@pytest.mark.parametrize("group", sorted(MARK_GROUPS))
+def test_marks_of_the_broker_are_no_readers(group: str, tmp_path: Path) -> None:
+    store = recorded_store("consumption", tmp_path / "store")
+    expected = [row.key for row in rows_of(store, settings("consumption"))]
+    path = store / "config" / "consumerOffset.json"
+    text = path.read_text()
+    path.write_text(
+        text.replace('"offsetTable":{', f'"offsetTable":{{"%DLQ%G_failing@{group}":{{0:2}},', 1)
+    )
+    assert path.read_text() != text
+
+    rows = rows_of(store, settings("consumption"))
+
+    assert [row.key for row in rows] == expected
 
 
 def test_what_waits_is_told_however_old_it_is(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import pytest
 from pocketmq.broker.groups.offsets import Offsets
 from pocketmq.broker.groups.retries import (
     LETTERS_MAX,
-    MARK_GROUP,
     PAGE_BYTES,
     RANGES_SIZE_MAX,
     Resent,
@@ -27,6 +26,7 @@ from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import Record, decode_record, encode_record
 from pocketmq.proto.record_run import parse_run, starts_of
 from pocketmq.proto.run import Run
+from pocketmq.proto.topics import DEAD_LETTERS_GROUP
 from pocketmq.store.apache.settings import ApacheSettings
 from pocketmq.store.format.state_tables import TopicConfig, parse_consumer_offsets
 from pocketmq.store.os_disk import OsDisk
@@ -366,7 +366,7 @@ class TestPurging:
         file = StateFile(OsDisk(), broker.store.config.path, "consumerOffset.json")
         table = file.load(parse_consumer_offsets).value
         assert table is not None
-        assert table.offsets == {f"%DLQ%g@{MARK_GROUP}": {0: 2}}
+        assert table.offsets == {f"%DLQ%g@{DEAD_LETTERS_GROUP}": {0: 2}}
         broker.dead_letters._offsets = Offsets(file, broker.clock.now_ms)
         assert letters(broker).min_offset == 2
 
@@ -419,7 +419,7 @@ class TestPurging:
         self, broker: Retrying
     ) -> None:
         die(broker, 2)
-        broker.offsets.commit("%DLQ%g", MARK_GROUP, 0, 99)
+        broker.offsets.commit("%DLQ%g", DEAD_LETTERS_GROUP, 0, 99)
 
         assert letters(broker).min_offset == letters(broker).max_offset == 2
 
@@ -450,7 +450,7 @@ class TestMarks:
         reply = letters(broker)
         assert [letter.resent for letter in reply.letters] == [1, 0, 1, 0]
         assert reply.resent_count == 2
-        text = broker.offsets.metadata("%DLQ%g", MARK_GROUP, 0)
+        text = broker.offsets.metadata("%DLQ%g", DEAD_LETTERS_GROUP, 0)
         assert text == "1-2,4"
 
     async def test_what_failed_to_be_sent_is_not_marked(self, broker: Retrying) -> None:
