@@ -14,8 +14,9 @@ from pocketmq.client import AsyncAdmin, AsyncProducer, AsyncPullConsumer, Messag
 from pocketmq.client.consuming import queue_reader
 from pocketmq.client.queue import Queue
 from pocketmq.tools.spark.live.cluster import LiveCluster
-from pocketmq.tools.spark.live.options import Choice, Place, Pulling
+from pocketmq.tools.spark.live.place import Place
 from pocketmq.tools.spark.live.ranges import Losses, QueueRange, fetched
+from pocketmq.tools.spark.live.read_options import Choice, Pulling
 
 from ..broker.replication.replica_set import until
 from .served_set import ServedMember, ServedSet, served_set

@@ -26,7 +26,9 @@ from ..stores.locations import StoreLocation, locate
 from ..stores.scan.conditions import BadRecords
 from ..stores.scan.scan import Scan, ScanTask
 from ..stores.schemas import arrow, projected
-from .store_options import StoreOptions, Wanted, check_types, store_options
+from .column_types import check_types
+from .store_filters import Wanted
+from .store_options import StoreOptions, store_options
 
 if TYPE_CHECKING:
     import pyarrow

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from pocketmq.tools.spark.store_options import Wanted
+from pocketmq.tools.spark.store_filters import Wanted
 from pocketmq.tools.stores.scan.conditions import Conditions, Span
 
 MOMENT = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -22,7 +22,8 @@ from ...lag.rows import LagFacts, LagProgress, LagRow, LagSnapshot, LagVerdict, 
 from ..store_options import Opening
 from . import audit as audits, export as exports, replay as replays, reports
 from .lag import cluster_lag, lag as lag_rows
-from .options import OUT, READING, check_out, reading_of, running, show, with_options, write
+from .options import OUT, READING, reading_of, running, with_options
+from .output import check_out, show, write
 from .reading import LeftOut
 
 if TYPE_CHECKING:

@@ -24,8 +24,9 @@ from ....proto import errors
 from ....proto.clock import Clock, SystemClock
 from ....proto.gen import pocketmq_v1_pb2 as pb
 from .endpoints import EndpointConnections
-from .options import Choice, Place, Pulling
+from .place import Place
 from .ranges import Offsets, RecordMark, named
+from .read_options import Choice, Pulling
 
 Value = TypeVar("Value")
 Reply = TypeVar("Reply", bound=Message)

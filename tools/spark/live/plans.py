@@ -26,7 +26,6 @@ from ....client.queue import Queue
 from ....proto.clock import Clock
 from ....proto.errors import ConfigError, PocketMQError
 from .cluster import Bounds, Cluster
-from .options import Point, ReadOptions
 from .ranges import (
     EARLIEST,
     LATEST,
@@ -38,6 +37,7 @@ from .ranges import (
     named,
     ranges_between,
 )
+from .read_options import Point, ReadOptions
 
 Marks: TypeAlias = Mapping[Queue, RecordMark]
 _NO_MARKS: Final[Marks] = {}

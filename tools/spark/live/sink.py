@@ -36,8 +36,8 @@ from ....client.producing.receipt import Receipts
 from ....client.queue import Queue
 from ....proto.errors import ProducerFenced
 from .endpoints import EndpointConnections
-from .options import WriteOptions
 from .row_keys import SPARK_SEQUENCE, task_key
+from .write_options import WriteOptions
 
 logger = logging.getLogger(__name__)
 

@@ -30,20 +30,13 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from ..store_options import check_types
+from ..column_types import check_types
 from .columns import Layout, live_schema, sink_columns
-from .options import (
-    Place,
-    Pulling,
-    ReadOptions,
-    WriteOptions,
-    read_options,
-    refuse_overwrite,
-    schema_options,
-    write_options,
-)
+from .place import Place
 from .ranges import QueueRange, from_checkpoint, to_checkpoint, to_tree
+from .read_options import Pulling, ReadOptions, read_options, schema_options
 from .sink import BatchSink, StreamSink
+from .write_options import WriteOptions, refuse_overwrite, write_options
 
 if TYPE_CHECKING:
     from .cluster import LiveCluster

@@ -15,9 +15,9 @@ from pocketmq.proto.errors import CorruptRecord
 from pocketmq.tools import cli
 from pocketmq.tools.spark.jobs import reports
 from pocketmq.tools.spark.jobs.export import export
-from pocketmq.tools.spark.jobs.options import plain_error, told_plainly
 from pocketmq.tools.spark.jobs.reading import Reading
 from pocketmq.tools.spark.jobs.replay import REPLAYED_FROM, replay
+from pocketmq.tools.spark.jobs.spark_errors import plain_error, told_plainly
 
 from ....recorded import expected, recorded_store
 from ....served import ServerProcess

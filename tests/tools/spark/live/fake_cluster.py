@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pocketmq.client.queue import Queue
 from pocketmq.proto.errors import LeaseLost, TopicNotFound
 from pocketmq.tools.spark.live.cluster import Bounds
-from pocketmq.tools.spark.live.options import Choice
 from pocketmq.tools.spark.live.ranges import Offsets, RecordMark
+from pocketmq.tools.spark.live.read_options import Choice
 
 TOPIC = "orders"
 BROKER = "broker-a"

@@ -7,7 +7,7 @@ import pytest
 from pocketmq.client.name_server_addresses import NAMESERVER_VARIABLE
 from pocketmq.client.queue import Queue
 from pocketmq.proto.errors import ConfigError
-from pocketmq.tools.spark.live.options import Choice, ReadOptions, read_options, schema_options
+from pocketmq.tools.spark.live.read_options import Choice, ReadOptions, read_options, schema_options
 
 
 def options(streaming: bool = False, /, **given: str) -> ReadOptions:

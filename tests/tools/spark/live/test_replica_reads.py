@@ -11,8 +11,9 @@ from pocketmq.client.queue import Queue
 from pocketmq.proto.errors import ConfigError, OffsetOutOfRange
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.tools.spark.live.cluster import LiveCluster
-from pocketmq.tools.spark.live.options import Choice, Place, Pulling, read_options
+from pocketmq.tools.spark.live.place import Place
 from pocketmq.tools.spark.live.ranges import Losses, QueueRange, fetched
+from pocketmq.tools.spark.live.read_options import Choice, Pulling, read_options
 
 from ....client.fake_connections import FakeConnections
 from ....client.fake_replica_set import FakeReplicaSet

@@ -6,9 +6,9 @@ import pytest
 
 from pocketmq.client.queue import Queue
 from pocketmq.proto.errors import ConfigError, OffsetOutOfRange
-from pocketmq.tools.spark.live.options import Point, read_options
 from pocketmq.tools.spark.live.plans import batch_ranges, resolved, settled, within
 from pocketmq.tools.spark.live.ranges import EARLIEST, LATEST, Losses, QueueRange
+from pocketmq.tools.spark.live.read_options import Point, read_options
 
 from .fake_cluster import FakeCluster, cluster_of, queue
 

@@ -10,9 +10,9 @@ from pocketmq.client.queue import Queue
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import LeaseLost, OffsetOutOfRange
 from pocketmq.tools.spark.live.cluster import Bounds
-from pocketmq.tools.spark.live.options import read_options
 from pocketmq.tools.spark.live.plans import StreamPlan
 from pocketmq.tools.spark.live.ranges import QueueRange
+from pocketmq.tools.spark.live.read_options import read_options
 
 from .fake_cluster import FakeCluster, cluster_of, queue
 

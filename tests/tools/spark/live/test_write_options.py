@@ -3,7 +3,7 @@
 import pytest
 
 from pocketmq.proto.errors import ConfigError
-from pocketmq.tools.spark.live.options import refuse_overwrite, write_options
+from pocketmq.tools.spark.live.write_options import refuse_overwrite, write_options
 
 
 def test_nothing_has_to_be_said() -> None:

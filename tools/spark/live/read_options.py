@@ -1,163 +1,23 @@
 """The options of `format("rocketmq")` for reading. Pure.
 
 Names and meaning are those of Spark's Kafka source where it has them; docs/spark-streaming.md lists them all.
-
-The options of `format("rocketmq")` for writing. Pure.
-
-Reading the options that a user gave a Spark format: by type, with errors that name them. Pure.
-
-Names are matched without regard to case, as Spark matches them; errors say them as documentation does. An option that
-is not known is an error, which suggests the nearest one. Values of options that look like secrets are in no error.
-
-Where the cluster is: name servers, those of the environment where no option names any, or brokers themselves.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from ....client.config import READ_FROM
-from ....client.name_server_addresses import DEFAULT_NAME_SERVERS, named_or_default, parse_addresses
-from ....client.producing.receipt import Acks
 from ....client.queue import Filter, Queue, Sql, to_wire
-from ....client.serialization import Compression
-from ....proto.errors import ConfigError, InvalidArgument, InvalidFilter, InvalidName
+from ....proto.errors import ConfigError, InvalidFilter, InvalidName
 from ....proto.gen import pocketmq_v1_pb2 as pb
-from ....proto.time_text import parse_duration
 from ....proto.topics import check_group, check_topic
+from ..option_reader import OptionReader
+from .place import PLACE_OPTIONS, Place, place_of
 from .ranges import EARLIEST, LATEST, parse_assignment, parse_offsets
-
-#: Spark's own, which it hands to sources and sinks among the user's.
-_SPARKS: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "triggerinterval"})
-_SECRET: Final = re.compile(r"secret|password|passwd|token|access.?key|credential", re.IGNORECASE)
-_TRUE: Final = {"true": True, "false": False}
-NUMBER_MAX: Final = (1 << 63) - 1
-
-
-class OptionReader:
-    """The options GIVEN, of which those in KNOWN are allowed."""
-
-    def __init__(self, given: Mapping[str, str], known: Iterable[str]) -> None:
-        """Raises ConfigError for an option that is not KNOWN."""
-        self._given = {name.lower(): str(value) for name, value in given.items()}
-        names = {name.lower(): name for name in known}
-        for name in given:
-            if name.lower() not in names and name.lower() not in _SPARKS:
-                raise ConfigError(_unknown(name, names), field=name)
-
-    def text(self, name: str) -> str | None:
-        """Return the value of option NAME without blanks around it; None where it is not given or empty."""
-        return self._given.get(name.lower(), "").strip() or None
-
-    def one_of(self, name: str, choices: Iterable[str], default: str) -> str:
-        """Return the one of CHOICES that option NAME says, in whatever case."""
-        text = self.text(name)
-        if text is None:
-            return default
-        for choice in choices:
-            if text.lower() == choice.lower():
-                return choice
-        raise self.error(name, f"write one of {', '.join(choices)}")
-
-    def number(self, name: str, *, least: int = 1) -> int | None:
-        """Return the whole number from LEAST on that option NAME says; None where it is not given."""
-        text = self.text(name)
-        if text is None:
-            return None
-        try:
-            number = int(text) if len(text) <= 20 else -1
-        except ValueError:
-            number = least - 1
-        if not least <= number <= NUMBER_MAX:
-            raise self.error(name, f"write a whole number from {least} on")
-        return number
-
-    def flag(self, name: str, default: bool) -> bool:
-        """Return what option NAME says, true or false."""
-        text = self.text(name)
-        if text is None:
-            return default
-        if text.lower() not in _TRUE:
-            raise self.error(name, "write true or false")
-        return _TRUE[text.lower()]
-
-    def duration_ms(self, name: str, default_ms: int) -> int:
-        """Return the milliseconds that option NAME says: a number of them, or "15m", "90s"."""
-        text = self.text(name)
-        if text is None:
-            return default_ms
-        if text.isascii() and text.isdigit() and len(text) <= 15:
-            return int(text)
-        try:
-            return parse_duration(text, field=name)
-        except InvalidArgument:
-            raise self.error(name, "write a length of time: 500ms, 30s, 15m") from None
-
-    def error(self, name: str, advice: str) -> ConfigError:
-        """Return the error for what option NAME says, with ADVICE; a secret is not shown."""
-        value = self._given.get(name.lower(), "")
-        shown = "(hidden)" if _SECRET.search(name) else repr(value[:64])
-        return ConfigError(f"option {name} is {shown}: {advice}", field=name)
-
-
-def _unknown(name: str, known: Mapping[str, str]) -> str:
-    if _SECRET.search(name):
-        return (
-            f"option {name} is not known: brokers take every client that reaches them, so that a secret is of no use;"
-            " leave it out"
-        )
-    near = difflib.get_close_matches(name.lower(), known, 1)
-    hint = f"did you mean {known[near[0]]}?" if near else f"known are {', '.join(known.values())}"
-    return f"option {name[:64]} is not known: {hint}"
-
-
-# ---------------------------------------------------------------- where the cluster is
-
-
-PLACE_OPTIONS: Final = ("nameServer", "endpoints", "requestTimeoutMs")
-REQUEST_TIMEOUT_MS: Final = 5_000
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Addresses, host:port, of name servers, or of the brokers; one question takes TIMEOUT_MS at most."""
-
-    addresses: tuple[str, ...]
-    are_brokers: bool = False
-    timeout_ms: int = REQUEST_TIMEOUT_MS
-
-    @property
-    def text(self) -> str:
-        """The addresses as a client takes them."""
-        return ",".join(self.addresses)
-
-
-def place_of(reader: OptionReader) -> Place:
-    """Return what the options nameServer and endpoints say; without either the name servers of `named_or_default`."""
-    servers, brokers = reader.text("nameServer"), reader.text("endpoints")
-    if servers is not None and brokers is not None:
-        raise ConfigError(
-            "options nameServer and endpoints are both given: write one, name servers or brokers",
-            field="nameServer",
-        )
-    name = "nameServer" if brokers is None else "endpoints"
-    text = brokers or named_or_default(servers)
-    try:
-        addresses = parse_addresses(text)
-    except ConfigError:
-        raise reader.error(
-            name, f"write host:port, several separated by ; (example: {DEFAULT_NAME_SERVERS})"
-        ) from None
-    timeout_ms = reader.number("requestTimeoutMs") or REQUEST_TIMEOUT_MS
-    return Place(addresses, are_brokers=brokers is not None, timeout_ms=timeout_ms)
-
-
-# ---------------------------------------------------------------- the options of `format("rocketmq")` for reading
-
 
 READ_OPTIONS: Final = (
     *PLACE_OPTIONS,
@@ -454,85 +314,3 @@ def _timed(reader: OptionReader, for_all: str, by_queue: str, *, latest: bool) -
     if text is None:
         return None
     return Point("times", parse_offsets(text, by_queue), latest_if_none=latest, option=by_queue)
-
-
-# ---------------------------------------------------------------- the options of `format("rocketmq")` for writing
-
-
-WRITE_OPTIONS: Final = (
-    *PLACE_OPTIONS,
-    "topic",
-    "producerGroup",
-    "acks",
-    "sendTimeoutMs",
-    "compressOverBytes",
-    "compressType",
-    "idempotence",
-    "jobId",
-    "keepQueues",
-)
-SEND_TIMEOUT_MS: Final = 120_000
-COMPRESS_OVER_BYTES: Final = 4_096
-_JOB_LENGTH_MAX: Final = 256
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteOptions:
-    """Where rows go, and how."""
-
-    place: Place
-    #: Where all rows go, whatever their own column says; empty: where that says.
-    topic: str = ""
-    group: str = ""
-    acks: Acks | None = None
-    send_timeout_ms: int = SEND_TIMEOUT_MS
-    compression: Compression | None = "zlib"
-    compress_above_bytes: int = COMPRESS_OVER_BYTES
-    #: Have brokers drop what a repeated task sends again: asks for rows that come in the same order again.
-    idempotence: bool = False
-    #: Rows go to the queue that their columns queueId and brokerName say.
-    keep_queues: bool = False
-    #: What a batch's rows are told apart by from other batches'; empty: one of its own for each write.
-    job_id: str = ""
-
-
-def write_options(given: Mapping[str, str]) -> WriteOptions:
-    """Return what the options GIVEN say. Raises ConfigError, which names the option."""
-    reader = OptionReader(given, WRITE_OPTIONS)
-    kind = reader.one_of("compressType", ("zlib", "lz4", "zstd", "none"), "zlib")
-    acks = reader.one_of("acks", ("memory", "disk", "replicas", "broker"), "broker")
-    above = reader.number("compressOverBytes", least=0)
-    job_id = reader.text("jobId") or ""
-    if len(job_id) > _JOB_LENGTH_MAX:
-        raise reader.error("jobId", f"write {_JOB_LENGTH_MAX} characters at most")
-    return WriteOptions(
-        place=place_of(reader),
-        topic=_name(reader, "topic"),
-        group=_name(reader, "producerGroup"),
-        acks=None if acks == "broker" else acks,  # type: ignore[arg-type]  # one of the choices
-        send_timeout_ms=reader.number("sendTimeoutMs") or SEND_TIMEOUT_MS,
-        compression=None if kind == "none" else kind,  # type: ignore[arg-type]  # one of the choices
-        compress_above_bytes=COMPRESS_OVER_BYTES if above is None else above,
-        idempotence=reader.flag("idempotence", False),
-        keep_queues=reader.flag("keepQueues", False),
-        job_id=job_id,
-    )
-
-
-def _name(reader: OptionReader, option: str) -> str:
-    text = reader.text(option)
-    if text is None:
-        return ""
-    try:
-        return check_topic(text) if option == "topic" else check_group(text)
-    except InvalidName as error:
-        raise reader.error(option, error.message) from None
-
-
-def refuse_overwrite(overwrite: bool) -> None:
-    """Raise ConfigError for a save or output mode that would replace what is there."""
-    if overwrite:
-        raise ConfigError(
-            'topics are only appended to: write with mode("append"), a stream with outputMode("append")',
-            field="mode",
-        )
