@@ -59,7 +59,8 @@ from .replication.mastership import Mastership, as_master
 from .service_v1 import BrokerService, topic_message
 from .service_v2.permissions import guarded
 from .timing.timers import TimerClock
-from .timing.virtual_time import (
+from .transactions.transactions import Transactions
+from .virtual_time import (
     Mark,
     advance,
     begin,
@@ -67,7 +68,6 @@ from .timing.virtual_time import (
     keep_mark,
     methods as clock_methods,
 )
-from .transactions.transactions import Transactions
 
 logger = logging.getLogger(__name__)
 

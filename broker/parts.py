@@ -31,12 +31,11 @@ from .config import BrokerConfig
 from .delay.deliveries import DelayedDeliveries
 from .delay.levels import LevelDeliveries
 from .delay.progress import DeliveredNote, LevelProgress
-from .delay.roads import DelayRules
 from .delay.timed import Recalls, TimedDeliveries
+from .delay_rules import DelayRules
 from .groups.coordinator import Coordination, Coordinator
 from .groups.fence import Fence
 from .groups.leases import KeptLeases, QueueLeases
-from .groups.offsets import Offsets
 from .groups.retries import DeadLetters, Retries
 from .kept_tables import KeptTables
 from .messages.appender import Appends, synced
@@ -44,19 +43,20 @@ from .messages.fetch import Fetches
 from .messages.filters import Filters
 from .messages.lookup import Lookups
 from .messages.send import Sends, Waits
+from .metrics.call_times import timed
 from .metrics.clients import CensusMeasurements, ClientMetrics, Measurements
 from .metrics.traffic import TrafficCounts
+from .neighbours import Neighbours
+from .offsets import Offsets
 from .pop.journal import Journal
 from .pop.pops import Pops
 from .pop.receives import PopLeases, serials_from
 from .pop.table import PopParts
-from .ports.registration import Neighbours
 from .producers.producers import Producers
 from .replication.mastership import Mastership
 from .replication.state_progress import PopsPart, TimersState
 from .replication.state_source import StateSource, TablePart, table_parts
 from .service_v2.acknowledging import Acknowledging
-from .service_v2.call_times import timed
 from .service_v2.lite_subscriptions import LiteSubscriptions
 from .service_v2.pulling import PullConsumers
 from .service_v2.receiving import Receiving
@@ -66,12 +66,12 @@ from .service_v2.service import ServiceV2
 from .service_v2.telemetry import Clients, Diagnostics
 from .timing.purgatory import Purgatory
 from .timing.timers import Timers
-from .timing.virtual_time import Awaited, is_virtual
 from .topics_and_groups import Groups, Topics
 from .transactions.atomic_commits import AtomicCommits, CommitParts
 from .transactions.checks import Listeners
 from .transactions.records import prepare
 from .transactions.transactions import Transactions
+from .virtual_time import Awaited, is_virtual
 
 logger = logging.getLogger(__name__)
 

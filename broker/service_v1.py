@@ -22,11 +22,11 @@ from ..store.message_store import MessageStore
 from .config import BrokerConfig
 from .groups.coordinator import Coordination
 from .groups.lag import IN_A_TURN, add_unread, check_count, check_natural, stored_ms
-from .groups.offsets import Offsets, Safe
 from .messages.appender import ended
 from .messages.fetch import Fetches
 from .messages.lookup import Lookups, in_turns
 from .messages.send import SendCounts, Sends, TopicSends
+from .offsets import Offsets, Safe
 from .pop.pops import Pops
 from .replication.state_source import GROUPS_FILE, OFFSETS_FILE, TOPICS_FILE, StateSource
 from .timing.purgatory import WatchedOperation

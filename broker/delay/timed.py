@@ -60,6 +60,7 @@ from ...proto.topics import TIMER_TOPIC
 from ...store.message_store import MessageStore
 from ...store.timers.store import TimerStore
 from ..config import BrokerConfig
+from ..delay_rules import timer_out_ms
 from ..messages.appender import Appends
 from ..messages.lookup import in_turns
 from ..timing.timers import Timers
@@ -67,7 +68,6 @@ from ..timing.turns import Turns
 from ..topics_and_groups import Topics
 from .deliveries import TRY_AGAIN, DelayedDeliveries, TimedStamps
 from .progress import DeliveredNote, SlotNote
-from .roads import timer_out_ms
 from .timed_pages import LoadedSlot, Rows, SlotLoader, enter_page, fitting
 
 logger = logging.getLogger(__name__)

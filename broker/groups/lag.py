@@ -29,10 +29,10 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.record import decode_record
 from ...proto.topics import RETRY_PREFIX
 from ...store.message_store import MessageStore
+from ..offsets import Offsets
 from ..pop.pops import Pops
 from ..pop.receives import PopQueue
 from ..topics_and_groups import Topics
-from .offsets import Offsets
 
 #: So many times are read before the loop serves others: a millisecond or two.
 _SLICE: Final = 256

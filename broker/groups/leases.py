@@ -50,12 +50,12 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import LATER, Call, Later, MethodTable, service, unary
 from ...store.tables import Durability, JournalTable, JsonCodec
 from ..config import BrokerConfig
+from ..offsets import Offsets
 from ..timing.purgatory import Purgatory, WatchedOperation
 from ..timing.timers import Timers
 from ..timing.timing_wheel import Timer
 from ..topics_and_groups import Groups, Topics, check_own_choice
 from .generations import check_least, check_member, check_range, others_member
-from .offsets import Offsets
 
 logger = logging.getLogger(__name__)
 

@@ -73,11 +73,11 @@ from ...proto.topics import (
 from ...store.format.state_tables import GroupConfig
 from ...store.log_writer import Appended
 from ...store.message_store import MessageStore
-from ..delay.roads import DelayRules, divide
+from ..delay_rules import DelayRules, divide
 from ..messages.appender import Appends, ended, synced
+from ..offsets import Offsets
 from ..topics_and_groups import RETRY_QUEUES_MAX, Groups, Topics, intervals_of
 from .lag import check_natural
-from .offsets import Offsets
 
 logger = logging.getLogger(__name__)
 

@@ -36,7 +36,7 @@ from ...proto.record import (
 from ...proto.record_run import Longs, PropertyRanges, RunColumns
 from ...proto.run import Run, check_run
 from ...proto.topics import TOPIC_LENGTH_MAX
-from ..delay.roads import DelayRules, Part, Past, divide, taken
+from ..delay_rules import DelayRules, Part, Past, divide, taken
 
 T = TypeVar("T")
 Flags = NDArray[np.bool_]

@@ -21,7 +21,7 @@ from ...store.message_store import MessageStore
 from ...store.slices import Slices
 from ..accounts import QueueLook
 from ..config import BrokerConfig
-from ..groups.offsets import Offsets
+from ..offsets import Offsets
 from ..timing.purgatory import Purgatory, WatchedOperation, end_of_wait
 from ..topics_and_groups import Topics
 from .fetch_reply import Done, FetchLimits, limits_of, read_once

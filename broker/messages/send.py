@@ -42,7 +42,7 @@ from ...store.flush import tell
 from ...store.log_writer import Appended
 from ...store.message_store import MessageStore
 from ..config import BrokerConfig
-from ..delay.roads import DelayRules, Part, timer_out_ms
+from ..delay_rules import DelayRules, Part, timer_out_ms
 from ..producers.producers import Places, Producers
 from ..producers.sequences import Numbered, RunNumbers, rest_of
 from ..replication.mastership import Mastership

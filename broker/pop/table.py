@@ -36,9 +36,9 @@ from ...store.message_store import MessageStore
 from ...store.slices import Slices
 from ..accounts import EVERY, Accounts, QueueLook
 from ..config import BrokerConfig
-from ..groups.offsets import Offsets
 from ..messages.filters import FilterChoice, share_of_turn
 from ..metrics.traffic import TrafficCounts
+from ..offsets import Offsets
 from .journal_format import (
     Change,
     Finished,

@@ -51,7 +51,7 @@ from ...store.files import store_time_ms
 from ...store.flush import Flusher, FlushJob
 from ...store.log_writer import Appended
 from ...store.message_store import MessageStore
-from ..delay.roads import Part
+from ..delay_rules import Part
 from .found_runs import FoundRun, RunScan, found_runs
 from .sequences import (
     Numbered,

@@ -18,8 +18,8 @@ from ...proto.topics import PERMISSION_READ
 from ...store.format.state_tables import TopicConfig
 from ...store.message_store import MessageStore
 from ..accounts import Accounts
-from ..groups.offsets import Offsets
 from ..metrics.page import PageFigure, gauges
+from ..offsets import Offsets
 from .in_sync import ReplicaSettings
 
 

@@ -36,7 +36,7 @@ from ...store.flush import FlushJob, sync_all
 from ...store.message_store import MessageStore
 from ...store.timers.store import TimerStore
 from ..delay.timed_pages import enter_page
-from ..groups.offsets import Safe
+from ..offsets import Safe
 from ..pop.journal import JOURNAL_PREFIX, SNAPSHOT_PREFIX, Journal, Listing, folder_in
 from ..pop.journal_format import (
     FRAME_SIZE,

@@ -29,8 +29,8 @@ from ...store.format import state_tables
 from ...store.message_store import MessageStore
 from ...store.state_files import KeptTable, OffsetsFile, StateFile
 from ..accounts import Account, AccountFile, Accounts
-from ..groups.offsets import Offsets, Safe
 from ..kept_tables import discard_tables
+from ..offsets import Offsets, Safe
 from .follower_view import FollowerTables
 from .links import STATE_SIZE_MAX, check_state, read_state
 from .state_progress import POPS_FILE, TIMERS_FILE, PopsSink, TimersSink

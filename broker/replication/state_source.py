@@ -37,7 +37,7 @@ from ...store.flush import tell
 from ...store.format.state_tables import GROUPS, TOPICS
 from ...store.state_files import OFFSETS_FILE as OFFSETS_FILE, KeptTable
 from ..accounts import AccountKey, Accounts
-from ..groups.offsets import Offsets
+from ..offsets import Offsets
 from .links import STATE_SIZE_MAX, VERSION_BITS
 
 logger = logging.getLogger(__name__)

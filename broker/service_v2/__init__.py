@@ -14,7 +14,6 @@
 
     service        assembles the methods
     statuses       errors as clients get them
-    call_times     how long each call takes
     permissions    the permissions that each call requires, and how a refused call is answered
     sessions       the connected clients
     subscriptions  the filter of each client; all clients of a group need the same

@@ -24,8 +24,8 @@ from ...proto.record import log_offset_and_times
 from ...proto.record_run import walk
 from ...proto.rpc import Call, Later, MethodTable, Stream, server_stream
 from ...store.message_store import MessageStore
-from ..groups.offsets import Offsets
 from ..messages.fetch import Fetches
+from ..offsets import Offsets
 from ..pop.pops import Pops
 from ..timing.purgatory import WatchedOperation
 from ..topics_and_groups import Groups, Topics

@@ -37,7 +37,7 @@ from ...proto.errors import GroupNotFound, PocketMQError
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.rpc import LATER, Call, MethodTable
 from ...proto.topics import PERMISSION_ALL, PERMISSION_READ, PERMISSION_WRITE
-from ..ports.registration import Neighbours, OtherQueues
+from ..neighbours import Neighbours, OtherQueues
 from ..topics_and_groups import Groups, Topics
 from .messages import accepted_by, accepted_types, group_name, topic_name
 from .service import service, unary

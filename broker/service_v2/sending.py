@@ -64,7 +64,7 @@ from ..config import BrokerConfig
 from ..delay.timed import Recalls
 from ..messages.admission import Admitted, admit_own
 from ..messages.send import Outcome, Sends
-from ..ports.registration import Neighbours
+from ..neighbours import Neighbours
 from ..topics_and_groups import Topics
 from ..transactions.transactions import Transactions
 from . import messages

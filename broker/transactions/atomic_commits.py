@@ -52,10 +52,10 @@ from ...proto.topics import COMMIT_COPIES_GROUP, COMMIT_OFFSETS_GROUP, COMMIT_TO
 from ...store.message_store import MessageStore
 from ..config import BrokerConfig
 from ..groups.fence import Fence
-from ..groups.offsets import Offsets
 from ..messages.admission import admit
 from ..messages.appender import Appends
 from ..messages.message_types import check_type
+from ..offsets import Offsets
 from ..timing.timers import Timers
 from ..timing.timing_wheel import Timer
 from ..topics_and_groups import TYPE_ATTRIBUTE, Groups, Topics, check_own_choice

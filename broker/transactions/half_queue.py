@@ -53,9 +53,9 @@ from ...proto.run import Run
 from ...proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from ...store.message_store import MessageStore
 from ...store.slices import Slices
-from ..groups.offsets import Offsets
 from ..messages.appender import Appends
 from ..messages.lookup import at_once
+from ..offsets import Offsets
 from .records import COPIED, HalfCopies, op_parts, op_run, resolved_offsets
 
 logger = logging.getLogger(__name__)

@@ -38,9 +38,9 @@ from ...proto.run import Run
 from ...store.log_writer import Appended
 from ...store.message_store import MessageStore
 from ..config import BrokerConfig
-from ..groups.offsets import Offsets
 from ..messages.appender import Appends
 from ..messages.lookup import at_once, in_turns
+from ..offsets import Offsets
 from ..timing.timers import Timers
 from ..topics_and_groups import Topics
 from .checks import Checks, Listeners

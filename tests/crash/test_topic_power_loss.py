@@ -14,7 +14,7 @@ import pytest
 
 from pocketmq.broker.accounts import Accounts
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.groups.offsets import Offsets
+from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.service_v1 import BrokerService
 from pocketmq.broker.topics_and_groups import Groups, Topics
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb

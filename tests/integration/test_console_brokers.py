@@ -17,7 +17,7 @@ from pocketmq.client import Message, Producer, PullConsumer
 from pocketmq.proto.rpc import serve
 from pocketmq.proto.rpc.pages import PageRequest, Shown
 from pocketmq.proto.tls import Trust
-from pocketmq.tools.console.broker_caller import BrokerList
+from pocketmq.tools.broker_caller import BrokerList
 from pocketmq.tools.console.brokers_site import BrokersSite
 from pocketmq.tools.console.door import TOKEN
 

@@ -12,7 +12,7 @@ import grpc.aio
 import pytest
 
 from pocketmq.broker.broker import Broker
-from pocketmq.broker.ports.registration import FRESH_MS
+from pocketmq.broker.neighbours import FRESH_MS
 from pocketmq.broker.service_v2.routes import endpoints_at
 from pocketmq.client import AsyncAdmin, AsyncProducer, Receipt
 from pocketmq.nameserver import NameServer

@@ -21,9 +21,9 @@ from ...proto.errors import PocketMQError, ServiceNotFound
 from ...proto.rpc import serve
 from ...proto.rpc.pages import READING, PageRequest, Shown
 from ...proto.tls import Trust
+from ..broker_caller import BrokerCaller, BrokerList
 from . import frame
 from .api import Document
-from .broker_caller import BrokerCaller, BrokerList
 from .door import TOKEN, Door
 
 logger = logging.getLogger(__name__)

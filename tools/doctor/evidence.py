@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...broker.config import BrokerConfig
-from ...broker.groups.offsets import Offsets
+from ...broker.offsets import Offsets
 from ...broker.topics_and_groups import Groups, Topics
 from ...proto.errors import CorruptState, PocketMQError, StoreError
 from ...proto.record import SYS_PREPARED, Record, decode_record

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 
 from ...proto.errors import Disconnected, MessageNotFound, PocketMQError
 from ...proto.tls import Trust
-from ..console.broker_caller import BrokerCaller, BrokerList
+from ..broker_caller import BrokerCaller, BrokerList
 
 _NAME_SERVER_MS: Final = 5_000
 

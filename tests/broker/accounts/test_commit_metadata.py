@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from pocketmq.broker.accounts import FILE, Account, AccountFile, Accounts
-from pocketmq.broker.groups.offsets import Offsets
+from pocketmq.broker.offsets import Offsets
 from pocketmq.proto.commit_metadata import COMMIT_METADATA_MAX, check_metadata
 from pocketmq.proto.errors import InvalidArgument
 from pocketmq.store.os_disk import OsDisk

@@ -8,7 +8,7 @@ from typing import Any
 from pocketmq.broker.delay.deliveries import DelayedDeliveries
 from pocketmq.broker.delay.levels import LevelDeliveries
 from pocketmq.broker.delay.progress import LevelProgress
-from pocketmq.broker.delay.roads import DelayRules, divide
+from pocketmq.broker.delay_rules import DelayRules, divide
 from pocketmq.broker.messages.appender import Appends
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.proto.clock import VirtualClock

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.groups.offsets import Offsets
 from pocketmq.broker.messages.fetch import Fetches
 from pocketmq.broker.messages.filters import Filters
+from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.timing.purgatory import Purgatory, WatchedOperation
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.topics_and_groups import Topics

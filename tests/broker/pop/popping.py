@@ -9,10 +9,10 @@ from random import Random
 from typing import Literal
 
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.groups.offsets import Offsets
 from pocketmq.broker.groups.retries import Retries
 from pocketmq.broker.messages.appender import Appends
 from pocketmq.broker.messages.filters import Filters
+from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.pop.journal import Journal
 from pocketmq.broker.pop.journal_format import Change, FoundDeliveries, FoundQueue, PopJournal, Safe
 from pocketmq.broker.pop.pops import Pops

@@ -12,7 +12,7 @@ import pytest
 
 from pocketmq.broker.accounts import Accounts
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.groups.offsets import Offsets
+from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.ports.follower_port import FollowerReads, follower_methods
 from pocketmq.broker.ports.relays import KnownMaster, Relays
 from pocketmq.broker.replication.follower_view import FollowerTables, FollowerView

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pocketmq.broker.accounts import AccountFile, Accounts
-from pocketmq.broker.groups.offsets import Offsets
+from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.replication.state_sink import StateSink
 from pocketmq.broker.replication.state_source import StateSource, table_parts
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb

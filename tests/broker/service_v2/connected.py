@@ -10,7 +10,7 @@ import pytest
 from google.protobuf import json_format
 
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.ports.registration import Neighbours
+from pocketmq.broker.neighbours import Neighbours
 from pocketmq.broker.service_v2.routes import RouteQueries
 from pocketmq.broker.service_v2.service import SERVICE, ServiceV2
 from pocketmq.broker.service_v2.telemetry import Clients

@@ -15,8 +15,8 @@ from pocketmq.broker.groups.leases import (
     WantedQueue,
     lease_table,
 )
-from pocketmq.broker.groups.offsets import Offsets
 from pocketmq.broker.messages.appender import Appends
+from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.topics_and_groups import Groups, Topics
 from pocketmq.broker.transactions.atomic_commits import AtomicCommits, CommitParts

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.broker.groups.offsets import Offsets
 from pocketmq.broker.messages.appender import Appends
+from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.transactions import half_queue
 from pocketmq.broker.transactions.half_queue import GROUP, Progress
 from pocketmq.proto.topics import HALF_TOPIC, OP_HALF_TOPIC

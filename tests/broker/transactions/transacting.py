@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.groups.offsets import Offsets
 from pocketmq.broker.messages.appender import Appends
+from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.topics_and_groups import Topics
 from pocketmq.broker.transactions.checks import Listener

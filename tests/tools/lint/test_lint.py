@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pocketmq.broker.accounts import EVERY, AccountFile, Accounts, Filtering, QueueLook
-from pocketmq.broker.groups.offsets import Offsets
+from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.topics_and_groups import Groups, Topics
 from pocketmq.client import Admin, Message, OffsetTarget, Producer, PullConsumer
 from pocketmq.store.format.state_tables import GroupConfig, TopicConfig

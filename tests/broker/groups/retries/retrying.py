@@ -10,10 +10,10 @@ import numpy as np
 
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.delay.deliveries import DelayedDeliveries, TimedStamps
-from pocketmq.broker.delay.roads import DelayRules
-from pocketmq.broker.groups.offsets import Offsets
+from pocketmq.broker.delay_rules import DelayRules
 from pocketmq.broker.groups.retries import DeadLetters, Retries
 from pocketmq.broker.messages.appender import Appends
+from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.topics_and_groups import Groups, Topics
 from pocketmq.proto.clock import VirtualClock

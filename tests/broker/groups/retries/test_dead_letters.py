@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.groups.offsets import Offsets
 from pocketmq.broker.groups.retries import (
     LETTERS_MAX,
     PAGE_BYTES,
     RANGES_SIZE_MAX,
     Resent,
 )
+from pocketmq.broker.offsets import Offsets
 from pocketmq.proto.errors import (
     DiskFailure,
     GroupNotFound,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from pocketmq.broker.delay.roads import DelayRules
+from pocketmq.broker.delay_rules import DelayRules
 from pocketmq.broker.groups.retries import REASON_BYTES_MAX, Fate, fate_of
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.format.state_tables import GroupConfig

@@ -18,8 +18,8 @@ from google.protobuf.message import Message
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.rpc import LATER, Method, MethodTable, RpcError
 from ...proto.rpc.methods import MethodKind
-from ..metrics.traffic import TrafficCounts
-from .service import SERVICE
+from ..service_v2.service import SERVICE
+from .traffic import TrafficCounts
 
 _WORDS: Final = re.compile("(?<=[a-z])(?=[A-Z])")
 _OUTCOMES: Final = {

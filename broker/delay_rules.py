@@ -1,4 +1,4 @@
-"""Which way a message takes: at once into its queue, or first into a topic where it waits for its time.
+"""When a message is delivered: at once to its queue, or first to a topic where it waits until it is due.
 
 A record with DELAY = level > 0 waits in SCHEDULE_TOPIC_XXXX, queue level − 1; a level above the highest means the
 highest, and the level wins over any instant. One with TIMER_DELAY_SEC, TIMER_DELAY_MS (both from now) or
@@ -21,13 +21,13 @@ from typing import Final, Literal, NoReturn, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ...proto import properties as names
-from ...proto.errors import InvalidDelay
-from ...proto.record_copy import RecordCopier
-from ...proto.record_run import Longs
-from ...proto.run import Run
-from ...proto.time_text import format_duration, format_instant
-from ...proto.topics import SCHEDULE_TOPIC, TIMER_TOPIC
+from ..proto import properties as names
+from ..proto.errors import InvalidDelay
+from ..proto.record_copy import RecordCopier
+from ..proto.record_run import Longs
+from ..proto.run import Run
+from ..proto.time_text import format_duration, format_instant
+from ..proto.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 
 #: An instant that lies back so far is refused; one that was ahead when the message was made may have come by now.
 LATE_MAX_MS: Final = 60_000

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.broker.groups.offsets import Offsets, Safe
+from pocketmq.broker.offsets import Offsets, Safe
 from pocketmq.proto.errors import DiskFailure, MasterFenced, PocketMQError
 from pocketmq.store.disk import Disk
 from pocketmq.store.format.java_json import render_numbers
@@ -21,9 +21,9 @@ from pocketmq.store.format.state_tables import (
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
 
-from ...fakes import FaultyDisk
-from ...recorded import recorded_store
-from ...runs import Device, Hand
+from ..fakes import FaultyDisk
+from ..recorded import recorded_store
+from ..runs import Device, Hand
 
 
 def offsets_at(path: Path, disk: Disk | None = None) -> Offsets:
@@ -320,7 +320,7 @@ def test_a_save_renders_what_changed_alone(tmp_path: Path, monkeypatch: pytest.M
         rendered.append(key)
         return render_numbers(key, numbers, level)
 
-    monkeypatch.setattr("pocketmq.broker.groups.offsets.render_numbers", render)
+    monkeypatch.setattr("pocketmq.broker.offsets.render_numbers", render)
     offsets = offsets_at(tmp_path)
     for number in range(100):
         offsets.commit(f"T{number}", "g", 0, 5)

@@ -26,17 +26,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, TypeAlias, cast
 
-from ...proto.errors import MasterFenced, PocketMQError, StoreError
-from ...store.flush import CallOwner, Flusher, FlushJob
-from ...store.format.java_json import Json, pieces_with_members, render_member, render_numbers
-from ...store.format.state_tables import (
+from ..proto.errors import MasterFenced, PocketMQError, StoreError
+from ..store.flush import CallOwner, Flusher, FlushJob
+from ..store.format.java_json import Json, pieces_with_members, render_member, render_numbers
+from ..store.format.state_tables import (
     ConsumerOffsets,
     DataVersion,
     parse_consumer_offsets,
     topics_of_groups,
 )
-from ...store.state_files import OffsetsFile, StateFile
-from ..accounts import Accounts
+from ..store.state_files import OffsetsFile, StateFile
+from .accounts import Accounts
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from pocketmq.broker.delay.roads import LATE_MAX_MS, DelayRules, Part, divide, timer_out_ms
+from pocketmq.broker.delay_rules import LATE_MAX_MS, DelayRules, Part, divide, timer_out_ms
 from pocketmq.proto.errors import InvalidDelay, MessageTooLarge
 from pocketmq.proto.properties import decode_properties
 from pocketmq.proto.record import Record, decode_record, encode_record, encode_run
@@ -21,8 +21,8 @@ from pocketmq.store.config import StoreConfig, apply_apache_settings
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 
-from ...recorded import recorded_store, settings
-from ...runs import BORN, records_of
+from ..recorded import recorded_store, settings
+from ..runs import BORN, records_of
 
 NOW = 1_700_000_000_500
 DAY = 86_400_000

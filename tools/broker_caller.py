@@ -10,12 +10,12 @@ from collections.abc import AsyncGenerator, Mapping
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
-from ...client.administration.brokers import AsyncAsker
-from ...proto.access.policies import is_loopback
-from ...proto.errors import Disconnected, MessageTooLarge, NotAuthenticated, RequestTimeout
-from ...proto.rpc.pages import READING
-from ...proto.tls import Trust
-from .api import Document
+from ..client.administration.brokers import AsyncAsker
+from ..proto.access.policies import is_loopback
+from ..proto.errors import Disconnected, MessageTooLarge, NotAuthenticated, RequestTimeout
+from ..proto.rpc.pages import READING
+from ..proto.tls import Trust
+from .console.api import Document
 
 _TIMEOUT_S: Final = 15.0
 _HEAD_BYTES_MAX: Final = 64 * 1024

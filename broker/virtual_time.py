@@ -39,23 +39,23 @@ from collections.abc import Callable, Hashable
 from datetime import UTC, datetime
 from typing import Final
 
-from ...proto.clock import Clock, VirtualClock
-from ...proto.errors import NotServed, PocketMQError, StoreRefused
-from ...proto.gen import pocketmq_v1_pb2 as pb
-from ...proto.rpc import Call, MethodTable, service, unary
-from ...proto.time_text import parse_duration
-from ...proto.topics import retry_topic
-from ...store.config import StoreConfig
-from ...store.disk import Disk
-from ...store.message_store import MessageStore
-from ...store.state_files import read_checkpoint
-from ..groups.coordinator import Coordination
-from ..groups.leases import QueueKey
-from ..groups.offsets import Offsets
-from ..messages.fetch_reply import Done
-from ..pop.pops import Pops
-from ..pop.receives import Asked, Popped
-from ..topics_and_groups import Topics
+from ..proto.clock import Clock, VirtualClock
+from ..proto.errors import NotServed, PocketMQError, StoreRefused
+from ..proto.gen import pocketmq_v1_pb2 as pb
+from ..proto.rpc import Call, MethodTable, service, unary
+from ..proto.time_text import parse_duration
+from ..proto.topics import retry_topic
+from ..store.config import StoreConfig
+from ..store.disk import Disk
+from ..store.message_store import MessageStore
+from ..store.state_files import read_checkpoint
+from .groups.coordinator import Coordination
+from .groups.leases import QueueKey
+from .messages.fetch_reply import Done
+from .offsets import Offsets
+from .pop.pops import Pops
+from .pop.receives import Asked, Popped
+from .topics_and_groups import Topics
 
 logger = logging.getLogger(__name__)
 
