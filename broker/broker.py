@@ -300,7 +300,7 @@ class Broker:
     async def advance(self, by: int | str) -> int:
         """Move the messages' time by BY, milliseconds or "2h30m"; return the new one.
 
-        Everything that falls due until then happens in its order, each at its own instant. Raises NotServed for a
+        Everything that falls due until then happens in its order, each at its own instant. Raises Unsupported for a
         broker with the machine's clock, InvalidArgument for a step that is none.
         """
         return await advance(self._clock, by)

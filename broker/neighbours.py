@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from google.protobuf.message import Message
 
 from ..proto.errors import (
-    Disconnected,
+    ConnectionLost,
     InvalidArgument,
     PocketMQError,
     TopicExists,
@@ -238,7 +238,7 @@ class Neighbours:
         address = next((one.addresses[0] for one in found if one.broker == broker), None)
         try:
             if address is None:
-                raise Disconnected(
+                raise ConnectionLost(
                     f"the handle is of broker {broker!r}, which is not registered with topic {request.topic!r} at"
                     " present: try again later",
                     broker=broker,
@@ -260,7 +260,7 @@ class Neighbours:
         found = await self._told(request.topic) if self._addresses else ()
         answer = unknown
         if found is None:
-            answer = Disconnected(
+            answer = ConnectionLost(
                 f"{unknown.message}; no name server tells which other brokers have topic {request.topic!r}: try again"
                 " later",
                 topic=request.topic,
@@ -282,7 +282,7 @@ class Neighbours:
     async def _asked(
         self, address: str, method: str, request: Message, reply_type: type[Reply]
     ) -> Reply:
-        """Return what the broker at ADDRESS answers; raise what it raises, Disconnected if it does not answer."""
+        """Return what the broker at ADDRESS answers; raise what it raises, ConnectionLost if it does not answer."""
         try:
             async with self._dial(address) as channel:
                 return await _answer(channel, method, request, reply_type, _FORWARD_TIMEOUT_S)

@@ -231,7 +231,7 @@ class Topics:
             topic = self._auto_create(name, queue)
         _check_writable(topic)
         if topic.attributes.get(QUEUE_TYPE_ATTRIBUTE) == "BatchCQ":
-            raise errors.NotServed(
+            raise errors.Unsupported(
                 f"topic {name!r} has batch queues ({QUEUE_TYPE_ATTRIBUTE}=BatchCQ), which are read but not written:"
                 " use a topic with plain queues",
                 topic=name,

@@ -40,7 +40,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from ..proto.clock import Clock, VirtualClock
-from ..proto.errors import NotServed, PocketMQError, StoreRefused
+from ..proto.errors import PocketMQError, StoreMismatch, Unsupported
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.rpc import Call, MethodTable, service, unary
 from ..proto.time_text import parse_duration
@@ -74,11 +74,11 @@ def is_virtual(clock: Clock) -> bool:
 async def advance(clock: Clock, by: int | str) -> int:
     """Move CLOCK by BY, milliseconds or "2h30m"; return the new time once all that falls due until then has happened.
 
-    Raises NotServed where CLOCK moves by itself, InvalidArgument for a step that is none. A caller that is cancelled
+    Raises Unsupported where CLOCK moves by itself, InvalidArgument for a step that is none. A caller that is cancelled
     does not stop the move.
     """
     if not isinstance(clock, VirtualClock):
-        raise NotServed(
+        raise Unsupported(
             "this broker lives by the machine's clock, which nobody moves: start it with --clock virtual"
         )
     by_ms = parse_duration(by, field="by") if isinstance(by, str) else by
@@ -118,7 +118,7 @@ def check_clock(
     """Return the time at which a broker on the store of CONFIG begins; NOW_MS is the machine's.
 
     VIRTUAL: where the store's time stood, or NOW_MS for a store without the mark; never before its newest message.
-    Otherwise NOW_MS. Raises StoreRefused for a marked store and the machine's clock, unless FORCE, which removes the
+    Otherwise NOW_MS. Raises StoreMismatch for a marked store and the machine's clock, unless FORCE, which removes the
     mark. Nothing else is written.
     """
     path = _path(config)
@@ -130,7 +130,7 @@ def check_clock(
         return now_ms
     if not force:
         stood = _instant(stood_ms) if stood_ms else "at an unknown time"
-        raise StoreRefused(
+        raise StoreMismatch(
             f"the store {config.path} was written under a virtual clock, which stood {stood}:"
             " open it with --clock virtual, or with --force-clock if its times may be wrong from now on",
             path=path,
@@ -145,7 +145,7 @@ def check_clock(
 def begin(clock: Clock, disk: Disk, config: StoreConfig) -> None:
     """Have CLOCK, if it is a virtual one, begin where the time of the store of CONFIG stood, if that is later.
 
-    Raises StoreRefused for a marked store and the machine's clock.
+    Raises StoreMismatch for a marked store and the machine's clock.
     """
     start_ms = check_clock(disk, config, virtual=is_virtual(clock), now_ms=clock.unix_ms())
     if isinstance(clock, VirtualClock):

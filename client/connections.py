@@ -1,8 +1,8 @@
 """Connections to name servers and brokers: one gRPC channel an address, one stream for runs and one for fetches on it.
 
 `Connections` is what the rest of the client knows; `GrpcConnections` is the real one, and tests bring their own. A
-channel connects at the first call, and at the next one after a loss; calls that ask in vain fail with Disconnected. Not
-thread-safe: the client's event loop owns everything here.
+channel connects at the first call, and at the next one after a loss; calls that ask in vain fail with ConnectionLost.
+Not thread-safe: the client's event loop owns everything here.
 
     connections = GrpcConnections()
 
@@ -16,7 +16,7 @@ knows whether a repetition is harmless; the next request opens a new stream.
 A request that is too large to be sent is refused by itself, with MessageTooLarge, and its stream goes on.
 
 Whether a request has *left* matters to who may repeat it: of one that has not, nothing was sent, and it fails with
-Unreachable; of others nobody knows whether they arrived.
+ConnectFailed; of others nobody knows whether they arrived.
 
 The number of requests on their way is the caller's to bound (one run a queue, one fetch a queue).
 """
@@ -72,7 +72,7 @@ class Connection(Protocol):
     async def produce(self, run: pb.ProduceRun, timeout_ms: float) -> pb.ProduceReply:
         """Return the acknowledgement of RUN; raise what the broker refused it with.
 
-        Raises Unreachable if RUN has not left; RequestTimeout or Disconnected if it has and there is no answer.
+        Raises ConnectFailed if RUN has not left; RequestTimeout or ConnectionLost if it has and there is no answer.
         """
         ...
 
@@ -93,7 +93,7 @@ class Connection(Protocol):
         ...
 
     def listen(self, listener: pb.TransactionListener) -> AsyncIterator[pb.TransactionCheck]:
-        """Yield the checks that LISTENER is sent, until the broker ends it; raise Disconnected, or what ended it."""
+        """Yield the checks that LISTENER is sent, until the broker ends it; raise ConnectionLost, or what ended it."""
         ...
 
     def converse(
@@ -184,7 +184,7 @@ class GrpcConnection:
         """Note whether somebody is reached by what is asked meanwhile: an answer that refuses it is one, too."""
         try:
             yield
-        except errors.Disconnected:
+        except errors.ConnectionLost:
             now = asyncio.get_running_loop().time()
             if self._unreached_since is None:
                 self._unreached_since = now
@@ -202,8 +202,8 @@ class GrpcConnection:
 
     def _explained(self, error: errors.PocketMQError, timeout_ms: float) -> errors.PocketMQError:
         """Return ERROR; one that gRPC made says nothing of the address, so it gets a sentence that does."""
-        if isinstance(error, errors.Disconnected):
-            return errors.Disconnected(
+        if isinstance(error, errors.ConnectionLost):
+            return errors.ConnectionLost(
                 f"cannot reach {self.address}: {error.message}", address=self.address
             )
         if isinstance(error, errors.TlsFailed):
@@ -279,7 +279,7 @@ class GrpcConnection:
         except CallFailed as failure:
             raise self._explained(from_rpc_error(failure), 0) from None
         except asyncio.InvalidStateError:  # It ended before the first word.
-            raise errors.Disconnected(
+            raise errors.ConnectionLost(
                 f"{self.address} ended the stream", address=self.address
             ) from None
         finally:
@@ -300,7 +300,7 @@ class GrpcConnection:
 
     async def give_up(self) -> None:
         """Break off everything under way as lost, and refuse what is asked from now on: another takes its place."""
-        self._over = errors.Disconnected(
+        self._over = errors.ConnectionLost(
             f"{self.address} was not reached for {REDIAL_S:.0f} s and is dialled anew",
             address=self.address,
         )
@@ -314,8 +314,8 @@ class GrpcConnection:
 
 def _unanswered(error: errors.PocketMQError) -> errors.PocketMQError:
     """Return what ERROR, which ended a stream, is for a run that had left: no answer, whatever the broker said."""
-    if error.retriable and not isinstance(error, errors.Disconnected | errors.RequestTimeout):
-        return errors.Disconnected(f"no answer: {error.message}", **error.details)
+    if error.retriable and not isinstance(error, errors.ConnectionLost | errors.RequestTimeout):
+        return errors.ConnectionLost(f"no answer: {error.message}", **error.details)
     return error
 
 
@@ -381,7 +381,7 @@ class Exchange(Generic[Request, Reply]):
     async def ask(self, request: Request, timeout_ms: float) -> Reply:
         """Return the reply to REQUEST, whose number is set here.
 
-        Raises Unreachable, RequestTimeout, Disconnected, or what the broker ended the stream with.
+        Raises ConnectFailed, RequestTimeout, ConnectionLost, or what the broker ended the stream with.
         """
         stream = self._live_stream()
         number = next(self._numbers)
@@ -417,7 +417,7 @@ class Exchange(Generic[Request, Reply]):
         self, stream: _Stream[Request, Reply], number: int, timeout_ms: float
     ) -> errors.PocketMQError:
         if stream.withdraw(number):
-            return errors.Unreachable(
+            return errors.ConnectFailed(
                 f"{self._address}: nothing could be sent within {timeout_ms:.0f} ms",
                 address=self._address,
             )
@@ -549,7 +549,7 @@ class _Stream(Generic[Request, Reply]):
             return  # The stream has ended; the reader tells why.
 
     async def _hear_end(self) -> None:
-        error: errors.PocketMQError = errors.Disconnected(
+        error: errors.PocketMQError = errors.ConnectionLost(
             f"{self._address} ended the stream", address=self._address
         )
         try:
@@ -570,8 +570,8 @@ class _Stream(Generic[Request, Reply]):
 
 def _unsent(error: errors.PocketMQError) -> errors.PocketMQError:
     """Return what a request fails with that had not left when its stream broke with ERROR."""
-    if isinstance(error, errors.Disconnected) and not isinstance(error, errors.Unreachable):
-        return errors.Unreachable(error.message, **error.details)
+    if isinstance(error, errors.ConnectionLost) and not isinstance(error, errors.ConnectFailed):
+        return errors.ConnectFailed(error.message, **error.details)
     return error
 
 
@@ -579,7 +579,7 @@ class Conversation(Protocol[RequestIn, ReplyOut]):
     """A stream in both directions."""
 
     async def send(self, request: RequestIn) -> None:
-        """Say REQUEST; raise Disconnected if the stream has ended, whose reason `receive` tells."""
+        """Say REQUEST; raise ConnectionLost if the stream has ended, whose reason `receive` tells."""
         ...
 
     async def receive(self) -> ReplyOut | None:
@@ -630,11 +630,14 @@ class GrpcConversation(Generic[Request, Reply]):
         self._call.cancel()
 
     def _ended(self) -> errors.PocketMQError:
-        return errors.Disconnected(f"{self._address} ended the stream", address=self._address)
+        return errors.ConnectionLost(f"{self._address} ended the stream", address=self._address)
 
 
 def _with_address(error: errors.PocketMQError, address: str) -> errors.PocketMQError:
     """Return ERROR with the address that it is about, which gRPC's own sentences leave out or bury."""
-    if isinstance(error, errors.Disconnected | errors.TlsFailed) and "address" not in error.details:
+    if (
+        isinstance(error, errors.ConnectionLost | errors.TlsFailed)
+        and "address" not in error.details
+    ):
         return type(error)(f"{address}: {error.message}", **error.details, address=address)
     return error

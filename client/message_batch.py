@@ -183,7 +183,7 @@ class BatchBodies(Sequence[bytes]):
     @overload
     def __getitem__(self, index: slice) -> list[bytes]: ...
     def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
-        """Return a body; raise CorruptRecord, NotServed or MessageTooLarge for one that cannot be decompressed."""
+        """Return a body; raise CorruptRecord, Unsupported or MessageTooLarge for one that cannot be decompressed."""
         rows = range(self._begin, self._end)[index]
         if isinstance(rows, int):
             return self._run.body(rows)

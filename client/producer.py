@@ -155,9 +155,9 @@ class AsyncProducer(AsyncSignalledClient):
     async def recall(self, handle: str | Receipt) -> str:
         """Take back a message that waits for its time, by its receipt or the receipt's recall_handle; return its id.
 
-        Any producer of the cluster may. Raises TooLate if it is due, MessageNotFound if none waits there (any more),
-        InvalidArgument for what is no handle, RouteNotFound if its broker is not there. Where the answer was lost
-        (Disconnected, RequestTimeout) it may be recalled: a second call then raises MessageNotFound.
+        Any producer of the cluster may. Raises AlreadyDelivered if it is due, MessageNotFound if none waits there (any
+        more), InvalidArgument for what is no handle, RouteNotFound if its broker is not there. Where the answer was
+        lost (ConnectionLost, RequestTimeout) it may be recalled: a second call then raises MessageNotFound.
         """
         return await self._sender.recall(handle)
 

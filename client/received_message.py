@@ -117,7 +117,8 @@ class FetchedRun:
     def body(self, index: int) -> bytes:
         """Return the body of message INDEX.
 
-        Raises CorruptRecord or NotServed when it cannot be decompressed, MessageTooLarge for more than BODY_BYTES_MAX.
+        Raises CorruptRecord or Unsupported when it cannot be decompressed, MessageTooLarge for more than
+        BODY_BYTES_MAX.
         """
         begin, end = self.body_ranges[index]
         if not self.any_compressed:
@@ -223,7 +224,7 @@ class ReceivedMessage:
 
     @property
     def body(self) -> bytes:
-        """The body as it was sent. Raises CorruptRecord, NotServed or MessageTooLarge if it cannot be decompressed."""
+        """The body as sent. Raises CorruptRecord, Unsupported or MessageTooLarge if it cannot be decompressed."""
         run = self._run
         if run.any_compressed:
             return run.body(self._index)
@@ -240,7 +241,7 @@ class ReceivedMessage:
     def value(self) -> Any:
         """What the consumer's `value_deserializer` makes of the body. Made anew at each access.
 
-        Raises NotSerializable, and what reading the body raises.
+        Raises SerializationFailed, and what reading the body raises.
         """
         return self._run.decode(self.topic, self.body)
 

@@ -45,7 +45,7 @@ _MASTER: Final = 0
 _DIGITS_MAX: Final = 18
 #: With which whoever was asked may be another than before.
 _BREAKS: Final = (
-    errors.Disconnected,
+    errors.ConnectionLost,
     errors.RequestTimeout,
     errors.MasterFenced,
     errors.ShuttingDown,
@@ -72,26 +72,26 @@ class NameServers:
     ) -> Reply:
         """Return the answer of the first server that gives one which CHECK takes.
 
-        Raises Disconnected, naming all, if none does; NotServed if what answers is no name server; TlsFailed if one
+        Raises ConnectionLost, naming all, if none does; Unsupported if what answers is no name server; TlsFailed if one
         does not agree on TLS; BadReply if CHECK raised it.
         """
         silent: list[str] = []
-        other: errors.NotServed | errors.TlsFailed | errors.BadReply | None = None
+        other: errors.Unsupported | errors.TlsFailed | errors.BadReply | None = None
         for step in range(len(self.addresses)):
             place = (self._last_good + step) % len(self.addresses)
             try:
                 reply = await self.ask_one(self.addresses[place], method, request, reply_type)
                 check(reply, self.addresses[place])
-            except (errors.Disconnected, errors.RequestTimeout) as error:
+            except (errors.ConnectionLost, errors.RequestTimeout) as error:
                 silent.append(error.message)
                 continue
-            except (errors.NotServed, errors.TlsFailed, errors.BadReply) as error:
+            except (errors.Unsupported, errors.TlsFailed, errors.BadReply) as error:
                 silent.append(error.message)
                 other = error
                 continue
             self._last_good = place
             return reply
-        kind = errors.Disconnected if other is None else type(other)
+        kind = errors.ConnectionLost if other is None else type(other)
         raise kind(f"no name server answers: {'; '.join(silent)}", nameservers=self)
 
     async def ask_one(
@@ -103,26 +103,26 @@ class NameServers:
             return await connection.call(
                 NAME_SERVER + method, request, reply_type, self._timeout_ms
             )
-        except errors.NotServed as error:
-            raise errors.NotServed(
+        except errors.Unsupported as error:
+            raise errors.Unsupported(
                 f"{address} is no name server: it does not serve {method}; is it the port of a broker? (a name server"
                 f" listens on {DEFAULT_NAME_SERVERS.rpartition(':')[2]} unless it is told otherwise)",
                 address=address,
             ) from error
 
     async def ask_all(self, method: str, request: Message, reply_type: type[Reply]) -> list[Reply]:
-        """Return the answers of all servers that can be reached; raise Disconnected, or TlsFailed, if none can."""
+        """Return the answers of all servers that can be reached; raise ConnectionLost, or TlsFailed, if none can."""
         replies: list[Reply] = []
         last: errors.PocketMQError | None = None
         for address in self.addresses:
             try:
                 replies.append(await self.ask_one(address, method, request, reply_type))
-            except (errors.Disconnected, errors.RequestTimeout, errors.TlsFailed) as error:
+            except (errors.ConnectionLost, errors.RequestTimeout, errors.TlsFailed) as error:
                 last = error
         if not replies:
             if isinstance(last, errors.TlsFailed):
                 raise last
-            raise errors.Disconnected(
+            raise errors.ConnectionLost(
                 f"no name server answers; the last: {last and last.message}", nameservers=self
             )
         return replies
@@ -209,7 +209,7 @@ class Routes:
             route = await self._ask(topic)
             if route is None and provisional:
                 route = await self._provisional(topic)
-        except errors.Disconnected as error:
+        except errors.ConnectionLost as error:
             if known is not None:
                 return known
             raise errors.RouteNotFound(
@@ -343,7 +343,7 @@ class Routes:
             return False
         if isinstance(error, errors.MasterFenced) and error.details.get("broker") == broker:
             return self._redirected(place, address, error.details)
-        lost = isinstance(error, errors.Disconnected | errors.RequestTimeout)
+        lost = isinstance(error, errors.ConnectionLost | errors.RequestTimeout)
         if lost and place.replicas and place.address == address:
             place.address = _next(place.replicas, address)
         return False

@@ -8,7 +8,7 @@
     a callable `callable(value)`: bytes for a value, text for a key
     an object  `serialize(topic, value)`, and for consumers `deserialize(topic, data)`
 
-What raises, and what returns something else, raises NotSerializable, which names the topic and the field.
+What raises, and what returns something else, raises SerializationFailed, which names the topic and the field.
 
 Compresses large bodies before they are sent; consumers undo it by themselves, Apache's as well as ours.
 
@@ -24,7 +24,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
-from ..proto.errors import ConfigError, NotSerializable
+from ..proto.errors import ConfigError, SerializationFailed
 from ..proto.extras import pip_install
 from ..proto.record import COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD, SYS_COMPRESSED
 from .message import Message
@@ -83,17 +83,17 @@ _BACK: Final[dict[str, _Encode]] = {
 
 
 def value_encoder(serializer: ValueSerializer) -> Callable[[str, Any], bytes]:
-    """Return the function of (topic, value) that SERIALIZER names or is; it raises NotSerializable."""
+    """Return the function of (topic, value) that SERIALIZER names or is; it raises SerializationFailed."""
     return _guarded(_found(serializer, _VALUES, "value_serializer", "serialize"), "value", bytes)
 
 
 def key_encoder(serializer: KeySerializer) -> Callable[[str, Any], str]:
-    """Return the function of (topic, key) that SERIALIZER names or is; it raises NotSerializable."""
+    """Return the function of (topic, key) that SERIALIZER names or is; it raises SerializationFailed."""
     return _guarded(_found(serializer, _KEYS, "key_serializer", "serialize"), "key", str)
 
 
 def value_decoder(deserializer: ValueDeserializer) -> Callable[[str, bytes], Any]:
-    """Return the function of (topic, body) that DESERIALIZER names or is; it raises NotSerializable."""
+    """Return the function of (topic, body) that DESERIALIZER names or is; it raises SerializationFailed."""
     return _guarded(
         _found(deserializer, _BACK, "value_deserializer", "deserialize"), "value", object
     )
@@ -121,13 +121,13 @@ def _guarded(function: _Encode, field: str, wanted: type) -> _Encode:
         try:
             result = function(topic, value)
         except Exception as error:  # The application's function may raise anything.
-            raise NotSerializable(
+            raise SerializationFailed(
                 f"the {field} of a message of topic {topic!r} is not serializable: {error}",
                 topic=topic,
                 field=field,
             ) from error
         if not isinstance(result, wanted):
-            raise NotSerializable(
+            raise SerializationFailed(
                 f"the serializer of {field}s returned {type(result).__name__} for topic {topic!r}, but must return"
                 f" {wanted.__name__}",
                 topic=topic,

@@ -150,10 +150,10 @@ class Session:
             try:
                 call = connection.call(BROKER + method, request, reply_type, timeout_ms)
                 return await self.of_master(broker, address, call)
-            except (errors.Disconnected, errors.RequestTimeout, *NOT_MASTER) as error:
+            except (errors.ConnectionLost, errors.RequestTimeout, *NOT_MASTER) as error:
                 moved = self.routes.astray(broker, address, error)
                 again = isinstance(
-                    error, (errors.Disconnected, *NOT_MASTER) if repeatable else NOT_MASTER
+                    error, (errors.ConnectionLost, *NOT_MASTER) if repeatable else NOT_MASTER
                 )
                 late = self.clock.now_ms() + pause_ms > deadline_ms
                 if late or not again or not self.routes.is_replicated(broker):

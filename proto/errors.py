@@ -7,14 +7,14 @@
     │   ├── InvalidName
     │   ├── InvalidDelay             a time that is past, or too far ahead
     │   ├── InvalidFilter            an expression that does not parse; says where
-    │   ├── NotSerializable          a serializer did not take a key or a value, or a deserializer its bytes
+    │   ├── SerializationFailed      a serializer did not take a key or a value, or a deserializer its bytes
     │   └── MessageTooLarge
     ├── StoreError
     │   ├── StoreLocked              another broker has the store open
-    │   ├── StoreRefused             the files are not what the settings say; nothing was touched
+    │   ├── StoreMismatch            the files are not what the settings say; nothing was touched
     │   ├── StoreClosed
     │   ├── StoreFull
-    │   │   └── FilesExhausted       no descriptor is left: nothing was tried, and the store goes on
+    │   │   └── TooManyOpenFiles     no descriptor is left: nothing was tried, and the store goes on
     │   ├── DiskFailure              a write or a sync failed; the store takes no more writes
     │   ├── OffsetOutOfRange
     │   ├── CorruptRecord
@@ -29,14 +29,14 @@
     │   ├── Overloaded
     │   ├── MessageNotFound          none here, or not any more
     │   ├── ServiceNotFound          the server has no service of this name
-    │   ├── TooLate                  a delayed message that is due already cannot be recalled
+    │   ├── AlreadyDelivered         a delayed message that is due already cannot be recalled
     │   ├── TransactionNotFound      no half message of this transaction
     │   ├── TransactionResolved      it has the other outcome already
     │   ├── FlushTimeout             stored, but not on the device in time
     │   ├── ProducerFenced           a newer epoch of the same producer has sent
     │   ├── MasterFenced             a later epoch of the replica set holds, or this one has another master
-    │   ├── SequenceBroken           a run does not follow the last one of its producer: what is between is missing
-    │   ├── ProducerUnknown          what the producer sent last is not known any more: repeats cannot be told
+    │   ├── OutOfOrderSequence       a run does not follow the last one of its producer: what is between is missing
+    │   ├── UnknownProducer          what the producer sent last is not known any more: repeats cannot be told
     │   ├── SubscriptionMismatch     members of one group want different things
     │   ├── MemberFenced             another member took its place, or its session is over: join again
     │   ├── GroupInUse               members are on, and would undo what was asked for
@@ -45,20 +45,20 @@
     │   ├── LeaseLost                the queue is not, or not any more, held by this member
     │   ├── NotEnoughReplicas        too few replicas are in sync for acks="replicas": nothing was stored
     │   ├── NotEnoughReplicasAfterAppend  stored, but not acknowledged by enough replicas: in doubt
-    │   ├── CellChanged              somebody else has changed what the registry says of the replica set
+    │   ├── MetadataConflict         somebody else has changed what the registry says of the replica set
     │   ├── RegistryUnavailable      the registry did not answer: what was asked for may have been done
     │   ├── SessionExpired           the registry has ended the session, and with it the live node
     │   ├── OffsetMoved              the group does not stand where the reading began
-    │   ├── NotServed                this server does not offer what was asked for
+    │   ├── Unsupported              this server does not offer what was asked for
     │   └── ShuttingDown
     └── ClientError
         ├── SendFailed
         │   └── DeliveryTimeout      not acknowledged within delivery_timeout_ms
-        ├── Disconnected
-        │   └── Unreachable          no connection could be made: nothing was sent
+        ├── ConnectionLost
+        │   └── ConnectFailed        no connection could be made: nothing was sent
         ├── RouteNotFound  BufferFull  RequestTimeout  ClientClosed  TlsFailed
         ├── BadReply                 what a server answered does not fit the question
-        ├── OffsetsNotKept           the file of a broadcasting consumer's offsets cannot be written
+        ├── OffsetStoreFailed        the file of a broadcasting consumer's offsets cannot be written
 
 An error is one sentence plus DETAILS: strings by name, which travel with it, so that a client catches the
 class that the broker raised, with the same details. On the wire an error is a gRPC status and, in the
@@ -112,7 +112,7 @@ class InvalidFilter(InvalidArgument):
     """A filter expression does not parse; the sentence names the position."""
 
 
-class NotSerializable(InvalidArgument):
+class SerializationFailed(InvalidArgument):
     """A serializer did not take a key or a value, or a deserializer its bytes."""
 
 
@@ -126,7 +126,7 @@ class StoreLocked(StoreError):
     status = "FAILED_PRECONDITION"
 
 
-class StoreRefused(StoreError):
+class StoreMismatch(StoreError):
     """The files of the store do not fit its settings or each other; nothing was touched."""
 
     status = "FAILED_PRECONDITION"
@@ -146,7 +146,7 @@ class StoreFull(StoreError):
     retriable = True
 
 
-class FilesExhausted(StoreFull):
+class TooManyOpenFiles(StoreFull):
     """The process, or the machine, may open no more files: nothing was written or synced, and trying again may do."""
 
 
@@ -250,7 +250,7 @@ class ServiceNotFound(BrokerError):
     status = "NOT_FOUND"
 
 
-class TooLate(BrokerError):
+class AlreadyDelivered(BrokerError):
     """The delayed message is due already: it was, or is about to be, delivered."""
 
     status = "FAILED_PRECONDITION"
@@ -319,13 +319,13 @@ class MasterFenced(BrokerError):
     retriable = True
 
 
-class SequenceBroken(BrokerError):
+class OutOfOrderSequence(BrokerError):
     """A run does not follow the last one of its producer in the queue."""
 
     status = "FAILED_PRECONDITION"
 
 
-class ProducerUnknown(BrokerError):
+class UnknownProducer(BrokerError):
     """What the producer sent last is not known any more, so that a repeat cannot be told from a first try."""
 
     status = "FAILED_PRECONDITION"
@@ -387,7 +387,7 @@ class NotEnoughReplicasAfterAppend(BrokerError):
     retriable = True
 
 
-class CellChanged(BrokerError):
+class MetadataConflict(BrokerError):
     """What the registry says of the replica set has another version than the one that was read."""
 
     status = "ABORTED"
@@ -406,7 +406,7 @@ class SessionExpired(BrokerError):
     status = "UNAVAILABLE"
 
 
-class NotServed(BrokerError):
+class Unsupported(BrokerError):
     """This server does not offer what was asked for."""
 
     status = "UNIMPLEMENTED"
@@ -447,7 +447,7 @@ class BufferFull(ClientError):
     retriable = True
 
 
-class OffsetsNotKept(ClientError):
+class OffsetStoreFailed(ClientError):
     """The file with the offsets of a consumer that reads everything for itself cannot be written."""
 
 
@@ -464,7 +464,7 @@ class BadReply(ClientError):
     status = "INTERNAL"
 
 
-class Disconnected(ClientError):
+class ConnectionLost(ClientError):
     """The connection broke, or could not be made."""
 
     status = "UNAVAILABLE"
@@ -477,7 +477,7 @@ class TlsFailed(ClientError):
     status = "FAILED_PRECONDITION"
 
 
-class Unreachable(Disconnected):
+class ConnectFailed(ConnectionLost):
     """No connection could be made: nothing of the request was sent."""
 
 

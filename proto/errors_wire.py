@@ -36,10 +36,10 @@ _WRITE_FAILED: Final = "Internal error from Core"
 
 #: What a status without our metadata means to a caller.
 _BY_CODE: Final[dict[str, type[errors.PocketMQError]]] = {
-    "UNAVAILABLE": errors.Disconnected,
+    "UNAVAILABLE": errors.ConnectionLost,
     "DEADLINE_EXCEEDED": errors.RequestTimeout,
     "CANCELLED": errors.ClientClosed,
-    "UNIMPLEMENTED": errors.NotServed,
+    "UNIMPLEMENTED": errors.Unsupported,
     "RESOURCE_EXHAUSTED": errors.Overloaded,
     "INVALID_ARGUMENT": errors.InvalidArgument,
 }
@@ -50,7 +50,7 @@ _OF_SERVER: Final[dict[type[rpc.RpcError], type[errors.PocketMQError]]] = {
     rpc.BadRequest: errors.InvalidArgument,
     rpc.TooLarge: errors.MessageTooLarge,
     rpc.ResourceExhausted: errors.Overloaded,
-    rpc.Unimplemented: errors.NotServed,
+    rpc.Unimplemented: errors.Unsupported,
     rpc.DeadlineExceeded: errors.RequestTimeout,
     rpc.Stopping: errors.ShuttingDown,
     rpc.CannotListen: errors.ConfigError,
@@ -120,7 +120,7 @@ def from_rpc_error(error: FailedCall) -> errors.PocketMQError:
     if "message larger than max" in sentence:
         return errors.MessageTooLarge(sentence, code=code)
     if sentence == _WRITE_FAILED:
-        return errors.Disconnected("the stream ended while it was written to", code=code)
+        return errors.ConnectionLost("the stream ended while it was written to", code=code)
     return _BY_CODE.get(code, errors.PocketMQError)(sentence, code=code)
 
 

@@ -52,7 +52,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Final, NamedTuple, TypeAlias
 
-from .errors import CorruptRecord, InvalidRecord, MessageTooLarge, NotServed
+from .errors import CorruptRecord, InvalidRecord, MessageTooLarge, Unsupported
 from .extras import pip_install
 from .message_id import offset_message_id
 from .properties import decode_properties, encode_properties
@@ -579,8 +579,8 @@ class _Middles(dict[int, bytes]):
 def decompress_body(body: bytes, sys_flag: int, size_max: int = BODY_BYTES_MAX) -> bytes:
     """Return BODY as the sender had it; nothing is decompressed beyond SIZE_MAX bytes.
 
-    Raises MessageTooLarge for a larger one, CorruptRecord when the bytes cannot be decompressed, NotServed when LZ4 or
-    ZSTD is asked for and the extra `compression` is not installed.
+    Raises MessageTooLarge for a larger one, CorruptRecord when the bytes cannot be decompressed, Unsupported when LZ4
+    or ZSTD is asked for and the extra `compression` is not installed.
     """
     if not sys_flag & SYS_COMPRESSED:
         return body
@@ -597,7 +597,7 @@ def decompress_body(body: bytes, sys_flag: int, size_max: int = BODY_BYTES_MAX) 
                 f"sysFlag {sys_flag:#x}: compression type {kind >> 8} is unknown", field="sysFlag"
             )
     except ImportError as error:
-        raise NotServed(
+        raise Unsupported(
             f"the body is compressed with LZ4 or ZSTD: {pip_install('compression')}"
         ) from error
     except (RuntimeError, zlib.error, ValueError) as error:

@@ -51,7 +51,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, NamedTuple, Self
 
-from .errors import Disconnected, NotServed, RequestTimeout, Unreachable
+from .errors import ConnectFailed, ConnectionLost, RequestTimeout, Unsupported
 
 #: A frame of more is refused by Apache's brokers, unless they were told otherwise.
 REQUEST_MAX: Final = 16 << 20
@@ -292,7 +292,7 @@ class RemotingClient:
 
     @classmethod
     async def connect(cls, address: str, timeout_s: float = TIMEOUT_S) -> Self:
-        """Return a connection to ADDRESS, host:port. Raises Unreachable."""
+        """Return a connection to ADDRESS, host:port. Raises ConnectFailed."""
         reader, writer = await open_tcp(address, timeout_s)
         return cls(address, reader, writer)
 
@@ -305,7 +305,8 @@ class RemotingClient:
     ) -> RemotingCommand:
         """Return the answer to the request CODE, which succeeded.
 
-        Raises NotServed for another answer, Disconnected, RequestTimeout; after these two the connection is of no use.
+        Raises Unsupported for another answer, ConnectionLost, RequestTimeout; after these two the connection is of no
+        use.
         """
         self._opaque += 1
         name = RequestCode(code).name if code in set(RequestCode) else f"request {code}"
@@ -321,11 +322,11 @@ class RemotingClient:
                 address=self.address,
             ) from None
         except (OSError, ValueError) as error:
-            raise Disconnected(
+            raise ConnectionLost(
                 f"{self.address} failed amid {name}: {error}", address=self.address
             ) from None
         if answer.code != SUCCESS:
-            raise NotServed(
+            raise Unsupported(
                 f"{self.address} answered {name} with code {answer.code}: {answer.remark[:200] or 'no word why'}",
                 address=self.address,
                 code=answer.code,
@@ -359,18 +360,18 @@ class RemotingClient:
 async def open_tcp(
     address: str, timeout_s: float, limit: int = 1 << 20
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Return a connection to ADDRESS, host:port. Raises Unreachable."""
+    """Return a connection to ADDRESS, host:port. Raises ConnectFailed."""
     host, _, port = address.rpartition(":")
     try:
         async with asyncio.timeout(timeout_s):
             return await asyncio.open_connection(host.strip("[]"), int(port), limit=limit)
     except TimeoutError:
-        raise Unreachable(
+        raise ConnectFailed(
             f"{address} did not answer within {timeout_s:.0f} s", address=address
         ) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise Unreachable(f"{address} cannot be reached: {reason}", address=address) from error
+        raise ConnectFailed(f"{address} cannot be reached: {reason}", address=address) from error
 
 
 # ---------------------------------------------------------------- the wire by which a slave takes its master's log

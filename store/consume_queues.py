@@ -12,7 +12,7 @@ import posixpath
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final
 
-from ..proto.errors import StoreRefused
+from ..proto.errors import StoreMismatch
 from ..proto.record_run import QUEUE_ID_MAX
 from .config import StoreConfig
 from .consume_queue import BatchConsumeQueue, ConsumeQueue, Sum
@@ -59,14 +59,14 @@ class ConsumeQueues:
     def load(cls, disk: Disk, config: StoreConfig) -> ConsumeQueues:
         """Open every queue that has a folder; other names in the folders are left alone.
 
-        StoreRefused for files that do not belong, and for a topic that has queues of both kinds.
+        StoreMismatch for files that do not belong, and for a topic that has queues of both kinds.
         """
         table = cls(disk, config, batch_topics(disk, config.state_folder))
         for topic, queue in queue_folders(disk, config.queue_folder):
             table._open_plain(topic, queue)
         for topic, queue in queue_folders(disk, config.batch_queue_folder):
             if topic in table._plain:
-                raise StoreRefused(
+                raise StoreMismatch(
                     f'topic "{topic}" has queues in {config.queue_folder} and in {config.batch_queue_folder}:'
                     " a topic has one kind; move one of the two folders away",
                     topic=topic,

@@ -6,7 +6,7 @@ change stays in memory, not a byte of the real files is written), and in tests a
 Errors, the same for every implementation:
 - a file or folder that is not there: FileNotFoundError;
 - a write that finds no room: `StoreFull`; nothing, or only a part, was written;
-- no descriptor is left, and none could be had by closing a file: `FilesExhausted`; nothing was tried;
+- no descriptor is left, and none could be had by closing a file: `TooManyOpenFiles`; nothing was tried;
 - any other failed write or sync, and a device that cannot say what there is: `DiskFailure`;
 - a lock that another holds: `StoreLocked`.
 
@@ -24,7 +24,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..proto.errors import DiskFailure, FilesExhausted, StoreFull
+from ..proto.errors import DiskFailure, StoreFull, TooManyOpenFiles
 
 Buffer = bytes | bytearray | memoryview
 
@@ -253,7 +253,7 @@ def write_error(error: OSError, action: str, path: str) -> StoreFull | DiskFailu
         )
     reason = error.strerror or str(error)
     if error.errno in (errno.EMFILE, errno.ENFILE):
-        return FilesExhausted(
+        return TooManyOpenFiles(
             f"cannot {action} {path}: {reason}: raise the limit of open files (ulimit -n), or have fewer connections",
             path=path,
             reason=reason,

@@ -33,7 +33,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..proto.errors import DiskFailure, FilesExhausted, MessageTooLarge, StoreError, StoreRefused
+from ..proto.errors import DiskFailure, MessageTooLarge, StoreError, StoreMismatch, TooManyOpenFiles
 from ..proto.record import MAGIC_V1, MAGIC_V2, head_store_time_ms
 from ..proto.record_run import LEAST_SIZE, as_bytes
 from .disk import Buffer, Disk, Entry, Mapping, write_error
@@ -142,7 +142,7 @@ class MappedFile:
         self.dirty = True
         try:
             self.mapping.write(at, data)
-        except FilesExhausted:
+        except TooManyOpenFiles:
             raise  # Nothing was written.
         except StoreError as error:
             self._wipe(at, len(data), error)
@@ -259,7 +259,7 @@ class MappedFiles:
 
     @classmethod
     def load(cls, disk: Disk, folder: str, file_size: int, *, what: str = "file") -> MappedFiles:
-        """Open the row in FOLDER (none there: an empty row). StoreRefused names a file that does not belong."""
+        """Open the row in FOLDER (none there: an empty row). StoreMismatch names a file that does not belong."""
         row = cls(disk, folder, file_size, what=what)
         entries = [entry for entry in disk.list(folder) if not entry.is_folder]
         for entry in entries:
@@ -273,10 +273,10 @@ class MappedFiles:
         return row
 
     def _check_name(self, name: str) -> None:
-        """Raise StoreRefused for a file NAME that is not of the row, so that it is neither read nor deleted."""
+        """Raise StoreMismatch for a file NAME that is not of the row, so that it is neither read nor deleted."""
         if not (name.isascii() and name.isdigit() and int(name) <= _OFFSET_MAX):
             path = os.path.join(self.folder, name)
-            raise StoreRefused(
+            raise StoreMismatch(
                 f"{path} is not a {self.what} file (its name is no offset): move it out of {self.folder}",
                 path=path,
             )
@@ -284,7 +284,7 @@ class MappedFiles:
     def _open(self, entry: Entry) -> None:
         path = os.path.join(self.folder, entry.name)
         if entry.size != self.file_size:
-            raise StoreRefused(
+            raise StoreMismatch(
                 f"{path} is {entry.size:,} bytes long, but {self.what} files are configured with"
                 f" {self.file_size:,}: open the store with the size that it was written with, or, if somebody cut the"
                 f" file, lengthen it (truncate -s {self.file_size} {path}): what is missing is then gone, no more",

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ..proto.errors import DiskFailure, FilesExhausted, PocketMQError, StoreError, StoreFull
+from ..proto.errors import DiskFailure, PocketMQError, StoreError, StoreFull, TooManyOpenFiles
 from .files import Syncable
 
 logger = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ def _sync(part: Syncable, tries: int) -> None:
         try:
             part.sync()
             return
-        except FilesExhausted as error:
+        except TooManyOpenFiles as error:
             if not left:
                 raise
             logger.warning("a sync waits for a descriptor", extra={"reason": error.message})

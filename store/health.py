@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from ..proto.errors import DiskFailure, StoreClosed, StoreError, StoreFull, StoreRefused
+from ..proto.errors import DiskFailure, StoreClosed, StoreError, StoreFull, StoreMismatch
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class StoreHealth:
         """Raise the error that prevents appending messages, if any."""
         if self.closed or self.failure or self.read_only or self.full or self.following:
             self.check_followable()
-            raise StoreRefused(
+            raise StoreMismatch(
                 f"the store {self._path} follows a master's log: messages are sent to the master",
                 path=self._path,
             )

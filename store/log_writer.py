@@ -165,9 +165,9 @@ class LogWriter:
         self.last_store_ms = max(newest_ms or 0, values.log_time_ms)
 
     def write_as(self, host: Host) -> None:
-        """Write records of HOST from now on; StoreRefused for one that has no room in them."""
+        """Write records of HOST from now on; StoreMismatch for one that has no room in them."""
         if host.is_v6:
-            raise errors.StoreRefused(
+            raise errors.StoreMismatch(
                 f"store host {host}: records reserve 4 bytes for it, use an IPv4 address",
                 field="host",
             )
@@ -509,7 +509,7 @@ class Following:
         """Take DATA, which stands at OFFSET of the master's log and has CRC32; None: that was compared already."""
         self._health.check_followable()
         if not self._health.following:
-            raise errors.StoreRefused(
+            raise errors.StoreMismatch(
                 "the store does not follow a master: its own records are appended to it"
             )
         self._check_frame(data, offset, crc32)

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..proto.byte_ranges import CELLS_MAX, hash_ranges, hash_rows, left_aligned, split
-from ..proto.errors import CorruptIndex, StoreRefused
+from ..proto.errors import CorruptIndex, StoreMismatch
 from ..proto.record import SYS_ROLLBACK, SYS_TRANSACTION, Buffer, java_hash
 from ..proto.record_run import Longs, PropertyRanges, RunColumns, as_bytes
 from ..proto.run import Alike
@@ -248,7 +248,7 @@ class MessageIndex:
             logger.warning("not an index file: its name is no time", extra={"path": path})
             return
         if entry.is_folder:
-            raise StoreRefused(
+            raise StoreMismatch(
                 f"{path} is a folder, but index files are files: move it out of {self.folder}",
                 path=path,
             )

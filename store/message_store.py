@@ -121,11 +121,11 @@ class MessageStore(Reader):
 
         READ_ONLY shows the store as it would be after recovery, live, stopped, copied or damaged, without writing a
         byte or taking the lock. REPLICA: the store is one of a replica set; what its recovery keeps of a damaged log is
-        what the others have as well, and it can `follow`. Raises StoreLocked, StoreRefused, StoreFull, DiskFailure.
+        what the others have as well, and it can `follow`. Raises StoreLocked, StoreMismatch, StoreFull, DiskFailure.
         """
         if read_only:
             if not disk.is_folder(config.path):
-                raise errors.StoreRefused(
+                raise errors.StoreMismatch(
                     f"there is no store at {config.path}: check the path", path=config.path
                 )
             disk = OverlayDisk(disk)
@@ -274,7 +274,7 @@ class MessageStore(Reader):
     # --- following a master
 
     def follow(self) -> None:
-        """From now on take the bytes of a master's log, `append_raw`, and no other records (StoreRefused)."""
+        """From now on take the bytes of a master's log, `append_raw`, and no other records (StoreMismatch)."""
         self._replica.start()
         self._followed = True
 
@@ -376,7 +376,7 @@ class MessageStore(Reader):
     @property
     def _replica(self) -> Following:
         if self._following is None:
-            raise errors.StoreRefused(
+            raise errors.StoreMismatch(
                 f"the store {self.config.path} was not opened as one of a replica set",
                 path=self.config.path,
             )

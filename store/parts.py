@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from ..proto.errors import StoreRefused
+from ..proto.errors import StoreMismatch
 from .config import StoreConfig
 from .consume_queues import ConsumeQueues
 from .cut_files import restore_cut_files, restore_cut_queues
@@ -48,7 +48,7 @@ class StoreParts:
         log = CommitLog.load(disk, config.log_folder, config.log_file_size_bytes)
         try:
             queues = ConsumeQueues.load(disk, config)
-        except StoreRefused:
+        except StoreMismatch:
             cut_queues = restore_cut_queues(disk, config)
             if not cut_queues:
                 raise

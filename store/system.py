@@ -375,7 +375,7 @@ class OpenFiles:
     def attempt(self, action: Callable[[], T]) -> T:
         """Return what ACTION, a call that takes a descriptor or a map, returns; close files while there is none.
 
-        Raises FilesExhausted where none is left to close, and everything else that ACTION does.
+        Raises TooManyOpenFiles where none is left to close, and everything else that ACTION does.
         """
         while True:
             try:

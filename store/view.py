@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from ..proto.errors import StoreRefused
+from ..proto.errors import StoreMismatch
 from ..proto.topics import SCHEDULE_TOPIC
 from .apache.config import ConfigLoader, JavaConfig
 from .apache.files import StartRefused
@@ -360,12 +360,12 @@ def _refusing_folders(root: str) -> Iterator[None]:
 
 @contextmanager
 def _refusing_as_ours(root: str) -> Iterator[None]:
-    """Raise StoreRefused for what Apache's readers refuse of the store ROOT."""
+    """Raise StoreMismatch for what Apache's readers refuse of the store ROOT."""
     try:
         with _refusing_folders(root):
             yield
     except StartRefused as refusal:
-        raise StoreRefused(refusal.reason or refusal.text, path=root) from None
+        raise StoreMismatch(refusal.reason or refusal.text, path=root) from None
 
 
 def open_ours(

@@ -18,7 +18,7 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 
-from pocketmq.proto.errors import Disconnected
+from pocketmq.proto.errors import ConnectionLost
 from pocketmq.proto.errors_wire import from_rpc_error, from_wire
 
 #: Statuses that are never an answer to bad input: they say that the server itself went wrong.
@@ -223,7 +223,7 @@ def _complaint_in_replies(path: str, method: MethodDescriptor, replies: list[byt
 
 def _complaint(path: str, error: grpc.aio.AioRpcError) -> str | None:
     code = error.code().name
-    if type(from_rpc_error(error)) is Disconnected and code == "INTERNAL":
+    if type(from_rpc_error(error)) is ConnectionLost and code == "INTERNAL":
         return None  # Our second message met a stream that the first one had ended, and grpc kept its status.
     if code in SERVERS_FAULT:
         return f"{path}: {code} {error.details()}"

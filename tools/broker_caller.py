@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from ..client.administration.brokers import AsyncAsker
 from ..proto.access.policies import is_loopback
-from ..proto.errors import Disconnected, MessageTooLarge, NotAuthenticated, RequestTimeout
+from ..proto.errors import ConnectionLost, MessageTooLarge, NotAuthenticated, RequestTimeout
 from ..proto.rpc.pages import READING
 from ..proto.tls import Trust
 from .console.api import Document
@@ -28,7 +28,7 @@ class BrokerList(AsyncAsker):
     """Asks name servers which brokers there are."""
 
     async def addresses(self) -> dict[str, str]:
-        """Return where each is asked, by name, sorted. Raises Disconnected."""
+        """Return where each is asked, by name, sorted. Raises ConnectionLost."""
         return dict(sorted((await self._session.routes.brokers()).items()))
 
 
@@ -43,10 +43,10 @@ class BrokerAnswer(NamedTuple):
     writer: asyncio.StreamWriter
 
     async def body(self) -> bytes:
-        """Return the whole body. Raises Disconnected, MessageTooLarge."""
+        """Return the whole body. Raises ConnectionLost, MessageTooLarge."""
         try:
             if self.size is None:
-                raise Disconnected(f"{self.address} does not say how long its answer is")
+                raise ConnectionLost(f"{self.address} does not say how long its answer is")
             if self.size > _BODY_BYTES_MAX:
                 raise MessageTooLarge(
                     f"{self.address} answers {self.size} bytes, the limit is {_BODY_BYTES_MAX}: ask for less",
@@ -57,7 +57,7 @@ class BrokerAnswer(NamedTuple):
             async with asyncio.timeout(_TIMEOUT_S):
                 return await self.reader.readexactly(self.size)
         except (OSError, EOFError, TimeoutError) as error:
-            raise Disconnected(f"{self.address} broke its answer off: {error}") from error
+            raise ConnectionLost(f"{self.address} broke its answer off: {error}") from error
         finally:
             self.writer.close()
 
@@ -94,8 +94,8 @@ class BrokerCaller:
     ) -> BrokerAnswer:
         """Return what the broker at ADDRESS answers, once its head is there.
 
-        Raises Disconnected, RequestTimeout, and NotAuthenticated where a secret would have to go in plaintext, or where
-        one is wanted and there is none.
+        Raises ConnectionLost, RequestTimeout, and NotAuthenticated where a secret would have to go in plaintext, or
+        where one is wanted and there is none.
         """
         host, _, port = address.rpartition(":")
         host = host.strip("[]")
@@ -120,7 +120,7 @@ class BrokerCaller:
             ) from None
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
             reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
-            raise Disconnected(f"no console answers at {address}: {reason}") from error
+            raise ConnectionLost(f"no console answers at {address}: {reason}") from error
         is_asked_who = answer.headers.get("location", "").startswith("/sign-in")
         if is_asked_who or (answer.status == HTTPStatus.UNAUTHORIZED and not self._authorization):
             answer.writer.close()
@@ -158,9 +158,9 @@ class BrokerCaller:
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
-            raise Disconnected(f"{address} answers no JSON object to {target}: is it a broker?")
+            raise ConnectionLost(f"{address} answers no JSON object to {target}: is it a broker?")
         if answer.status != HTTPStatus.OK:
-            raise Disconnected(f"{address}: {found.get('message', answer.status)}")
+            raise ConnectionLost(f"{address}: {found.get('message', answer.status)}")
         return found
 
 

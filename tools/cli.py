@@ -30,7 +30,7 @@ from click.shell_completion import shell_complete
 from .. import __version__
 from ..proto.errors import (
     ConfigError,
-    Disconnected,
+    ConnectionLost,
     InvalidArgument,
     InvalidFilter,
     PocketMQError,
@@ -149,8 +149,8 @@ def exit_code(error: PocketMQError) -> int:
     """Return the exit code that tells ERROR."""
     if isinstance(error, ConfigError | InvalidArgument):
         return USAGE
-    if isinstance(error.__cause__, Disconnected):  # No route, because no name server answered.
-        return _CODES[Disconnected.status]
+    if isinstance(error.__cause__, ConnectionLost):  # No route, because no name server answered.
+        return _CODES[ConnectionLost.status]
     return _CODES.get(error.status, FAILED)
 
 

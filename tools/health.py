@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import click
 
 from ..client.name_server_addresses import NAMESERVER_VARIABLE, named_or_default, parse_addresses
-from ..proto.errors import Disconnected, InvalidArgument
+from ..proto.errors import ConnectionLost, InvalidArgument
 from ..proto.rpc.connection import ClientConnection
 from ..proto.rpc.incoming import (
     ConnectionEnded,
@@ -99,7 +99,7 @@ def health(
 
 
 def _check(address: str, service: str, timeout_s: float, tls: SSLContext | None) -> str:
-    """Return the status of SERVICE at ADDRESS, over TLS or in plaintext; raise InvalidArgument, Disconnected."""
+    """Return the status of SERVICE at ADDRESS, over TLS or in plaintext; raise InvalidArgument, ConnectionLost."""
     host, _, port = address.rpartition(":")
     if not (host and port.isdecimal() and 0 < int(port) < 65_536):
         raise InvalidArgument(f"{address!r} is no HOST:PORT")
@@ -111,17 +111,17 @@ def _check(address: str, service: str, timeout_s: float, tls: SSLContext | None)
             with tls.wrap_socket(connected, server_hostname=host.strip("[]")) as secured:
                 return _ask(secured, address, service, until)
     except TimeoutError as error:
-        raise Disconnected(f"{address} did not answer within {timeout_s:g} s") from error
+        raise ConnectionLost(f"{address} did not answer within {timeout_s:g} s") from error
     except OSError as error:
         if tls is not None:
             from ..proto.rpc.channel import reason_of
 
-            raise Disconnected(f"{address}: {reason_of(error)}") from error
-        raise Disconnected(f"{address}: {error.strerror or error}") from error
+            raise ConnectionLost(f"{address}: {reason_of(error)}") from error
+        raise ConnectionLost(f"{address}: {error.strerror or error}") from error
 
 
 def _ask(connected: socket.socket, address: str, service: str, until: float) -> str:
-    """Ask on a connection; return the status. Raises OSError, TimeoutError, Disconnected."""
+    """Ask on a connection; return the status. Raises OSError, TimeoutError, ConnectionLost."""
     name = service.encode()
     request = bytes((0x0A, len(name))) + name if name else b""
     http2 = ClientConnection(ConnectionLimits(), 0)
@@ -138,12 +138,12 @@ def _ask(connected: socket.socket, address: str, service: str, until: float) -> 
         connected.settimeout(left_s)
         data = connected.recv(_READ_BYTES)
         if not data:
-            raise Disconnected(f"{address} closed the connection; is it PocketMQ's port?")
+            raise ConnectionLost(f"{address} closed the connection; is it PocketMQ's port?")
         for event in http2.receive(data, 0):
             if isinstance(event, GoAwayReceived) and event.reason:
-                raise Disconnected(f"{address} broke the call off: {event.reason}")
+                raise ConnectionLost(f"{address} broke the call off: {event.reason}")
             if isinstance(event, StreamReset | GoAwayReceived | ConnectionEnded):
-                raise Disconnected(f"{address} broke the call off; is it PocketMQ's port?")
+                raise ConnectionLost(f"{address} broke the call off; is it PocketMQ's port?")
             if isinstance(event, DataReceived):
                 answer = (answer + event.data)[:_ANSWER_BYTES_MAX]
             elif isinstance(event, TrailersReceived) or (
@@ -164,7 +164,7 @@ def _fields(address: str) -> list[tuple[str, str]]:
 
 
 def _status(address: str, answer: bytes, trailers: dict[str, str]) -> str:
-    """Return the name of the status that ANSWER, a gRPC message, and TRAILERS tell; raise Disconnected."""
+    """Return the name of the status that ANSWER, a gRPC message, and TRAILERS tell; raise ConnectionLost."""
     code = trailers.get("grpc-status", "")
     if code == _GRPC_NOT_FOUND:
         return "SERVICE_UNKNOWN"
@@ -173,6 +173,6 @@ def _status(address: str, answer: bytes, trailers: dict[str, str]) -> str:
         from urllib.parse import unquote
 
         reason = unquote(trailers.get("grpc-message", "")) or "no reason given"
-        raise Disconnected(f"{address} answered with gRPC status {code or 'none'}: {reason}")
+        raise ConnectionLost(f"{address} answered with gRPC status {code or 'none'}: {reason}")
     number = message[1] if message else 0
     return _STATUSES[number] if number < len(_STATUSES) else f"status {number}"

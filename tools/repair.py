@@ -288,7 +288,8 @@ def make_repaired_copy(
 ) -> Repaired:
     """Make TARGET a repaired copy of the store SOURCE; GIVEN are settings by Apache's names.
 
-    Raises InvalidArgument (TARGET is there), StoreRefused (no store), StoreFull, DiskFailure; then TARGET is as it was.
+    Raises InvalidArgument (TARGET is there), StoreMismatch (no store), StoreFull, DiskFailure; then TARGET is as it
+    was.
     """
     check_store(source)
     skeleton.require_new_folder(target, source)

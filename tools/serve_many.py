@@ -28,7 +28,7 @@ from typing import Any, Final
 import click
 
 from ..broker.config import BrokerConfig
-from ..proto.errors import ConfigError, Disconnected
+from ..proto.errors import ConfigError, ConnectionLost
 from .server_process import ServerProcess, ServerProcesses
 from .settings import Settings
 
@@ -116,7 +116,7 @@ class BrokerProcesses:
         starting = [asyncio.create_task(self._start(one)) for one in self._settings]
         try:
             started = await asyncio.gather(*starting)
-        except Disconnected as error:
+        except ConnectionLost as error:
             click.echo(f"pocketmq: {error.message}; all are stopped", err=True)
             raise click.exceptions.Exit(max(int(error.details["code"]), 1)) from error
         finally:
@@ -144,9 +144,9 @@ class BrokerProcesses:
         )
         try:
             self._serving[broker.name] = await self._processes.start(process)
-        except Disconnected as error:
+        except ConnectionLost as error:
             code = error.details["code"]
-            raise Disconnected(
+            raise ConnectionLost(
                 f"{broker.name} ended with code {code} before it served", code=code
             ) from None
         return process
@@ -170,7 +170,7 @@ class BrokerProcesses:
                 delay_s = min(2 * delay_s, _AGAIN_MAX_S)
                 try:
                     process = await self._start(settings)
-                except Disconnected as error:
+                except ConnectionLost as error:
                     code = int(error.details["code"])
                 except OSError as error:  # No memory, or no process to be had: it is tried again.
                     code = error.errno or 1

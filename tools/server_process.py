@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from ..proto.errors import Disconnected, PocketMQError
+from ..proto.errors import ConnectionLost, PocketMQError
 from ..proto.tls import TLS_VARIABLES
 from .options import READY
 
@@ -83,7 +83,7 @@ class ServerProcess:
             self.wait_until_ready()
 
     def wait_until_ready(self) -> None:
-        """Wait for the ready line. Raises Disconnected, with its `code`, if the process ends before."""
+        """Wait for the ready line. Raises ConnectionLost, with its `code`, if the process ends before."""
         try:
             self.ready = self._ready()
         except BaseException:
@@ -100,7 +100,7 @@ class ServerProcess:
         last = self._log.read_text(errors="replace").strip().splitlines()[-1:] or [
             "it said nothing"
         ]
-        raise Disconnected(
+        raise ConnectionLost(
             f"the server ended with code {code} before it served: {last[0]}", code=code
         )
 
@@ -178,7 +178,7 @@ class ServerProcesses:
     async def start(self, process: ServerProcess) -> ServerProcess:
         """Return PROCESS, which was not waited for, when it serves; cancelled, it is told to stop.
 
-        Raises Disconnected, with its `code`, if it ends before.
+        Raises ConnectionLost, with its `code`, if it ends before.
         """
         self._all = [one for one in self._all if one.is_running]
         self._all.append(process)

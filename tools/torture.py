@@ -45,7 +45,7 @@ from ..broker.ports.certificates import Certificates
 from ..broker.service_v2.service import SERVICE
 from ..broker.service_v2.statuses import OK
 from ..proto.configuration import nearest
-from ..proto.errors import Disconnected, InvalidArgument, LeaseLost, Overloaded, PocketMQError
+from ..proto.errors import ConnectionLost, InvalidArgument, LeaseLost, Overloaded, PocketMQError
 from ..proto.errors_wire import to_wire
 from ..proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 from ..proto.rpc import LATER, Call, CallContext, Carrier, MethodTable, RpcError, Stream
@@ -416,8 +416,8 @@ def _answer(handler: Callable[..., Any], request: Message, call: Call) -> None:
         call.reply(answer)
 
 
-def _lost() -> Disconnected:
-    return Disconnected(f"{_TELLS}: the connection breaks, ask again")
+def _lost() -> ConnectionLost:
+    return ConnectionLost(f"{_TELLS}: the connection breaks, ask again")
 
 
 def _may_be_twice(request: v2.SendMessageRequest) -> bool:

@@ -42,12 +42,12 @@ import numpy as np
 from ...proto import properties as names
 from ...proto.clock import Clock, ahead_ms
 from ...proto.errors import (
+    AlreadyDelivered,
     InvalidArgument,
     InvalidDelay,
     InvalidRecord,
     MessageNotFound,
     PocketMQError,
-    TooLate,
 )
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.message_id import RecallHandle, decode_handle
@@ -552,7 +552,7 @@ class Recalls:
         """Have back the message of a handle; answered when that is safe.
 
         Raises InvalidArgument (the handle is none, or not of this topic and broker), InvalidDelay (too far ahead),
-        TopicNotFound, MessageNotFound, TooLate, StoreFull, DiskFailure.
+        TopicNotFound, MessageNotFound, AlreadyDelivered, StoreFull, DiskFailure.
         """
         self._topics.get(request.topic)
         handle = decode_handle(request.handle)
@@ -602,7 +602,7 @@ class Recalls:
         now_ms = self._now_ms()
         due_ms = handle.due_ms if found is None else found.due_ms
         if due_ms <= now_ms:
-            raise TooLate(
+            raise AlreadyDelivered(
                 f"message {handle.message_id!r} was due at {format_instant(due_ms)}, now it is"
                 f" {format_instant(now_ms)}: it was delivered, or is about to be",
                 due_ms=due_ms,

@@ -266,7 +266,7 @@ class Retries:
                 f"the message at {place} cannot be sent back: it is damaged: {error.message}"
             ) from error
         if record.sys_flag & SYS_INNER_BATCH:
-            raise errors.NotServed(
+            raise errors.Unsupported(
                 f"the message at {place} is a batch of several, which is not sent back as one",
                 topic=topic,
             )

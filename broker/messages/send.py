@@ -422,7 +422,7 @@ class Sends:
         """Return which one RUN asks for, or the broker's own."""
         asked = int(run.durability)
         if asked == pb.REPLICAS and self._mastership is None:
-            raise errors.NotServed(
+            raise errors.Unsupported(
                 'durability is REPLICAS (3; acks="replicas"), but this broker has no replicas: use DISK (2)',
                 field="durability",
                 value=asked,

@@ -21,7 +21,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias
 
-from ...proto.errors import GroupInUse, NotReadable, NotServed, PocketMQError
+from ...proto.errors import GroupInUse, NotReadable, PocketMQError, Unsupported
 from ...proto.topics import retry_topic
 from ...store.format.state_tables import GroupConfig, TopicConfig
 from ..config import BrokerConfig
@@ -218,7 +218,7 @@ class Pops:
         """Return group and topic of ASKED, if it may be served."""
         topic = self._topics.for_reading(asked.topic, 0)
         if topic.attributes.get(QUEUE_TYPE_ATTRIBUTE) == "BatchCQ":
-            raise NotServed(
+            raise Unsupported(
                 f"topic {topic.name!r} has batch queues ({QUEUE_TYPE_ATTRIBUTE}=BatchCQ), whose messages are not"
                 " acknowledged one by one: use a topic with plain queues",
                 topic=topic.name,

@@ -34,7 +34,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from ...proto.access.guard import host_of
-from ...proto.errors import Disconnected, MasterFenced, Overloaded, PocketMQError, ShuttingDown
+from ...proto.errors import ConnectionLost, MasterFenced, Overloaded, PocketMQError, ShuttingDown
 from ...proto.errors_wire import from_rpc_error
 from ...proto.rpc import Call, CallContext, Method, MethodKind, MethodTable, Stream
 from ...proto.rpc.channels import (
@@ -230,8 +230,8 @@ class Relays:
     ) -> AsyncIterator[_Upstream]:
         """Call METHOD of the master for the caller of CONTEXT, who gives up at DEADLINE, by the loop's clock.
 
-        Raises Disconnected if nobody was reached in time, Overloaded beyond the bound, MasterFenced for a call that was
-        relayed before.
+        Raises ConnectionLost if nobody was reached in time, Overloaded beyond the bound, MasterFenced for a call that
+        was relayed before.
         """
         if RELAYED in context.metadata:
             raise self.turned_away()
@@ -281,7 +281,7 @@ class Relays:
                 except TimeoutError:
                     reason = f"{known.address} does not answer"
             if _now() + _LOOK_S >= until:
-                raise Disconnected(
+                raise ConnectionLost(
                     f"the master of {self._name} cannot be reached, {reason}: try again"
                 )
             await self.changed(min(until - _now(), _LOOK_S if known else self._wait_s))
@@ -481,7 +481,7 @@ class _RelayedStream:
         except PocketMQError as error:
             self._stream.fail(error)
         except asyncio.CancelledError:
-            self._stream.fail(Disconnected("this replica relays no more: open the stream again"))
+            self._stream.fail(ConnectionLost("this replica relays no more: open the stream again"))
             raise
         except Exception:  # The edge: a bug costs its own stream.
             logger.exception("relay failed method=%s", self._method.path)
@@ -501,7 +501,7 @@ class _RelayedStream:
                         self._stream.send(message)
                         await self._stream.drained()
                     return
-            except (_TurnedAway, Disconnected, ShuttingDown) as error:
+            except (_TurnedAway, ConnectionLost, ShuttingDown) as error:
                 if self._settings is None or self._has_ended or _now() >= until:
                     raise getattr(error, "error", error) from None
             finally:
@@ -538,7 +538,7 @@ def _passed_on(failure: CallFailed) -> PocketMQError | _TurnedAway:
     """Return how our caller's call ends where that at the master ended with FAILURE."""
     error = from_rpc_error(failure)
     if isinstance(error, MasterFenced) and "turned_away" in error.details:
-        return _TurnedAway(Disconnected(error.message))
+        return _TurnedAway(ConnectionLost(error.message))
     return error
 
 

@@ -12,7 +12,7 @@ appended (SAVE_BYTES), or something new and SAVE_INTERVAL_MS have passed.
     a Java broker between   the same, if the log still begins as it was: what it appended is no producer's. If it cut
                             the log further back than the snapshot, that is thrown away, see below
     no snapshot, a damaged  what the last SCAN_BYTES of the log hold is known; all of it if nothing is older. Who sent
-    one, another log's      before hears ProducerUnknown when he goes on; only a first run (number 0) from before that
+    one, another log's      before hears UnknownProducer when he goes on; only a first run (number 0) from before that
                             is sent again now is stored twice. A warning says since when, and so does the status
 
 A replica has the table in either role. As a follower it takes what its log takes (`followed`), so that a master that
@@ -124,7 +124,7 @@ class Producers:
     def judge(self, numbers: RunNumbers, run: Run) -> tuple[Numbered, bool]:
         """Return what of RUN with NUMBERS is to be stored, and whether each of its records has its own number.
 
-        Raises InvalidArgument, ProducerUnknown, ProducerFenced, SequenceBroken.
+        Raises InvalidArgument, UnknownProducer, ProducerFenced, OutOfOrderSequence.
         """
         each = each_has_its_own(numbers, run)
         key = numbers.producer_id, run.topic, run.queue

@@ -13,13 +13,13 @@ is left of a run its own number.
 A producer counts the messages of each queue from 0 on, in each of its epochs. Of a run [first, first + count)
 
     first = 0, nothing known of the producer in this queue     new
-    first > 0, nothing known, or known only from later on      ProducerUnknown: it cannot be told what is missing
+    first > 0, nothing known, or known only from later on      UnknownProducer: it cannot be told what is missing
     it begins where the last one ended                         new
     everything of it is stored                                 a repeat: nothing is stored again
     some of it is stored                                       the rest is new (an append was torn, or cut up anew)
-    something between the last run and this one is missing     SequenceBroken
+    something between the last run and this one is missing     OutOfOrderSequence
     an epoch before the known one                              ProducerFenced
-    a later epoch                                              new if first = 0, else SequenceBroken
+    a later epoch                                              new if first = 0, else OutOfOrderSequence
 
 Runs of one turn of the event loop are appended together at its end: `reserve` counts a run that will be, so that the
 next one may follow it in the same turn; `stored` and `failed` say what became of it, and after a failure those that
@@ -31,7 +31,7 @@ A failed append may have stored a part of its run (what the log took before a di
 
 Bounds: `limit` sequences (producer × queue; the least recently used goes first), each with its last RUNS_KEPT runs and
 GAPS_MAX intervals of missing numbers; ROWS_MAX places of records that lie scattered. A sequence that was not used for
-`expiry_ms` counts as unknown. What is forgotten costs a ProducerUnknown; only a first run (number 0) whose producer was
+`expiry_ms` counts as unknown. What is forgotten costs a UnknownProducer; only a first run (number 0) whose producer was
 forgotten between two tries of it looks new, and is stored twice. Not thread-safe: the event loop owns it.
 
 The table of producers on disk: `<root>/pocketmq/producers.json`, replaced as a whole.
@@ -60,10 +60,10 @@ import numpy as np
 from ...proto import properties as names
 from ...proto.errors import (
     InvalidArgument,
+    OutOfOrderSequence,
     PocketMQError,
     ProducerFenced,
-    ProducerUnknown,
-    SequenceBroken,
+    UnknownProducer,
 )
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.record_copy import RecordCopier
@@ -291,7 +291,7 @@ class Sequence:
     def new_rows(self, numbers: RunNumbers) -> Longs | None:
         """Return which records of a run of this epoch are not stored; None: no record of it is.
 
-        Raises ProducerUnknown and SequenceBroken.
+        Raises UnknownProducer and OutOfOrderSequence.
         """
         if numbers.first < self.known_from:
             raise _unknown(numbers, f"what it sent before number {self.known_from} is forgotten")
@@ -376,7 +376,7 @@ class ProducerSequences:
     def judge(self, key: Key, numbers: RunNumbers, now_ms: int) -> Numbered:
         """Return what of a run is to be stored; it `follows`.
 
-        Raises ProducerUnknown, ProducerFenced, SequenceBroken.
+        Raises UnknownProducer, ProducerFenced, OutOfOrderSequence.
         """
         sequence = self._table.get(key)
         if sequence is not None and self._is_idle(sequence, now_ms):
@@ -559,9 +559,9 @@ def _rows_of(runs: tuple[StoredRun, ...]) -> int:
     return sum(stored.count for stored in runs if stored.log_offsets is not None)
 
 
-def _unknown(numbers: RunNumbers, why: str) -> ProducerUnknown:
+def _unknown(numbers: RunNumbers, why: str) -> UnknownProducer:
     """Return the error that a run with these NUMBERS is answered with, and WHY."""
-    return ProducerUnknown(
+    return UnknownProducer(
         f"producer {numbers.producer_id:x}: the run begins with number {numbers.first} of its queue, but {why}, so that"
         " a repeat cannot be told: begin a new epoch with number 0, which may store again what was not acknowledged",
         field="first_sequence",
@@ -569,9 +569,9 @@ def _unknown(numbers: RunNumbers, why: str) -> ProducerUnknown:
     )
 
 
-def _broken(numbers: RunNumbers, expected: int) -> SequenceBroken:
+def _broken(numbers: RunNumbers, expected: int) -> OutOfOrderSequence:
     """Return the error that a run with these NUMBERS is answered with, where EXPECTED was to come."""
-    return SequenceBroken(
+    return OutOfOrderSequence(
         f"producer {numbers.producer_id:x}: the run begins with number {numbers.first} of its queue in epoch"
         f" {numbers.epoch}, expected was {expected}: send what is between first",
         field="first_sequence",

@@ -35,8 +35,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from ...proto.clock import Readings
 from ...proto.errors import (
-    CellChanged,
     ConfigError,
+    MetadataConflict,
     PocketMQError,
     RegistryUnavailable,
     SessionExpired,
@@ -151,11 +151,11 @@ class Registry(Protocol):
         ...
 
     async def create(self, cell: Cell) -> int:
-        """Make the cell where there is none; return its version. Raises CellChanged if there is one."""
+        """Make the cell where there is none; return its version. Raises MetadataConflict if there is one."""
         ...
 
     async def compare_and_set(self, cell: Cell, version: int) -> int:
-        """Replace the cell of VERSION by CELL; return the new version. Raises CellChanged if it has another."""
+        """Replace the cell of VERSION by CELL; return the new version. Raises MetadataConflict if it has another."""
         ...
 
     async def announce(self, replica_id: int, node: LiveNode) -> None:
@@ -175,7 +175,7 @@ class Registry(Protocol):
         ...
 
     async def write_mark(self, mark: EndMark, version: int | None) -> int:
-        """Replace the mark of VERSION (None: there is none); return the new version. Raises CellChanged otherwise."""
+        """Replace the mark of VERSION (None: no mark exists) and return the new version, or raise MetadataConflict."""
         ...
 
     def watch(self, changed: Callable[[], None]) -> None:
@@ -449,7 +449,7 @@ class RegistrySessions:
         async def change(registry: Registry) -> None:
             try:
                 new = await registry.compare_and_set(cell, version)
-            except CellChanged:
+            except MetadataConflict:
                 self._user.set_refused()
             except PocketMQError:
                 self._user.set_unknown()
@@ -469,7 +469,7 @@ class RegistrySessions:
             written = None
             try:
                 written = VersionedEndMark(mark, await registry.write_mark(mark, version))
-            except CellChanged:
+            except MetadataConflict:
                 self.read()
             finally:
                 self._user.mark_written(written)

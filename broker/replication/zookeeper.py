@@ -34,7 +34,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from ...proto.errors import CellChanged, ConfigError, RegistryUnavailable, SessionExpired
+from ...proto.errors import ConfigError, MetadataConflict, RegistryUnavailable, SessionExpired
 from ...proto.extras import pip_install
 from .registry import (
     REPLICA_ID_MAX,
@@ -441,7 +441,7 @@ class ZooKeeperRegistry:
                 commits=True,
             )
         except exceptions.NodeExistsError:
-            raise CellChanged(f"{self.node} is there already", node=self.node) from None
+            raise MetadataConflict(f"{self.node} is there already", node=self.node) from None
         return _version(cell, stat)
 
     async def compare_and_set(self, cell: Cell, version: int) -> int:
@@ -456,7 +456,7 @@ class ZooKeeperRegistry:
         except (exceptions.BadVersionError, exceptions.NoNodeError):
             stat = None
         if stat is None or stat.czxid != made:
-            raise CellChanged(
+            raise MetadataConflict(
                 f"{self.node} is not of version {number} any more", node=self.node
             ) from None
         return _version(cell, stat)
@@ -707,8 +707,8 @@ def _node_version(stat: Any) -> int:
     return int(stat.czxid) << _NUMBER_BITS | int(stat.version)
 
 
-def _mark_changed(node: str) -> CellChanged:
-    return CellChanged(f"{node} was changed by somebody else: read it again", node=node)
+def _mark_changed(node: str) -> MetadataConflict:
+    return MetadataConflict(f"{node} was changed by somebody else: read it again", node=node)
 
 
 def _unpack(version: int) -> tuple[int, int]:

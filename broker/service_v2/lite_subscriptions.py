@@ -46,7 +46,7 @@ class LiteSubscriptions:
         )
 
     def sync(self, request: v2.SyncLiteSubscriptionRequest, call: Call) -> NoReturn:
-        """Raise NotServed for REQUEST; Refused or TopicNotFound, if it would not do anywhere."""
+        """Raise Unsupported for REQUEST; Refused or TopicNotFound, if it would not do anywhere."""
         checked_group(request.group.name)
         topic = self._topics.get(checked_topic(request.topic.name))
         if topic.attributes.get(TYPE_ATTRIBUTE) != LITE:
@@ -64,7 +64,7 @@ class LiteSubscriptions:
                 field="action",
                 value=request.action,
             )
-        raise errors.NotServed(
+        raise errors.Unsupported(
             f"consumers of single light topics are not served: subscribe to {topic.name!r} with a push or simple"
             " consumer, which gets the messages of all its light topics, or, in a group of its own, of one with the"
             f" SQL filter {LITE_TOPIC} = 'name'",

@@ -25,7 +25,7 @@ _CODES: Final[dict[type[PocketMQError], v2.Code]] = {
     errors.TopicNotFound: v2.TOPIC_NOT_FOUND,
     errors.GroupNotFound: v2.CONSUMER_GROUP_NOT_FOUND,
     errors.MessageNotFound: v2.NOT_FOUND,
-    errors.TooLate: v2.NOT_FOUND,
+    errors.AlreadyDelivered: v2.NOT_FOUND,
     errors.TransactionNotFound: v2.INVALID_TRANSACTION_ID,
     errors.TransactionResolved: v2.INVALID_TRANSACTION_ID,
     errors.InvalidReceiptHandle: v2.INVALID_RECEIPT_HANDLE,
@@ -43,7 +43,7 @@ _CODES: Final[dict[type[PocketMQError], v2.Code]] = {
     errors.NotEnoughReplicasAfterAppend: v2.SLAVE_PERSISTENCE_TIMEOUT,
     errors.MasterFenced: v2.HA_NOT_AVAILABLE,
     errors.OffsetOutOfRange: v2.ILLEGAL_OFFSET,
-    errors.NotServed: v2.NOT_IMPLEMENTED,
+    errors.Unsupported: v2.NOT_IMPLEMENTED,
 }
 #: Codes whose texts begin with their names, as Apache's do: there are programs that look for them in an error's text.
 _NAMED: Final = frozenset(

@@ -425,7 +425,7 @@ class Transactions:
         limit_ms = max(half.immunity_ms, self._config.transaction_timeout_ms)
         since_ms = self._now_ms() - half.stored_ms
         if half.times or since_ms > limit_ms:
-            raise errors.TooLate(
+            raise errors.AlreadyDelivered(
                 f"transaction {request.transaction_id!r} had {limit_ms} ms of its own for an outcome"
                 " (CHECK_IMMUNITY_TIME_IN_SECONDS), which are over: answer the next check",
                 field="resolution",

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
-from ...proto.errors import NotServed
+from ...proto.errors import Unsupported
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from .brokers import AsyncBrokerAsker, Brokers
 
@@ -34,12 +34,12 @@ class AsyncClocks(AsyncBrokerAsker):
     async def advance(self, by_ms: int) -> list[BrokerClock]:
         """Move the clocks by BY_MS; return them once all that fell due on the way has happened.
 
-        Raises NotServed, and moves none, if one of the brokers lives by its machine's clock, and InvalidArgument for a
-        negative step or one beyond ten years.
+        Raises Unsupported, and moves none, if one of the brokers lives by its machine's clock, and InvalidArgument for
+        a negative step or one beyond ten years.
         """
         real = [clock.broker for clock in await self.now() if not clock.virtual]
         if real:
-            raise NotServed(
+            raise Unsupported(
                 f"broker {', '.join(real)} lives by the machine's clock, which nobody moves:"
                 " start it with --clock virtual",
                 broker=real[0],

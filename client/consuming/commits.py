@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, Final, TypeAlias
 
-from ...proto.errors import Disconnected, LeaseLost, PocketMQError
+from ...proto.errors import ConnectionLost, LeaseLost, PocketMQError
 from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ..queue import Queue, in_parts
@@ -217,7 +217,7 @@ class Commits(OffsetKeeper):
             )
         except PocketMQError as error:
             self._counts.commits_failed += 1
-            if isinstance(error, Disconnected):
+            if isinstance(error, ConnectionLost):
                 self.doubt(broker)
             raise
         for held, offset, text in rows:

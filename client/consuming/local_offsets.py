@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...proto.clock import Clock, held as clock_held
-from ...proto.errors import CorruptState, OffsetsNotKept
+from ...proto.errors import CorruptState, OffsetStoreFailed
 from ...proto.facts import Facts
 from ..queue import Queue
 from .commits import OffsetKeeper
@@ -74,7 +74,7 @@ class LocalOffsets(OffsetKeeper):
     async def commit(
         self, offsets: Mapping[Queue, int], metadata: Mapping[Queue, str] | None = None
     ) -> None:
-        """Keep OFFSETS; METADATA is none. Raises OffsetsNotKept if the file cannot be written."""
+        """Keep OFFSETS; METADATA is none. Raises OffsetStoreFailed if the file cannot be written."""
         new = {q: offset for q, offset in offsets.items() if self._committed.get(q) != offset}
         if not new:
             return
@@ -124,7 +124,7 @@ def load(path: Path) -> dict[Queue, int]:
 def save(path: Path, new: Mapping[Queue, int]) -> None:
     """Put NEW into the file at PATH, beside what others have put there; on the device when this returns.
 
-    Raises OffsetsNotKept.
+    Raises OffsetStoreFailed.
     """
     text = render({**load(path), **new})
     fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
@@ -137,7 +137,7 @@ def save(path: Path, new: Mapping[Queue, int]) -> None:
         _keep_backup(path)
         fresh.replace(path)
     except OSError as error:
-        raise OffsetsNotKept(
+        raise OffsetStoreFailed(
             f"offsets cannot be kept in {path}: {error.strerror or error}; make it writable, or choose another"
             " folder with offsets_folder",
             path=str(path),

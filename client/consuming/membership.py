@@ -46,11 +46,11 @@ _PAUSE_MAX_MS: Final = 1_000
 _LEAVE_TIMEOUT_S: Final = 1.0
 #: A broker that cannot be reached, has no master, or does not coordinate: the next one of the ring does.
 _ASK_ANOTHER: Final = (
-    errors.Disconnected,
+    errors.ConnectionLost,
     errors.RequestTimeout,
     errors.ShuttingDown,
     errors.MasterFenced,
-    errors.NotServed,
+    errors.Unsupported,
 )
 
 _Talk = Conversation[pb.MemberRequest, pb.MemberEvent]
@@ -180,7 +180,7 @@ class Membership:
 
     async def _try_each(self) -> None:
         """Stay at the first broker of the ring that takes this member."""
-        not_served: errors.NotServed | None = None
+        not_served: errors.Unsupported | None = None
         for broker in await self._ring():
             self._is_in = False
             try:
@@ -193,7 +193,7 @@ class Membership:
                 if is_bad or (not self._is_in and not isinstance(error, _ASK_ANOTHER)):
                     await self._refused(error)
                     return
-                not_served = error if isinstance(error, errors.NotServed) else None
+                not_served = error if isinstance(error, errors.Unsupported) else None
                 logger.info(
                     "coordinator lost %s",
                     Facts(group=self._parts.group, broker=broker, reason=error.message),

@@ -239,7 +239,7 @@ async def reach_name_server(
                 )
         except errors.TlsFailed as error:
             fail(error)
-        except (errors.Disconnected, errors.NotServed) as error:
+        except (errors.ConnectionLost, errors.Unsupported) as error:
             silent_ms = clock.now_ms() - began_ms
             if clock.now_ms() >= warn_ms:
                 warn_ms = clock.now_ms() + _WARN_EVERY_MS

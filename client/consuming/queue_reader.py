@@ -283,7 +283,7 @@ class QueueReader:
 
     async def _pause(self, error: errors.PocketMQError) -> None:
         moved = self._session.routes.astray(self._queue.broker, self._address, error)
-        if isinstance(error, errors.Disconnected | errors.MasterFenced):
+        if isinstance(error, errors.ConnectionLost | errors.MasterFenced):
             self._supply.doubt(self.held)
         if moved:
             return

@@ -27,16 +27,16 @@ logged, and counted as possible repeats. It happens when a broker has lost what 
 What an error says of a run: whether it may have been stored, and what is to be done with it.
 
     error                                     stored?      then
-    nothing left (Unreachable), no route      no           wait, ask for the route, send again, also elsewhere
+    nothing left (ConnectFailed), no route      no           wait, ask for the route, send again, also elsewhere
     Overloaded StoreFull NotEnoughReplicas …  no           the same
     TopicNotFound QueueNotFound NotWritable   no           once: ask for the route, send again, also elsewhere
-    no answer (RequestTimeout Disconnected)   perhaps      wait, send again to the same queue
+    no answer (RequestTimeout ConnectionLost)   perhaps      wait, send again to the same queue
     NotEnoughReplicasAfterAppend              yes          the same
     FlushTimeout                              yes          the same: the broker answers once the device has it
     MasterFenced, which tells of the master   perhaps      send again there at once
     MessageTooLarge, of several messages      no           cut it in two, send both in order
     InvalidArgument, of several senders       no           cut it between them, so that only the culprit hears of it
-    ProducerUnknown SequenceBroken            (as before)  begin a new epoch, send again
+    UnknownProducer OutOfOrderSequence            (as before)  begin a new epoch, send again
     ProducerFenced, in the newest epoch       no           the producer is at its end
     BadReply, which acknowledges wrongly      perhaps      the senders get the error
     any other                                 (see below)  the senders get the error
@@ -77,7 +77,7 @@ _STALE_ROUTE: Final = (errors.TopicNotFound, errors.QueueNotFound, errors.NotWri
 #: Leave it open whether a run was stored.
 _OPEN: Final = (
     errors.RequestTimeout,
-    errors.Disconnected,
+    errors.ConnectionLost,
     errors.BadReply,
     errors.FlushTimeout,
     errors.DiskFailure,
@@ -486,7 +486,7 @@ class Delivery:
 
 def _may_have_stored(run: Run, error: errors.PocketMQError) -> bool:
     """Tell whether the try of RUN that ended in ERROR may have stored it."""
-    if isinstance(error, errors.Unreachable):
+    if isinstance(error, errors.ConnectFailed):
         return False
     if isinstance(error, _OPEN) or type(error) is errors.PocketMQError:
         return True
@@ -514,7 +514,7 @@ def _remedy_for(run: Run, error: errors.PocketMQError, latest_epoch: int) -> _Re
     if _split_point(run, error):
         return _Remedy.SPLIT
     if run.numbers is not None:
-        if isinstance(error, errors.ProducerUnknown | errors.SequenceBroken):
+        if isinstance(error, errors.UnknownProducer | errors.OutOfOrderSequence):
             return _Remedy.RENUMBER
         if isinstance(error, errors.ProducerFenced):
             # A newer epoch of our own in another queue, or somebody else with our id?

@@ -44,7 +44,7 @@ class Intake:
     def made(self, topic: str, value: Any, parts: MessageParts) -> Message:
         """Return VALUE for TOPIC with PARTS as it goes to the broker, where no interceptor wants to see it before.
 
-        Raises NotSerializable, and what Message does.
+        Raises SerializationFailed, and what Message does.
         """
         if self._encodes_values or type(value) is not bytes:
             value = self._encode_value(topic, value)
@@ -63,7 +63,7 @@ class Intake:
         return self._serialized(sending) if isinstance(sending, Draft) else sending
 
     def message(self, sending: Sending) -> Message:
-        """Return SENDING as it goes to the broker. Raises NotSerializable, and what Message does."""
+        """Return SENDING as it goes to the broker. Raises SerializationFailed, and what Message does."""
         message = self._serialized(sending) if isinstance(sending, Draft) else sending
         return self._compressor.compressed(message)
 
@@ -129,7 +129,7 @@ class Intake:
         return offered, [self.message(message) for message in offered]
 
     def _bodies(self, topic: str, values: Iterable[Any], parts: ManyParts) -> Bodies:
-        """Return VALUES for TOPIC as they go to the broker. Raises NotSerializable, and what Message does."""
+        """Return VALUES for TOPIC as they go to the broker. Raises SerializationFailed, and what Message does."""
         keys, rest = _without_keys(parts)
         pattern = Message(topic, b"-", **rest)
         bodies = list(values)  # A copy: the caller may go on with his list while it is sent.

@@ -113,7 +113,7 @@ class Checking:
                     pause_ms = _ANSWER_PAUSE_MS
                     await self._room.acquire()
                     self._session.tasks.spawn(self._answer(broker, address, check))
-            except errors.NotServed:
+            except errors.Unsupported:
                 logger.info("broker does not check transactions %s", Facts(broker=broker))
                 return
             except errors.PocketMQError as error:

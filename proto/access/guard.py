@@ -40,7 +40,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from google.protobuf.message import Message
 
-from ..errors import Disconnected, NotAuthenticated, NotAuthorized, PocketMQError
+from ..errors import ConnectionLost, NotAuthenticated, NotAuthorized, PocketMQError
 from ..errors_wire import to_wire
 from ..gen import pocketmq_v1_pb2 as pb
 from ..rpc import CallContext, CallUser, Method, MethodKind, MethodTable, Receiver, Stream
@@ -416,7 +416,7 @@ class _GuardedReceiver:
             logger.exception("asking an open stream again failed path=%s", self._method.path)
         self._guard.note(self, is_open=False)
         self._stream.fail(
-            Disconnected("what the user of this stream may do has changed: connect again")
+            ConnectionLost("what the user of this stream may do has changed: connect again")
         )
 
     def _refuse(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, Final
 
-from ..errors import InvalidArgument, NotServed
+from ..errors import InvalidArgument, Unsupported
 from ..gen import (
     pocketmq_v1_pb2 as pb,
 )
@@ -47,7 +47,7 @@ class ConnectionsService:
                 )
         carrier = self._carrier()
         if not isinstance(carrier, CountsConnections):
-            raise NotServed(
+            raise Unsupported(
                 "this server's carrier keeps no figures of connections: grpcio's cannot, so serve with --grpc own"
             )
         size = min(request.max_connections or PAGE_MAX, PAGE_MAX)

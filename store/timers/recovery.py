@@ -75,7 +75,7 @@ def open_timers(
     """Load and recover the timers of a store whose log and queues are recovered; CLEAN: it was stopped cleanly.
 
     CUT_MS: the log was cut behind a record that was stored then: what was handed on later is handed on again.
-    Raises StoreRefused (a file of the log has a wrong length or name), StoreFull, DiskFailure.
+    Raises StoreMismatch (a file of the log has a wrong length or name), StoreFull, DiskFailure.
     """
     timers = TimerStore(parts, health, now_ms)
     _Recovery(timers, parts, now_ms(), clean=clean, cut_ms=cut_ms).run()

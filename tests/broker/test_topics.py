@@ -14,13 +14,13 @@ from pocketmq.proto.errors import (
     InvalidArgument,
     InvalidName,
     NotReadable,
-    NotServed,
     NotWritable,
     Overloaded,
     PocketMQError,
     QueueNotFound,
     TopicExists,
     TopicNotFound,
+    Unsupported,
 )
 from pocketmq.proto.topics import system_topic_queues
 from pocketmq.store.disk import Disk
@@ -214,7 +214,7 @@ class TestSending:
         table = TopicTable(topics={"B": topic("B", attributes={"queue.type": "BatchCQ"})})
         StateFile(OsDisk(), str(tmp_path), "topics.json").save(render_topics(table))
 
-        with pytest.raises(NotServed, match="BatchCQ"):
+        with pytest.raises(Unsupported, match="BatchCQ"):
             topics_at(tmp_path).for_writing("B", 0)
 
 

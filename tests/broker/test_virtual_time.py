@@ -11,7 +11,7 @@ import pytest
 
 from pocketmq.broker.virtual_time import advance, begin, check_clock, keep_mark, methods
 from pocketmq.proto.clock import SystemClock, VirtualClock
-from pocketmq.proto.errors import InvalidArgument, NotServed, StoreFull, StoreRefused
+from pocketmq.proto.errors import InvalidArgument, StoreFull, StoreMismatch, Unsupported
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.config import StoreConfig
 from pocketmq.store.os_disk import OsDisk
@@ -81,7 +81,7 @@ def test_the_system_clock_opens_a_store_without_a_mark(config: StoreConfig) -> N
 def test_the_system_clock_refuses_a_marked_store_unless_forced(config: StoreConfig) -> None:
     write_mark(config, '{"clock":"virtual","now_ms":1760000000000}')
 
-    with pytest.raises(StoreRefused) as refused:
+    with pytest.raises(StoreMismatch) as refused:
         check_clock(OsDisk(), config, virtual=False, now_ms=NOW_MS)
 
     for word in ("2025-10-09 08:53:20.000Z", "--clock virtual", "--force-clock", config.path):
@@ -100,7 +100,7 @@ def test_a_mark_that_cannot_be_read_is_a_mark(config: StoreConfig, text: str) ->
     write_mark(config, text)
     write_newest(config, 1234)
 
-    with pytest.raises(StoreRefused, match="unknown time"):
+    with pytest.raises(StoreMismatch, match="unknown time"):
         check_clock(OsDisk(), config, virtual=False, now_ms=NOW_MS)
     assert check_clock(OsDisk(), config, virtual=True, now_ms=NOW_MS) == 1234
 
@@ -108,7 +108,7 @@ def test_a_mark_that_cannot_be_read_is_a_mark(config: StoreConfig, text: str) ->
 def test_a_mark_of_a_far_future_is_told_all_the_same(config: StoreConfig) -> None:
     write_mark(config, '{"clock":"virtual","now_ms":999999999999999999}')
 
-    with pytest.raises(StoreRefused, match="at 999999999999999999 ms"):
+    with pytest.raises(StoreMismatch, match="at 999999999999999999 ms"):
         check_clock(OsDisk(), config, virtual=False, now_ms=NOW_MS)
 
 
@@ -150,7 +150,7 @@ async def test_a_clock_begins_where_the_store_stood(config: StoreConfig) -> None
 
     assert behind.now_ms() == NOW_MS + HOUR_MS
     assert ahead.now_ms() == NOW_MS + 2 * HOUR_MS
-    with pytest.raises(StoreRefused):
+    with pytest.raises(StoreMismatch):
         begin(SystemClock(), OsDisk(), config)
 
 
@@ -212,7 +212,7 @@ async def test_the_machine_s_clock_is_told_and_not_moved() -> None:
 
     assert before <= reply.now_ms <= clock.now_ms()
     assert not reply.virtual
-    with pytest.raises(NotServed, match="start it with --clock virtual"):
+    with pytest.raises(Unsupported, match="start it with --clock virtual"):
         await advance(clock, 1)
 
 

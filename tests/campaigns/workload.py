@@ -28,7 +28,7 @@ from pocketmq.client import (
 )
 from pocketmq.client.producing.receipt import Acks
 from pocketmq.proto.errors import (
-    Disconnected,
+    ConnectionLost,
     InvalidArgument,
     MasterFenced,
     PocketMQError,
@@ -48,7 +48,7 @@ _RUN_MAX: Final = 8
 #: Longer than any trouble lasts: a producer that loses nothing but time fails no message.
 _DELIVERY_MS: Final = 120_000
 _PAUSE_S: Final = 0.05
-_EXPECTED: Final = (Disconnected, MasterFenced, RequestTimeout, ShuttingDown)
+_EXPECTED: Final = (ConnectionLost, MasterFenced, RequestTimeout, ShuttingDown)
 _COMMIT_EVERY: Final = 20
 _GROUP: Final = "campaign-polls"
 _PUSH_GROUP: Final = "campaign-pushed"

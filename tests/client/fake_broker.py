@@ -10,13 +10,13 @@ from itertools import accumulate
 from typing import Any
 
 from pocketmq.proto.errors import (
-    Disconnected,
+    AlreadyDelivered,
+    ConnectionLost,
     GroupExists,
     InvalidArgument,
     MessageNotFound,
     OffsetOutOfRange,
     PocketMQError,
-    TooLate,
     TopicExists,
     TopicNotFound,
 )
@@ -92,7 +92,7 @@ class FakeBroker:
         repeated = self.sequences.repeated(run)
         if repeated is not None:
             if fault == "lose":
-                raise Disconnected("the acknowledgement was lost")
+                raise ConnectionLost("the acknowledgement was lost")
             return repeated
         reply = pb.ProduceReply(
             run_id=run.run_id,
@@ -117,7 +117,7 @@ class FakeBroker:
             try_again()
         self.runs.append((run.topic, run.queue, len(sizes)))
         if fault == "lose":
-            raise Disconnected("the acknowledgement was lost")
+            raise ConnectionLost("the acknowledgement was lost")
         return reply
 
     def _in_parts(self, run: pb.ProduceRun, part: int) -> pb.ProduceReply:
@@ -172,7 +172,7 @@ class FakeBroker:
         if not due_ms:
             raise MessageNotFound(f"message {message_id} does not wait here")
         if due_ms <= self.now_ms:
-            raise TooLate(f"message {message_id} was due at {due_ms}")
+            raise AlreadyDelivered(f"message {message_id} was due at {due_ms}")
         del self.pending[message_id]
         return pb.RecallReply(message_id=message_id)
 
@@ -389,7 +389,7 @@ class _Produce:
             reply = self._broker.produce(message)
             if not self._broker.holding and not message.no_reply:
                 self._stream.send(reply)
-        except Disconnected as error:
+        except ConnectionLost as error:
             self._stream.fail(error)
         except PocketMQError as error:
             self._stream.send(pb.ProduceReply(run_id=message.run_id, error=to_wire(error)))

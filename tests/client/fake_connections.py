@@ -10,8 +10,8 @@ from google.protobuf.message import Message
 
 from pocketmq.proto.errors import (
     ClientClosed,
+    ConnectFailed,
     PocketMQError,
-    Unreachable,
 )
 from pocketmq.proto.errors_wire import from_wire
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
@@ -33,7 +33,7 @@ class FakeConnection:
         if self._closed:
             raise ClientClosed(f"the connection to {self.address} was closed")
         if self.address in self._cluster.lost:
-            raise Unreachable(f"cannot reach {self.address}")
+            raise ConnectFailed(f"cannot reach {self.address}")
 
     async def call(
         self, path: str, request: Message, reply_type: type[Any], timeout_ms: float

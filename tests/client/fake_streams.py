@@ -8,7 +8,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from pocketmq.proto.errors import Disconnected, PocketMQError
+from pocketmq.proto.errors import ConnectionLost, PocketMQError
 from pocketmq.proto.rpc import Method
 
 from ..fake_calls import FakeStream
@@ -47,7 +47,7 @@ class MemoryConversation:
         except PocketMQError as error:
             self._stream.fail(error)
         if self._stream.is_over:
-            raise Disconnected("the stream has ended")
+            raise ConnectionLost("the stream has ended")
         try:
             if self._receiver is None:
                 self._receiver = self._method.handler(self._stream)
@@ -71,7 +71,7 @@ class MemoryConversation:
 
     def break_off(self) -> None:
         """Have the connection break."""
-        self._stream.fail(Disconnected("the connection broke"))
+        self._stream.fail(ConnectionLost("the connection broke"))
         self._let_go()
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pocketmq.proto.errors import ProducerFenced, ProducerUnknown, SequenceBroken
+from pocketmq.proto.errors import OutOfOrderSequence, ProducerFenced, UnknownProducer
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
 
@@ -32,17 +32,17 @@ class SequenceTable:
         count, first = len(run.sizes), run.first_sequence
         known = self._sequences.get(_key(run))
         if known is None and first:
-            raise ProducerUnknown(f"nothing is known of producer {run.producer_id:x}")
+            raise UnknownProducer(f"nothing is known of producer {run.producer_id:x}")
         if known is None or run.producer_epoch > known.epoch:
             if first:
-                raise SequenceBroken(f"epoch {run.producer_epoch} begins with {first}")
+                raise OutOfOrderSequence(f"epoch {run.producer_epoch} begins with {first}")
             self._sequences[_key(run)] = _Sequence(run.producer_epoch)
             return None
         if run.producer_epoch < known.epoch:
             raise ProducerFenced(f"epoch {run.producer_epoch} is over, it is {known.epoch}")
         expected = len(known.offsets)
         if first > expected:
-            raise SequenceBroken(f"expected {expected}, not {first}")
+            raise OutOfOrderSequence(f"expected {expected}, not {first}")
         if first == expected:
             return None
         assert first + count <= expected, "a run repeats as a whole"

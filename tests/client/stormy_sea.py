@@ -12,7 +12,8 @@ from pocketmq.client import AsyncProducer, Message, ProducerMetrics, Queue, Rece
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
     BufferFull,
-    Disconnected,
+    ConnectFailed,
+    ConnectionLost,
     FlushTimeout,
     InvalidArgument,
     MessageTooLarge,
@@ -22,7 +23,6 @@ from pocketmq.proto.errors import (
     QueueNotFound,
     RequestTimeout,
     StoreFull,
-    Unreachable,
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import decode_record
@@ -39,7 +39,7 @@ REFUSALS: dict[str, Callable[[], PocketMQError]] = {
     "full": lambda: StoreFull("no room"),
     "stale": lambda: QueueNotFound("gone"),
     "read only": lambda: NotWritable("not now"),
-    "unreachable": lambda: Unreachable("nobody there"),
+    "unreachable": lambda: ConnectFailed("nobody there"),
 }
 #: What a request meets. "stored, …": the broker has stored it, and the sender does not hear of it.
 FAULTS = [
@@ -96,7 +96,7 @@ class StormyConnection:
         if fault in REFUSALS:
             raise REFUSALS[fault]()
         if fault == "lost":
-            raise Disconnected("on the way")
+            raise ConnectionLost("on the way")
         if fault == "stored late":
             self._weather.late.append(asyncio.ensure_future(self._store_late(run, 700)))
             await clock.sleep_until(clock.now_ms() + int(timeout_ms))
@@ -107,7 +107,7 @@ class StormyConnection:
             await clock.sleep_until(clock.now_ms() + 60)
         reply = self._stored(run)
         if fault == "stored, lost":
-            raise Disconnected("on the way back")
+            raise ConnectionLost("on the way back")
         if fault == "stored, not on the device":
             raise FlushTimeout("not yet")
         return reply

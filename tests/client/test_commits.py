@@ -14,7 +14,7 @@ from pocketmq.client.consuming.parts import ConsumerParts
 from pocketmq.client.queue import Queue
 from pocketmq.client.session import Session
 from pocketmq.proto.clock import VirtualClock
-from pocketmq.proto.errors import Disconnected, LeaseLost
+from pocketmq.proto.errors import ConnectionLost, LeaseLost
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
 from .fake_broker import FakeBroker, add_topic
@@ -131,7 +131,7 @@ async def test_a_broker_that_is_lost_keeps_nothing_from_the_others(brokers: Brok
     commits, parts = await committing(brokers, source)
     brokers.cluster.lost.add("127.0.0.1:1")
 
-    with pytest.raises(Disconnected):
+    with pytest.raises(ConnectionLost):
         await commits.commit({A0: 1, B0: 3})
 
     assert (commits.committed(A0), commits.committed(B0)) == (None, 3)
@@ -163,14 +163,14 @@ async def test_what_a_next_master_may_have_is_forgotten_once_its_master_is_known
     await commits.commit({A0: 2})
     if not is_answered:
         brokers.cluster.lost.add("127.0.0.1:1")
-        with pytest.raises(Disconnected):
+        with pytest.raises(ConnectionLost):
             await commits.commit({A0: 3})
     clock = parts.session.clock
     assert isinstance(clock, VirtualClock)
     await clock.advance(2_000)
     commits.still_there(A0, clock.now_ms(), parts.session.routes.breaks("a"))
     assert commits.kept(A0) == ({2} if is_answered else {2, 3})
-    parts.session.routes.astray("a", "", Disconnected("it broke"))
+    parts.session.routes.astray("a", "", ConnectionLost("it broke"))
     assert commits.kept(A0) == ({2} if is_answered else {-1, 1, 2, 3})
 
 
@@ -180,7 +180,7 @@ async def test_a_commit_that_meets_a_broken_connection_doubts_all_of_the_broker(
     commits, _ = await committing(brokers, Holding(HeldQueue(A0, 7, -1), HeldQueue(A1, 8, -1)))
     await commits.commit({A0: 1})
     brokers.cluster.lost.add("127.0.0.1:1")
-    with pytest.raises(Disconnected):
+    with pytest.raises(ConnectionLost):
         await commits.commit({A0: 1, A1: 2})
     brokers.cluster.lost.clear()
     brokers.requests.clear()

@@ -14,15 +14,15 @@ from pocketmq.client import AsyncProducer, AsyncPullConsumer, Message
 from pocketmq.client.connections import BROKER, NAME_SERVER, GrpcConnections
 from pocketmq.proto.errors import (
     ClientClosed,
-    Disconnected,
-    NotServed,
+    ConnectFailed,
+    ConnectionLost,
     OffsetOutOfRange,
     Overloaded,
     PocketMQError,
     RequestTimeout,
     ShuttingDown,
     TopicNotFound,
-    Unreachable,
+    Unsupported,
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import NO_HOST, encode_run
@@ -66,7 +66,7 @@ async def test_a_unary_error_keeps_its_class_and_details() -> None:
                 pb.DescribeTopicReply,
                 5_000,
             )
-        with pytest.raises(NotServed):
+        with pytest.raises(Unsupported):
             await connections.to(address).call(
                 NAME_SERVER + "Nothing", pb.RouteRequest(), pb.RouteReply, 5_000
             )
@@ -74,11 +74,11 @@ async def test_a_unary_error_keeps_its_class_and_details() -> None:
 
 async def test_a_server_that_is_not_there_is_named() -> None:
     async with connecting() as connections:
-        with pytest.raises(Disconnected, match=r"cannot reach 127\.0\.0\.1:1"):
+        with pytest.raises(ConnectionLost, match=r"cannot reach 127\.0\.0\.1:1"):
             await connections.to("127.0.0.1:1").call(
                 NAME_SERVER + "Cluster", pb.ClusterRequest(), pb.ClusterReply, 5_000
             )
-        with pytest.raises(Disconnected, match=r"127\.0\.0\.1:1"):
+        with pytest.raises(ConnectionLost, match=r"127\.0\.0\.1:1"):
             await connections.to("127.0.0.1:1").produce(run(), 5_000)
 
 
@@ -123,7 +123,7 @@ async def test_a_broken_stream_fails_what_waits_and_the_next_request_opens_anoth
         first, second = (
             asyncio.ensure_future(connections.to(address).produce(run(), 5_000)) for _ in range(2)
         )
-        with pytest.raises(Disconnected):
+        with pytest.raises(ConnectionLost):
             await first
         await asyncio.gather(second, return_exceptions=True)
         reply = await connections.to(address).produce(run(), 5_000)
@@ -140,19 +140,19 @@ async def test_what_could_not_leave_is_told_from_what_was_not_answered() -> None
         raise AssertionError("nothing was sent") from error
 
     async with connecting() as connections:
-        with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1"):
+        with pytest.raises(ConnectFailed, match=r"127\.0\.0\.1:1"):
             await connections.to("127.0.0.1:1").produce(run(), 5_000)
-        with pytest.raises(Unreachable, match=r"192\.0\.2\.1"):
+        with pytest.raises(ConnectFailed, match=r"192\.0\.2\.1"):
             await connections.to("192.0.2.1:1").produce(run(), 100)
-        with pytest.raises(Unreachable):
+        with pytest.raises(ConnectFailed):
             await connections.to("127.0.0.1:1").post(run(), 5_000, refused)
         async with serving(cluster) as address:
-            with pytest.raises(Disconnected) as caught:
+            with pytest.raises(ConnectionLost) as caught:
                 await connections.to(address).produce(run(), 5_000)
             with pytest.raises(ShuttingDown):
                 await connections.to(address).produce(run(), 5_000)
 
-    assert not isinstance(caught.value, Unreachable)
+    assert not isinstance(caught.value, ConnectFailed)
     assert len(cluster.broker.queues["orders", 0]) == 1
 
 
@@ -166,10 +166,10 @@ async def test_a_stream_that_a_stopping_broker_ends_leaves_runs_unanswered() -> 
         produced = asyncio.ensure_future(connection.produce(run(), 5_000))
         await cluster.broker.stored.wait()
         await carrier.stop(0)
-        with pytest.raises(Disconnected) as caught:
+        with pytest.raises(ConnectionLost) as caught:
             await produced
 
-    assert not isinstance(caught.value, Unreachable)
+    assert not isinstance(caught.value, ConnectFailed)
 
 
 async def test_a_posted_run_is_not_answered_and_its_refusal_is_heard() -> None:
@@ -264,14 +264,14 @@ async def test_a_channel_that_does_not_come_back_is_dialled_anew(
     carrier, port = await serve(cluster)
     found, address = GrpcConnections(dial_elsewhere_first), f"127.0.0.1:{port}"
     for _ in range(2):
-        with pytest.raises(Disconnected):
+        with pytest.raises(ConnectionLost):
             await ask()
     assert dialled == [address]
     monkeypatch.setattr("pocketmq.client.connections.REDIAL_S", 0.0)
-    with pytest.raises(Disconnected):
+    with pytest.raises(ConnectionLost):
         await ask()
     for _ in range(2):
-        with pytest.raises(NotServed):  # Somebody was reached, who does not know the call.
+        with pytest.raises(Unsupported):  # Somebody was reached, who does not know the call.
             await ask()
     assert dialled == [address, address]
     await found.close()
@@ -290,9 +290,9 @@ async def test_what_waits_when_a_channel_is_dialled_anew_is_told_of_a_loss() -> 
 
         assert connections.to(address) is not stuck
 
-        with pytest.raises(Disconnected, match="dialled anew"):
+        with pytest.raises(ConnectionLost, match="dialled anew"):
             await waiting
-        with pytest.raises(Disconnected, match="dialled anew"):
+        with pytest.raises(ConnectionLost, match="dialled anew"):
             await stuck.fetch(request, 60_000)
 
 
@@ -305,7 +305,7 @@ async def test_a_channel_that_reaches_somebody_again_is_kept(
     async with serving(cluster) as address, connecting() as connections:
         connection = connections.to(address)
         for _ in range(2):
-            with pytest.raises(Disconnected):
+            with pytest.raises(ConnectionLost):
                 await connection.produce(run(), 5_000)
 
         await connection.produce(run(), 5_000)
@@ -345,7 +345,7 @@ async def test_a_commit_that_fails_at_the_end_is_told_unless_another_error_is() 
             if error is not None:
                 raise error
 
-    with pytest.raises(Disconnected):
+    with pytest.raises(ConnectionLost):
         await leave(None)
     with pytest.raises(ZeroDivisionError):
         await leave(ZeroDivisionError)

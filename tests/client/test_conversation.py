@@ -10,7 +10,7 @@ import pytest
 
 from pocketmq.client.connections import BROKER, Conversation, GrpcConnection, GrpcConnections
 from pocketmq.proto.carrier_grpcio import GrpcioCarrier
-from pocketmq.proto.errors import Disconnected, MemberFenced, NotServed
+from pocketmq.proto.errors import ConnectionLost, MemberFenced, Unsupported
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.rpc import Stream, bidi, service
 
@@ -92,7 +92,7 @@ async def test_an_end_without_an_error_is_none() -> None:
     async with talking(lambda stream, _: stream.finish()) as (conversation, _):
         await conversation.send(pb.MemberRequest())
         assert await conversation.receive() is None
-        with pytest.raises(Disconnected, match="ended the stream"):
+        with pytest.raises(ConnectionLost, match="ended the stream"):
             await conversation.send(pb.MemberRequest())
 
 
@@ -106,7 +106,7 @@ async def test_the_server_hears_that_it_was_closed() -> None:
 
 async def test_a_server_without_the_method_says_so() -> None:
     async with talking(echo, "JoinNothing") as (conversation, _):
-        with pytest.raises(NotServed):
+        with pytest.raises(Unsupported):
             await conversation.receive()
 
 
@@ -115,6 +115,6 @@ async def test_a_server_that_is_not_there_is_named() -> None:
     conversation = connections.to("127.0.0.1:1").converse(
         BROKER + "JoinGroup", pb.MemberRequest, pb.MemberEvent
     )
-    with pytest.raises(Disconnected, match=r"127\.0\.0\.1:1"):
+    with pytest.raises(ConnectionLost, match=r"127\.0\.0\.1:1"):
         await conversation.receive()
     await connections.close()

@@ -14,13 +14,13 @@ from pocketmq.client import AsyncProducer, Message, Queue, Receipt, Receipts
 from pocketmq.client.producing.receipt import RunReceipts
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
+    AlreadyDelivered,
     ClientClosed,
-    Disconnected,
+    ConnectionLost,
     InvalidArgument,
     InvalidDelay,
     MessageNotFound,
     RouteNotFound,
-    TooLate,
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.message_id import decode_handle
@@ -209,7 +209,7 @@ async def test_a_recall_that_comes_too_late_or_twice_says_so() -> None:
         late = await sending.send(Message("orders", b"x", delay="1s"))
         twice = await sending.send(Message("orders", b"x", delay="1h"))
         cluster.broker.now_ms += 1_000
-        with pytest.raises(TooLate):
+        with pytest.raises(AlreadyDelivered):
             await sending.recall(late)
         await sending.recall(twice)
         with pytest.raises(MessageNotFound):
@@ -249,7 +249,7 @@ async def test_without_the_broker_a_recall_fails() -> None:
     async with producer(cluster) as sending:
         receipt = await sending.send(Message("orders", b"x", delay="1h"))
         cluster.lost.add("127.0.0.1:8081")
-        with pytest.raises(Disconnected):
+        with pytest.raises(ConnectionLost):
             await sending.recall(receipt)
         cluster.brokers.clear()
         with pytest.raises(RouteNotFound, match="'broker-a', which keeps the message"):

@@ -14,9 +14,9 @@ from pocketmq.client import Message, Queue, Receipt
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
     ClientClosed,
+    ConnectFailed,
     Overloaded,
     PocketMQError,
-    Unreachable,
 )
 
 from .fake_cluster import FakeCluster
@@ -111,7 +111,7 @@ async def test_the_queue_choice_hears_how_requests_end() -> None:
     sea = Sea(["slow", "unreachable"], {"queue_choice": Learning()})
     await sail(sea, "any", "any")
 
-    assert heard == [("a", 60, "NoneType"), ("a", 0, "Unreachable"), ("b", 0, "NoneType")]
+    assert heard == [("a", 60, "NoneType"), ("a", 0, "ConnectFailed"), ("b", 0, "NoneType")]
 
 
 async def test_a_closed_producer_lets_go_of_what_travels() -> None:
@@ -157,7 +157,7 @@ async def test_what_pauses_is_sent_when_its_pause_ends_however_long_its_route_wa
     def refuse_at_first(run: Any) -> Any:
         if refusals[run.queue]:
             refusals[run.queue] -= 1
-            raise Unreachable("away")
+            raise ConnectFailed("away")
         return answer(run)
 
     monkeypatch.setattr(cluster.broker, "produce", refuse_at_first)

@@ -14,16 +14,16 @@ from pocketmq.client import Message, Queue, Receipt
 from pocketmq.client.producing.delivery import RetryLog
 from pocketmq.client.producing.run import Run
 from pocketmq.proto.errors import (
+    ConnectFailed,
     DeliveryTimeout,
     InvalidArgument,
     MasterFenced,
     MessageTooLarge,
-    NotServed,
+    OutOfOrderSequence,
     Overloaded,
     ProducerFenced,
     SendFailed,
-    SequenceBroken,
-    Unreachable,
+    Unsupported,
 )
 
 from .stormy_sea import (
@@ -137,7 +137,7 @@ async def test_a_producer_that_was_replaced_is_at_its_end() -> None:
 
 
 async def test_a_gap_is_closed_by_a_new_epoch() -> None:
-    sea = Sea([SequenceBroken("expected 0")])
+    sea = Sea([OutOfOrderSequence("expected 0")])
 
     (receipt,) = await sail(sea, "named")
 
@@ -170,11 +170,11 @@ async def test_a_message_above_the_largest_request_is_refused() -> None:
 
 
 async def test_a_broker_that_does_not_serve_what_is_asked_is_told_at_once() -> None:
-    sea = Sea([NotServed("no replicas")])
+    sea = Sea([Unsupported("no replicas")])
 
     (error,) = await sail(sea, "named")
 
-    assert isinstance(error, NotServed)
+    assert isinstance(error, Unsupported)
 
 
 class ManualHand:
@@ -198,7 +198,7 @@ def test_retries_are_one_line_and_then_a_summary(caplog: pytest.LogCaptureFixtur
 
     for hand.now_ms in range(0, 20_000, 100):
         for broker in ("a", "b"):
-            log.retried(run_for(broker), Unreachable("no"), quiet=False)
+            log.retried(run_for(broker), ConnectFailed("no"), quiet=False)
         log.retried(run_for("c"), MasterFenced("no"), quiet=True)
     log.acknowledged("a")
     log.acknowledged("a")

@@ -14,9 +14,9 @@ from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
     BufferFull,
     ConfigError,
-    NotSerializable,
     PocketMQError,
     RouteNotFound,
+    SerializationFailed,
     StoreLocked,
 )
 
@@ -115,7 +115,7 @@ async def test_an_error_is_told() -> None:
     async with producer(cluster, seen, buffer_memory=1_000) as sending:
         with pytest.raises(StoreLocked):
             await sending.send(Message("orders", b"one"))
-        with pytest.raises(NotSerializable):
+        with pytest.raises(SerializationFailed):
             await sending.send("orders", {"not": "bytes"})
         first = sending.send_nowait(Message("orders", b"x" * 500))
         with pytest.raises(BufferFull):
@@ -123,7 +123,7 @@ async def test_an_error_is_told() -> None:
         await first
 
     errors = [type(error) for receipt, error, _ in seen.told if receipt is None]
-    assert errors == [StoreLocked, NotSerializable, BufferFull]
+    assert errors == [StoreLocked, SerializationFailed, BufferFull]
     assert [told[2] for told in seen.told].count(seen.sent[0]) == 1
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from pocketmq.client import Message, Queue
 from pocketmq.client.producing.queue_choice import LAG_MS, LEAST_SHARE, LeastLatency
 from pocketmq.proto.clock import VirtualClock
-from pocketmq.proto.errors import Disconnected, PocketMQError, TopicNotFound
+from pocketmq.proto.errors import ConnectionLost, PocketMQError, TopicNotFound
 
 ROUTE = tuple(Queue("T", broker, number) for number in range(4) for broker in ("a", "b", "c"))
 MESSAGE = Message("T", b"x")
@@ -77,7 +77,7 @@ async def test_a_lagging_broker_is_left_alone_but_for_probes_and_comes_back() ->
 
 async def test_a_broker_that_fails_again_and_again_is_probed_more_and_more_rarely() -> None:
     traffic = Traffic()
-    traffic.error["b"] = Disconnected("gone")
+    traffic.error["b"] = ConnectionLost("gone")
 
     probes = [(await traffic.send(1))["b"] for _ in range(12_000)]
 
@@ -91,7 +91,7 @@ async def test_a_broker_that_fails_again_and_again_is_probed_more_and_more_rarel
 
 async def test_only_one_probe_is_out_at_a_time() -> None:
     traffic = Traffic()
-    traffic.choice.on_result(Queue("T", "b", 0), 1, Disconnected("gone"))
+    traffic.choice.on_result(Queue("T", "b", 0), 1, ConnectionLost("gone"))
     await traffic.clock.advance(2_000)
 
     chosen = [traffic.choice.choose(MESSAGE, ROUTE).broker for _ in range(100)]
@@ -102,7 +102,7 @@ async def test_only_one_probe_is_out_at_a_time() -> None:
 async def test_failures_of_what_was_under_way_count_once() -> None:
     traffic = Traffic()
     for _ in range(10):
-        traffic.choice.on_result(Queue("T", "b", 0), 1, Disconnected("gone"))
+        traffic.choice.on_result(Queue("T", "b", 0), 1, ConnectionLost("gone"))
 
     await traffic.clock.advance(2_000)
 
@@ -128,7 +128,7 @@ async def test_an_error_that_is_not_the_brokers_says_nothing_of_it() -> None:
 @pytest.mark.parametrize("broker", ["a", "b", "c"])
 async def test_one_broker_alone_is_always_chosen(broker: str) -> None:
     traffic = Traffic()
-    traffic.choice.on_result(Queue("T", broker, 0), 1, Disconnected("gone"))
+    traffic.choice.on_result(Queue("T", broker, 0), 1, ConnectionLost("gone"))
 
     assert traffic.choice.choose(MESSAGE, (Queue("T", broker, 0),)).broker == broker
 
@@ -144,7 +144,7 @@ async def test_one_broker_alone_is_always_chosen(broker: str) -> None:
 async def test_no_broker_is_ever_starved(results: list[tuple[str, float, bool, int]]) -> None:
     traffic = Traffic()
     for broker, latency_ms, failed, pause_ms in results:
-        error = Disconnected("gone") if failed else None
+        error = ConnectionLost("gone") if failed else None
         traffic.choice.on_result(Queue("T", broker, 0), latency_ms, error)
         await traffic.clock.advance(pause_ms)
 

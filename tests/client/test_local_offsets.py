@@ -18,7 +18,7 @@ from pocketmq.client.consuming.local_offsets import (
     save,
 )
 from pocketmq.proto.clock import VirtualClock
-from pocketmq.proto.errors import CorruptState, OffsetsNotKept
+from pocketmq.proto.errors import CorruptState, OffsetStoreFailed
 
 ODD = Queue('%RETRY%a"ü', "broker-a", 1)
 PLAIN = Queue("T", "broker-a", 0)
@@ -177,7 +177,7 @@ def test_two_broken_files_are_said_so(path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(OffsetsNotKept, match="offsets_folder"):
+    with pytest.raises(OffsetStoreFailed, match="offsets_folder"):
         save(tmp_path / "file" / "g" / "offsets.json", {PLAIN: 1})
 
 

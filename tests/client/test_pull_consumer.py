@@ -14,10 +14,10 @@ from pocketmq.proto.errors import (
     ClientClosed,
     ConfigError,
     InvalidName,
-    NotServed,
     OffsetOutOfRange,
     QueueNotFound,
     RouteNotFound,
+    Unsupported,
 )
 
 from .fake_broker import FakeBroker, add_topic
@@ -287,11 +287,11 @@ async def test_an_error_that_stays_reaches_the_application(monkeypatch: pytest.M
     cluster = FakeCluster.of_one("orders", queues=1)
 
     async def refuse(self: QueueReader, offset: int) -> int:
-        raise NotServed("no fetches here")
+        raise Unsupported("no fetches here")
 
     monkeypatch.setattr(QueueReader, "_read", refuse)
     async with consumer(cluster) as reading:
-        with pytest.raises(NotServed, match="no fetches here"):
+        with pytest.raises(Unsupported, match="no fetches here"):
             await reading.poll()
 
 

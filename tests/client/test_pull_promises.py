@@ -8,7 +8,7 @@ import pytest
 
 from pocketmq.proto.errors import (
     ConfigError,
-    Disconnected,
+    ConnectionLost,
     SubscriptionMismatch,
 )
 
@@ -46,7 +46,7 @@ async def test_at_most_once_hands_out_nothing_that_it_cannot_commit() -> None:
     async with here.consumer(delivery="at_most_once") as reading:
         await here.clock.advance(100)
         here.cluster.lost.add(here.broker.address)
-        with pytest.raises(Disconnected):
+        with pytest.raises(ConnectionLost):
             await reading.poll()
         here.cluster.lost.clear()
         assert numbers(await reading.poll()) == list(range(10))

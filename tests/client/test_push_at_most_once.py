@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.proto.errors import Disconnected
+from pocketmq.proto.errors import ConnectionLost
 
 from .push_seen import Seen
 from .push_world import World, store
@@ -41,7 +41,7 @@ async def test_at_most_once_commits_before_the_call_and_retries_nothing(world: W
 
 async def test_at_most_once_waits_for_the_commit(world: World, seen: Seen) -> None:
     store(world.broker, 3)
-    world.broker.commit_refusals.append(Disconnected("no"))
+    world.broker.commit_refusals.append(ConnectionLost("no"))
 
     async with world.consumer(seen, delivery="at_most_once"):
         await world.pass_ms(999)

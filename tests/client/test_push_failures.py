@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pocketmq.client import Reject, Retry
-from pocketmq.proto.errors import Disconnected
+from pocketmq.proto.errors import ConnectionLost
 
 from .push_seen import Seen
 from .push_world import DEAD, RETRIES, World, number, store
@@ -81,7 +81,7 @@ async def test_a_message_comes_again_under_its_own_topic_until_it_is_dead(world:
 
 async def test_a_message_that_cannot_be_sent_back_is_kept_and_tried_here(world: World) -> None:
     store(world.broker, 2)
-    world.broker.refusals.extend([Disconnected("no"), Disconnected("no")])
+    world.broker.refusals.extend([ConnectionLost("no"), ConnectionLost("no")])
     times: list[int] = []
 
     async def listener(message: Any) -> bool:
@@ -129,7 +129,7 @@ async def test_a_slow_message_that_cannot_be_sent_back_is_not_handled_twice_here
 ) -> None:
     store(world.broker, 1)
     event = seen.gate(0)
-    world.broker.refusals.append(Disconnected("no"))
+    world.broker.refusals.append(ConnectionLost("no"))
 
     async with world.consumer(seen, consume_timeout_ms=10_000):
         await world.pass_ms(12_000)

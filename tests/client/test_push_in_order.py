@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pocketmq.client import Reject, Retry
-from pocketmq.proto.errors import Disconnected
+from pocketmq.proto.errors import ConnectionLost
 
 from .push_world import DEAD, World, number, store
 
@@ -113,7 +113,7 @@ async def test_a_rejected_message_is_dead_at_once() -> None:
 async def test_a_dead_message_that_cannot_be_sent_back_is_tried_again() -> None:
     world, listener = World(), Failing({0: 2})
     store(world.broker, 2)
-    world.broker.refusals.append(Disconnected("no"))
+    world.broker.refusals.append(ConnectionLost("no"))
 
     async with world.consumer(listener, ordered=True, max_reconsume_times=1):
         await world.pass_ms(1_000)

@@ -19,7 +19,7 @@ from pocketmq.client.producing.queue_choice import (
     sharded_queue,
 )
 from pocketmq.proto.clock import VirtualClock
-from pocketmq.proto.errors import ConfigError, Disconnected
+from pocketmq.proto.errors import ConfigError, ConnectionLost
 
 from .fake_broker import FakeBroker, add_topic, bodies, property_of
 from .fake_cluster import FakeCluster
@@ -73,7 +73,7 @@ def test_a_sticky_choice_leaves_a_queue_that_failed_or_is_gone() -> None:
 
     choice.on_result(first, 5, None)
     assert choice.choose(message, QUEUES) == first
-    choice.on_result(first, 5, Disconnected("gone"))
+    choice.on_result(first, 5, ConnectionLost("gone"))
     second = choice.choose(message, QUEUES)
     assert second != first
     left = tuple(queue for queue in QUEUES if queue != second)

@@ -10,7 +10,7 @@ import pytest
 from pocketmq.client import AsyncPullConsumer, AsyncPushConsumer
 from pocketmq.client.routes import Routes
 from pocketmq.proto.clock import VirtualClock
-from pocketmq.proto.errors import Disconnected, PocketMQError
+from pocketmq.proto.errors import ConnectionLost, PocketMQError
 
 from .fake_cluster import FakeCluster
 from .fake_connections import FakeConnections
@@ -50,7 +50,7 @@ async def test_a_push_consumer_ends_with_a_wrong_name_server() -> None:
     running = asyncio.ensure_future(pushing.run())
     await clock.advance(31_000)
 
-    with pytest.raises(Disconnected, match="for 30 s no name server answers"):
+    with pytest.raises(ConnectionLost, match="for 30 s no name server answers"):
         await running
 
 

@@ -15,11 +15,11 @@ from pocketmq.client.session import MASTER_MS, Session
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
     ConfigError,
+    ConnectFailed,
     MasterFenced,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
     RequestTimeout,
-    Unreachable,
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
@@ -109,7 +109,7 @@ async def test_who_cannot_be_reached_has_the_next_replica_asked() -> None:
     asked = []
     for _ in range(4):
         asked.append(routes.address("broker-a"))
-        assert not routes.astray("broker-a", asked[-1], Unreachable("gone"))
+        assert not routes.astray("broker-a", asked[-1], ConnectFailed("gone"))
 
     assert asked == [replicas.address(id) for id in (1, 2, 3, 1)]
     await routes.brokers()
@@ -317,14 +317,14 @@ async def test_a_question_does_not_wait_for_ever() -> None:
     for _ in range(40):
         await clock.advance(100)
 
-    with pytest.raises((MasterFenced, Unreachable)):
+    with pytest.raises((MasterFenced, ConnectFailed)):
         await question
 
 
 async def test_what_may_not_be_done_twice_is_not_asked_again_after_a_loss() -> None:
     question = await asked(FakeReplicaSet("orders"), VirtualClock(), repeatable=False)
 
-    with pytest.raises(Unreachable):
+    with pytest.raises(ConnectFailed):
         await question
 
 

@@ -10,7 +10,7 @@ import pytest
 from pocketmq.client.config import ClientConfig
 from pocketmq.client.session import Session, local_host
 from pocketmq.proto.clock import VirtualClock
-from pocketmq.proto.errors import Disconnected, RouteNotFound
+from pocketmq.proto.errors import ConnectionLost, RouteNotFound
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import NO_HOST, Host
 
@@ -171,7 +171,7 @@ async def test_all_name_servers_are_asked_and_lost_ones_left_out() -> None:
 
     assert len(await servers.ask_all("Cluster", pb.ClusterRequest(), pb.ClusterReply)) == 1
     cluster.lost.add("n2:2")
-    with pytest.raises(Disconnected, match="n2:2"):
+    with pytest.raises(ConnectionLost, match="n2:2"):
         await servers.ask_all("Cluster", pb.ClusterRequest(), pb.ClusterReply)
 
 

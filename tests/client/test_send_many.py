@@ -13,11 +13,11 @@ from pocketmq.client.message import record_size
 from pocketmq.client.producing.bodies import checked_bodies
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
-    Disconnected,
+    ConnectionLost,
     InvalidArgument,
     InvalidName,
     MessageTooLarge,
-    NotSerializable,
+    SerializationFailed,
     TopicNotFound,
 )
 from pocketmq.proto.record import decode_record
@@ -134,7 +134,7 @@ async def test_values_for_one_place_stay_together() -> None:
 
 async def test_values_are_sent_again_and_keep_their_ids() -> None:
     cluster = FakeCluster.of_one("orders", queues=1)
-    cluster.broker.faults += [Disconnected("gone"), "lose"]
+    cluster.broker.faults += [ConnectionLost("gone"), "lose"]
     clock = VirtualClock()
 
     async with AsyncProducer(
@@ -206,7 +206,7 @@ async def test_what_cannot_be_sent_is_refused_before_anything_is_sent() -> None:
         cases: list[tuple[type[Exception], str, tuple[Any, ...], dict[str, Any]]] = [
             (InvalidArgument, "body 1 is empty", ("orders", [b"x", b""]), {}),
             (MessageTooLarge, "body 0 has 4194305", ("orders", [bytes(4_194_305)]), {}),
-            (NotSerializable, "str is not bytes", ("orders", ["text"]), {}),
+            (SerializationFailed, "str is not bytes", ("orders", ["text"]), {}),
             (InvalidArgument, "2 bodies and 1 keys", ("orders", [b"x", b"y"]), {"keys": ["k"]}),
             (InvalidArgument, "key 1, 'a b'", ("orders", [b"x", b"y"]), {"keys": ["k", "a b"]}),
             (InvalidArgument, "key 0, ''", ("orders", [b"x"]), {"keys": [""]}),
@@ -216,7 +216,7 @@ async def test_what_cannot_be_sent_is_refused_before_anything_is_sent() -> None:
                 ("orders", [b"x"]),
                 {"keys": ["k" * 40_000]},
             ),
-            (NotSerializable, "int is not text", ("orders", [b"x"]), {"keys": [1]}),
+            (SerializationFailed, "int is not text", ("orders", [b"x"]), {"keys": [1]}),
             (InvalidName, "topic", ("or/ders", [b"x"]), {}),
             (InvalidArgument, "takes a list of values", ("orders", b"x"), {}),
             (InvalidArgument, "takes a list of values", ("orders",), {}),

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from pocketmq.client.config import ProducerConfig
 from pocketmq.client.serialization import key_encoder, value_decoder, value_encoder
-from pocketmq.proto.errors import ConfigError, NotSerializable
+from pocketmq.proto.errors import ConfigError, SerializationFailed
 
 JSON = st.recursive(
     st.none()
@@ -62,7 +62,7 @@ def test_values_become_bytes(serializer: Any, value: Any, data: bytes) -> None:
 def test_what_is_not_serializable_names_topic_and_field(
     serializer: Any, value: Any, says: str
 ) -> None:
-    with pytest.raises(NotSerializable, match=says) as caught:
+    with pytest.raises(SerializationFailed, match=says) as caught:
         value_encoder(serializer)("orders", value)
 
     assert "'orders'" in caught.value.message
@@ -72,10 +72,10 @@ def test_what_is_not_serializable_names_topic_and_field(
 def test_keys_become_text() -> None:
     assert key_encoder("str")("orders", "k") == "k"
     assert key_encoder(str)("orders", 17) == "17"
-    with pytest.raises(NotSerializable, match=r"the key .*'orders'.*int is not text") as caught:
+    with pytest.raises(SerializationFailed, match=r"the key .*'orders'.*int is not text") as caught:
         key_encoder("str")("orders", 17)
     assert caught.value.details["field"] == "key"
-    with pytest.raises(NotSerializable, match=r"returned int .*must return str"):
+    with pytest.raises(SerializationFailed, match=r"returned int .*must return str"):
         key_encoder(int)("orders", "17")  # type: ignore[arg-type]
 
 
@@ -100,7 +100,7 @@ def test_bytes_become_values(deserializer: Any, data: bytes, value: Any) -> None
 
 @pytest.mark.parametrize("deserializer", ["str", "json"])
 def test_bytes_that_are_no_value_are_told(deserializer: Any) -> None:
-    with pytest.raises(NotSerializable, match="'orders'"):
+    with pytest.raises(SerializationFailed, match="'orders'"):
         value_decoder(deserializer)("orders", b"\xff")
 
 

@@ -7,10 +7,10 @@ import pytest
 from pocketmq.client.consuming.membership import coordinators
 from pocketmq.proto.errors import (
     MemberFenced,
-    NotServed,
     Overloaded,
     PocketMQError,
     SubscriptionMismatch,
+    Unsupported,
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
@@ -99,14 +99,14 @@ async def test_a_broker_without_groups_is_passed_over() -> None:
     async with world(*brokers) as here:
         rightful = coordinators("billing", [broker.name for broker in brokers])[0]
         of_name = {broker.name: broker for broker in here.cluster.brokers.values()}
-        of_name[rightful].sharing.refusals = [NotServed("no groups here")]
+        of_name[rightful].sharing.refusals = [Unsupported("no groups here")]
         member = await here.join()
 
         assert len(member.reader.held) == 4
         assert member.reader.errors == []
 
 
-@pytest.mark.parametrize("kind", [NotServed, Overloaded])
+@pytest.mark.parametrize("kind", [Unsupported, Overloaded])
 async def test_that_nobody_coordinates_reaches_the_application(kind: type[PocketMQError]) -> None:
     async with world() as here:
         here.groups.refusals = [kind("not here")]

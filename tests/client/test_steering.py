@@ -10,7 +10,7 @@ import pytest
 
 from pocketmq.client import AsyncPullConsumer, OffsetAndMetadata, PullConsumer
 from pocketmq.proto.errors import (
-    Disconnected,
+    ConnectionLost,
     InvalidArgument,
     PocketMQError,
 )
@@ -176,7 +176,7 @@ async def test_commits_that_nobody_waits_for_tell_their_outcome() -> None:
         here.cluster.lost.clear()
 
     assert heard[0] is None
-    assert isinstance(heard[1], Disconnected)
+    assert isinstance(heard[1], ConnectionLost)
     assert here.committed() == 4
 
 

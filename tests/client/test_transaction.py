@@ -16,12 +16,12 @@ from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
     ClientClosed,
     ConfigError,
-    Disconnected,
+    ConnectionLost,
     InvalidArgument,
-    NotServed,
     RequestTimeout,
     SendFailed,
     TransactionResolved,
+    Unsupported,
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import Record, encode_record
@@ -158,7 +158,7 @@ async def test_a_local_function_that_raises_rolls_back() -> None:
 async def test_an_outcome_is_told_again_after_a_loss() -> None:
     cluster = FakeCluster.of_one("orders")
     clock = VirtualClock()
-    cluster.broker.end_faults += [Disconnected("lost"), RequestTimeout("slow")]
+    cluster.broker.end_faults += [ConnectionLost("lost"), RequestTimeout("slow")]
 
     async with producer(cluster, clock) as sending, sending.transaction(MESSAGE) as transaction:
         commit = asyncio.ensure_future(transaction.commit())
@@ -171,7 +171,7 @@ async def test_an_outcome_is_told_again_after_a_loss() -> None:
 async def test_when_the_time_is_over_the_check_decides() -> None:
     cluster = FakeCluster.of_one("orders")
     clock = VirtualClock()
-    cluster.broker.end_faults += [Disconnected("lost")] * 100
+    cluster.broker.end_faults += [ConnectionLost("lost")] * 100
 
     async with producer(cluster, clock, delivery_timeout_ms=2_000) as sending:
         async with sending.transaction(MESSAGE) as transaction:
@@ -363,7 +363,7 @@ async def test_a_broker_without_checks_is_asked_again_after_a_while(
     class Old(asyncio.Queue[pb.TransactionCheck]):
         async def get(self) -> pb.TransactionCheck:
             tries.append(clock.now_ms())
-            raise NotServed("no such method")
+            raise Unsupported("no such method")
 
     cluster.broker.checks = Old()
 

@@ -27,13 +27,13 @@ from pocketmq.client import (
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import (
     ConfigError,
-    Disconnected,
+    ConnectionLost,
     InvalidArgument,
     LeaseLost,
     MessageTooLarge,
-    NotSerializable,
     OffsetMoved,
     PocketMQError,
+    SerializationFailed,
 )
 from pocketmq.store.os_disk import OsDisk
 
@@ -234,7 +234,7 @@ async def test_a_lost_answer_is_asked_for_again_and_the_commit_made_once(
                 reply = await call(path, request, *rest)
                 if path.endswith("CommitAtomically") and len(lost) % 2 == 0:
                     lost.append(request.commit_id)
-                    raise Disconnected("the answer is lost")
+                    raise ConnectionLost("the answer is lost")
                 lost.append("")
                 return reply
 
@@ -263,7 +263,7 @@ async def test_a_commit_that_is_given_up_and_was_made_is_not_made_again(
             async def lose(path: str, *rest: Any) -> Any:
                 reply = await call(path, *rest)
                 if path.endswith("CommitAtomically") and is_lost:
-                    raise Disconnected("the answer is lost")
+                    raise ConnectionLost("the answer is lost")
                 return reply
 
             monkeypatch.setattr(connection, "call", lose)
@@ -486,7 +486,7 @@ async def test_what_an_atomic_commit_does_not_take_is_refused_at_once(tmp_path: 
                 await producer.atomic_commit(consumer).begin()
             with pytest.raises(InvalidArgument, match="delay"):
                 commit.send("out", b"x", delay="5s")
-            with pytest.raises(NotSerializable):
+            with pytest.raises(SerializationFailed):
                 commit.send("out", 5)
             await consumer.poll(timeout_ms=5_000)
         async with producer.atomic_commit(consumer) as commit:

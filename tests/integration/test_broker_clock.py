@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pocketmq.proto.clock import SystemClock, VirtualClock
-from pocketmq.proto.errors import InvalidArgument, NotServed, StoreFull, StoreRefused
+from pocketmq.proto.errors import InvalidArgument, StoreFull, StoreMismatch, Unsupported
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.format.state_tables import parse_consumer_offsets
 
@@ -117,9 +117,9 @@ async def test_the_machine_s_time_is_told_and_not_moved(tmp_path: Path) -> None:
 
         assert abs(now.now_ms - SystemClock().now_ms()) < 60_000
         assert not now.virtual
-        with pytest.raises(NotServed, match="--clock virtual"):
+        with pytest.raises(Unsupported, match="--clock virtual"):
             await peer.ask("AdvanceClock", pb.AdvanceClockRequest(by_ms=1), pb.ClockReply)
-        with pytest.raises(NotServed):
+        with pytest.raises(Unsupported):
             await server.advance("1s")
     assert not (tmp_path / "store" / "pocketmq" / "clock.json").exists()
 
@@ -133,7 +133,7 @@ async def test_a_store_of_virtual_time_goes_on_where_it_stood_and_refuses_the_ma
         await peer.produce(run_of([b"a"]))
         stood_ms = await server.advance("5h")
 
-    with pytest.raises(StoreRefused, match="2023-11-15 03:13:20"):
+    with pytest.raises(StoreMismatch, match="2023-11-15 03:13:20"):
         async with broker(store, clock=SystemClock()):
             pass
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.proto.errors import Disconnected
+from pocketmq.proto.errors import ConnectionLost
 
 from ..served import ServerProcess
 from .command import Shell, pocketmq
@@ -40,7 +40,7 @@ def test_time_stands_still_moves_when_told_and_is_kept_by_the_store(tmp_path: Pa
         assert consumed["message_id"] == sent["message_id"]
         assert consumed["stored_ms"] == before["now_ms"]
 
-    with pytest.raises(Disconnected, match=r"code 5 before it served: .*--clock virtual"):
+    with pytest.raises(ConnectionLost, match=r"code 5 before it served: .*--clock virtual"):
         ServerProcess(store)
 
     with ServerProcess(store, "--clock", "virtual") as server:
@@ -58,7 +58,7 @@ def test_the_mark_survives_a_kill(tmp_path: Path) -> None:
     moved = clock(server, "advance", "3d")
     server.kill()
 
-    with pytest.raises(Disconnected, match="code 5"):
+    with pytest.raises(ConnectionLost, match="code 5"):
         ServerProcess(store)
     with ServerProcess(store, "--clock", "virtual") as server:
         assert clock(server, "now")["now_ms"] == moved["now_ms"]

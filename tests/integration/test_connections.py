@@ -17,7 +17,7 @@ from pocketmq.nameserver.nameserver import NameServer
 from pocketmq.proto.carrier_grpcio import GrpcioCarrier
 from pocketmq.proto.carriers import Http2Carrier
 from pocketmq.proto.clock import SystemClock
-from pocketmq.proto.errors import ConfigError, NotServed
+from pocketmq.proto.errors import ConfigError, Unsupported
 from pocketmq.proto.errors_wire import from_rpc_error
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.rpc import Limits, MakeCarrier, MethodTable
@@ -85,7 +85,7 @@ async def test_a_server_on_grpcio_says_that_it_does_not_count(tmp_path: Path) ->
                 with pytest.raises(grpc.aio.AioRpcError) as raised:
                     await ask(pb.ConnectionListRequest())
             assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
-            assert isinstance(from_rpc_error(raised.value), NotServed)
+            assert isinstance(from_rpc_error(raised.value), Unsupported)
 
         done = await run(name_server)
 

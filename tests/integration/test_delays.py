@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pocketmq.proto.clock import VirtualClock
-from pocketmq.proto.errors import InvalidDelay, TooLate
+from pocketmq.proto.errors import AlreadyDelivered, InvalidDelay
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.message_id import encode_handle
 from pocketmq.proto.record import Record, decode_record, encode_record
@@ -88,7 +88,7 @@ async def test_each_comes_at_its_instant_and_what_is_recalled_does_not(tmp_path:
         ]
         status = await peer.ask("Status", pb.BrokerStatusRequest(), pb.BrokerStatusReply)
         assert status.delayed_waiting == 0
-        with pytest.raises(TooLate):
+        with pytest.raises(AlreadyDelivered):
             await peer.ask("Recall", request, pb.RecallReply)
 
 

@@ -13,7 +13,7 @@ from pocketmq.broker.broker import Broker
 from pocketmq.client import AsyncAdmin, AsyncProducer, AsyncPullConsumer, Message
 from pocketmq.nameserver import NameServer
 from pocketmq.proto.clock import SystemClock
-from pocketmq.proto.errors import NotServed
+from pocketmq.proto.errors import Unsupported
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.os_disk import OsDisk
 
@@ -123,10 +123,10 @@ async def test_a_brokers_port_given_as_name_server_is_named_as_what_it_is(tmp_pa
         says = rf"{broker.address} is no name server: .* is it the port of a broker\?"
 
         async with AsyncProducer(broker.address) as sending:
-            with pytest.raises(NotServed, match=says):
+            with pytest.raises(Unsupported, match=says):
                 await sending.send(Message("orders", b"x"))
         async with AsyncPullConsumer(
             "g", "orders", broker.address, nameserver_timeout_ms=100
         ) as reading:
-            with pytest.raises(NotServed, match=f"for 0.* s no name server answers: {says}"):
+            with pytest.raises(Unsupported, match=f"for 0.* s no name server answers: {says}"):
                 await reading.poll(timeout_ms=10_000)

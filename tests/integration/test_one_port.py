@@ -24,7 +24,7 @@ from pocketmq.nameserver.nameserver import NameServer
 from pocketmq.proto.carriers import GRPC_CHOICES
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.configuration import parse_sections
-from pocketmq.proto.errors import ConfigError, Disconnected
+from pocketmq.proto.errors import ConfigError, ConnectionLost
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.os_disk import OsDisk
 
@@ -99,7 +99,7 @@ async def test_grpcio_takes_tls_instead_of_plaintext_where_a_certificate_is_name
     async with broker(store_config(tmp_path), grpc="grpcio", **files) as (server, plain):
         async with tls_channel(f"localhost:{server.port}", root) as channel:
             await Peer(channel).create_topic()
-        with pytest.raises(Disconnected):
+        with pytest.raises(ConnectionLost):
             await plain.create_topic()
     async with broker(store_config(tmp_path), grpc="grpcio") as (_, plain):
         await plain.produce(run_of([b"x"]))

@@ -15,7 +15,7 @@ import pytest
 
 from pocketmq.broker.service_v2.routes import endpoints_at
 from pocketmq.client import Producer
-from pocketmq.proto.errors import ConfigError, Disconnected
+from pocketmq.proto.errors import ConfigError, ConnectionLost
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from pocketmq.tools.serve_many import check_many, numbered
 from pocketmq.tools.settings import load_settings
@@ -111,7 +111,7 @@ def test_one_that_cannot_start_ends_all_with_its_code(tmp_path: Path) -> None:
     port = free_port()
     with (
         socket.create_server(("127.0.0.1", port + 1)),
-        pytest.raises(Disconnected) as caught,
+        pytest.raises(ConnectionLost) as caught,
     ):
         ServerProcess(tmp_path / "stores", "--brokers", "2", "--port", str(port))
 

@@ -31,7 +31,7 @@ from pocketmq.client import (
 )
 from pocketmq.nameserver import NameServer
 from pocketmq.proto.clock import SystemClock
-from pocketmq.proto.errors import ConfigError, Disconnected, TlsFailed
+from pocketmq.proto.errors import ConfigError, ConnectionLost, TlsFailed
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from pocketmq.proto.rpc import Certificate
 from pocketmq.store.os_disk import OsDisk
@@ -361,7 +361,7 @@ async def test_a_port_of_grpcio_is_spoken_to_and_told_from_one_in_plaintext(tmp_
         assert await broker.registered(30)
         async with AsyncAdmin(address, ca=ca) as admin:
             await admin.create_topic("orders", queues=1)
-        with pytest.raises(Disconnected, match="without a word: does it take TLS alone"):
+        with pytest.raises(ConnectionLost, match="without a word: does it take TLS alone"):
             await administer(address)
     async with cluster(files, names={"grpc": "grpcio"}, grpc="grpcio") as (address, broker):
         with pytest.raises(TlsFailed, match="speaks plaintext at this port"):

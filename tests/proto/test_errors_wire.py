@@ -83,10 +83,10 @@ def test_a_failed_call_raises_what_the_server_raised() -> None:
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
-        ("UNAVAILABLE", errors.Disconnected),
+        ("UNAVAILABLE", errors.ConnectionLost),
         ("DEADLINE_EXCEEDED", errors.RequestTimeout),
         ("CANCELLED", errors.ClientClosed),
-        ("UNIMPLEMENTED", errors.NotServed),
+        ("UNIMPLEMENTED", errors.Unsupported),
         ("RESOURCE_EXHAUSTED", errors.Overloaded),
         ("INVALID_ARGUMENT", errors.InvalidArgument),
         ("UNKNOWN", errors.PocketMQError),
@@ -112,7 +112,7 @@ def test_a_request_beyond_the_carriers_bound_is_too_large() -> None:
 def test_a_write_to_a_stream_that_has_ended_is_a_broken_connection() -> None:
     seen = from_rpc_error(rpc_error(grpc.StatusCode.INTERNAL, "Internal error from Core"))
 
-    assert type(seen) is errors.Disconnected
+    assert type(seen) is errors.ConnectionLost
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_write_to_a_stream_that_has_ended_is_a_broken_connection() -> None:
         (rpc.BadRequest, errors.InvalidArgument),
         (rpc.TooLarge, errors.MessageTooLarge),
         (rpc.ResourceExhausted, errors.Overloaded),
-        (rpc.Unimplemented, errors.NotServed),
+        (rpc.Unimplemented, errors.Unsupported),
         (rpc.DeadlineExceeded, errors.RequestTimeout),
         (rpc.Stopping, errors.ShuttingDown),
         (rpc.InternalError, errors.PocketMQError),

@@ -27,10 +27,10 @@ from typing import Any, Final
 
 from pocketmq.proto.errors import (
     OffsetOutOfRange,
+    OutOfOrderSequence,
     PocketMQError,
-    ProducerUnknown,
-    SequenceBroken,
     TopicExists,
+    UnknownProducer,
 )
 from pocketmq.proto.errors_wire import from_rpc_error, from_wire
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
@@ -214,7 +214,7 @@ class Campaign:
             try:
                 reply: pb.ProduceReply = await client.exchange("Produce", run, pb.ProduceReply)
                 return reply
-            except (SequenceBroken, ProducerUnknown) as error:
+            except (OutOfOrderSequence, UnknownProducer) as error:
                 # What was acknowledged before it is gone: the checker has to say so as well.
                 self._broken = error
                 return None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import Message
 
-from pocketmq.proto.errors import NotServed, PocketMQError, ShuttingDown
+from pocketmq.proto.errors import PocketMQError, ShuttingDown, Unsupported
 from pocketmq.proto.errors_wire import ours
 from pocketmq.proto.rpc import (
     LATER,
@@ -88,7 +88,7 @@ class Served:
         try:
             return self._methods[path]
         except KeyError:
-            raise NotServed(f"{path} is not served here") from None
+            raise Unsupported(f"{path} is not served here") from None
 
     def ask(self, path: str, data: bytes, peer: str, answer: Answer) -> ServedCall:
         """Call the unary method at PATH; ANSWER is told what comes of it."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pocketmq.client import AsyncProducer, AsyncPullConsumer, Message
-from pocketmq.proto.errors import Disconnected, PocketMQError
+from pocketmq.proto.errors import ConnectionLost, PocketMQError
 
 from . import virtual_loop
 from .cluster import Client, Cluster, cluster_of
@@ -168,7 +168,7 @@ def test_a_server_that_is_not_there_is_an_error_and_no_wait(tmp_path: Path) -> N
                     await producer.send(Message("orders", b"x"))
             return caught.value
 
-    assert isinstance(run(scenario()).__cause__, Disconnected)
+    assert isinstance(run(scenario()).__cause__, ConnectionLost)
 
 
 def test_the_same_seed_makes_the_same_history(tmp_path: Path) -> None:

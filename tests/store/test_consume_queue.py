@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 from numpy.typing import NDArray
 
-from pocketmq.proto.errors import StoreFull, StoreRefused
+from pocketmq.proto.errors import StoreFull, StoreMismatch
 from pocketmq.store.config import StoreConfig
 from pocketmq.store.consume_queue import ConsumeQueue, Placed
 from pocketmq.store.consume_queues import ConsumeQueues, batch_topics
@@ -391,7 +391,7 @@ def test_a_topic_with_queues_of_both_kinds_is_refused(tmp_path: Path) -> None:
     for folder in ("consumequeue", "batchconsumequeue"):
         (tmp_path / folder / "T" / "0").mkdir(parents=True)
 
-    with pytest.raises(StoreRefused, match="a topic has one kind"):
+    with pytest.raises(StoreMismatch, match="a topic has one kind"):
         ConsumeQueues.load(OsDisk(), config(tmp_path))
 
 

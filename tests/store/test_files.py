@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pocketmq.proto.errors import StoreFull, StoreRefused
+from pocketmq.proto.errors import StoreFull, StoreMismatch
 from pocketmq.store.files import MappedFiles, equal_file_size
 from pocketmq.store.os_disk import OsDisk
 
@@ -74,7 +74,7 @@ def test_a_file_of_another_length_is_refused_by_name_and_length(tmp_path: Path) 
     row(tmp_path).append(b"x" * 150)
     os.truncate(tmp_path / "row" / "00000000000000000000", 77)
 
-    with pytest.raises(StoreRefused, match=r"0{20} is 77 bytes long, .* configured with 100"):
+    with pytest.raises(StoreMismatch, match=r"0{20} is 77 bytes long, .* configured with 100"):
         row(tmp_path)
 
 
@@ -83,7 +83,7 @@ def test_a_foreign_file_is_refused_by_name(name: str, tmp_path: Path) -> None:
     row(tmp_path).append(b"x")
     (tmp_path / "row" / name).write_bytes(bytes(SIZE))
 
-    with pytest.raises(StoreRefused, match=f"{re.escape(name)} is not a"):
+    with pytest.raises(StoreMismatch, match=f"{re.escape(name)} is not a"):
         row(tmp_path)
 
 
@@ -98,7 +98,7 @@ def test_an_empty_file_that_is_not_of_the_row_is_refused_and_not_deleted(
     (tmp_path / "row" / name).touch()
     before = names(tmp_path)
 
-    with pytest.raises(StoreRefused, match=f"{re.escape(name)}|100 is 0 bytes"):
+    with pytest.raises(StoreMismatch, match=f"{re.escape(name)}|100 is 0 bytes"):
         row(tmp_path)
 
     assert names(tmp_path) == before

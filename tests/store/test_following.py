@@ -14,7 +14,7 @@ from pocketmq.proto.errors import (
     InvalidArgument,
     StoreClosed,
     StoreFull,
-    StoreRefused,
+    StoreMismatch,
 )
 from pocketmq.proto.record import Record, encode_record
 from pocketmq.proto.run import Run
@@ -207,7 +207,7 @@ def test_bytes_that_are_no_records_are_not_taken(
 
 def test_a_store_that_is_no_replicas_does_not_follow(tmp_path: Path) -> None:
     store = open_store(tmp_path / "store")
-    with pytest.raises(StoreRefused, match="was not opened as one of a replica set"):
+    with pytest.raises(StoreMismatch, match="was not opened as one of a replica set"):
         store.follow()
     store.append(make_run("A", 0, [b"one"]))
 
@@ -248,9 +248,9 @@ def test_only_a_follower_takes_bytes_and_it_takes_nothing_else(tmp_path: Path) -
     master.append(make_run("A", 0, [b"one"]))
     data = raw(master, 0, 4096)
 
-    with pytest.raises(StoreRefused, match="follows a master's log: messages are sent to"):
+    with pytest.raises(StoreMismatch, match="follows a master's log: messages are sent to"):
         follower.append(make_run("A", 0, [b"own"]))
-    with pytest.raises(StoreRefused, match="does not follow a master"):
+    with pytest.raises(StoreMismatch, match="does not follow a master"):
         take(master, data, master.max_log_offset)
     follower.close()
     with pytest.raises(StoreClosed):

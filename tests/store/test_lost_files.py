@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.proto.errors import DiskFailure, StoreError, StoreRefused
+from pocketmq.proto.errors import DiskFailure, StoreError, StoreMismatch
 from pocketmq.proto.record import Record, decode_record
 from pocketmq.store.config import StoreConfig
 from pocketmq.store.message_store import MessageStore
@@ -369,6 +369,6 @@ def test_of_a_store_of_others_with_smaller_files_nothing_is_lengthened(filled: P
     for other in files_of(filled, "commitlog")[1:]:
         other.unlink()
     os.truncate(small, LOG_BYTES // 2)
-    with pytest.raises(StoreRefused, match=r"truncate -s 32768 .*00000000000000000000"):
+    with pytest.raises(StoreMismatch, match=r"truncate -s 32768 .*00000000000000000000"):
         opened(filled)
     assert small.stat().st_size == LOG_BYTES // 2

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from pocketmq.proto.errors import StoreFull, StoreRefused
+from pocketmq.proto.errors import StoreFull, StoreMismatch
 from pocketmq.proto.properties import encode_properties
 from pocketmq.proto.record import SYS_PREPARED, SYS_ROLLBACK, Record, encode_record, java_hash
 from pocketmq.proto.record_run import parse_run, walk
@@ -278,7 +278,7 @@ def test_foreign_names_are_skipped_and_folders_refused(tmp_path: Path) -> None:
     assert (folder / "README").read_text() == "hello"
 
     (folder / "20260101000000000").mkdir()
-    with pytest.raises(StoreRefused, match="20260101000000000 is a folder"):
+    with pytest.raises(StoreMismatch, match="20260101000000000 is a folder"):
         MessageIndex.load(OsDisk(), str(folder), slots=SLOTS, entries=ENTRIES)
 
 

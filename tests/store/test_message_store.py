@@ -23,7 +23,7 @@ from pocketmq.proto.errors import (
     StoreClosed,
     StoreFull,
     StoreLocked,
-    StoreRefused,
+    StoreMismatch,
 )
 from pocketmq.proto.record import MAGIC_BLANK, Host, Record, decode_record, encode_record
 from pocketmq.proto.run import Run
@@ -304,7 +304,7 @@ def test_many_runs_on_a_full_disk_are_all_refused(store: MessageStore, disk: Fau
 
 
 def test_a_store_host_of_16_bytes_is_refused(store: MessageStore) -> None:
-    with pytest.raises(StoreRefused, match="IPv4"):
+    with pytest.raises(StoreMismatch, match="IPv4"):
         store.host = Host.parse("::1", 1)
 
 
@@ -380,7 +380,7 @@ def test_a_live_store_can_be_read_without_writing_a_byte(
 def test_a_read_only_opening_needs_a_store(tmp_path: Path) -> None:
     config = small_config(tmp_path / "none")
 
-    with pytest.raises(StoreRefused, match="there is no store at"):
+    with pytest.raises(StoreMismatch, match="there is no store at"):
         MessageStore.open(config, disk=OsDisk(), now_ms=Hand(), read_only=True)
 
 

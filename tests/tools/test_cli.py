@@ -9,8 +9,8 @@ from pocketmq import __version__
 from pocketmq.proto.errors import (
     BY_NAME,
     ConfigError,
+    ConnectionLost,
     CorruptRecord,
-    Disconnected,
     InvalidName,
     PocketMQError,
     RequestTimeout,
@@ -95,7 +95,7 @@ def test_without_a_verb_help_is_printed(capsys: pytest.CaptureFixture[str]) -> N
         (ConfigError, 2),
         (InvalidName, 2),
         (TopicNotFound, 3),
-        (Disconnected, 4),
+        (ConnectionLost, 4),
         (RequestTimeout, 4),
         (TopicExists, 5),
         (StoreLocked, 5),
@@ -156,7 +156,7 @@ def test_no_route_because_no_name_server_answers_is_exit_code_4(
     failing: list[BaseException],
 ) -> None:
     error = RouteNotFound("no route")
-    error.__cause__ = Disconnected("cannot reach 127.0.0.1:1")
+    error.__cause__ = ConnectionLost("cannot reach 127.0.0.1:1")
     failing.append(error)
 
     assert cli.run(["send"]) == 4

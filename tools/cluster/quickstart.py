@@ -22,7 +22,7 @@ from typing import Final
 import click
 
 from ...broker.replication.registry import Cell
-from ...proto.errors import CellChanged, ConfigError
+from ...proto.errors import ConfigError, MetadataConflict
 from ..java import (
     LOOPBACK,
     Ports,
@@ -155,7 +155,7 @@ class _Quickstart:
         return dict(replicas)
 
     async def _make(self, sets: ReplicaSets) -> None:
-        """Make the record of the set, unless it is there. Raises CellChanged if it has other replicas."""
+        """Make the record of the set, unless it is there. Raises MetadataConflict if it has other replicas."""
         registry = sets.registry(self._name)
         found = await registry.read()
         addresses = self._places.addresses
@@ -164,7 +164,7 @@ class _Quickstart:
                 Cell(epoch=0, master=0, in_sync=frozenset(addresses), replicas=addresses)
             )
         elif found.cell.replicas != addresses:
-            raise CellChanged(
+            raise MetadataConflict(
                 f"{self._zookeeper} has a replica set {self._name!r} already, of other replicas than those in "
                 f"{self._folder}: choose another --set, or the --store that it was made with",
                 set=self._name,

@@ -33,7 +33,7 @@ from ...broker.replication.zookeeper import ZooKeeperRegistry, ZooKeeperSession,
 from ...broker.replication.zookeeper_access import OPEN_TO_ALL, ZooKeeperAccess
 from ...client.connections import GrpcConnections
 from ...proto.clock import SystemClock
-from ...proto.errors import CellChanged, ConfigError, MasterFenced, PocketMQError
+from ...proto.errors import ConfigError, MasterFenced, MetadataConflict, PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import connect
 from ...proto.time_text import parse_duration
@@ -368,11 +368,13 @@ def replicas(
                     addresses,
                     removed,
                 )
-                with suppress(CellChanged):
+                with suppress(MetadataConflict):
                     assert found is not None
                     await registry.compare_and_set(cell, found.version)
                     return cell
-        raise CellChanged(f"replica set {name!r} changes all the time: try again later", set=name)
+        raise MetadataConflict(
+            f"replica set {name!r} changes all the time: try again later", set=name
+        )
 
     cell = asyncio.run(change())
     if as_json:
@@ -432,8 +434,8 @@ def _parsed(name: str, words: Sequence[str]) -> dict[int, str]:
     return addresses
 
 
-def _there_already(name: str, cell: Cell) -> CellChanged:
-    return CellChanged(
+def _there_already(name: str, cell: Cell) -> MetadataConflict:
+    return MetadataConflict(
         f"replica set {name!r} is there already, in epoch {cell.epoch}, with the replicas "
         f"{', '.join(map(str, sorted(cell.replicas)))}: see `pocketmq cluster status {name}`",
         set=name,
@@ -787,11 +789,11 @@ def elect(
 
 
 def _check_no_master(found: ReplicaSet) -> None:
-    """Raise CellChanged while a master runs, which is never unclean."""
+    """Raise MetadataConflict while a master runs, which is never unclean."""
     master = found.known().master
     node = found.live.get(master)
     if node is not None and not node.unclean:
-        raise CellChanged(
+        raise MetadataConflict(
             f"replica {master} is the master of {found.name!r}, and runs: to have another one, "
             f"`pocketmq cluster move {found.name} REPLICA` loses nothing",
             set=found.name,

@@ -139,7 +139,7 @@ class Api:
             return {"token": visitor.token, "user": visitor.user or None}
         if asked.path == "/api/events":
             if asked.method not in READING:
-                raise errors.NotServed("events are asked for with GET")
+                raise errors.Unsupported("events are asked for with GET")
             return self._listeners.told(self._changes(visitor))
         for route in routes:
             names = route.names(asked)
@@ -284,7 +284,7 @@ class Api:
                     process.kill()
                     await process.wait()
         if process.returncode not in (0, 1):
-            raise errors.NotServed(f"the doctor failed: {failed.decode(errors='replace')[-500:]}")
+            raise errors.Unsupported(f"the doctor failed: {failed.decode(errors='replace')[-500:]}")
         return {"healthy": process.returncode == 0, "doctor": said.decode(errors="replace")}
 
     async def _broker(self) -> Document:

@@ -12,7 +12,7 @@ from typing import Final
 
 import click
 
-from ...proto.errors import Disconnected
+from ...proto.errors import ConnectionLost
 from ..options import nameserver_option
 
 _TIMEOUT_S: Final = 30
@@ -63,9 +63,9 @@ def console(broker: str, *, serves: bool, port: int, no_browser: bool, nameserve
     except urllib.error.HTTPError as error:
         if error.code != HTTPStatus.UNAUTHORIZED:  # Where there are users, the page asks who it is.
             told = json.loads(error.read() or b"{}").get("message", error.reason)
-            raise Disconnected(f"the console at {address} is not to be had: {told}") from error
+            raise ConnectionLost(f"the console at {address} is not to be had: {told}") from error
     except (OSError, ValueError) as error:
-        raise Disconnected(
+        raise ConnectionLost(
             f"no console answers at {address}: {error}; start a broker with `pocketmq serve`"
         ) from error
     show(address)

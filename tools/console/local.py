@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from google.protobuf.message import Message
 
 from ...client.connections import BROKER, NAME_SERVER, Conversation
-from ...proto.errors import NotServed, PocketMQError, RequestTimeout
+from ...proto.errors import PocketMQError, RequestTimeout, Unsupported
 from ...proto.errors_wire import from_wire, ours
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import LATER, Call, MethodTable, RpcError, Stream
@@ -132,7 +132,7 @@ class _LocalStream(Stream):
         self._asker.settle(message)
 
     def finish(self) -> None:
-        self._asker.refuse(NotServed("the stream ended without an answer: ask again"))
+        self._asker.refuse(Unsupported("the stream ended without an answer: ask again"))
 
     def fail(self, error: RpcError) -> None:
         self._asker.refuse(ours(error))
@@ -168,7 +168,7 @@ class LocalConnection:
             return found
         method = self._methods.get(path)
         if method is None:
-            raise NotServed(f"{path} is not served here: ask another server, or a newer one")
+            raise Unsupported(f"{path} is not served here: ask another server, or a newer one")
         asker = _Asker()
         async with _within(timeout_ms, path):
             answer = method.handler(request, _LocalCall(asker, metadata or {}))
@@ -295,5 +295,5 @@ async def _within(timeout_ms: float, path: str) -> AsyncIterator[None]:
         ) from None
 
 
-def _not_within(what: str) -> NotServed:
-    return NotServed(f"{what} are for clients with a connection of their own: dial the broker")
+def _not_within(what: str) -> Unsupported:
+    return Unsupported(f"{what} are for clients with a connection of their own: dial the broker")

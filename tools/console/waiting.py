@@ -14,7 +14,13 @@ import numpy as np
 from ...proto import properties as names
 from ...proto.access import policies
 from ...proto.access.users import User, policy_document
-from ...proto.errors import ConfigError, InvalidArgument, MessageNotFound, NotServed, TopicNotFound
+from ...proto.errors import (
+    ConfigError,
+    InvalidArgument,
+    MessageNotFound,
+    TopicNotFound,
+    Unsupported,
+)
 from ...proto.message_id import encode_handle
 from ...proto.rpc.pages import PageRequest
 from ...proto.topics import TIMER_TOPIC
@@ -164,7 +170,7 @@ async def transactions(api: Api, asked: PageRequest) -> Document:
 def _need_administrator(api: Api, asked: PageRequest) -> Iterable[User]:
     guard = api.parts.guard
     if guard is None:
-        raise NotServed(
+        raise Unsupported(
             "this broker has no users: name a file of them in broker.users (docs/security.md)"
         )
     api.need(asked, policies.of_cluster(api.parts.cluster, policies.UPDATE))

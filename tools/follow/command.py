@@ -18,7 +18,7 @@ from typing import Final
 import click
 
 from ...proto.clock import SystemClock
-from ...proto.errors import StoreRefused
+from ...proto.errors import StoreMismatch
 from ...store.config import StoreConfig, apply_apache_settings
 from ...store.os_disk import OsDisk
 from ...store.system import allow_many_files
@@ -93,7 +93,7 @@ async def _follow(path: str, address: str, rpc: str, *, anew: bool, until_stoppe
     if read_note(disk, path) is None:
         check_new_store(disk, path)
         if is_store(disk, path):
-            raise StoreRefused(
+            raise StoreMismatch(
                 f"{path} is a store that follows nobody: name a new folder for what is followed",
                 path=path,
             )

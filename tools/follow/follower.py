@@ -75,7 +75,7 @@ STOPPING_S: Final = 1.5
 QUIET_S: Final = 1.0
 
 
-class OtherHistory(errors.StoreRefused):
+class OtherHistory(errors.StoreMismatch):
     """The log of the master is not the one that the store has the beginning of."""
 
 
@@ -138,7 +138,7 @@ class JavaFollower:
     # --- from the beginning to the end
 
     async def run(self) -> None:
-        """Follow until cancelled. Raises what only a person can mend: StoreRefused, CorruptRecord, DiskFailure."""
+        """Follow until cancelled. Raises what only a person can mend: StoreMismatch, CorruptRecord, DiskFailure."""
         pause_s = _PAUSE_S
         try:
             while True:
@@ -147,7 +147,7 @@ class JavaFollower:
                     await self._follow_once()
                 except errors.StoreFull as error:
                     self._trouble(error.message)
-                except (errors.ClientError, errors.NotServed, OSError) as error:
+                except (errors.ClientError, errors.Unsupported, OSError) as error:
                     self._trouble(str(error))
                 pause_s = _PAUSE_S if self.taken_bytes > before else min(2 * pause_s, _PAUSE_MAX_S)
                 await asyncio.sleep(pause_s)
@@ -203,14 +203,14 @@ class JavaFollower:
         if note is None:
             return identity
         if (note.cluster, note.broker) != (identity.cluster, identity.broker):
-            raise errors.StoreRefused(
+            raise errors.StoreMismatch(
                 f"{self._path} follows {note.broker} of {note.cluster}, and {self._master.address} is"
                 f" {identity.broker} of {identity.cluster}: name that one's address, or another folder",
                 path=self._path,
             )
         for name in ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue"):
             if note.settings.get(name) != identity.settings.get(name):
-                raise errors.StoreRefused(
+                raise errors.StoreMismatch(
                     f"{self._path} has files of {name}={note.settings.get(name)}, the master of"
                     f" {identity.settings.get(name)}: follow into another folder",
                     path=self._path,
@@ -358,7 +358,7 @@ class JavaFollower:
                 async with asyncio.timeout(_SILENCE_MAX_S):
                     data = await reader.read(_CHUNK)
             except TimeoutError:
-                raise errors.Unreachable(
+                raise errors.ConnectFailed(
                     f"{self._address} has sent nothing for {_SILENCE_MAX_S:.0f} s",
                     address=self._address,
                 ) from None
@@ -367,7 +367,7 @@ class JavaFollower:
             try:
                 found = frames.feed(data)
             except ValueError as error:
-                raise errors.StoreRefused(
+                raise errors.StoreMismatch(
                     f"what {self._address} sends is not the log of a Java broker ({error}): name its haListenPort",
                     address=self._address,
                 ) from None
@@ -375,7 +375,7 @@ class JavaFollower:
                 self._bytes_s = loop.time()
             self._put(found)
         await self._note_stop(loop.time())
-        raise errors.Unreachable(
+        raise errors.ConnectFailed(
             f"{self._address} has closed the connection", address=self._address
         )
 
@@ -408,7 +408,7 @@ class JavaFollower:
     def _append(self, data: bytes, offset: int) -> None:
         store = self._opened
         if offset != store.raw_end and (store.raw_end or offset % self._config.log_file_size_bytes):
-            raise errors.Unreachable(
+            raise errors.ConnectFailed(
                 f"{self._address} sent what stands at {offset:,}, not at {store.raw_end:,}, where the log ends here",
                 address=self._address,
             )
@@ -466,7 +466,7 @@ class JavaFollower:
             begin, _ = await self._master.bounds()
             newest = self._opened.newest_record
             theirs = None if newest is None else await self._master.record(newest[0])
-        except errors.Unreachable as error:
+        except errors.ConnectFailed as error:
             if isinstance(error.__cause__, ConnectionRefusedError) and self._refused_s is None:
                 self._refused_s = loop.time()
             return
@@ -503,7 +503,7 @@ class JavaFollower:
         ):  # Their messages may have come before: the queues are made anew.
             self._store = None
             store.close()
-            raise errors.Unreachable(
+            raise errors.ConnectFailed(
                 f"{self._address}: a topic with batch queues is new: {self._path} is opened anew"
             )
 
@@ -612,10 +612,10 @@ def write_note(disk: Disk, store: str, note: FollowNote) -> None:
 
 
 def check_promoted(disk: Disk, store: str) -> None:
-    """Raise StoreRefused if STORE follows a Java broker: nobody else may write to it."""
+    """Raise StoreMismatch if STORE follows a Java broker: nobody else may write to it."""
     note = read_note(disk, store)
     if note is not None:
-        raise errors.StoreRefused(
+        raise errors.StoreMismatch(
             f"{store} follows the Java broker {note.broker} at {note.rpc}: stop that, then `pocketmq promote {store}`",
             path=store,
         )

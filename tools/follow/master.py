@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ...proto.errors import Disconnected, NotServed, StoreRefused
+from ...proto.errors import ConnectionLost, StoreMismatch, Unsupported
 from ...proto.remoting import RemotingClient, RequestCode
 from ...store.format import state_tables
 from ...store.format.java_json import Json, parse, render
@@ -52,7 +52,7 @@ class MasterTables:
 
 
 class JavaMaster:
-    """The broker at ADDRESS. A call raises Unreachable, Disconnected, RequestTimeout, NotServed."""
+    """The broker at ADDRESS. A call raises ConnectFailed, ConnectionLost, RequestTimeout, Unsupported."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -75,7 +75,7 @@ class JavaMaster:
         assert self._client is not None
         try:
             return (await self._client.call(code, fields)).body
-        except NotServed:
+        except Unsupported:
             raise
         except BaseException:
             self.close()
@@ -86,13 +86,13 @@ class JavaMaster:
             return parser(body.decode())
         except ValueError as error:
             self.close()
-            raise Disconnected(
+            raise ConnectionLost(
                 f"{self.address} answered {code.name} with what cannot be read: {error}",
                 address=self.address,
             ) from None
 
     async def identity(self) -> MasterIdentity:
-        """Return who the broker is. Raises StoreRefused for one whose log cannot be followed."""
+        """Return who the broker is. Raises StoreMismatch for one whose log cannot be followed."""
         body = await self._call(RequestCode.GET_BROKER_CONFIG)
         lines = [line.partition("=") for line in body.decode("utf-8", "replace").splitlines()]
         config = {name: value for name, _, value in lines}
@@ -101,7 +101,7 @@ class JavaMaster:
             ("enableDLegerCommitLog", "true", "its log is DLedger's, which is another format"),
         ):
             if config.get(name) == wrong:
-                raise StoreRefused(
+                raise StoreMismatch(
                     f"the broker at {self.address} cannot be followed, {name}={wrong}: {why}",
                     address=self.address,
                 )
@@ -132,7 +132,7 @@ class JavaMaster:
         """Return the bytes of the record that begins at OFFSET of the log; None: there is none."""
         try:
             return await self._call(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(offset)})
-        except NotServed:
+        except Unsupported:
             return None
 
     async def topics(self) -> str:
@@ -147,14 +147,14 @@ class JavaMaster:
         for code, name, rendered in _FILES:
             try:
                 body = await self._call(code)
-            except NotServed:
+            except Unsupported:
                 if name in _NEEDED:
                     raise
                 continue  # A broker that never had it.
             files[name] = self._read(code, body, rendered)
         try:
             checkpoint = await self._call(RequestCode.GET_TIMER_CHECK_POINT)
-        except NotServed:  # Its timers are off.
+        except Unsupported:  # Its timers are off.
             checkpoint = b""
         _, end = await self.bounds()
         return MasterTables(files, checkpoint[:_TIMER_CHECKPOINT_SIZE], end)

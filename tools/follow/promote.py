@@ -20,7 +20,7 @@ import zlib
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from ...proto.errors import ClientError, NotServed, StoreLocked, StoreRefused, Unreachable
+from ...proto.errors import ClientError, ConnectFailed, StoreLocked, StoreMismatch, Unsupported
 from ...proto.record_run import crc_mismatches, parse_run, torn, walk
 from ...proto.topics import SCHEDULE_TOPIC, is_system_topic, system_topic_queues
 from ...store.config import StoreConfig, apply_apache_settings
@@ -64,12 +64,12 @@ async def promote(
     """Make the store PATH of a follower a broker's own; return what was done.
 
     RPC: where the master answered, if not where it is noted; JAVA_STORE: its stopped store, from which the rest of the
-    log is taken; END: where its log ended; ACCEPT_LOSS: nobody knows. Raises StoreRefused, with what to do, where the
+    log is taken; END: where its log ended; ACCEPT_LOSS: nobody knows. Raises StoreMismatch, with what to do, where the
     ends do not agree or Java still runs.
     """
     note = read_note(disk, path)
     if note is None:
-        raise StoreRefused(
+        raise StoreMismatch(
             f"{path} does not follow a Java broker: there is nothing to promote", path=path
         )
     doubt = await _check_stopped(path, rpc or note.rpc)
@@ -112,20 +112,20 @@ async def promote(
 
 
 async def _check_stopped(path: str, rpc: str) -> list[str]:
-    """Raise StoreRefused if a broker is at RPC, whatever it answers; return what is to be said of its absence."""
+    """Raise StoreMismatch if a broker is at RPC, whatever it answers; return what is to be said of its absence."""
     master = JavaMaster(rpc)
     try:
         _, end = await master.bounds()
         found = f"still answers, its log ends at {end:,}"
-    except Unreachable as error:
+    except ConnectFailed as error:
         if isinstance(error.__cause__, ConnectionRefusedError):
             return []
         return [f"{error.message}: make sure that Java is stopped there"]
-    except (ClientError, NotServed) as error:
+    except (ClientError, Unsupported) as error:
         found = f"is still there ({error.message})"
     finally:
         master.close()
-    raise StoreRefused(
+    raise StoreMismatch(
         f"{path} is not promoted: the Java broker at {rpc} {found}: stop it first, and let `pocketmq follow`"
         " see it stop",
         path=path,
@@ -133,16 +133,16 @@ async def _check_stopped(path: str, rpc: str) -> list[str]:
 
 
 def _compare(path: str, end: int, known: int | None) -> None:
-    """Raise StoreRefused unless the log, which ends at END, is all of the master's, which ended at KNOWN."""
+    """Raise StoreMismatch unless the log, which ends at END, is all of the master's, which ended at KNOWN."""
     if known is None:
-        raise StoreRefused(
+        raise StoreMismatch(
             f"{path} is not promoted: its log ends at {end:,}, and nobody saw where the master's ended: let `pocketmq"
             " follow` run while Java is stopped, or say --java-store PATH (its stopped store), or --end OFFSET (from"
             " `pocketmq inspect` there); --accept-loss takes what is here",
             path=path,
         )
     if known > end:
-        raise StoreRefused(
+        raise StoreMismatch(
             f"{path} is not promoted: its log ends at {end:,}, and the master's at {known:,}: start Java again and let"
             " `pocketmq follow` take the rest, or say --java-store PATH; --accept-loss leaves it",
             path=path,
@@ -151,8 +151,8 @@ def _compare(path: str, end: int, known: int | None) -> None:
         raise _other(path, f"its log ends at {end:,}, and the master's at {known:,}")
 
 
-def _other(path: str, why: str) -> StoreRefused:
-    return StoreRefused(
+def _other(path: str, why: str) -> StoreMismatch:
+    return StoreMismatch(
         f"{path} is not promoted: {why}: it is not the log that was followed; check what was named, or follow anew with"
         " --set-aside",
         path=path,
@@ -160,7 +160,7 @@ def _other(path: str, why: str) -> StoreRefused:
 
 
 def _complete_log(path: str, store: MessageStore, java: StoppedStore, done: Promoted) -> None:
-    """Have STORE end where the log of JAVA does. Raises StoreRefused unless that goes on from there."""
+    """Have STORE end where the log of JAVA does. Raises StoreMismatch unless that goes on from there."""
     newest = store.newest_record
     if newest is not None and not java.has(*newest):
         raise _other(
@@ -269,18 +269,18 @@ _TABLES: Final = (
 
 
 class StoppedStore:
-    """The store at PATH, whose log has files of FILE_SIZE. Raises StoreRefused if its broker runs."""
+    """The store at PATH, whose log has files of FILE_SIZE. Raises StoreMismatch if its broker runs."""
 
     def __init__(self, disk: Disk, path: str, file_size: int) -> None:
         self._disk = disk
         self._path = path
         self._file_size = file_size
         if not disk.is_folder(posixpath.join(path, "commitlog")):
-            raise StoreRefused(
+            raise StoreMismatch(
                 f"{path} holds no Java store: there is no folder commitlog", path=path
             )
         if lock_is_held(posixpath.join(path, "lock")):
-            raise StoreRefused(f"the broker of {path} still runs: stop it first", path=path)
+            raise StoreMismatch(f"the broker of {path} still runs: stop it first", path=path)
 
     @property
     def was_killed(self) -> bool:

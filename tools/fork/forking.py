@@ -104,7 +104,7 @@ def make_fork(
 ) -> Forked:
     """Make TARGET a store with what SOURCE held at TIME_MS; GIVEN are settings by Apache's names.
 
-    Raises InvalidArgument (TARGET is there), StoreRefused (no store, or files that do not belong), StoreFull,
+    Raises InvalidArgument (TARGET is there), StoreMismatch (no store, or files that do not belong), StoreFull,
     DiskFailure; then TARGET is as it was.
     """
     check_store(source)

@@ -38,7 +38,7 @@ from kombu.utils.uuid import uuid
 
 from ... import __version__
 from ...proto.clock import SystemClock
-from ...proto.errors import Disconnected, PocketMQError, RequestTimeout
+from ...proto.errors import ConnectionLost, PocketMQError, RequestTimeout
 from ...proto.tls import Trust
 from .task_queues import BATCH_MAX, LEASE_S, Consumer, Task, TaskQueues
 
@@ -440,7 +440,7 @@ class Transport(virtual.Transport):
     default_port = 8081
     driver_type = "pocketmq"
     driver_name = "pocketmq"
-    connection_errors = (*base.Transport.connection_errors, Disconnected, RequestTimeout, OSError)
+    connection_errors = (*base.Transport.connection_errors, ConnectionLost, RequestTimeout, OSError)
     channel_errors = (*base.Transport.channel_errors, PocketMQError)
     implements = virtual.Transport.implements.extend(
         asynchronous=True,

@@ -207,7 +207,7 @@ class TaskQueues:
     # --- queues
 
     def check(self) -> None:
-        """Raise Disconnected, TlsFailed or NotAuthenticated unless the broker answers, and knows who asks."""
+        """Raise ConnectionLost, TlsFailed or NotAuthenticated unless the broker answers, and knows who asks."""
         self.run(partial(self._own, "Status", pb.BrokerStatusRequest(), pb.BrokerStatusReply))
 
     def exists(self, queue: str) -> bool:
@@ -773,7 +773,7 @@ class TaskQueues:
         except CallFailed as failure:
             raise self._explained(failure) from None
         except asyncio.InvalidStateError:
-            raise errors.Disconnected(
+            raise errors.ConnectionLost(
                 f"{self.address} ended the call", address=self.address
             ) from None
         finally:
@@ -781,8 +781,8 @@ class TaskQueues:
 
     def _explained(self, failure: CallFailed) -> errors.PocketMQError:
         error = from_rpc_error(failure)
-        if isinstance(error, errors.Disconnected):
-            return errors.Disconnected(
+        if isinstance(error, errors.ConnectionLost):
+            return errors.ConnectionLost(
                 f"cannot reach {self.address}: {error.message}", address=self.address
             )
         return error

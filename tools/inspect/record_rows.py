@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ...proto import record, record_run
 from ...proto.clock import Clock, SystemClock
-from ...proto.errors import CorruptRecord, InvalidArgument, NotServed
+from ...proto.errors import CorruptRecord, InvalidArgument, Unsupported
 from ...proto.properties import decode_properties
 from ...proto.time_text import format_instant
 from ...store.log_view import Gap, LogStretch, LogWalk
@@ -84,7 +84,7 @@ def _contents(part: LogStretch, number: int) -> Row:
     start, size = columns.properties_place(number)
     body_at = int(columns.body_start[number])
     body = bytes(part.view[body_at : body_at + int(columns.body_size[number])])
-    with contextlib.suppress(CorruptRecord, InvalidArgument, NotServed):
+    with contextlib.suppress(CorruptRecord, InvalidArgument, Unsupported):
         body = record.decompress_body(body, int(columns.sys_flag[number]))
     return {
         "properties": decode_properties(part.view[start : start + size]),

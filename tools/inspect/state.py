@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 from rich.text import Text
 
-from ...proto.errors import StoreRefused
+from ...proto.errors import StoreMismatch
 from ...proto.time_text import format_instant
 from ...store.log_view import LogWalk
 from ...store.queue_view import QueueExtent, QueueView
@@ -138,9 +138,9 @@ def offsets(
 
 
 def _require_readable(tables: Tables) -> None:
-    """Raise StoreRefused if a table could not be read: what was printed is not all."""
+    """Raise StoreMismatch if a table could not be read: what was printed is not all."""
     if tables.refused:
-        raise StoreRefused(tables.refused[0], path=tables.files.path("config"))
+        raise StoreMismatch(tables.refused[0], path=tables.files.path("config"))
 
 
 def _offset_rows(

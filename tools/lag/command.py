@@ -29,7 +29,7 @@ from ...client import Admin
 from ...client.config import ReadFrom
 from ...client.name_server_addresses import DEFAULT_NAME_SERVERS, NAMESERVER_VARIABLE
 from ...proto.clock import Clock, SystemClock
-from ...proto.errors import ConfigError, StoreRefused
+from ...proto.errors import ConfigError, StoreMismatch
 from ...proto.time_text import format_duration
 from ...store.system import allow_many_files
 from ..completion import group_names, topic_names
@@ -215,7 +215,7 @@ def _rows_of_stores(asked: _Asked, now_ms: int) -> _Look:
     """Return the rows of all stores; one that no broker would open ends it, unless there are others."""
     rows: list[LagRow] = []
     names = KnownNames()
-    refused: list[StoreRefused] = []
+    refused: list[StoreMismatch] = []
     locations = locate(asked.stores, broker_name=asked.broker_name, settings=asked.settings)
     for location in locations:
         try:
@@ -226,7 +226,7 @@ def _rows_of_stores(asked: _Asked, now_ms: int) -> _Look:
                 recovery=asked.recovery,
                 index=False,
             )
-        except StoreRefused as error:
+        except StoreMismatch as error:
             refused.append(error)
             continue
         rows += store_rows(store, now_ms)

@@ -74,7 +74,7 @@ class Opening:
     recovery: RecoveryName = "apache"
 
     def open(self, location: StoreLocation) -> OpenedStore:
-        """Return the store at LOCATION, without its key index. Raises StoreRefused."""
+        """Return the store at LOCATION, without its key index. Raises StoreMismatch."""
         allow_many_files()
         return open_cold(
             location,

@@ -37,7 +37,7 @@ TABLES: Final = ("queues", "offsets", "lag")
 
 
 def table_batch(location: StoreLocation, options: StoreOptions) -> pyarrow.RecordBatch:
-    """Return the whole dataset of OPTIONS of the store at LOCATION. Raises StoreRefused where no broker would start."""
+    """Return the whole dataset of OPTIONS of the store at LOCATION. StoreMismatch: no broker would start on it."""
     store = options.opening.open(location)
     rows = [
         {"brokerName": location.broker_name, **row}

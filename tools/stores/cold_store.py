@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ...proto.errors import StoreRefused
+from ...proto.errors import StoreMismatch
 from ...store.apache.files import StartRefused
 from ...store.listing import settings_of
 from ...store.overlay_disk import OverlayDisk
@@ -32,7 +32,7 @@ def open_cold(
 
     GIVEN are settings by Apache's names (mappedFileSizeCommitLog=65536); sizes that are not given are taken from
     the files. Without INDEX the key index is not completed: that takes nearly all of the time when a broker runs or
-    was killed. Raises StoreRefused where the broker would not start, ConfigError for a bad setting.
+    was killed. Raises StoreMismatch where the broker would not start, ConfigError for a bad setting.
     """
     base = location.open_disk()
     settings = settings_of(base, location.root, given or {})
@@ -44,15 +44,15 @@ def open_cold(
         opened = way_in(disk, location.root, settings, now_ms)
     except StartRefused as refusal:
         raise _refused(location, recovery, refusal.reason or refusal.text) from None
-    except StoreRefused as refusal:
+    except StoreMismatch as refusal:
         raise _refused(location, recovery, refusal.message) from None
     opened.broker_name = location.broker_name
     return opened
 
 
-def _refused(location: StoreLocation, recovery: RecoveryName, why: str) -> StoreRefused:
+def _refused(location: StoreLocation, recovery: RecoveryName, why: str) -> StoreMismatch:
     whose = "Apache's broker" if recovery == "apache" else "a broker"
-    return StoreRefused(
+    return StoreMismatch(
         f"{whose} would not start on {location.url}: {why}; `pocketmq doctor` says more",
         path=location.url,
         recovery=recovery,

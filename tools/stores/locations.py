@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from ...proto.errors import ConfigError, StoreRefused
+from ...proto.errors import ConfigError, StoreMismatch
 from ...store.disk import Disk, Entry
 from ...store.format.java_json import parse
 from ...store.os_disk import OsDisk
@@ -256,7 +256,7 @@ def check_store(path: str) -> None:
 
 
 def check_new_store(disk: Disk, folder: str) -> None:
-    """Raise StoreRefused if a store made in FOLDER would lie among other things.
+    """Raise StoreMismatch if a store made in FOLDER would lie among other things.
 
     A folder that is missing or empty, or holds a store, is fine; so are names with a dot in front, a file system's
     `lost+found`, and what a start that failed leaves.
@@ -266,13 +266,13 @@ def check_new_store(disk: Disk, folder: str) -> None:
     if not others or is_store(disk, folder):
         return
     if numbers := broker_numbers(disk, folder):
-        raise StoreRefused(
+        raise StoreMismatch(
             f"{folder} holds stores of several brokers (broker-{numbers[0]} …): say --brokers {max(numbers[-1], 2)},"
             f" or --store {posixpath.join(folder, f'broker-{numbers[0]}')} to serve that one alone",
             path=folder,
         )
     more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
-    raise StoreRefused(
+    raise StoreMismatch(
         f"{folder} holds no store, but other things ({', '.join(others[:3])}{more}): name an empty or new folder,"
         " or --force to make a store among them",
         path=folder,
@@ -280,16 +280,16 @@ def check_new_store(disk: Disk, folder: str) -> None:
 
 
 def check_stores_of_brokers(disk: Disk, folder: str, count: int, *, force: bool) -> None:
-    """Raise StoreRefused unless FOLDER may hold the stores of COUNT brokers, broker-1 …; FORCE: among other things."""
+    """Raise StoreMismatch unless FOLDER may hold the stores of COUNT brokers, broker-1 …; FORCE: among other things."""
     if is_store(disk, folder):
-        raise StoreRefused(
+        raise StoreMismatch(
             f"{folder} holds the store of one broker: leave out --brokers, or name another --store; it becomes that of"
             f" the first of several where all that is in it is moved to {posixpath.join(folder, 'broker-1')}",
             path=folder,
         )
     numbers = broker_numbers(disk, folder)
     if numbers and numbers[-1] > count:
-        raise StoreRefused(
+        raise StoreMismatch(
             f"{folder} holds a store of broker-{numbers[-1]}, whose messages nobody could reach with --brokers {count}:"
             f" say --brokers {numbers[-1]}, or move that folder away when it has been read",
             path=folder,

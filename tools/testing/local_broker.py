@@ -148,7 +148,7 @@ class _Kit:
         """Move the messages' time by BY, "2h30m" or milliseconds; return the new one, in Unix milliseconds.
 
         Each delay, retry and dead letter on the way happens at its own instant, and consumers are waited for. Raises
-        NotServed for a broker with the machine's clock.
+        Unsupported for a broker with the machine's clock.
         """
         by_ms = parse_duration(by, field="by") if isinstance(by, str) else by
         self._check_running()
@@ -361,7 +361,7 @@ class _Face:
     def torture(self, what: str, *, seed: int = 0) -> Iterator[Counter[str]]:
         """Have WHAT go wrong in the `with` block, as for `pocketmq serve --torture`; yield how often what did so far.
 
-        Raises InvalidArgument for what is none, NotServed for a broker in a process of its own.
+        Raises InvalidArgument for what is none, Unsupported for a broker in a process of its own.
         """
         torture, options = self._torture(), self._kit.options
         torture.begin(parse_torture(what), seed)
@@ -377,14 +377,14 @@ class _Face:
         """Have a single fault happen to the next calls, of TOPIC and of GROUP if they are given.
 
         KIND: "refuse-send", "lose-send-answer", "lose-ack" or "cut-stream". Raises InvalidArgument for another,
-        NotServed for a broker in a process of its own.
+        Unsupported for a broker in a process of its own.
         """
         self._torture().next(kind, times, topic=topic, group=group)
 
     def _torture(self) -> Torture:
         torture = self._kit.served.torture
         if torture is None:
-            raise errors.NotServed(
+            raise errors.Unsupported(
                 "a broker in a process of its own is told at its start what goes wrong (torture=…, seed=…):"
                 " run it in this process to change that"
             )

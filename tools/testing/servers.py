@@ -213,7 +213,7 @@ class ServersApart:
         self._process: ServerProcess | None = None
 
     async def start(self) -> None:
-        """Serve. Raises Disconnected, which quotes what the process said."""
+        """Serve. Raises ConnectionLost, which quotes what the process said."""
         from ..server_process import ServerProcess
 
         options = self._options

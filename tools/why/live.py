@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from ...proto.errors import Disconnected, MessageNotFound, PocketMQError
+from ...proto.errors import ConnectionLost, MessageNotFound, PocketMQError
 from ...proto.tls import Trust
 from ..broker_caller import BrokerCaller, BrokerList
 
@@ -23,7 +23,7 @@ async def told_by_brokers(
 ) -> tuple[list[dict[str, Any]], list[PocketMQError]]:
     """Return the stories of MESSAGE (with a TOPIC: a key) as documents, and what kept brokers from answering.
 
-    Raises Disconnected where no name server answers, MessageNotFound where all brokers answer that they know nothing.
+    Raises ConnectionLost where no name server answers, MessageNotFound where all brokers answer that they know nothing.
     """
     caller = BrokerCaller(Trust().or_environment())
     query = urlencode({"count": count} | ({"topic": topic} if topic is not None else {}))
@@ -56,10 +56,10 @@ async def _of_broker(caller: BrokerCaller, address: str, path: str) -> list[dict
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise Disconnected(f"{address} answers no JSON: is it a broker with a console?")
+        raise ConnectionLost(f"{address} answers no JSON: is it a broker with a console?")
     if answer.status == HTTPStatus.NOT_FOUND:
         raise MessageNotFound(str(found.get("message", "not found")))
     if answer.status != HTTPStatus.OK:
-        raise Disconnected(f"{address}: {found.get('message', answer.status)}")
+        raise ConnectionLost(f"{address}: {found.get('message', answer.status)}")
     stories = found.get("stories")
     return stories if isinstance(stories, list) else []

@@ -19,11 +19,11 @@ from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.topics_and_groups import Topics
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
+    AlreadyDelivered,
     InvalidArgument,
     InvalidDelay,
     MessageNotFound,
     StoreFull,
-    TooLate,
     TopicNotFound,
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
@@ -212,7 +212,7 @@ async def test_without_an_index_a_recall_is_taken_on_trust(tmp_path: Path) -> No
     await rig.clock.advance(DAY_MS)
 
     assert bodies_of(rig.store, "T", 0) == []
-    with pytest.raises(TooLate):
+    with pytest.raises(AlreadyDelivered):
         rig.recall("A", due_ms)
     await rig.stop()
 
@@ -224,7 +224,7 @@ async def test_what_was_due_is_too_late(rig: Rig) -> None:
     due_ms = rig.send("A", TIMER_DELAY_MS="5000")
     await rig.clock.advance(5_000)
 
-    with pytest.raises(TooLate, match=f"was due at {format_instant(due_ms)}"):
+    with pytest.raises(AlreadyDelivered, match=f"was due at {format_instant(due_ms)}"):
         rig.recall("A", due_ms)
 
     assert rig.markers() == []

@@ -16,13 +16,13 @@ from pocketmq.proto.errors import (
     InvalidDelay,
     InvalidRecord,
     MessageTooLarge,
-    NotServed,
     Overloaded,
     PocketMQError,
     QueueNotFound,
     ShuttingDown,
     StoreFull,
     TopicNotFound,
+    Unsupported,
 )
 from pocketmq.proto.errors_wire import from_wire
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
@@ -261,7 +261,7 @@ async def test_more_sends_than_may_wait_are_refused(tmp_path: Path) -> None:
     ("run", "error", "field"),
     [
         (run_of(durability=7), InvalidArgument, "durability"),
-        (run_of(durability=pb.REPLICAS), NotServed, "durability"),
+        (run_of(durability=pb.REPLICAS), Unsupported, "durability"),
         (run_of(topic="a b"), InvalidArgument, "topic"),
         (run_of(topic="Other"), InvalidRecord, "topic"),
         (run_of(queue=1), InvalidRecord, "queueId"),

@@ -8,9 +8,9 @@ import pytest
 
 from pocketmq.proto.errors import (
     NotReadable,
-    NotServed,
     Overloaded,
     TopicNotFound,
+    Unsupported,
 )
 from pocketmq.store.format.state_tables import TopicConfig
 
@@ -85,7 +85,7 @@ async def test_what_cannot_be_popped_is_refused(broker: Popping) -> None:
     with pytest.raises(TopicNotFound):
         broker.pop(topic="nowhere")
     broker.topics._put(TopicConfig(name="B", attributes={"queue.type": "BatchCQ"}))
-    with pytest.raises(NotServed, match="one by one"):
+    with pytest.raises(Unsupported, match="one by one"):
         broker.pop(topic="B")
     broker.group("off", consume_enable=False)
     with pytest.raises(NotReadable, match="switched off"):

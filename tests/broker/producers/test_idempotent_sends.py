@@ -12,11 +12,11 @@ import pytest
 from pocketmq.proto.errors import (
     DiskFailure,
     InvalidArgument,
+    OutOfOrderSequence,
     PocketMQError,
     ProducerFenced,
-    ProducerUnknown,
-    SequenceBroken,
     StoreFull,
+    UnknownProducer,
 )
 from pocketmq.proto.errors_wire import from_wire
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
@@ -94,10 +94,10 @@ async def test_a_gap_an_old_epoch_and_an_unknown_producer_are_refused(rig: Rig) 
     old = await rig.refusal(numbered_run(bodies(3, 1), 3, epoch=0))
     unknown = await rig.refusal(numbered_run(bodies(3, 1), 3, producer_id=5))
 
-    assert isinstance(gap, SequenceBroken)
+    assert isinstance(gap, OutOfOrderSequence)
     assert (gap.details["expected"], gap.details["given"]) == ("3", "5")
     assert isinstance(old, ProducerFenced)
-    assert isinstance(unknown, ProducerUnknown)
+    assert isinstance(unknown, UnknownProducer)
     assert bodies_of(rig.store, TOPIC, 0) == bodies(0, 3)
 
 
@@ -229,7 +229,7 @@ async def test_of_a_run_that_was_stored_in_part_the_rest_is_stored(
         await rig.send(run)
     assert isinstance(errors_of(rig)[-1], StoreFull)
     assert len(bodies_of(rig.store, TOPIC, 0)) == 1 + 3
-    assert isinstance(await rig.refusal(numbered_run(bodies(6, 1), 6)), SequenceBroken)
+    assert isinstance(await rig.refusal(numbered_run(bodies(6, 1), 6)), OutOfOrderSequence)
 
     await rig.send(run, numbered_run(bodies(6, 1), 6))
 

@@ -13,7 +13,7 @@ import pytest
 
 from pocketmq.broker.producers import producers as module
 from pocketmq.broker.producers.sequences import decoded
-from pocketmq.proto.errors import ProducerUnknown, StoreFull
+from pocketmq.proto.errors import StoreFull, UnknownProducer
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.topics import SCHEDULE_TOPIC
 
@@ -252,8 +252,8 @@ async def test_without_a_snapshot_what_is_gone_from_the_log_is_unknown_and_said(
             old = await rig.refusal(numbered_run(bodies(0, 3, 200), 0))
             gone = await rig.refusal(numbered_run(bodies(1, 1), 1, queue=2, producer_id=9))
 
-    assert isinstance(old, ProducerUnknown)
-    assert isinstance(gone, ProducerUnknown)
+    assert isinstance(old, UnknownProducer)
+    assert isinstance(gone, UnknownProducer)
     assert "repeats of runs from before cannot be told" in caplog.text
 
 
@@ -271,7 +271,7 @@ async def test_without_a_snapshot_not_all_of_a_long_log_is_read(
         assert rig.producers.unknown_before is not None
         assert rig.producers.unknown_before[0] >= end - 5_000
         assert await repeated(rig, numbered_run(bodies(18, 3, 300), 18)) == (3, 18)
-        assert isinstance(await rig.refusal(numbered_run(bodies(0, 3), 0)), ProducerUnknown)
+        assert isinstance(await rig.refusal(numbered_run(bodies(0, 3), 0)), UnknownProducer)
 
 
 async def test_a_snapshot_is_written_by_the_thread_that_saves_as_of_when_it_was_taken(
@@ -360,7 +360,7 @@ async def test_too_many_producers_are_forgotten_and_said(
 
         assert len(rig.producers.sequences) == 2
         assert isinstance(
-            await rig.refusal(numbered_run(bodies(1, 1), 1, producer_id=1)), ProducerUnknown
+            await rig.refusal(numbered_run(bodies(1, 1), 1, producer_id=1)), UnknownProducer
         )
         assert await repeated(rig, numbered_run(bodies(0, 1), 0, producer_id=4)) == (1, 3)
 

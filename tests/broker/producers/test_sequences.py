@@ -19,11 +19,11 @@ from pocketmq.broker.producers.sequences import (
     StoredRun,
 )
 from pocketmq.proto.errors import (
+    OutOfOrderSequence,
     PocketMQError,
     ProducerFenced,
-    ProducerUnknown,
-    SequenceBroken,
     StoreFull,
+    UnknownProducer,
 )
 
 KEY: Key = (7, "T", 0)
@@ -101,7 +101,7 @@ def test_a_gap_names_what_was_expected() -> None:
     sent = Appending()
     sent.send(0, 3)
 
-    with pytest.raises(SequenceBroken) as raised:
+    with pytest.raises(OutOfOrderSequence) as raised:
         sent.take(5, 2)
 
     assert (raised.value.details["expected"], raised.value.details["given"]) == ("3", "5")
@@ -110,7 +110,7 @@ def test_a_gap_names_what_was_expected() -> None:
 def test_an_unknown_producer_begins_with_number_0() -> None:
     sent = Appending()
 
-    with pytest.raises(ProducerUnknown):
+    with pytest.raises(UnknownProducer):
         sent.take(1, 1)
 
 
@@ -121,7 +121,7 @@ def test_an_older_epoch_is_fenced_and_a_newer_one_begins_anew() -> None:
     assert sent.send(0, 3, epoch=1) == 0
     with pytest.raises(ProducerFenced):
         sent.take(3, 1, epoch=0)
-    with pytest.raises(SequenceBroken):
+    with pytest.raises(OutOfOrderSequence):
         sent.take(3, 1, epoch=2)
     assert sent.send(3, 1, epoch=1) == 0
 
@@ -149,7 +149,7 @@ def test_what_follows_a_run_that_failed_is_refused_with_it() -> None:
 
     assert sent.table.refusal(second) is FULL
     sent.table.end_turn()
-    with pytest.raises(SequenceBroken):
+    with pytest.raises(OutOfOrderSequence):
         sent.take(4, 2)
     assert sent.send(2, 2) == 0
 
@@ -172,7 +172,7 @@ def test_of_a_run_that_is_stored_in_part_the_rest_is_new() -> None:
     sent.table.note(KEY, 0, StoredRun(0, 6, 10, 14, 1_000, -1, offsets))
     sent.table.end_turn()
 
-    with pytest.raises(SequenceBroken) as raised:
+    with pytest.raises(OutOfOrderSequence) as raised:
         sent.take(6, 1)
     assert raised.value.details["expected"] == "1"
     again = sent.take(0, 6)
@@ -210,9 +210,9 @@ def test_of_a_producer_whose_past_is_unknown_nothing_older_is_a_repeat() -> None
     table.settle()
 
     assert table.judge(KEY, numbers(5, 2), 1_000).is_repeat
-    with pytest.raises(ProducerUnknown):
+    with pytest.raises(UnknownProducer):
         table.judge(KEY, numbers(4, 2), 1_000)
-    with pytest.raises(ProducerUnknown):
+    with pytest.raises(UnknownProducer):
         table.judge(KEY, numbers(0, 2), 1_000)
 
 
@@ -227,7 +227,7 @@ def test_the_least_recently_used_is_forgotten_first() -> None:
 
     assert len(sent.table) == 2
     assert sent.table.crowded_out == 1
-    with pytest.raises(ProducerUnknown):
+    with pytest.raises(UnknownProducer):
         sent.take(1, 1, key=keys[1])
     assert sent.send(1, 1, key=keys[0]) == 0
 
@@ -240,7 +240,7 @@ def test_an_idle_producer_is_forgotten() -> None:
 
     sent.now_ms += 1
 
-    with pytest.raises(ProducerUnknown):
+    with pytest.raises(UnknownProducer):
         sent.take(1, 1)
     assert len(sent.table) == 0
 
@@ -252,7 +252,7 @@ def test_so_many_gaps_that_they_are_not_kept_make_the_past_unknown() -> None:
     offsets[1::2] = -1
     table.note(KEY, 0, StoredRun(0, len(offsets), 0, 9_999, 1_000, -1, offsets))
 
-    with pytest.raises(ProducerUnknown):
+    with pytest.raises(UnknownProducer):
         table.judge(KEY, numbers(0, 4), 1_000)
 
 
@@ -274,7 +274,7 @@ class TableModel(RuleBasedStateMachine):
     def _expectation(self, first: int, count: int) -> type[PocketMQError] | int:
         """Return what must become of a run: an error, or how many of its records are repeats."""
         if first > self.next:
-            return ProducerUnknown if self.sent.table.get(KEY) is None else SequenceBroken
+            return UnknownProducer if self.sent.table.get(KEY) is None else OutOfOrderSequence
         return min(count, self.next - first)
 
     @rule(back=st.integers(-3, 12), count=st.integers(1, 6), fails=st.booleans())

@@ -24,8 +24,8 @@ from pocketmq.broker.replication.registry import (
     render_mark,
 )
 from pocketmq.proto.errors import (
-    CellChanged,
     ConfigError,
+    MetadataConflict,
     RegistryUnavailable,
     SessionExpired,
 )
@@ -166,14 +166,14 @@ class MemoryRegistry:
         fault, sent_ms = self._ask("create")
         version = self._answer(fault, sent_ms, self._ensemble.create(cell))
         if version is None:
-            raise CellChanged(f"{NODE} is there already", node=NODE)
+            raise MetadataConflict(f"{NODE} is there already", node=NODE)
         return version
 
     async def compare_and_set(self, cell: Cell, version: int) -> int:
         fault, sent_ms = self._ask("compare_and_set")
         new = self._answer(fault, sent_ms, self._ensemble.compare_and_set(cell, version))
         if new is None:
-            raise CellChanged(f"{NODE} is not of version {version} any more", node=NODE)
+            raise MetadataConflict(f"{NODE} is not of version {version} any more", node=NODE)
         return new
 
     async def announce(self, replica_id: int, node: LiveNode) -> None:
@@ -198,7 +198,7 @@ class MemoryRegistry:
         fault, sent_ms = self._ask("write_mark")
         new = self._answer(fault, sent_ms, self._ensemble.write_mark(mark, version))
         if new is None:
-            raise CellChanged(f"the mark is not of version {version} any more", node=NODE)
+            raise MetadataConflict(f"the mark is not of version {version} any more", node=NODE)
         return new
 
     def watch(self, changed: Callable[[], None]) -> None:

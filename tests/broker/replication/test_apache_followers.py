@@ -15,7 +15,7 @@ from pocketmq.broker.broker import Broker
 from pocketmq.client import AsyncAdmin, AsyncProducer, Message
 from pocketmq.nameserver.nameserver import NameServer
 from pocketmq.proto.clock import SystemClock
-from pocketmq.proto.errors import ConfigError, Disconnected, NotServed
+from pocketmq.proto.errors import ConfigError, ConnectionLost, Unsupported
 from pocketmq.proto.remoting import (
     ClassicFrames,
     RemotingClient,
@@ -173,7 +173,7 @@ async def test_the_requests_of_a_slave_are_answered(tmp_path: Path) -> None:
                 assert b"timingCount" in (await slave.call(61)).body
                 assert (await slave.call(402)).body == b'{"messageRequestModeMap":{}}'
                 await slave.call(RequestCode.UNREGISTER_BROKER, told)
-                with pytest.raises(NotServed, match="request type 310 not supported"):
+                with pytest.raises(Unsupported, match="request type 310 not supported"):
                     await slave.call(310)
 
 
@@ -193,7 +193,7 @@ async def test_a_broker_that_is_no_slave_of_this_one_is_told_so(
         serving(tmp_path) as (_, _, port),
         await RemotingClient.connect(f"127.0.0.1:{port}") as slave,
     ):
-        with pytest.raises(NotServed, match=message):
+        with pytest.raises(Unsupported, match=message):
             await slave.call(RequestCode.REGISTER_BROKER, right | told)
 
 
@@ -239,5 +239,5 @@ async def test_a_broker_that_stops_sends_its_slaves_the_rest(tmp_path: Path) -> 
         await stopping
         assert got == end
         writer.close()
-        with pytest.raises(Disconnected):
+        with pytest.raises(ConnectionLost):
             await RemotingClient.connect(f"127.0.0.1:{port}")

@@ -15,7 +15,7 @@ from pocketmq.broker.producers.producers import Producers
 from pocketmq.broker.producers.sequences import RunNumbers, encoded, rows_of
 from pocketmq.broker.replication.device import ReplicaDevice
 from pocketmq.proto.clock import VirtualClock
-from pocketmq.proto.errors import ProducerUnknown
+from pocketmq.proto.errors import UnknownProducer
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.topics import SCHEDULE_TOPIC
 from pocketmq.store.message_store import MessageStore
@@ -249,7 +249,7 @@ def test_a_log_that_begins_later_tells_that_earlier_runs_are_not_known(tmp_path:
 
     assert device.producers.unknown_before is not None
     assert device.producers.unknown_before[0] == begin
-    with pytest.raises(ProducerUnknown):
+    with pytest.raises(UnknownProducer):
         device.producers.sequences.judge((99, "T", 0), RunNumbers(99, 0, 7, 1), clock.now_ms)
     device.close()
     master.close()

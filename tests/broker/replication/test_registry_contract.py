@@ -13,7 +13,7 @@ import pytest
 from pocketmq.broker.replication.registry import Cell, LiveNode, Registry
 from pocketmq.broker.replication.zookeeper import ZooKeeperRegistry
 from pocketmq.proto.clock import SystemClock
-from pocketmq.proto.errors import CellChanged, SessionExpired
+from pocketmq.proto.errors import MetadataConflict, SessionExpired
 
 from ...zookeeper.servers import running
 from .memory_registry import Ensemble, MemoryRegistry
@@ -85,9 +85,9 @@ async def test_only_who_read_the_newest_version_changes_the_cell(rig: Rig) -> No
     changed = await first.compare_and_set(_next(CELL), made)
 
     assert changed > made
-    with pytest.raises(CellChanged):
+    with pytest.raises(MetadataConflict):
         await second.compare_and_set(_next(CELL), made)
-    with pytest.raises(CellChanged):
+    with pytest.raises(MetadataConflict):
         await second.create(CELL)
     assert await second.read() == (_next(CELL), changed)
     assert await second.compare_and_set(_next(_next(CELL)), changed) > changed
@@ -96,7 +96,7 @@ async def test_only_who_read_the_newest_version_changes_the_cell(rig: Rig) -> No
 async def test_there_is_no_cell_to_change_before_there_is_one(rig: Rig) -> None:
     registry = await rig.session()
 
-    with pytest.raises(CellChanged):
+    with pytest.raises(MetadataConflict):
         await registry.compare_and_set(CELL, 0)
 
     assert await registry.read() is None

@@ -25,8 +25,8 @@ from pocketmq.broker.replication.zookeeper import (
 )
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import (
-    CellChanged,
     ConfigError,
+    MetadataConflict,
     PocketMQError,
     RegistryUnavailable,
     SessionExpired,
@@ -139,7 +139,7 @@ async def test_a_cell_that_was_deleted_and_made_anew_is_newer_than_any_before(se
 
     assert made < changed < anew
     for old in (made, changed):
-        with pytest.raises(CellChanged):
+        with pytest.raises(MetadataConflict):
             await registry.compare_and_set(CELL, old)
 
 
@@ -215,7 +215,7 @@ async def test_a_change_whose_answer_is_lost_may_have_been_made(sets: Sets) -> N
         with pytest.raises(RegistryUnavailable):
             await change
 
-        with pytest.raises(CellChanged):
+        with pytest.raises(MetadataConflict):
             await other.compare_and_set(CELL, version)
 
 

@@ -15,7 +15,7 @@ from pocketmq.proto.access.guard import UNSIGNED_MS, Audit, Guard, any_user, any
 from pocketmq.proto.access.policies import PUB, Need, of_topic
 from pocketmq.proto.access.signing import NO_USER, signed
 from pocketmq.proto.access.users import Users, read_users
-from pocketmq.proto.errors import Disconnected, NotAuthenticated, NotAuthorized
+from pocketmq.proto.errors import ConnectionLost, NotAuthenticated, NotAuthorized
 from pocketmq.proto.rpc import MethodTable, Stream, bidi, server_stream, service, unary
 from tests.fake_calls import FakeCall, FakeStream
 
@@ -198,12 +198,12 @@ def test_a_change_of_users_holds_from_the_next_call_on_and_for_open_streams() ->
     with pytest.raises(NotAuthorized):
         do(A, call())
     assert do(B, call()) == B
-    assert isinstance(ended.error, Disconnected)
+    assert isinstance(ended.error, ConnectionLost)
     assert (untouched.error, silent.error) == (None, None)
     guard.replace(users(alice="Topic:b", secret="another"))
     with pytest.raises(NotAuthenticated):
         do(B, call())
-    assert isinstance(silent.error, Disconnected)
+    assert isinstance(silent.error, ConnectionLost)
     assert untouched.error is None
 
 
@@ -216,7 +216,7 @@ def test_a_stream_of_a_user_who_was_super_for_a_while_ends_with_it() -> None:
     receiver.on_message(B)
     assert (promoted.sent, promoted.error) == ([B], None)
     guard.replace(users())
-    assert isinstance(promoted.error, Disconnected)
+    assert isinstance(promoted.error, ConnectionLost)
 
 
 def test_a_stream_that_needed_more_than_is_remembered_ends_with_any_change() -> None:
@@ -229,7 +229,7 @@ def test_a_stream_that_needed_more_than_is_remembered_ends_with_any_change() -> 
             receiver.on_message(StringValue(value=str(number)))
     guard.replace(users(alice="Topic:*"))
     assert few.error is None
-    assert isinstance(many.error, Disconnected)
+    assert isinstance(many.error, ConnectionLost)
 
 
 def test_a_stream_of_which_nothing_can_be_asked_ends_and_the_others_are_asked(
@@ -243,8 +243,8 @@ def test_a_stream_of_which_nothing_can_be_asked_ends_and_the_others_are_asked(
     monkeypatch.setattr(broken, "_metadata", None)
     monkeypatch.setattr(unended, "fail", None)
     guard.replace(users(alice="Topic:b"))
-    assert isinstance(broken.error, Disconnected)
-    assert isinstance(denied.error, Disconnected)
+    assert isinstance(broken.error, ConnectionLost)
+    assert isinstance(denied.error, ConnectionLost)
 
 
 def test_a_stream_is_refused_at_its_beginning_or_at_a_message() -> None:

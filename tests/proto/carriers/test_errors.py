@@ -11,9 +11,9 @@ import pytest
 from pocketmq.proto.errors import (
     InvalidArgument,
     MessageTooLarge,
-    NotServed,
     PocketMQError,
     QueueNotFound,
+    Unsupported,
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.rpc import Limits
@@ -66,7 +66,7 @@ async def test_bytes_that_do_not_decode_are_refused_with_method_and_type(serving
 
 async def test_an_unknown_method_is_not_served(serving: Serving) -> None:
     async with serving() as (_, caller):
-        with pytest.raises(NotServed):
+        with pytest.raises(Unsupported):
             await caller.ask("Dance")
 
 

@@ -7,7 +7,7 @@ import asyncio
 import grpc.aio
 import pytest
 
-from pocketmq.proto.errors import Disconnected, ShuttingDown
+from pocketmq.proto.errors import ConnectionLost, ShuttingDown
 
 from .calling import Caller, failure
 from .echo import REPLY, RUN, EchoService
@@ -49,5 +49,5 @@ async def test_a_stop_fails_what_does_not_end_in_the_grace(make: Make) -> None:
             await asked
         echo.calls[0].reply(REPLY())
 
-        with pytest.raises(Disconnected):
+        with pytest.raises(ConnectionLost):
             await caller.ask("Plain")

@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from pocketmq.proto.errors import (
-    Disconnected,
+    ConnectionLost,
     MessageTooLarge,
-    NotServed,
     QueueNotFound,
     RequestTimeout,
+    Unsupported,
 )
 from pocketmq.proto.errors_wire import from_rpc_error
 from pocketmq.proto.rpc.channel import Http2Channel
@@ -45,7 +45,7 @@ async def test_a_method_that_is_not_there_is_named(dialling: Dialling) -> None:
         with pytest.raises(CallFailed) as caught:
             await unary(channel, "Nothing")(RUN())
 
-    assert isinstance(from_rpc_error(caught.value), NotServed)
+    assert isinstance(from_rpc_error(caught.value), Unsupported)
 
 
 async def test_a_deadline_ends_the_call_on_both_sides(dialling: Dialling) -> None:
@@ -109,7 +109,7 @@ async def test_nobody_listening_is_a_clear_sentence() -> None:
             await unary(channel)(RUN())
 
     assert caught.value.code() is StatusCode.UNAVAILABLE
-    assert isinstance(from_rpc_error(caught.value), Disconnected)
+    assert isinstance(from_rpc_error(caught.value), ConnectionLost)
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "x" * 70])

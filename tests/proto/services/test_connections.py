@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 import pytest
 
 from pocketmq.proto.carrier_grpcio import GrpcioCarrier
-from pocketmq.proto.errors import InvalidArgument, NotServed
+from pocketmq.proto.errors import InvalidArgument, Unsupported
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.rpc.carrier import ConnectionFigures, ConnectionTotals, CountsConnections
 from pocketmq.proto.services.connections_service import PAGE_MAX, TEXT_MAX, ConnectionsService
@@ -86,7 +86,7 @@ def test_a_carrier_that_does_not_count_says_what_would() -> None:
     carrier = GrpcioCarrier([])
     assert not isinstance(carrier, CountsConnections)
 
-    with pytest.raises(NotServed, match=r"keeps no figures.*grpcio.*--grpc own") as raised:
+    with pytest.raises(Unsupported, match=r"keeps no figures.*grpcio.*--grpc own") as raised:
         listed(carrier)
 
     assert raised.value.status == "UNIMPLEMENTED"

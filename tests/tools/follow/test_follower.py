@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pocketmq.proto.clock import SystemClock
-from pocketmq.proto.errors import PocketMQError, StoreRefused
+from pocketmq.proto.errors import PocketMQError, StoreMismatch
 from pocketmq.store.format.replica_files import parse_epochs
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
@@ -131,7 +131,7 @@ async def test_a_master_is_followed_through_kills_of_either_side(
     offsets = (tmp_path / "ours" / "config" / "consumerOffset.json").read_text()
     assert '"A@g"' in offsets
     assert "1:7" in offsets.replace("\t", "").replace("\n", "")
-    with pytest.raises(StoreRefused, match="pocketmq promote"):
+    with pytest.raises(StoreMismatch, match="pocketmq promote"):
         check_promoted(OsDisk(), str(tmp_path / "ours"))
 
 
@@ -261,9 +261,9 @@ async def deleted(master: JavaMasterDouble, clock: Hand) -> None:
         (cut_and_write, (), OtherHistory, "another record at .*--set-aside"),
         (deleted, (), OtherHistory, "has deleted its log below .*--set-aside"),
         (other_epochs, ((1, 0),), OtherHistory, "no epoch of its log .*--set-aside"),
-        (other_name, (), StoreRefused, "is broker-b of DefaultCluster"),
-        (other_size, (), StoreRefused, "mappedFileSizeCommitLog=123456|of 123456"),
-        (a_slave, (), StoreRefused, "it is a slave: follow its master"),
+        (other_name, (), StoreMismatch, "is broker-b of DefaultCluster"),
+        (other_size, (), StoreMismatch, "mappedFileSizeCommitLog=123456|of 123456"),
+        (a_slave, (), StoreMismatch, "it is a slave: follow its master"),
     ],
 )
 async def test_what_is_not_its_masters_log_is_left_alone(

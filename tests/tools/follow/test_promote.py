@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pocketmq.proto.clock import SystemClock
-from pocketmq.proto.errors import CorruptState, StoreLocked, StoreRefused
+from pocketmq.proto.errors import CorruptState, StoreLocked, StoreMismatch
 from pocketmq.store.format.state_tables import (
     parse_consumer_offsets,
     parse_delay_offsets,
@@ -68,7 +68,7 @@ async def test_a_store_whose_master_stopped_in_order_is_promoted(tmp_path: Path)
     ours.close()
     topics = parse_topics((tmp_path / "ours/config/topics.json").read_text()).topics
     assert set(topics) == {"A", "B"}
-    with pytest.raises(StoreRefused, match="nothing to promote"):
+    with pytest.raises(StoreMismatch, match="nothing to promote"):
         await promoted(tmp_path)
     store.close()
 
@@ -77,10 +77,10 @@ async def test_a_master_that_answers_is_stopped_first(tmp_path: Path) -> None:
     store = await followed(tmp_path)
     master = await JavaMasterDouble(store, tmp_path).start()
     for told in ({"rpc": master.rpc}, {"rpc": master.rpc, "accept_loss": True}):
-        with pytest.raises(StoreRefused, match=r"still answers.*stop it first"):
+        with pytest.raises(StoreMismatch, match=r"still answers.*stop it first"):
             await promoted(tmp_path, **told)
     master.is_mute = True  # It refuses what is asked, but it is there.
-    with pytest.raises(StoreRefused, match=r"is still there \(.*stop it first"):
+    with pytest.raises(StoreMismatch, match=r"is still there \(.*stop it first"):
         await promoted(tmp_path, rpc=master.rpc)
     await master.close()
     store.close()
@@ -127,16 +127,16 @@ async def test_the_stopped_store_of_java_is_compared(
     happens(store)
     if not store.health.closed:
         store.close()
-    with pytest.raises(StoreRefused, match=message):
+    with pytest.raises(StoreMismatch, match=message):
         await promoted(tmp_path, java_store=str(tmp_path / "java"))
-    with pytest.raises(StoreRefused, match="pocketmq promote"):
+    with pytest.raises(StoreMismatch, match="pocketmq promote"):
         check_promoted(OsDisk(), str(tmp_path / "ours"))
 
 
 async def test_the_tables_of_the_stopped_store_are_newer(tmp_path: Path) -> None:
     store = await followed(tmp_path, stopped=False)
     store.close()
-    with pytest.raises(StoreRefused, match="nobody saw where the master's ended"):
+    with pytest.raises(StoreMismatch, match="nobody saw where the master's ended"):
         await promoted(tmp_path)
     config = tmp_path / "java" / "config"
     config.mkdir(exist_ok=True)
@@ -192,9 +192,9 @@ async def test_an_end_that_is_told_decides(tmp_path: Path) -> None:
     store = await followed(tmp_path, stopped=False)
     end = store.max_log_offset
     store.close()
-    with pytest.raises(StoreRefused, match="start Java again"):
+    with pytest.raises(StoreMismatch, match="start Java again"):
         await promoted(tmp_path, end=end + 1)
-    with pytest.raises(StoreRefused, match="is not the log that was followed"):
+    with pytest.raises(StoreMismatch, match="is not the log that was followed"):
         await promoted(tmp_path, end=end - 1)
     await promoted(tmp_path, end=end)
 
@@ -287,8 +287,8 @@ def spoil_end(store: MessageStore) -> None:
 
 async def test_a_java_broker_that_has_its_store_open_is_stopped_first(tmp_path: Path) -> None:
     store = await followed(tmp_path)
-    with pytest.raises(StoreRefused, match="still runs: stop it first"):
+    with pytest.raises(StoreMismatch, match="still runs: stop it first"):
         await promoted(tmp_path, java_store=str(tmp_path / "java"))
-    with pytest.raises(StoreRefused, match="no folder commitlog"):
+    with pytest.raises(StoreMismatch, match="no folder commitlog"):
         await promoted(tmp_path, java_store=str(tmp_path))
     store.close()

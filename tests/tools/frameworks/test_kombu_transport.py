@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.proto.errors import Disconnected
+from pocketmq.proto.errors import ConnectionLost
 from pocketmq.tools.testing.local_broker import LocalBroker
 
 kombu = pytest.importorskip("kombu")
@@ -245,6 +245,6 @@ def test_a_queue_is_purged_and_deleted(connection: Any, name: str) -> None:
 
 def test_a_broker_that_is_not_there_is_a_connection_error() -> None:
     connection = kombu.Connection("pocketmq://127.0.0.1:1")
-    with pytest.raises(Disconnected) as told:
+    with pytest.raises(ConnectionLost) as told:
         connection.transport.establish_connection()
     assert isinstance(told.value, connection.connection_errors)

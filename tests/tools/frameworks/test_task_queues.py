@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from pocketmq.proto.errors import ClientClosed, Disconnected, PocketMQError, TopicNotFound
+from pocketmq.proto.errors import ClientClosed, ConnectionLost, PocketMQError, TopicNotFound
 from pocketmq.tools.frameworks.task_queues import Task, TaskQueues, topic_of
 from pocketmq.tools.testing.local_broker import LocalBroker
 
@@ -310,11 +310,11 @@ def test_one_that_could_not_be_buried_is_not_renewed_and_can_be_buried_again(
     task = got(queues, name)
 
     async def away(*_: object) -> None:
-        raise Disconnected("the broker is away")
+        raise ConnectionLost("the broker is away")
 
     with monkeypatch.context() as patch:
         patch.setattr(queues, "_ask", away)
-        with pytest.raises(Disconnected):
+        with pytest.raises(ConnectionLost):
             queues.bury(task)
     handle = task.handle
     queues.run(partial(queues._renew_one, task))
@@ -338,7 +338,7 @@ def test_what_is_sent_to_a_queue_that_is_not_there_is_refused(
 
 def test_a_broker_that_is_not_there_is_told() -> None:
     queues = TaskQueues("127.0.0.1:1")
-    with pytest.raises(Disconnected, match=r"cannot reach 127\.0\.0\.1:1"):
+    with pytest.raises(ConnectionLost, match=r"cannot reach 127\.0\.0\.1:1"):
         queues.check()
     queues.close()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings as hypothesis_settings, strategies as st
 
-from pocketmq.proto.errors import StoreRefused
+from pocketmq.proto.errors import StoreMismatch
 from pocketmq.store.listing import settings_of
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.inspect.document import describe_apache
@@ -177,7 +177,7 @@ def test_a_store_that_is_damaged_anywhere_is_told_as_apache_would_have_it(
 
     location = StoreLocation(root, root, "b")
     if not document["accepted"]:
-        with pytest.raises(StoreRefused):
+        with pytest.raises(StoreMismatch):
             open_cold(location, now_ms=NOW_MS, index=False)
         return
     opened = open_cold(location, now_ms=NOW_MS, index=False)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pocketmq.proto.clock import SystemClock
-from pocketmq.proto.errors import StoreRefused
+from pocketmq.proto.errors import StoreMismatch
 from pocketmq.store.view import OpenedQueue, OpenedStore
 from pocketmq.tools.stores import RecoveryName
 from pocketmq.tools.stores.cold_store import open_cold
@@ -66,7 +66,7 @@ def test_committed_offsets_are_those_of_apaches_broker(name: str, tmp_path: Path
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_store_that_apache_refuses_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(StoreRefused, match="would not start"):
+    with pytest.raises(StoreMismatch, match="would not start"):
         opened(name, tmp_path)
 
 
@@ -80,7 +80,7 @@ def test_a_refusal_names_the_table_that_cannot_be_read(
     location = StoreLocation(str(store), str(store), "broker-a")
 
     with pytest.raises(
-        StoreRefused,
+        StoreMismatch,
         match=rf"would not start on .*: {store}/config/topics.json and its \.bak cannot",
     ):
         open_cold(location, now_ms=SystemClock().now_ms(), recovery=recovery)
@@ -97,7 +97,7 @@ def test_a_refusal_names_the_folder_that_stands_for_a_file(
     location = StoreLocation(str(store), str(store), "broker-a")
 
     with pytest.raises(
-        StoreRefused, match=rf"{store}/{name} is, or holds, a folder .*: move it away; `pocketmq"
+        StoreMismatch, match=rf"{store}/{name} is, or holds, a folder .*: move it away; `pocketmq"
     ):
         open_cold(location, now_ms=SystemClock().now_ms(), recovery=recovery)
 

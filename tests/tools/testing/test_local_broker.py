@@ -20,8 +20,8 @@ from pocketmq.proto.errors import (
     ClientClosed,
     ConfigError,
     InvalidArgument,
-    NotServed,
     RequestTimeout,
+    Unsupported,
 )
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from pocketmq.tools.testing import LocalBroker
@@ -202,7 +202,7 @@ def test_a_process_of_its_own_is_killed(tmp_path: Path) -> None:
             (b"before", "apart"),
             (b"after", "apart"),
         ]
-        with pytest.raises(NotServed, match="--clock virtual"):
+        with pytest.raises(Unsupported, match="--clock virtual"):
             broker.advance("1s")
 
 

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from pocketmq.client import Message, Producer, PullConsumer, PushConsumer, ReceivedMessage
-from pocketmq.proto.errors import InvalidArgument, NotServed
+from pocketmq.proto.errors import InvalidArgument, Unsupported
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from pocketmq.tools import cli
 from pocketmq.tools.testing import LocalBroker
@@ -283,7 +283,7 @@ def test_a_process_does_what_it_was_told_at_its_start(tmp_path: Path) -> None:
         client.channel.close()
         assert len(broker.messages(client.topic.name)) == 2
         with (
-            pytest.raises(NotServed, match="told at its start what goes wrong"),
+            pytest.raises(Unsupported, match="told at its start what goes wrong"),
             broker.torture("reorder"),
         ):
             pass

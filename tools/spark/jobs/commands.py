@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ....proto.clock import Clock, SystemClock
-from ....proto.errors import ConfigError, StoreRefused
+from ....proto.errors import ConfigError, StoreMismatch
 from ... import options
 from ...lag.command import print_rows
 from ...lag.rows import LagFacts, LagProgress, LagRow, LagSnapshot, LagVerdict, compare
@@ -223,7 +223,7 @@ class _Looks:
     def _tell(self, left_out: LeftOut, *, any_rows: bool) -> None:
         messages = left_out.messages
         if messages and not any_rows:
-            raise StoreRefused(messages[0])
+            raise StoreMismatch(messages[0])
         for message in messages:
             click.echo(f"pocketmq: left out: {message}", err=True)
 

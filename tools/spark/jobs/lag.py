@@ -44,7 +44,7 @@ def lag(
 ) -> DataFrame:
     """Return the rows of STORES (paths, URLs, patterns over many brokers), opened as OPENING says: as of now.
 
-    LEFT_OUT takes stores on which no broker would start; without it they fail the query, with StoreRefused. Raises
+    LEFT_OUT takes stores on which no broker would start; without it they fail the query, with StoreMismatch. Raises
     ConfigError for a name without a store.
     """
     opening = opening or Opening()

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ....proto.errors import StoreRefused
+from ....proto.errors import StoreMismatch
 from ....store.listing import queue_folders
 from ...stores.locations import StoreLocation, locate
 
@@ -140,7 +140,7 @@ def _of_numbers(
         for number in batch.column(0).to_pylist():
             try:
                 yield from work(locations[number])
-            except StoreRefused as error:
+            except StoreMismatch as error:
                 if left_out is None:
                     raise
                 left_out.add(error.message)

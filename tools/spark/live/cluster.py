@@ -39,7 +39,7 @@ _MARKS_AT_ONCE: Final = 16
 _TOPICS_KEPT_MS: Final = 10_000
 #: How long a follower is waited for that does not know yet that the master has confirmed what is read.
 _BEHIND_MS: Final = 1_000
-_AWAY: Final = (errors.Disconnected, errors.RequestTimeout)
+_AWAY: Final = (errors.ConnectionLost, errors.RequestTimeout)
 _GONE: Final = (errors.TopicNotFound, errors.QueueNotFound, errors.NotReadable)
 
 

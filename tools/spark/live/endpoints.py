@@ -12,7 +12,13 @@ from typing import Any, TypeVar
 from google.protobuf.message import Message
 
 from ....client.connections import BROKER, NAME_SERVER, Connection, Connections, Conversation
-from ....proto.errors import Disconnected, NotServed, PocketMQError, RequestTimeout, TopicNotFound
+from ....proto.errors import (
+    ConnectionLost,
+    PocketMQError,
+    RequestTimeout,
+    TopicNotFound,
+    Unsupported,
+)
 from ....proto.gen import pocketmq_v1_pb2 as pb
 
 Request = TypeVar("Request", bound=Message)
@@ -44,7 +50,7 @@ class EndpointConnections:
             return pb.RouteReply(routes=[route for route in routes if route.queues])
         if method == "ListTopics":
             return pb.TopicListReply(topics=await self._topics(request.include_system))
-        raise NotServed(f"brokers do not answer {method} for name servers")
+        raise Unsupported(f"brokers do not answer {method} for name servers")
 
     async def _brokers(self) -> dict[str, pb.BrokerData]:
         """Return the brokers that can be reached, by address."""
@@ -55,7 +61,7 @@ class EndpointConnections:
                 status = await self._ask(
                     address, "Status", pb.BrokerStatusRequest(), pb.BrokerStatusReply
                 )
-            except (Disconnected, RequestTimeout) as error:
+            except (ConnectionLost, RequestTimeout) as error:
                 last = error
                 continue
             found[address] = pb.BrokerData(

@@ -74,7 +74,7 @@ class MessageColumns:
         """Return the records COLUMNS, all well formed, whose places count in DATA, a row each.
 
         A body that cannot be decompressed is told to REFUSE with its row, and left out; without REFUSE it raises
-        CorruptRecord. NotServed, where LZ4 or ZSTD is not installed, is raised in any case.
+        CorruptRecord. Unsupported, where LZ4 or ZSTD is not installed, is raised in any case.
         """
         return self.leading(data, columns, refuse, bodies_max=None)[0]
 

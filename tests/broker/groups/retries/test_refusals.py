@@ -15,10 +15,10 @@ from pocketmq.proto.errors import (
     InvalidName,
     MessageNotFound,
     MessageTooLarge,
-    NotServed,
     NotWritable,
     PocketMQError,
     StoreFull,
+    Unsupported,
 )
 from pocketmq.proto.record import SYS_INNER_BATCH, Record, encode_record
 from pocketmq.proto.record_run import parse_run, starts_of
@@ -103,7 +103,7 @@ class TestBadInput:
         columns = parse_run(batch, starts_of([len(batch)]))
         broker.store.append(Run(topic="T", queue=0, records=batch, columns=columns))
 
-        with pytest.raises(NotServed, match="batch"):
+        with pytest.raises(Unsupported, match="batch"):
             broker.send_back(broker.last("T"))
 
     def test_a_damaged_message_is_not_passed_on(

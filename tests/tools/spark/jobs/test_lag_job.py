@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: run `make dev`")
 
-from pocketmq.proto.errors import ConfigError, StoreRefused
+from pocketmq.proto.errors import ConfigError, StoreMismatch
 from pocketmq.tools import cli
 from pocketmq.tools.lag.cold import store_rows
 from pocketmq.tools.spark.jobs.commands import rows_of
@@ -150,7 +150,7 @@ def test_a_store_that_no_broker_opens_fails_the_query_or_is_left_out(
     stores = f"{tmp_path}/*"
     left_out = LeftOut(spark)
 
-    with pytest.raises(StoreRefused, match="would not start"), told_plainly():
+    with pytest.raises(StoreMismatch, match="would not start"), told_plainly():
         lag(spark, stores).collect()
     rows = lag(spark, stores, left_out=left_out).collect()
 

@@ -14,7 +14,7 @@ from pocketmq.client.connections import GrpcConnections
 from pocketmq.client.loop_thread import LoopThread
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
-    Disconnected,
+    ConnectionLost,
     InvalidArgument,
     QueueNotFound,
     RouteNotFound,
@@ -184,7 +184,7 @@ def test_nobody_there_is_an_error_that_names_the_address() -> None:
         place = Place(("127.0.0.1:1",), are_brokers=is_broker)
         nobody = LiveCluster(place, IMPATIENT)
         try:
-            with pytest.raises((RouteNotFound, Disconnected), match=r"127\.0\.0\.1:1"):
+            with pytest.raises((RouteNotFound, ConnectionLost), match=r"127\.0\.0\.1:1"):
                 nobody.bounds(Choice(topics=("t",)), strict=True)
         finally:
             nobody.close()
