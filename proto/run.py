@@ -68,6 +68,8 @@ from .topics import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX, RECORD_SIZE_MAX, TOPI
 
 #: More records are cheaper to read all at once.
 FEW_MAX: Final = 16
+#: So many records of small runs are cheaper to patch all at once.
+_JOINED_LEAST: Final = 48
 #: So many records at most are compared with one of them; of more, columns cost hardly more.
 _ALIKE_MAX: Final = 1 << 13
 #: And so many bytes of topics and property strings: they are copied.
@@ -351,6 +353,29 @@ class Run:
         records = memoryview(self.records)[start : start + int(sizes[begin:end].sum())]
         columns = parse_run(records, starts_of(sizes[begin:end]))
         return Run(topic=self.topic, queue=self.queue, records=records, columns=columns)
+
+
+def stamp_all(
+    runs: Sequence[Run], view: memoryview, firsts: Sequence[int], log_offset: int, stamped: bytes
+) -> RunColumns | None:
+    """Patch RUNS, of which VIEW is a copy, end to end; each gets queue offsets from its own of FIRSTS on.
+
+    Return columns of all of them, if it was cheaper to patch all by columns; None if they were patched one by one.
+    """
+    if len(runs) > 1 and _are_joined(runs):
+        return patch_together(runs, view, firsts, log_offset, stamped)
+    at = 0
+    for run, first in zip(runs, firsts, strict=True):
+        end = at + len(run.records)
+        run.patch(view[at:end], first, log_offset + at, stamped)
+        at = end
+    return None
+
+
+def _are_joined(runs: Sequence[Run]) -> bool:
+    """Is it cheaper to process the records of RUNS all at once?"""
+    few = sum([len(run) for run in runs if run.is_few])
+    return few >= _JOINED_LEAST or not all([run.is_usual for run in runs])
 
 
 def patch_together(

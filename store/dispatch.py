@@ -14,7 +14,7 @@ Not thread-safe: the store's owner calls it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -50,6 +50,10 @@ _NAME_SIZE_MAX: Final = 255  # of a folder
 INDEXED_AT_ONCE: Final = 1 << 17
 
 
+#: The bytes of several batches, and the columns of all their records.
+Joined: TypeAlias = tuple[memoryview, RunColumns]
+
+
 class _Entries(NamedTuple):
     """New entries of one queue, from queue offset FIRST."""
 
@@ -82,13 +86,21 @@ class Dispatcher:
         #: Keys of the current batch that may still be entered at once.
         self._room = 0
 
-    def enter(self, run: Run) -> None:
-        """Enter the records of RUN: new records of one plain queue, which continue at its end.
+    def enter(self, runs: Sequence[Run], joined: Joined | None = None) -> None:
+        """Enter the records of RUNS: new records of plain queues, which continue at the ends of these.
 
-        Raises StoreFull or DiskFailure, as `dispatch` does.
+        JOINED describes all records at once, if the store has read them so. Raises StoreFull or DiskFailure, as
+        `dispatch` does.
         """
-        if self._enter_few((run,)) or self._enter_alike(run):
-            return
+        if joined is not None:
+            self.dispatch(*joined)
+        elif not self._enter_few(runs):
+            for run in runs:
+                if not (self._enter_few((run,)) or self._enter_alike(run)):
+                    self._enter_columns(run)
+
+    def _enter_columns(self, run: Run) -> None:
+        """Enter RUN with the general method."""
         self._room = INDEXED_AT_ONCE
         array, columns = as_bytes(run.records), run.columns
         for part in _parts(columns):
@@ -97,12 +109,6 @@ class Dispatcher:
             row = self._queues.find_or_make(run.topic, run.queue)
             row.append(int(part.queue_offset[0]), part.log_offset, part.sizes, codes)
             self._enter_keys(array, part, run.topic, properties)
-
-    def enter_together(self, runs: Sequence[Run]) -> None:
-        """Enter each of RUNS, which were stored together. Cheaper than `enter` if all are small."""
-        if not self._enter_few(runs):
-            for run in runs:
-                self.enter(run)
 
     def _enter_few(self, runs: Sequence[Run]) -> bool:
         """Enter RUNS if each is small and needs no feature of the general method; return whether they were entered."""

@@ -1,22 +1,7 @@
-"""Appending runs: place them in the log, fill in the store's fields, write once, derive queues and index.
+"""The log writer: appends batches to the commit log, and enters them in their queues and the index.
 
-A run, or runs that belong together, go into the log as a whole or not at all: if any of it cannot be written, the log
-is cut back to where it was. What the log took is stored, whatever else fails, and that is what is answered: a refusal
-would be sent again, and stored twice. If queues or index could not take it (a full disk, no descriptor left), readers
-see it late: it is derived before anything else is appended, or with the next tick that can. Until then every append is
-refused. So queues never miss a record that is followed by another.
-
-Not thread-safe: the store's owner calls it.
-
-The log of a follower: bytes of its master's log as they are, and queues and index derived from them.
-
-A frame of such bytes may end anywhere, but never goes across the end of a file. What it holds of a record that is not
-whole yet waits in memory for the next frame, and so does the blank that closes a file, until all that lies behind it
-has come. So the log itself ends with a record or a file at any moment, and is recovered, led, or opened by Apache's
-broker as any other; what waited is asked for again after a stop: nobody was told that it is stored.
-
-What lies behind a blank means nothing, and is zeros but for stale bytes of an Apache master: zeros are not written, so
-that a hole there stays one.
+`LogWriter.append` is the whole append, step by step. What the log accepted is stored, whatever fails afterwards: a
+refusal would make the producer send it again, and it would be stored twice.
 
 Not thread-safe: the store's owner calls it.
 """
@@ -24,57 +9,31 @@ Not thread-safe: the store's owner calls it.
 from __future__ import annotations
 
 import logging
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ..proto import errors
-from ..proto.record import (
-    MAGIC_V1,
-    MAGIC_V2,
-    SYS_PREPARED,
-    SYS_STORE_V6,
-    SYS_TRANSACTION,
-    Host,
-)
-from ..proto.record_run import (
-    LEAST_SIZE,
-    Ints,
-    Longs,
-    RunColumns,
-    as_bytes,
-    crc_mismatches,
-    is_sound,
-    parse_run,
-    walk,
-)
-from ..proto.run import Run, patch_together, stamp, stored_runs
-from .config import StoreConfig
-from .damage import Damages
-from .disk import Buffer, write_error
-from .events import HearRecords
-from .files import CommitLog, MappedFile, store_time_ms
-from .format.log_and_queues import BLANK_SIZE, is_blank, no_record, size_and_magic
+from ..proto.record import SYS_PREPARED, SYS_STORE_V6, SYS_TRANSACTION, Host
+from ..proto.record_run import Ints, Longs, parse_run, walk
+from ..proto.run import Run, stamp, stamp_all
+from .disk import write_error
+from .dispatch import Joined
+from .files import store_time_ms
 from .health import StoreHealth
+from .log_age import LogAge
 from .parts import StoreParts
 
 logger = logging.getLogger(__name__)
 
-#: So many records of runs of a few are cheaper to treat all at once.
-_JOINED_LEAST: Final = 48
-#: Runs that the log took, and what enters them in queues and index.
-_Written: TypeAlias = tuple[Sequence[Run], Callable[[], object]]
-
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Where a run went: its records have the queue offsets from FIRST_QUEUE_OFFSET on and LOG_OFFSETS.
+    """Where a batch is: its records have the queue offsets from FIRST_QUEUE_OFFSET on and LOG_OFFSETS.
 
-    Everything of it is on the device once the log is flushed up to END_OFFSET.
+    All of it is on disk once the log is flushed up to END_OFFSET.
     """
 
     first_queue_offset: int
@@ -84,51 +43,6 @@ class Appended:
 
     def __len__(self) -> int:
         return len(self.log_offsets)
-
-
-def _appended(parts: Sequence[Run], store_ms: int) -> Appended:
-    """Return where the PARTS of a run are."""
-    offsets = [part.log_offsets for part in parts]
-    log_offsets = offsets[0] if len(offsets) == 1 else np.concatenate(offsets)
-    return Appended(parts[0].first, log_offsets, parts[-1].end_offset, store_ms)
-
-
-class LogAge:
-    """How old the newest file of LOG is, and whether that is old enough to close it (`store.log_roll_ms`; 0: never).
-
-    The age counts from the store time of the file's first record, in wall time. If the wall clock was set back behind
-    that, it counts from the first look since then: nothing is closed for the step, and the file stays open for one
-    such time more, not until the clock comes to where it was.
-    """
-
-    def __init__(self, log: CommitLog, config: StoreConfig) -> None:
-        self._log = log
-        self._config = config
-        self._file: MappedFile | None = None
-        self._since_ms = 0
-
-    def is_due(self, now_ms: int) -> bool:
-        """Is the newest file to be closed at NOW_MS? An empty one never is, nor one that is closed already."""
-        roll_ms = self._config.log_roll_ms
-        file = self._log.files.last if roll_ms else None
-        if file is None or file.position == 0 or file.room < BLANK_SIZE:
-            self._file = None
-            return False
-        if file is not self._file:
-            self._file = file
-            self._since_ms = _first_store_ms(self._log, file) or now_ms
-        self._since_ms = min(self._since_ms, now_ms)
-        return now_ms - self._since_ms >= roll_ms
-
-
-def _first_store_ms(log: CommitLog, file: MappedFile) -> int | None:
-    """Return the store time of the first record of FILE; None if none can be read there."""
-    try:
-        return store_time_ms(log, file.start)
-    except (
-        errors.DiskFailure
-    ):  # Who reads the record is told; for writing behind it, it is not needed.
-        return None
 
 
 class LogWriter:
@@ -179,103 +93,83 @@ class LogWriter:
         self.dispatched_offset = offset
 
     def append(self, runs: Sequence[Run]) -> list[Appended]:
-        """Append all of RUNS in their order, each at the end of its queue, or nothing of them.
+        """Append all of RUNS in their order, each at the end of its queue, or none of them.
 
-        Raises InvalidRecord, MessageTooLarge, InvalidArgument (a batch topic), StoreFull, DiskFailure, StoreClosed.
+        If a write fails, the log is cut back to its old end. If only the queues or the index fail, the records are
+        stored and readers see them late: they are entered before the next append, or by the next `tick`.
+
+        Raises InvalidRecord, InvalidArgument (a topic with batch queues), MessageTooLarge, StoreFull, DiskFailure,
+        StoreClosed.
         """
+        # Validate.
         self._health.check_writable()
         for run in runs:
             self._check(run)
+        written: list[tuple[Sequence[Run], Joined | None]] = []
         try:
             self.catch_up()
             self._roll_by_age()
-            return self._append(runs)
+            begin = self._log.max_offset
+            self.last_store_ms = store_ms = max(self._now_ms(), self.last_store_ms)
+            stamped = stamp(store_ms, self.host)
+            next_offsets: dict[tuple[str, int], int] = {}
+            try:
+                for group in self._groups(runs):
+                    # Reserve queue offsets and space in the log; stamp a copy of the records; write it.
+                    firsts = self._reserve(group, next_offsets)
+                    data = memoryview(bytearray().join([run.records for run in group]))
+                    log_offset = self._log.place(len(data))
+                    columns = stamp_all(group, data, firsts, log_offset, stamped)
+                    self._log.append(data)
+                    written.append((group, None if columns is None else (data, columns)))
+            except errors.PocketMQError:
+                if self._log.max_offset != begin:
+                    self._log.truncate(begin)
+                raise
         except errors.DiskFailure as error:
             self._health.fail(error)
             raise
+        # Enter the records in queues and index.
+        self.last_log_offset = int(group[-1].log_offsets[-1])
+        for group, joined in written:
+            self._enter(group, joined)
+        return _results(runs, (part for group, _ in written for part in group))
 
     def append_each(self, runs: Sequence[Run]) -> list[Appended | errors.PocketMQError]:
-        """Append RUNS in their order; return what became of each: the same as one by one, for less work.
+        """Append RUNS in their order, each whole or not at all; return the result or the error of each.
 
-        One write serves all runs, if what is left of the log file takes them.
+        One write serves all, if the log file has space for them.
         """
-        outcomes: list[Appended | errors.PocketMQError | None] = [
-            self._refusal(run) for run in runs
-        ]
-        good = [run for run, refusal in zip(runs, outcomes, strict=True) if refusal is None]
-        done = iter(self._append_good(good))
-        return [next(done) if outcome is None else outcome for outcome in outcomes]
+        if self._fit(runs):
+            try:
+                return [*self.append(runs)]
+            except (errors.InvalidRecord, errors.InvalidArgument):
+                pass  # Nothing was written. The others are valid.
+            except errors.PocketMQError as error:
+                return [error] * len(runs)
+        return [self._append_alone(run) for run in runs]
 
-    def _append_good(self, runs: list[Run]) -> list[Appended | errors.PocketMQError]:
+    def _append_alone(self, run: Run) -> Appended | errors.PocketMQError:
         try:
-            self._health.check_writable()
-            self.catch_up()
-            self._roll_by_age()
-            if self._fit(runs):
-                return [*self._append(runs)]
-        except errors.DiskFailure as error:
-            self._health.fail(error)
-            return [error] * len(runs)
+            return self.append([run])[0]
         except errors.PocketMQError as error:
-            return [error] * len(runs)
-        return [self._outcome(run) for run in runs]
+            return error
 
-    def _append(self, runs: Sequence[Run]) -> list[Appended]:
-        """Append RUNS, which have a place in their queues, or nothing of them: the act itself."""
-        self.last_store_ms = now_ms = max(self._now_ms(), self.last_store_ms)
-        stamped = stamp(now_ms, self.host)
-        begin, firsts = self._log.max_offset, self._first_offsets(runs)
-        parts = [[run] for run in runs]
-        written: list[_Written] = []
-        try:
-            if self._fit(runs):
-                written += self._write(runs, firsts, stamped)
-            else:
-                for own, first in zip(parts, firsts, strict=True):
-                    own[:] = self._write_apart(own[0], first, stamped, written)
-        except errors.PocketMQError:
-            if self._log.max_offset != begin:
-                self._log.truncate(begin)
-            raise
-        self.last_log_offset = int(parts[-1][-1].log_offsets[-1])
-        for together, enter in written:
-            self._enter(together, enter)
-        return [_appended(own, now_ms) for own in parts]
+    def _groups(self, runs: Sequence[Run]) -> Iterator[Sequence[Run]]:
+        """Divide RUNS into groups of one write each: all, if they fit the log file; otherwise each run, by file."""
+        if self._fit(runs):
+            yield runs
+            return
+        for run in runs:
+            for part in self._parts(run):
+                yield [part]
 
     def _fit(self, runs: Sequence[Run]) -> bool:
-        """Are there RUNS, and does what is left of the log file take them all?"""
+        """Are there RUNS, and does the log file have space for all of them?"""
         return bool(runs) and sum([len(run.records) for run in runs]) <= self._log.room()
 
-    def _write(self, runs: Sequence[Run], firsts: Sequence[int], stamped: bytes) -> list[_Written]:
-        """Write RUNS to one file, numbered from FIRSTS on."""
-        data = memoryview(bytearray().join([run.records for run in runs]))
-        begin = self._log.place(len(data))
-        if len(runs) > 1 and _are_joined(runs):
-            columns = patch_together(runs, data, firsts, begin, stamped)
-            written: list[_Written] = [(runs, partial(self._dispatcher.dispatch, data, columns))]
-        else:
-            written = [(runs, partial(self._dispatcher.enter_together, runs))]
-            at = 0
-            for run, first in zip(runs, firsts, strict=True):
-                end = at + len(run.records)
-                run.patch(data[at:end], first, begin + at, stamped)
-                at = end
-        self._log.append(data)
-        return written
-
-    def _write_apart(
-        self, run: Run, first: int, stamped: bytes, written: list[_Written]
-    ) -> list[Run]:
-        """Write RUN, a part for each file that it touches; add to what was WRITTEN, and return the parts."""
-        parts = []
-        for part in self._parts(run):
-            written += self._write([part], [first], stamped)
-            first += len(part)
-            parts.append(part)
-        return parts
-
     def _parts(self, run: Run) -> Iterator[Run]:
-        """Divide RUN into parts that each fit what is left of a file, at the moment when it is asked for."""
+        """Divide RUN into parts that each fit the current log file, when the part is asked for."""
         if run.whole or len(run.records) <= self._log.room():
             yield run
             return
@@ -290,30 +184,16 @@ class LogWriter:
             yield run if fit - at == len(run) else run.part(at, fit)
             at, written = fit, int(ends[fit - 1])
 
-    def _first_offsets(self, runs: Sequence[Run]) -> list[int]:
-        """Return the queue offset with which each of RUNS begins."""
-        following: dict[tuple[str, int], int] = {}
+    def _reserve(self, runs: Sequence[Run], next_offsets: dict[tuple[str, int], int]) -> list[int]:
+        """Return the first queue offset of each of RUNS; NEXT_OFFSETS: of queues that this append reserved before."""
         firsts = []
         for run in runs:
             name = (run.topic, run.queue)
-            first = following.get(name)
+            first = next_offsets.get(name)
             first = self._queues.next_offset(*name) if first is None else first
             firsts.append(first)
-            following[name] = first + len(run)
+            next_offsets[name] = first + len(run)
         return firsts
-
-    def _outcome(self, run: Run) -> Appended | errors.PocketMQError:
-        try:
-            return self.append([run])[0]
-        except errors.PocketMQError as error:
-            return error
-
-    def _refusal(self, run: Run) -> errors.PocketMQError | None:
-        try:
-            self._check(run)
-        except errors.PocketMQError as error:
-            return error
-        return None
 
     def _check(self, run: Run) -> None:
         """Refuse RUN if it has no place in its queue."""
@@ -357,15 +237,13 @@ class LogWriter:
         self._warned_of_age = False
         self.dispatched_offset = self._log.max_offset
 
-    # --- queues and index ----------------------------------------------------------------------------------------
-
-    def _enter(self, runs: Sequence[Run], enter: Callable[[], object]) -> None:
-        """ENTER what the log took of RUNS; what fails here makes them late, and no less stored."""
+    def _enter(self, runs: Sequence[Run], joined: Joined | None) -> None:
+        """Enter RUNS, which the log has, in queues and index. If that fails, they are late, but stored."""
         if not self._late:
             end = runs[-1].end_offset
             try:
-                self._derive(enter)
-            except Exception as error:  # Also a bug: who sent them must not send them again.
+                self._dispatcher.enter(runs, joined)
+            except Exception as error:  # Also a bug: the producer must not send them again.
                 self._note_late(error, end)
             else:
                 self.dispatched_offset = end
@@ -373,11 +251,13 @@ class LogWriter:
         self._late += [(run.topic, run.queue) for run in runs]
 
     def _note_late(self, error: Exception, end: int) -> None:
-        told = isinstance(error, errors.PocketMQError)
+        if isinstance(error, OSError):
+            error = write_error(error, "derive queues from", self._log.files.folder)
+        known = isinstance(error, errors.PocketMQError)
         logger.error(
             "messages are in the log, but not in their queues yet",
             extra={"end": end, "reason": str(error)},
-            exc_info=None if told else error,
+            exc_info=None if known else error,
         )
         if isinstance(error, errors.DiskFailure):
             self._health.fail(error)
@@ -423,10 +303,17 @@ class LogWriter:
                 return
 
 
-def _are_joined(runs: Sequence[Run]) -> bool:
-    """Is it cheaper to treat the records of RUNS all at once?"""
-    few = sum([len(run) for run in runs if run.is_few])
-    return few >= _JOINED_LEAST or not all([run.is_usual for run in runs])
+def _results(runs: Sequence[Run], parts: Iterator[Run]) -> list[Appended]:
+    """Return where each of RUNS is. PARTS are what was written, in order: each run, or its parts."""
+    results = []
+    for run in runs:
+        part = next(parts)
+        first, log_offsets = part.first, part.log_offsets
+        while len(log_offsets) < len(run):
+            part = next(parts)
+            log_offsets = np.concatenate((log_offsets, part.log_offsets))
+        results.append(Appended(first, log_offsets, part.end_offset, part.store_ms))
+    return results
 
 
 def _check_kinds(sys_flags: Ints) -> None:
@@ -446,211 +333,3 @@ def _check_kinds(sys_flags: Ints) -> None:
             index=index,
             value=sys_flag,
         )
-
-
-# ---------------------------------------------------------------- the log of a follower
-
-
-_HEAD: Final = 8  # size and magic
-
-
-class _Records(NamedTuple):
-    """Whole records, which end at END of the bytes that they were read from: a few as runs, many by columns."""
-
-    end: int
-    what: Sequence[Run] | RunColumns
-
-
-class Following:
-    """Takes the bytes of a master's log into the log of PARTS; WRITER derives queues and index from them.
-
-    ON_RECORDS are told of the whole records among them, as soon as the log has taken them.
-
-    A record whose body does not fit its CRC is taken as the master has it, and noted as damaged: the frame's CRC says
-    that it was so at the master, and to refuse it would keep the follower from all that follows.
-    """
-
-    def __init__(
-        self,
-        parts: StoreParts,
-        health: StoreHealth,
-        writer: LogWriter,
-        damages: Damages,
-        on_records: Sequence[HearRecords],
-    ) -> None:
-        self._log: CommitLog = parts.log
-        self._damages = damages
-        self._dispatcher = parts.dispatcher
-        self._health = health
-        self._writer = writer
-        #: The beginning of a record, or of the blank: what came and is not in the log.
-        self._waiting = b""
-        #: How much has come of what lies behind the blank, which waits.
-        self._behind_blank = 0
-        self._on_records = on_records
-
-    @property
-    def end(self) -> int:
-        """The offset of the next byte that is taken; what lies between the log's end and it waits in memory."""
-        return self._log.max_offset + len(self._waiting) + self._behind_blank
-
-    def start(self) -> None:
-        """Take the bytes of a master from now on, and no other records."""
-        self._health.check_changeable()
-        self._health.follow()
-
-    def stop(self) -> None:
-        """Let go of what waits; from now on the store takes records again."""
-        self._waiting = b""
-        self._behind_blank = 0
-        self._health.lead()
-
-    def append(self, data: Buffer, offset: int, crc32: int | None) -> None:
-        """Take DATA, which stands at OFFSET of the master's log and has CRC32; None: that was compared already."""
-        self._health.check_followable()
-        if not self._health.following:
-            raise errors.StoreMismatch(
-                "the store does not follow a master: its own records are appended to it"
-            )
-        self._check_frame(data, offset, crc32)
-        try:
-            self._take_in()  # What a full disk kept from it.
-            if offset != self.end:  # The first of an empty log.
-                self._writer.begin_at(offset)
-            view = self._waiting + data
-            records = None if self._behind_blank else self._checked(view)
-            self._waiting = view
-            self._take_in(records)
-        except errors.DiskFailure as error:
-            self._health.fail(error)
-            raise
-
-    # --- what is taken
-
-    def _check_frame(self, data: Buffer, offset: int, crc32: int | None) -> None:
-        size, end = len(data), self.end
-        file_size = self._log.files.file_size
-        begins_log = not self._log.files.files and not end and offset % file_size == 0
-        if offset != end and not begins_log:
-            raise errors.InvalidArgument(
-                f"offset {offset:,} is not the end of the log, {end:,}: send what follows it",
-                field="offset",
-                limit=end,
-                value=offset,
-            )
-        if offset % file_size + size > file_size:
-            raise errors.InvalidArgument(
-                f"{size:,} bytes at {offset:,} go across the end of a log file of {file_size:,}: send them in two",
-                field="data",
-                limit=file_size - offset % file_size,
-                value=size,
-            )
-        if crc32 is not None and (found := zlib.crc32(data)) != crc32:
-            raise errors.CorruptRecord(
-                f"the CRC of {size:,} bytes at {offset:,} is {found:08x}, not {crc32:08x}: they were damaged on the"
-                " way, send them again",
-                offset=offset,
-            )
-
-    def _checked(self, data: bytes) -> _Records:
-        """Return the whole records at the beginning of DATA: what waited, and what came.
-
-        Raises CorruptRecord unless that is records, and perhaps a blank, which stand where they say.
-        """
-        begin = self._log.max_offset
-        if (runs := stored_runs(data, begin)) is not None:
-            return _Records(len(data), runs)
-        starts, end = walk(data)
-        columns = parse_run(data, starts)
-        placed = columns.well_formed & (columns.log_offset == starts + begin)
-        if not placed.all():
-            end = int(starts[int(placed.argmin())])
-            raise self._corrupt(
-                begin + end, "the record there is not well formed, or says another place"
-            )
-        room = self._room - end
-        if len(data) - end < _HEAD or is_blank(data, end, room):
-            return _Records(end, columns)
-        size, magic = size_and_magic(data, end)
-        if magic not in (MAGIC_V1, MAGIC_V2) or not LEAST_SIZE <= size <= room - BLANK_SIZE:
-            raise self._corrupt(begin + end, no_record(size, magic))
-        return _Records(end, columns)
-
-    @property
-    def _room(self) -> int:
-        """Return how many bytes the file has behind the log's end; there, the next one begins."""
-        last = self._log.files.last
-        return last.room if last is not None and last.room else self._log.files.file_size
-
-    @staticmethod
-    def _corrupt(offset: int, why: str) -> errors.CorruptRecord:
-        return errors.CorruptRecord(
-            f"the master's log cannot be followed at {offset:,}: {why}: see `pocketmq inspect STORE verify` there",
-            offset=offset,
-        )
-
-    # --- into the log
-
-    def _take_in(self, records: _Records | None = None) -> None:
-        """Append what waits as far as it is whole, and derive what follows from it; RECORDS, if they were read."""
-        if len(self._waiting) >= _HEAD and not self._behind_blank:
-            records = records or self._checked(self._waiting)
-            if records.end:
-                self._append(records)
-        if len(self._waiting) >= BLANK_SIZE and is_blank(self._waiting, 0, self._room):
-            self._close_file()
-        self._writer.catch_up()
-
-    def _append(self, records: _Records) -> None:
-        """Append RECORDS, with which begins what waits."""
-        begin, waiting, what = self._log.max_offset, self._waiting, records.what
-        data = memoryview(waiting)[: records.end]
-        self._log.append(data)
-        self._waiting = waiting[records.end :]
-        for hear in self._on_records:
-            hear(waiting, begin, what if isinstance(what, RunColumns) else None)
-        # Nothing is ever stamped as older than these.
-        writer, dispatcher = self._writer, self._dispatcher
-        enter: Callable[[], object]
-        if isinstance(what, RunColumns):
-            newest_ms, writer.last_log_offset = int(what.store_ms.max()), int(what.log_offset[-1])
-            enter = partial(dispatcher.dispatch, data, what)
-        else:
-            newest_ms = max(run.store_ms for run in what)
-            writer.last_log_offset = int(what[-1].log_offsets[-1])
-            enter = partial(dispatcher.enter_stored, what)
-        writer.last_store_ms = max(writer.last_store_ms, newest_ms)
-        writer.enter_stored(begin, enter)
-        for log_offset, size in _damaged(data, begin, what):
-            self._damages.found(log_offset, size)
-
-    def _close_file(self) -> None:
-        """Take what came of what lies behind the blank; with all of it the file is full."""
-        self._log.place(0)  # There is a file with room.
-        file = self._log.files.files[-1]
-        behind = self._waiting[BLANK_SIZE:]
-        if np.any(as_bytes(behind)):
-            file.put(file.position + BLANK_SIZE + self._behind_blank, behind)
-        self._behind_blank += len(behind)
-        self._waiting = self._waiting[:BLANK_SIZE]
-        if BLANK_SIZE + self._behind_blank == file.room:
-            file.append(self._waiting)
-            file.position = file.size
-            self._waiting = b""
-            self._behind_blank = 0
-
-
-def _damaged(
-    data: memoryview, begin: int, what: Sequence[Run] | RunColumns
-) -> Iterator[tuple[int, int]]:
-    """Yield log offset and size of those records WHAT of DATA, at BEGIN, whose bodies do not fit their CRCs."""
-    if isinstance(what, RunColumns):
-        for row in np.flatnonzero(crc_mismatches(data, what)).tolist():
-            yield int(what.log_offset[row]), int(what.sizes[row])
-        return
-    at = 0
-    while at < len(data):
-        size = int.from_bytes(data[at : at + 4])
-        if not is_sound(data[at : at + size]):
-            yield begin + at, size
-        at += size

@@ -29,10 +29,11 @@ from .events import StoreEvents
 from .files import store_time_ms
 from .flush import CallOwner, Flusher, Waiter
 from .flush_scheduler import FlushScheduler
+from .follower_log import FollowerLog
 from .format.log_and_queues import is_blank
 from .healing import KnownDamage, Piece, checked_piece, whole_piece
 from .health import StoreHealth
-from .log_writer import Appended, Following, LogWriter
+from .log_writer import Appended, LogWriter
 from .overlay_disk import OverlayDisk
 from .parts import StoreParts
 from .reader import Reader
@@ -86,7 +87,7 @@ class MessageStore(Reader):
         self.events = StoreEvents()
         self._writer = LogWriter(parts, health, now_ms, self._caught_up)
         self._following = (
-            Following(parts, health, self._writer, self.damages, self.events.followed)
+            FollowerLog(parts, health, self._writer, self.damages, self.events.followed)
             if replica
             else None
         )
@@ -374,7 +375,7 @@ class MessageStore(Reader):
         return at < file.position and is_blank(file.view, at, file.size - at)
 
     @property
-    def _replica(self) -> Following:
+    def _replica(self) -> FollowerLog:
         if self._following is None:
             raise errors.StoreMismatch(
                 f"the store {self.config.path} was not opened as one of a replica set",

@@ -143,7 +143,7 @@ def test_a_run_of_one_queue_gives_what_mixed_records_give(tmp_path: Path) -> Non
     told, mixed = Derived(small(tmp_path / "told")), Derived(small(tmp_path / "mixed"))
 
     for part in (slice(0, 7), slice(7, 25)):
-        told.dispatcher.enter(Run(topic="T", queue=0, records=data, columns=columns.take(part)))
+        told.dispatcher.enter([Run(topic="T", queue=0, records=data, columns=columns.take(part))])
     mixed.dispatcher.dispatch(data, columns)
 
     ours, theirs = files_under(tmp_path / "told"), files_under(tmp_path / "mixed")

@@ -1,0 +1,46 @@
+"""The age of the newest log file, after which it is closed even if it has space."""
+
+from __future__ import annotations
+
+from ..proto import errors
+from .config import StoreConfig
+from .files import CommitLog, MappedFile, store_time_ms
+from .format.log_and_queues import BLANK_SIZE
+
+
+class LogAge:
+    """How old the newest file of LOG is, and whether that is old enough to close it (`store.log_roll_ms`; 0: never).
+
+    The age counts from the store time of the file's first record, in wall time. If the wall clock was set back behind
+    that, it counts from the first look since then: nothing is closed for the step, and the file stays open for one
+    such time more, not until the clock comes to where it was.
+    """
+
+    def __init__(self, log: CommitLog, config: StoreConfig) -> None:
+        self._log = log
+        self._config = config
+        self._file: MappedFile | None = None
+        self._since_ms = 0
+
+    def is_due(self, now_ms: int) -> bool:
+        """Is the newest file to be closed at NOW_MS? An empty one never is, nor one that is closed already."""
+        roll_ms = self._config.log_roll_ms
+        file = self._log.files.last if roll_ms else None
+        if file is None or file.position == 0 or file.room < BLANK_SIZE:
+            self._file = None
+            return False
+        if file is not self._file:
+            self._file = file
+            self._since_ms = _first_store_ms(self._log, file) or now_ms
+        self._since_ms = min(self._since_ms, now_ms)
+        return now_ms - self._since_ms >= roll_ms
+
+
+def _first_store_ms(log: CommitLog, file: MappedFile) -> int | None:
+    """Return the store time of the first record of FILE; None if none can be read there."""
+    try:
+        return store_time_ms(log, file.start)
+    except (
+        errors.DiskFailure
+    ):  # Who reads the record is told; for writing behind it, it is not needed.
+        return None
