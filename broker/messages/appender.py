@@ -1,11 +1,8 @@
-"""The appender: the only way into the store's log, for sends and for messages that the broker itself moves.
+"""The appender: the broker's only way to append messages to the store's log.
 
-The broker moves scheduled messages that are due, retries, dead letters, and committed transactions. Each append wakes
-the requests that wait for messages of the queue.
-
-A message is safe, and may be acknowledged, after the append with asynchronous flushing and once it is on disk with
-synchronous flushing. In a replica set it must be confirmed as well, and waiting requests wake only then, because an
-unconfirmed message can still be lost. After the broker is fenced, appends fail and so do the waiting ones.
+It is used for sends and for messages that the broker itself moves: scheduled messages that are due, retries, dead
+letters, and committed transactions. It wakes the requests that wait for messages of the queue; in a replica set, once
+the messages are confirmed.
 """
 
 from __future__ import annotations
@@ -85,26 +82,19 @@ class Appends:
             raise outcome
         return outcome
 
-    def put(self, runs: Sequence[Run]) -> list[Appended | PocketMQError]:
-        """Append as `append` does; in this turn the caller has to `notify`."""
-        if self.mastership is None:
-            return self._store.append_many(runs)
+    def put(self, runs: Sequence[Run], *, together: bool = False) -> list[Appended | PocketMQError]:
+        """Append as `append` does, or with TOGETHER all of RUNS or none; the caller has to `notify` in this turn."""
         if self.fenced is not None:
             return [self.fenced] * len(runs)
-        outcomes = self._store.append_many(runs)
-        self.mastership.appended(self._store.max_log_offset)
-        return outcomes
-
-    def put_together(self, runs: Sequence[Run]) -> list[Appended]:
-        """Append all of RUNS or nothing; in this turn the caller has to `notify`. Raises what the store raises."""
-        if self.mastership is None:
-            return self._store.append_together(runs)
-        if self.fenced is not None:
-            raise self.fenced
         try:
-            return self._store.append_together(runs)
+            if together:
+                return [*self._store.append_together(runs)]
+            return self._store.append_many(runs)
+        except PocketMQError as error:
+            return [error] * len(runs)
         finally:
-            self.mastership.appended(self._store.max_log_offset)
+            if self.mastership is not None:
+                self.mastership.appended(self._store.max_log_offset)
 
     # --- hearing of it
 

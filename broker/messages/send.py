@@ -1,23 +1,10 @@
-"""The road of a send: the run's checks, the store, and the answer at the durability asked for.
+"""The path of a send: check the batch, append it, and answer when it is as durable as was asked for.
 
-MEMORY is answered as soon as the run is appended: it survives a kill of the process, not a power cut. DISK is answered
-when the device has it. REPLICAS is answered when all replicas that are in sync have it, at least as many as the set or
-the topic needs; how many there are stands in the answer. What the topic needs besides (its `min_in_sync`) is looked at
-when the run comes, and when it is answered: with fewer it is in doubt, and may be sent again.
+`Sends.send` accepts a batch, `_admitted` checks it, and `_append_arrived` appends all batches of one turn of the event
+loop, which share one sync.
 
-Small runs that arrive in one turn of the loop are appended together at its end, which makes them far cheaper, and all
-of a turn share one sync, as do all that come while a sync is under way. The durability reached stands in the answer.
-
-A run is stored whole or not at all. One of which messages wait (for their time, or for the outcome of their
-transaction) is stored in parts, a part for each queue that they wait in: if one of them finds no room, none is stored,
-for whoever sends such a run again would have the others twice.
-
-A numbered run (producers/sequences.py) is stored once, however often it comes: of a repeat nothing is stored again, and
-the answer says where its records are, at the durability asked for now.
-
-Bounds: `flush_waiting_max` sends wait for a device in all, and `delay_slot_messages_max` messages for one slot of the
-timer wheel; a run with more is refused with Overloaded before it is stored. What has arrived and was not yet entered
-into the wheel is not counted: a few turns of the loop may bring more.
+A batch is stored as a whole or not at all. One with delayed or half messages is divided by destination. A numbered
+batch (producers/sequences.py) is stored once, however often it is sent; a duplicate gets the original offsets.
 """
 
 from __future__ import annotations
@@ -36,7 +23,6 @@ from ...proto.errors_wire import to_wire
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.properties import PRODUCER_SEQUENCE
 from ...proto.record_run import Longs
-from ...proto.run import Run
 from ...proto.topics import TIMER_TOPIC
 from ...store.flush import tell
 from ...store.log_writer import Appended
@@ -274,7 +260,15 @@ def _nowhere(count: int) -> Places:
 
 
 class Sends:
-    """Takes runs. Whoever listens to APPENDS is told of those that were stored. TIMERS go by the machine's time."""
+    """Accepts batches, stores them through APPENDS, and answers them.
+
+    MEMORY is answered after the append: it survives a kill of the process, not a power cut. DISK is answered after
+    the fsync. REPLICAS is answered when all in-sync replicas have it, and at least as many as the topic needs.
+
+    Limits: `flush_waiting_max` sends wait for an fsync, and `delay_slot_messages_max` messages are due in one slot of
+    the timer wheel. A batch beyond that is refused with Overloaded. Messages that are not in the wheel yet do not
+    count. TIMERS run on the machine's clock, not the virtual one.
+    """
 
     def __init__(
         self,
@@ -479,16 +473,24 @@ class Sends:
     # --- the store
 
     def _append_arrived(self) -> None:
-        """Append what this turn of the loop has brought, and answer, or ask for a sync."""
+        """Append what this turn of the loop has brought, and answer it, or wait until it is as safe as was asked for.
+
+        From here to the disk: `_append_sends`, `Appends.put`, `MessageStore.append_many`, `LogWriter.append`.
+        """
         arrived, self._arrived = self._arrived, []
-        waiting: dict[int, list[Sending]] = {}
+        results: list[list[Appended | errors.PocketMQError]] = []
         try:
-            all_outcomes = self._outcomes(arrived)
+            for group in self._groups(arrived):
+                numbered = _any_numbered(group)
+                results += (self._append_numbered if numbered else self._append_sends)(group)
         except Exception as bug:  # The edge: no sender may be left without an answer.
             self._answer_all(arrived, _internal(bug))
             return
-        for send, outcomes in zip(arrived, all_outcomes, strict=True):
-            error = self._noted(send, outcomes)
+        finally:
+            self._producers.sequences.end_turn()
+        waiting: dict[int, list[Sending]] = {}
+        for send, result in zip(arrived, results, strict=True):
+            error = self._noted(send, result)
             if error is None and send.waits:
                 waiting.setdefault(send.durability, []).append(send)
             else:
@@ -523,28 +525,37 @@ class Sends:
             return _internal(bug)
         return None
 
-    def _outcomes(self, sends: list[Sending]) -> list[list[Appended | errors.PocketMQError]]:
-        """Append SENDS in their order; return what became of the parts of each."""
-        outcomes: list[list[Appended | errors.PocketMQError]] = []
-        any_numbered = any(send.numbered is not None for send in sends)
-        try:
-            for small, group in groupby(sends, _is_small):
-                members = list(group)
-                if any_numbered:
-                    for together in self._together(members) if small else _alone(members):
-                        outcomes += self._append_numbered(together)
-                else:
-                    for together in [members] if small else _alone(members):
-                        outcomes += self._append_sends(together)
-        finally:
-            if any_numbered:
-                self._producers.sequences.end_turn()
-        return outcomes
+    def _groups(self, sends: list[Sending]) -> Iterator[list[Sending]]:
+        """Divide SENDS, in their order, into groups that are appended at once: small ones together, large ones alone.
 
-    def _together(self, sends: list[Sending]) -> list[list[Sending]]:
-        """Return SENDS in groups of which all are appended or none, or which are single."""
-        size = sum(len(part.run.records) for send in sends for part in send.parts)
-        return [sends] if size <= self._store.log.room() else list(_alone(sends))
+        With numbered sends, a group of several must fit the log file: all of it is appended, or nothing.
+        """
+        any_numbered = _any_numbered(sends)
+        for small, group in groupby(sends, _is_small):
+            members = list(group)
+            if small and not (any_numbered and self._exceed_file(members)):
+                yield members
+            else:
+                for send in members:
+                    yield [send]
+
+    def _exceed_file(self, sends: list[Sending]) -> bool:
+        """Is the log file too full for SENDS?"""
+        size = sum([len(part.run.records) for send in sends for part in send.parts])
+        return size > self._store.log.room()
+
+    def _append_sends(self, sends: list[Sending]) -> list[list[Appended | errors.PocketMQError]]:
+        """Append SENDS, each whole or not at all; return the results of the parts of each."""
+        runs = [part.run for send in sends for part in send.parts]
+        if len(runs) > len(sends) > 1 and self._exceed_file(sends):
+            return [result for send in sends for result in self._append_sends([send])]
+        together = len(sends) == 1 and len(runs) > 1
+        try:
+            results = self._appends.put(runs, together=together)
+        except Exception as bug:  # The edge: no sender may be left without an answer.
+            results = [_internal(bug)] * len(runs)
+        rest = iter(results)
+        return [list(islice(rest, len(send.parts))) for send in sends]
 
     def _append_numbered(self, sends: list[Sending]) -> list[list[Appended | errors.PocketMQError]]:
         """Append SENDS, of which some are numbered, but not what follows a run that could not be appended."""
@@ -553,41 +564,20 @@ class Sends:
             None if send.numbered is None else self._producers.sequences.refusal(send.numbered)
             for send in sends
         ]
-        taken = [send for send, error in zip(sends, refusals, strict=True) if error is None]
-        done = iter(self._append_sends(taken))
-        outcomes: list[list[Appended | errors.PocketMQError]] = [
+        accepted = [send for send, error in zip(sends, refusals, strict=True) if error is None]
+        done = iter(self._append_sends(accepted))
+        results: list[list[Appended | errors.PocketMQError]] = [
             next(done) if error is None else [error] for error in refusals
         ]
         self._producers.note(
             [
-                (send.numbered, send.parts, outcome)
-                for send, outcome in zip(sends, outcomes, strict=True)
+                (send.numbered, send.parts, result)
+                for send, result in zip(sends, results, strict=True)
                 if send.numbered is not None and send.parts
             ],
             begin,
         )
-        return outcomes
-
-    def _append_sends(self, sends: list[Sending]) -> list[list[Appended | errors.PocketMQError]]:
-        """Append SENDS, each whole or not at all; at once, as far as they fit a file."""
-        runs = [part.run for send in sends for part in send.parts]
-        if len(runs) > len(sends) and len(self._together(sends)) > 1:
-            return [outcome for send in sends for outcome in self._append_sends([send])]
-        divided = len(sends) == 1 and len(runs) > 1
-        done = iter(self._append(runs, together=divided))
-        return [list(islice(done, len(send.parts))) for send in sends]
-
-    def _append(self, runs: list[Run], *, together: bool) -> list[Appended | errors.PocketMQError]:
-        try:
-            if together:
-                return [*self._appends.put_together(runs)]
-            return self._appends.put(runs)
-        except errors.PocketMQError as error:
-            return [error] * len(runs)
-        except (
-            Exception
-        ) as bug:  # The edge: a bug below must not leave its senders without an answer.
-            return [_internal(bug)] * len(runs)
+        return results
 
     def _sync(self, sends: list[Sending]) -> None:
         """Answer SENDS once all of them are on the device, or that takes too long."""
@@ -697,8 +687,8 @@ def _internal(bug: Exception) -> errors.PocketMQError:
     return errors.PocketMQError("internal error in the store")
 
 
-def _alone(sends: list[Sending]) -> Iterator[list[Sending]]:
-    return ([send] for send in sends)
+def _any_numbered(sends: list[Sending]) -> bool:
+    return any([send.numbered is not None for send in sends])
 
 
 def _is_small(send: Sending) -> bool:

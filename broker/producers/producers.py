@@ -164,6 +164,7 @@ class Producers:
         places = places_of(store, run)
         if store.dispatched_offset < places.end_offset:
             store.check_readable()
+            places = places_of(store, run)
         return places
 
     # --- start and stop

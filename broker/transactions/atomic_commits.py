@@ -49,6 +49,7 @@ from ...proto.record_run import starts_of
 from ...proto.rpc import LATER, Call, Later, MethodTable, service, unary
 from ...proto.run import Run
 from ...proto.topics import COMMIT_COPIES_GROUP, COMMIT_OFFSETS_GROUP, COMMIT_TOPIC
+from ...store.log_writer import Appended
 from ...store.message_store import MessageStore
 from ..config import BrokerConfig
 from ..groups.fence import Fence
@@ -492,7 +493,11 @@ class AtomicCommits:
             rows.append(missing)
             if missing:
                 runs.append(copies_of(run, commit.log_offset, set(missing)))
-        appended = iter(self._parts.appends.put_together(runs) if runs else [])
+        results = self._parts.appends.put(runs, together=True) if runs else []
+        for result in results:
+            if isinstance(result, errors.PocketMQError):
+                raise result
+        appended = (result for result in results if isinstance(result, Appended))
         commit.end_offset = self._store.max_log_offset
         stored_ms = 0
         for places, missing in zip(commit.places, rows, strict=True):
