@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ..proto.clock import Readings
+from ..proto.facts import Facts
 from ..store.disk import Disk
 from ..store.flush import Waiter
 from ..store.message_store import MessageStore
@@ -15,6 +17,8 @@ from ..store.tables import JournalTable
 from .delay.progress import delivered_table
 from .groups.leases import Row, lease_table
 from .producers.sequences import log_tail
+
+logger = logging.getLogger(__name__)
 
 #: What earlier versions kept instead, in the same folder: it is deleted.
 _OLD_FILES: Final = ("delivered", "leases.json")
@@ -61,7 +65,12 @@ class KeptTables:
         )
         for table in (tables.leases, tables.delivered):
             tables.journal.add(table)
-        tables.journal.open(discard=discard)
+        found = tables.journal.open(discard=discard)
+        if found.number and store.ended_cleanly and not found.ended:
+            logger.warning(
+                "tables not closed by the last clean stop, the latest changes may be missing %s",
+                Facts(path=parts.folder),
+            )
         return tables
 
 

@@ -22,6 +22,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
+from ..proto.errors import StoreError
 from .disk import Disk
 from .flush import Waiter
 from .format import table_frames
@@ -47,6 +48,8 @@ FOLDER: Final = "tables"
 DRAFT_SUFFIX: Final = ".tmp"
 #: Renderings of a table that are remembered: a crash may leave the file before the last.
 RENDERED_MAX: Final = 2
+#: Digits of a number in the name of a file; names with more belong to nobody.
+_DIGITS_MAX: Final = 18
 
 
 class TableLog(Protocol):
@@ -90,11 +93,13 @@ class TableFiles:
         files = cls({}, {}, [])
         for entry in disk.list(folder):
             path = f"{folder}/{entry.name}"
+            if entry.is_folder:
+                continue
             if entry.name.endswith(DRAFT_SUFFIX):
                 files.drafts.append(path)
                 continue
             kind, *numbers = entry.name.split("-")
-            if not all(number.isascii() and number.isdigit() for number in numbers):
+            if not all(map(_is_number, numbers)):
                 continue
             if kind == "journal" and len(numbers) == 1:
                 files.journals[int(numbers[0])] = path
@@ -115,13 +120,18 @@ class TableFiles:
         )
 
 
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
+
+
 class FoundGap(NamedTuple):
-    """Bytes of the file PATH that cannot be read."""
+    """Bytes of the file PATH that are not used. IS_TORN: as a process that was killed leaves them."""
 
     path: str
     at: int
     bytes: int
     is_torn: bool
+    problem: str = "damaged"
 
 
 @dataclass(slots=True)
@@ -197,6 +207,15 @@ def read_tables(
     return _Reading(disk, folder, tables, log, boot_id).read()
 
 
+def _files_in(disk: Disk, folder: str, gaps: list[FoundGap]) -> TableFiles:
+    """Return the files in FOLDER; if it cannot be read there are none, and GAPS says so."""
+    try:
+        return TableFiles.of(disk, folder)
+    except (StoreError, OSError) as error:
+        gaps.append(FoundGap(folder, 0, 0, False, f"cannot be read: {error}"))
+        return TableFiles({}, {}, [])
+
+
 class _Reading:
     """One pass over the files."""
 
@@ -209,11 +228,12 @@ class _Reading:
         boot_id: bytes,
     ) -> None:
         self._disk = disk
-        self._files = TableFiles.of(disk, folder)
         self._tables = {table.number: table for table in tables}
         self._log = log
         self._boot_id = boot_id
-        self._found = FoundTables(number=self._files.last)
+        gaps: list[FoundGap] = []
+        self._files = _files_in(disk, folder, gaps)
+        self._found = FoundTables(number=self._files.last, gaps=gaps)
         self._frames: list[_Frame] = []
         #: By frame: up to where the log reached at every start since.
         self._limits: list[int] = []
@@ -234,8 +254,11 @@ class _Reading:
 
     # --- frames
 
+    def _not_used(self, path: str, size: int, problem: str, *, is_torn: bool = False) -> None:
+        self._found.gaps.append(FoundGap(path, 0, size, is_torn, problem))
+
     def _read_journal(self, number: int, path: str) -> None:
-        for sequence, content in self._frames_in(path, JOURNAL):
+        for sequence, content in self._frames_in(path, JOURNAL, number):
             try:
                 sections = list(table_frames.sections(content))
                 own = [one for one in sections if one.table == OWN_TABLE]
@@ -245,15 +268,28 @@ class _Reading:
                 continue  # As if it were missing.
             self._frames.append(_Frame(number, sequence, sections, notes))
 
-    def _frames_in(self, path: str, kind: int) -> list[tuple[int, bytes]]:
-        data = self._disk.read(path)
-        if table_frames.number_of(data, kind) is None:
-            if lost := len(data.rstrip(b"\0")):
-                self._found.gaps.append(FoundGap(path, 0, lost, False))
+    def _frames_in(
+        self, path: str, kind: int, expected: int | None = None
+    ) -> list[tuple[int, bytes]]:
+        """Return the frames of the file PATH of KIND, which is number EXPECTED."""
+        try:
+            data = self._disk.read(path)
+        except (StoreError, OSError) as error:
+            self._not_used(path, 0, f"cannot be read: {error}")
+            return []
+        number = table_frames.number_of(data, kind)
+        if number is None:
+            size = len(data.rstrip(b"\0"))
+            self._not_used(path, size, "damaged" if size else "empty", is_torn=not size)
+            return []
+        if expected not in (None, number):
+            self._not_used(path, len(data), f"copy of journal {number}")
             return []
         gaps: list[FrameGap] = []
         found = list(table_frames.frames(data, gaps))
-        self._found.gaps += [FoundGap(path, *gap) for gap in gaps]
+        for gap in gaps:
+            problem = "torn end" if gap.is_torn else "damaged"
+            self._found.gaps.append(FoundGap(path, *gap, problem))
         return found
 
     # --- what counts
@@ -293,35 +329,48 @@ class _Reading:
         is_lost = False
         for base, path in sorted(self._files.snapshots.get(number, {}).items(), reverse=True):
             contents = self._frames_in(path, SNAPSHOT)
+            size = sum(len(content) for _, content in contents)
             try:
-                loaded = self._load(table, base, contents)
+                problem = self._load(table, base, contents)
             except ValueError as error:
-                logger.error("snapshot not read path=%s reason=%s", path, error)
-                loaded = False
-            if loaded:
+                problem = f"damaged: {error}"
+            if not problem:
                 self._found.bases[number] = base
-                self._found.kept[number] = sum(len(content) for _, content in contents)
+                self._found.kept[number] = size
                 break
+            self._not_used(path, size, problem)
             is_lost = True
-        first = min(self._files.journals, default=self._files.last + 1)
-        if is_lost or first > self._found.bases.get(number, 1):
+        if is_lost or self._is_cut(number):
             self._stopped.add(number)
 
-    def _load(self, table: AnyTable, base: int, contents: list[tuple[int, bytes]]) -> bool:
-        """Fill TABLE with the frames CONTENTS of a snapshot; return whether it is whole and counts."""
+    def _is_cut(self, number: int) -> bool:
+        """Is the beginning of the journals behind the snapshot of table NUMBER missing?"""
+        if not self._files.last or (self._found.names and number not in self._found.names):
+            return False  # No process has had the table yet.
+        # The first frame of a journal names the tables; a journal begins before the snapshot that precedes it.
+        begun = {
+            one.number for one in self._frames for note in one.notes if isinstance(note, TableName)
+        }
+        return self._found.bases.get(number, 1) not in begun
+
+    def _load(self, table: AnyTable, base: int, contents: list[tuple[int, bytes]]) -> str:
+        """Fill TABLE with the frames CONTENTS of a snapshot; return why it does not count, "" if it does."""
         if [sequence for sequence, _ in contents] != list(range(1, len(contents) + 1)):
-            return False
+            return "not whole"
         sections = [one for _, content in contents for one in table_frames.sections(content)]
         own = [one.entries for one in sections if one.table == OWN_TABLE]
         notes = [note for data in own for note in table_frames.notes_in(data)]
         if not notes or not isinstance(notes[-1], EndNote):
-            return False
+            return "not whole"
+        of_tables = [note.table for note in notes if isinstance(note, TableName)]
+        if of_tables != [table.number]:
+            return f"copy of a snapshot of table {of_tables}"
         if max(one.needs for one in sections) > self._limit_before(base):
             self._found.skipped += 1
-            return False
+            return "newer than the log"
         boots = {mark.boot_id for mark in _marks(notes)}
         if not self._is_of_this_boot(table, boots):
-            return True  # As a whole it counts for nothing, and so do the frames before it.
+            return ""  # As a whole it counts for nothing, and so do the frames before it.
         own_sections = [one for one in sections if one.table == table.number]
         decoded = [table.decode(one.entries) for one in own_sections]
         for changes in decoded:
@@ -329,7 +378,7 @@ class _Reading:
                 table.apply(change)
         for one in own_sections:
             table.found_at(one.version)
-        return True
+        return ""
 
     def _is_of_this_boot(self, table: AnyTable, boots: set[bytes]) -> bool:
         if table.durability is not Durability.PROCESS or self._log is None:

@@ -194,8 +194,13 @@ class TableJournal:
         self._group.reached(self._written)
 
     def _older_files(self) -> list[Mapping]:
-        paths = TableFiles.of(self._disk, self._folder).journals
-        return [self._disk.open_map(path) for n, path in sorted(paths.items()) if n < self._number]
+        older: list[Mapping] = []
+        with suppress(*_FAILURES):  # The folder could not be read: nothing in it counts.
+            for number, path in sorted(TableFiles.of(self._disk, self._folder).journals.items()):
+                if number < self._number:
+                    with suppress(*_FAILURES):
+                        older.append(self._disk.open_map(path))
+        return older
 
     @property
     def _ordered(self) -> set[int]:
@@ -208,7 +213,12 @@ class TableJournal:
             logger.warning("tables discarded, the log is another one path=%s", self._folder)
         for gap in found.gaps:
             level = logging.INFO if gap.is_torn else logging.ERROR
-            logger.log(level, "bytes of tables not readable %s", Facts(**gap._asdict()))
+            logger.log(level, "bytes of tables not used %s", Facts(**gap._asdict()))
+        if found.skipped:
+            logger.info("parts of tables skipped, the log ended before them n=%d", found.skipped)
+        if names := [one.name for one in tables if one.number in found.incomplete]:
+            reason = "parts of the journal are missing"
+            logger.error("tables incomplete %s", Facts(tables=",".join(names), reason=reason))
         return found
 
     def _delete_all(self) -> None:

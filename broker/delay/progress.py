@@ -79,19 +79,29 @@ class DeliveredNote:
         """Take over what the last process noted, if that is to be believed."""
         if not len(self._kept):
             return
+        try:
+            is_believed = self._read()
+        except (ValueError, TypeError) as error:
+            logger.warning("delivery progress not restored reason=%r", error)
+            is_believed = False
+        if not is_believed:
+            self.remove()
+
+    def _read(self) -> bool:
+        """Take over the table; return whether it counts. Raises ValueError and TypeError, and changes nothing then."""
         progress = self._kept.of_scope(_PROGRESS)
-        timer_log_end = self._store.timers.log.max_offset
+        timer_log_end, read_ms = (int(progress.get(key, 0)) for key in (_TIMER_LOG_END, _READ_MS))
+        levels = {int(key): int(to) for key, to in self._kept.of_scope(_LEVELS).items()}
+        kept_slots = self._kept.of_scope(_SLOTS).items()
+        slots = {int(key): SlotNote(*map(int, note)) for key, note in kept_slots}
         if (
             self._store.ended_cleanly
             or self._has_replicas
-            or progress.get(_TIMER_LOG_END, 0) > timer_log_end
+            or timer_log_end > self._store.timers.log.max_offset
         ):
-            self.remove()
-            return
-        self.read_ms = progress.get(_READ_MS, 0)
-        self.levels = {int(key): offset for key, offset in self._kept.of_scope(_LEVELS).items()}
-        slots = self._kept.of_scope(_SLOTS)
-        self._slots = {int(key): SlotNote(*note) for key, note in slots.items()}
+            return False
+        self.read_ms, self.levels, self._slots = read_ms, levels, slots
+        return True
 
     @property
     def slots(self) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,17 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from pocketmq.proto.errors import DiskFailure, StoreError, StoreFull
+from pocketmq.store.disk import Entry
 from pocketmq.store.format.table_frames import TableVersion, entry, frame, head, section
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.table_files import TableFiles, read_tables
 from pocketmq.store.table_journal import LAZY_MS, RETRY_MS, JournalSizes
-from pocketmq.store.tables import raw_table
+from pocketmq.store.tables import Durability, JournalTable, JsonCodec, raw_table
 
 from ..fakes import FaultyDisk
 from .table_worlds import FakeLog, World
 
+Damage = Callable[[list[Path]], None]
 LARGE = JournalSizes(file=1 << 16)
 
 
@@ -401,3 +404,120 @@ def test_any_damage_is_survived(tmp_path: Path, seed: int) -> None:
         world.topics.put("s", "k", 1)
         world.turns.run_all()
         assert world.topics.get("s", "k") == 1
+
+
+def test_names_that_no_broker_gave_are_left_alone(tmp_path: Path) -> None:
+    log = new_log()
+    filled(tmp_path, log).journal.close()
+    folder = tmp_path / "tables"
+    (folder / "journal-00000099").mkdir()
+    (folder / "snapshot-1-00000001.tmp").mkdir()
+    for name in (f"journal-{1 << 64}", f"snapshot-1-{'9' * 30}", f"snapshot-{'9' * 30}-1"):
+        (folder / name).write_bytes(b"")
+
+    again = World(tmp_path, log)
+    again.topics.put("s", "k", 1)
+    again.journal.close()
+
+    assert World(tmp_path, log).topics.get("s", "k") == 1
+
+
+def snapshotted(path: Path, log: FakeLog) -> World:
+    """Return a filled world that has snapshots, and journals behind them."""
+    world = filled(path, log)
+    world.turns.run_all()
+    for number in range(20):
+        for table in world.tables:
+            table.put("scope", f"{number}", -number)
+        world.journal.write(everything=True)
+    return world
+
+
+def empty_files(files: list[Path]) -> None:
+    for path in files:
+        path.write_bytes(b"")
+
+
+def delete_first(files: list[Path]) -> None:
+    files[0].unlink()
+
+
+def swap(files: list[Path]) -> None:
+    first, last = files[0].read_bytes(), files[-1].read_bytes()
+    files[0].write_bytes(last)
+    files[-1].write_bytes(first)
+
+
+def damage_first_frame(files: list[Path]) -> None:
+    data = bytearray(files[0].read_bytes())
+    data[40] ^= 1
+    files[0].write_bytes(data)
+
+
+@pytest.mark.parametrize("kind", ["journal", "snapshot"])
+@pytest.mark.parametrize("damage", [empty_files, delete_first, swap, damage_first_frame])
+def test_a_start_names_the_tables_that_lack_something(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str, damage: Damage
+) -> None:
+    log = new_log()
+    snapshotted(tmp_path, log).journal.close()
+    damage(sorted((tmp_path / "tables").glob(f"{kind}-*")))
+
+    again = World(tmp_path, log)
+
+    assert again.found.incomplete
+    assert "tables incomplete" in caplog.text
+
+
+def test_a_copy_of_an_older_file_changes_nothing(tmp_path: Path) -> None:
+    log = new_log()
+    world = filled(tmp_path, log)
+    world.journal.close()
+    first, last = journals(tmp_path)[0], journals(tmp_path)[-1]
+    number = int(last.name.rpartition("-")[2])
+    last.with_name(f"journal-{number + 1:08d}").write_bytes(first.read_bytes())
+
+    again = World(tmp_path, log)
+
+    assert again.rows() == world.rows()
+    assert [gap.problem for gap in again.found.gaps] == [
+        f"copy of journal {int(first.name.rpartition('-')[2])}"
+    ]
+
+
+class UnreadableDisk(FaultyDisk):
+    """A disk on which nobody may read PART."""
+
+    def __init__(self, part: str) -> None:
+        super().__init__()
+        self.part = part
+
+    def read(self, path: str) -> bytes:
+        if self.part in path:
+            raise PermissionError(13, "Permission denied", path)
+        return super().read(path)
+
+    def list(self, folder: str) -> list[Entry]:
+        if self.part in f"{folder}/":
+            raise PermissionError(13, "Permission denied", folder)
+        return super().list(folder)
+
+
+@pytest.mark.parametrize("part", ["journal-", "snapshot-", "tables/"])
+def test_files_that_cannot_be_read_do_not_end_a_start(tmp_path: Path, part: str) -> None:
+    log = new_log()
+    snapshotted(tmp_path, log).journal.close()
+
+    again = World(tmp_path, log, disk=UnreadableDisk(part))
+
+    assert "Permission denied" in again.found.gaps[0].problem
+
+
+def test_a_table_of_a_later_version_lacks_nothing(tmp_path: Path) -> None:
+    log = new_log()
+    snapshotted(tmp_path, log).journal.close()
+    assert int(journals(tmp_path)[0].name.rpartition("-")[2]) > 1
+    later = World(tmp_path, log, open_now=False)
+    later.journal.add(JournalTable(9, "later", JsonCodec(), Durability.LAZY, ordered=True))
+    later.open()
+    assert later.found.incomplete == set()

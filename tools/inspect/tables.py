@@ -20,6 +20,7 @@ TABLES: Final = (
     Column("snapshot", kind="number"),
     Column("snapshotBytes", "snapshot bytes", "number"),
     Column("journalBytes", "bytes since", "number"),
+    Column("incomplete"),
 )
 GAPS: Final = (
     Column("file"),
@@ -63,6 +64,7 @@ def tables_in(disk: Disk, folder: str) -> dict[str, Any]:
                 "snapshot": found.bases.get(one.number),
                 "snapshotBytes": found.kept.get(one.number),
                 "journalBytes": found.since.get(one.number, 0),
+                "incomplete": one.number in found.incomplete,
             }
             for one in raw
         ],
@@ -71,7 +73,7 @@ def tables_in(disk: Disk, folder: str) -> dict[str, Any]:
                 "file": gap.path.rpartition("/")[2],
                 "at": gap.at,
                 "bytes": gap.bytes,
-                "problem": "torn end" if gap.is_torn else "damaged",
+                "problem": gap.problem,
             }
             for gap in found.gaps
         ],

@@ -180,3 +180,49 @@ def test_files_of_earlier_versions_are_deleted(tmp_path: Path) -> None:
     assert not (own / "delivered").exists()
     assert not (own / "leases.json").exists()
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("scope", "key", "row"),
+    [
+        ("levels", "one", 7),
+        ("levels", "1", None),
+        ("slots", f"{NEAR}", [1, 2]),
+        ("slots", f"{NEAR}", 5),
+        ("progress", "read ms", [1]),
+        ("progress", "timer log end", None),
+    ],
+)
+def test_rows_of_another_shape_do_not_end_a_start(
+    tmp_path: Path, scope: str, key: str, row: object
+) -> None:
+    store = open_store(tmp_path)
+    store.append(make_run("T", 0, [b"one"]))
+    written(store)
+    tables_of(store).delivered.put(scope, key, row)
+    killed(store)
+
+    store = open_store(tmp_path)
+    note = found(store)
+
+    assert (note.read_ms, note.levels, note.slots) == (0, {}, [])
+    store.close()
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_start_says_that_the_end_of_the_journal_is_missing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_lost: bool
+) -> None:
+    store = open_store(tmp_path)
+    tables = tables_of(store)
+    tables.journal.close()
+    store.close()
+    if is_lost:
+        path = max((tmp_path / "pocketmq" / "tables").glob("journal-*"))
+        path.write_bytes(path.read_bytes()[:80])
+
+    store = open_store(tmp_path)
+    tables_of(store).journal.close()
+    store.close()
+
+    assert ("tables not closed by the last clean stop" in caplog.text) == is_lost
