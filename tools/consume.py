@@ -36,6 +36,9 @@ from .options import json_option, nameserver_option, read_from_of, read_from_opt
 from .output import message_document, print_bytes, print_json, undecodable
 from .terminal import one_line
 
+#: Of --timeout: a year.
+_TIMEOUT_MAX_S: Final = 31_536_000
+
 #: Named in fetches of a consumer without a group; it commits nothing, so that no broker keeps it.
 _NO_GROUP: Final = "pocketmq_consume"
 #: Longer numbers are Unix milliseconds.
@@ -80,6 +83,13 @@ def _filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return filtered
 
 
+def _finite(_context: click.Context, option: click.Parameter, value: float | None) -> float | None:
+    """Return VALUE of OPTION; raise BadParameter for nan and for what is too large to be a time."""
+    if value is not None and not value <= _TIMEOUT_MAX_S:
+        raise click.BadParameter(f"{value}: at most {_TIMEOUT_MAX_S:,} seconds", param=option)
+    return value
+
+
 @click.command()
 @click.argument("topic", shell_complete=topic_names)
 @click.option(
@@ -106,6 +116,7 @@ def _filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
     "--timeout",
     "timeout_s",
     type=click.FloatRange(0),
+    callback=_finite,
     help="End when none came for so many seconds; with fewer than --count the exit code is 4.  [default: never]",
 )
 @_filter_options

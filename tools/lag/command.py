@@ -164,7 +164,7 @@ def _asked(context: click.Context, stores: tuple[str, ...], given: dict[str, Any
         read_from=read_from,
         group=given.pop("group") or "*",
         topic=given.pop("topic") or "*",
-        since=None if since is None else LagSnapshot.parse(Path(since).read_text("utf-8-sig")),
+        since=None if since is None else LagSnapshot.parse(Path(since).read_bytes()),
         interval_ms=interval_ms,
         settings=broker_settings(given.pop("settings")),
         **given,

@@ -346,7 +346,7 @@ class LagSnapshot:
         )
 
     @classmethod
-    def parse(cls, text: str) -> LagSnapshot:
+    def parse(cls, text: str | bytes) -> LagSnapshot:
         """Return the snapshot in TEXT, a document that `pocketmq lag --out FILE.json` wrote; or InvalidArgument."""
         try:
             document = json.loads(text)
@@ -357,7 +357,7 @@ class LagSnapshot:
                 for row in document["rows"]
             }
             return cls(int(document["takenAtMs"]), positions)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise InvalidArgument(
                 f"the earlier snapshot cannot be read ({type(error).__name__}: {error}): give a file that"
                 " `pocketmq lag --out FILE.json` wrote",

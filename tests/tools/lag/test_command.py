@@ -144,3 +144,22 @@ def test_a_store_that_is_refused_is_named_and_the_others_are_told(
     captured = capsys.readouterr()
     assert "left out" in captured.err
     assert len(captured.out.splitlines()) == 4
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe", b"[" * 100_000, b"", b"[[1]]"])
+def test_an_earlier_file_that_cannot_be_read_is_refused(
+    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], data: bytes
+) -> None:
+    earlier = tmp_path / "earlier.json"
+    earlier.write_bytes(data)
+
+    assert run(["lag", store, "--since", str(earlier)]) == 2
+    assert "the earlier snapshot cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "1e300"])
+def test_consume_refuses_a_timeout_that_is_no_time(
+    capsys: pytest.CaptureFixture[str], seconds: str
+) -> None:
+    assert run(["consume", "T", "--timeout", seconds]) == 2
+    assert "seconds" in capsys.readouterr().err
