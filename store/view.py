@@ -184,7 +184,7 @@ class OpenedStore:
     disk, root, settings: where and how.  config: all tables of the config folder.  reading: log, queues and index as
     they are after recovery, with Apache's readers.  timers: None without a timer store.  clean: did its last owner stop
     cleanly? (While a broker runs, no.)  report: what our recovery found; None for Apache's.  broker_name: what its
-    broker is called, where whoever opened it knows.
+    broker is called, where whoever opened it knows.  warnings: what of its tables is left out, if that was asked for.
     """
 
     def __init__(
@@ -203,22 +203,36 @@ class OpenedStore:
         self.report = report
         self.clean = clean
         self.broker_name = ""
+        self.warnings: list[str] = []
         self._committed: Sequence[CommittedOffset] | None = None
 
     @classmethod
-    def as_java(cls, disk: Disk, root: str, settings: ApacheSettings, now_ms: int) -> OpenedStore:
+    def as_java(
+        cls,
+        disk: Disk,
+        root: str,
+        settings: ApacheSettings,
+        now_ms: int,
+        warnings: list[str] | None = None,
+    ) -> OpenedStore:
         """Open the store ROOT as Apache's broker would at NOW_MS, up to the moment in which it would begin to serve.
 
+        With WARNINGS, entries of tables count although others of their file cannot be read; WARNINGS names those.
         Raises `StartRefused` where it would not start.
         """
         with _refusing_folders(root):
-            return cls._recovered_as_java(disk, root, settings, now_ms)
+            return cls._recovered_as_java(disk, root, settings, now_ms, warnings)
 
     @classmethod
     def _recovered_as_java(
-        cls, disk: Disk, root: str, settings: ApacheSettings, now_ms: int
+        cls,
+        disk: Disk,
+        root: str,
+        settings: ApacheSettings,
+        now_ms: int,
+        warnings: list[str] | None,
     ) -> OpenedStore:
-        loader = ConfigLoader(disk, root, settings, now_ms)
+        loader = ConfigLoader(disk, root, settings, now_ms, warnings=warnings)
         config = loader.metadata()
         store = ApacheStore(
             disk,
@@ -239,9 +253,19 @@ class OpenedStore:
         return cls(store, config, timers, clean=store.clean)
 
     @classmethod
-    def as_ours(cls, disk: Disk, root: str, settings: ApacheSettings, now_ms: int) -> OpenedStore:
-        """Open the store ROOT as our broker would at NOW_MS; raise StoreError where it would not start."""
-        store, config = open_ours(disk, root, settings, lambda: now_ms)
+    def as_ours(
+        cls,
+        disk: Disk,
+        root: str,
+        settings: ApacheSettings,
+        now_ms: int,
+        warnings: list[str] | None = None,
+    ) -> OpenedStore:
+        """Open the store ROOT as our broker would at NOW_MS; raise StoreError where it would not start.
+
+        WARNINGS gets the entries of tables that cannot be read.
+        """
+        store, config = open_ours(disk, root, settings, lambda: now_ms, warnings)
         with _refusing_as_ours(root):
             reading = _reading(store, disk, settings, config, now_ms)
             timers = _timers(reading, now_ms, store.timers.read_ms)
@@ -369,7 +393,11 @@ def _refusing_as_ours(root: str) -> Iterator[None]:
 
 
 def open_ours(
-    disk: Disk, root: str, settings: ApacheSettings, now_ms: Callable[[], int]
+    disk: Disk,
+    root: str,
+    settings: ApacheSettings,
+    now_ms: Callable[[], int],
+    warnings: list[str] | None = None,
 ) -> tuple[MessageStore, JavaConfig]:
     """Return the store ROOT opened as by our broker, and the tables of its config folder; DISK keeps what is changed.
 
@@ -377,15 +405,17 @@ def open_ours(
     Raises StoreError where our broker would not start.
     """
     with _refusing_as_ours(root):
-        config = _our_tables(disk, root, settings, now_ms())
+        config = _our_tables(disk, root, settings, now_ms(), warnings)
         return MessageStore.open(settings.store_config(root), disk=disk, now_ms=now_ms), config
 
 
-def _our_tables(disk: Disk, root: str, settings: ApacheSettings, now_ms: int) -> JavaConfig:
+def _our_tables(
+    disk: Disk, root: str, settings: ApacheSettings, now_ms: int, warnings: list[str] | None
+) -> JavaConfig:
     topics = KeptChanges(disk, root, "topics.json", TOPICS)
     groups = KeptChanges(disk, root, "subscriptionGroup.json", GROUPS)
     aside = posixpath.join(root, "pocketmq/broken")
-    loader = ConfigLoader(disk, root, settings, now_ms, aside=aside)
+    loader = ConfigLoader(disk, root, settings, now_ms, aside=aside, warnings=warnings)
     config = loader.metadata()
     config.topics = topics.applied(config.topics_version, config.topics)
     config.groups = groups.applied(config.groups_version, config.groups)

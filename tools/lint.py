@@ -53,7 +53,7 @@ from ..store.view import OpenedStore
 from . import options
 from .completion import group_names, topic_names
 from .lag.cold import store_rows
-from .output import print_json, print_table
+from .output import print_json, print_table, warn
 from .stores import RecoveryName
 from .stores.cold_store import open_cold
 from .stores.locations import StoreLocation, locate
@@ -570,6 +570,7 @@ class _Asked:
         """Yield what is found in the store at PLACE."""
         now_ms = SystemClock().unix_ms()
         store = open_cold(place, now_ms=now_ms, recovery=self.recovery, index=False)
+        warn(store.warnings)
         self.known.add_store(store)
         broker = store.broker_name
         accounts = accounts_in(store.disk, store.root) or {}

@@ -27,6 +27,12 @@ def print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
     click.echo(json.dumps(document, ensure_ascii=False, separators=(", ", ": ")))
 
 
+def warn(warnings: Iterable[str]) -> None:
+    """Print WARNINGS on standard error, one a line."""
+    for warning in warnings:
+        click.echo(f"pocketmq: warning: {one_line(warning)}", err=True)
+
+
 def print_bytes(body: bytes) -> None:
     """Print BODY as it is, and a newline."""
     sys.stdout.flush()

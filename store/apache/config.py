@@ -106,6 +106,8 @@ class ConfigLoader:
     """Loads the files in the order of Apache's broker: first `metadata`, and after the message store the rest.
 
     ASIDE is a folder that files go to that do not parse; without it they are deleted, as by Apache.
+    WARNINGS: with this list, the entries that can be read count although Apache would drop the whole file; the list
+    says what is left out. Without it the tables are exactly those that Apache's broker would have.
     """
 
     def __init__(
@@ -116,9 +118,11 @@ class ConfigLoader:
         now_ms: int,
         *,
         aside: str | None = None,
+        warnings: list[str] | None = None,
     ) -> None:
         self._disk = disk
         self._aside = aside
+        self._warnings = warnings
         self._root = root
         self._folder = posixpath.join(root, "config")
         self._settings = settings
@@ -188,24 +192,46 @@ class ConfigLoader:
 
     def _load(self, name: str, parse_text: Callable[[str], T]) -> T | None:
         path = posixpath.join(self._folder, name)
+        data = b""
         if self._disk.exists(path):
             data = self._disk.read(path)
             if data:
                 with contextlib.suppress(ValueError):  # Apache goes on with the backup.
-                    return self._parsed(data, parse_text)
+                    return self._parsed(path, data, parse_text)
             self._remove(path)
         backup = path + ".bak"
-        data = self._disk.read(backup) if self._disk.exists(backup) else b""
-        try:
-            return self._parsed(data, parse_text) if data else None
-        except ValueError:
+        copy = self._disk.read(backup) if self._disk.exists(backup) else b""
+        if copy:
+            with contextlib.suppress(ValueError):
+                return self._parsed(path, copy, parse_text)
+        if self._warnings is not None:
+            for one in filter(None, (data, copy)):
+                with contextlib.suppress(ValueError):
+                    return self._readable(path, one, parse_text)
+        if copy:
             reason = f"{path} and its .bak cannot be read: repair one of them"
-            raise StartRefused(reason=reason) from None
+            raise StartRefused(reason=reason)
+        if data and self._warnings is not None:
+            self._warnings.append(f"{path} cannot be read, and has no .bak: it counts as empty")
+        return None
 
-    def _parsed(self, data: bytes, parse_text: Callable[[str], T]) -> T | None:
-        """Return what stands in DATA; to Apache's broker one entry that cannot be read spoils its file."""
+    def _readable(self, path: str, data: bytes, parse_text: Callable[[str], T]) -> T | None:
+        """Return what stands in DATA without the entries that cannot be read, which the warnings name."""
         found = _parsed(data, parse_text)
-        if self._aside is None and getattr(found, "unread", None):
+        dropped = "; Apache's broker drops the whole file" if self._aside is None else ""
+        if self._warnings is not None:
+            self._warnings += (
+                f"{path}: the entry {name[:200]!r} is left out: {one.reason}{dropped}"
+                for name, one in getattr(found, "unread", {}).items()
+            )
+        return found
+
+    def _parsed(self, path: str, data: bytes, parse_text: Callable[[str], T]) -> T | None:
+        """Return what stands in DATA; to Apache's broker one entry that cannot be read spoils its file."""
+        if self._aside is not None:
+            return self._readable(path, data, parse_text)
+        found = _parsed(data, parse_text)
+        if getattr(found, "unread", None):
             raise ValueError("an entry cannot be read")
         return found
 
@@ -347,7 +373,7 @@ _REQUEST_MODE: Final = {
 
 def child(bean: Bean, name: str) -> Bean:
     """Return the object NAME of BEAN; an empty one if there is none."""
-    value = bean.get(name)
+    value = _of_kind(bean, dict).get(name)
     return {} if value is None else _of_kind(value, dict)
 
 

@@ -228,13 +228,15 @@ def render_topics(table: TopicTable) -> str:
 def parse_groups(text: str) -> GroupTable:
     """Return the groups in TEXT."""
     table = GROUPS.parse(text)
-    forbidden = {
-        str(group): {
-            str(topic): _whole(bits, topic) for topic, bits in _bean(topics, group).items()
-        }
-        for group, topics in cast(Object, table.others["forbiddenTable"]).items()
-    }
-    return GroupTable(table.version, table.entries, forbidden, table.unread)
+    forbidden: dict[str, dict[str, int]] = {}
+    unread = dict(table.unread)
+    for group, topics in cast(Object, table.others["forbiddenTable"]).items():
+        try:
+            bits = _bean(topics, group)
+            forbidden[str(group)] = {str(topic): _whole(one, topic) for topic, one in bits.items()}
+        except ValueError as error:
+            unread[f"{group} in forbiddenTable"] = UnreadEntry(topics, str(error))
+    return GroupTable(table.version, table.entries, forbidden, unread)
 
 
 def render_groups(table: GroupTable) -> str:

@@ -313,6 +313,10 @@ class Tables:
         if loaded.problem:
             place = f"{folder}/{name}".lstrip("/")
             self.problems.append(f"{place} does not parse: a broker uses {place}.bak")
+        self.problems += (
+            f"{folder}/{name}: the entry {key[:200]!r} cannot be read: {one.reason}"
+            for key, one in getattr(loaded.value, "unread", {}).items()
+        )
         return empty if loaded.value is None else loaded.value
 
 

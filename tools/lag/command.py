@@ -47,7 +47,7 @@ from ..options import (
     watch_interval_ms,
     watch_options,
 )
-from ..output import print_table
+from ..output import print_table, warn
 from ..stores import RecoveryName
 from ..stores.cold_store import open_cold
 from ..stores.locations import locate
@@ -229,6 +229,7 @@ def _rows_of_stores(asked: _Asked, now_ms: int) -> _Look:
         except StoreMismatch as error:
             refused.append(error)
             continue
+        warn(store.warnings)
         rows += store_rows(store, now_ms)
         names.add_store(store)
     if refused and len(refused) == len(locations):

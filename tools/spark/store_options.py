@@ -22,6 +22,7 @@ And the broker's own settings, by Apache's names, where files do not tell them: 
 
 from __future__ import annotations
 
+import logging
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -61,6 +62,9 @@ _OWN: Final = (
 _BATCH_ROWS_MAX: Final = 1 << 20
 
 
+logger = logging.getLogger(__name__)
+
+
 def _now_ms() -> int:
     return SystemClock().unix_ms()
 
@@ -76,13 +80,16 @@ class Opening:
     def open(self, location: StoreLocation) -> OpenedStore:
         """Return the store at LOCATION, without its key index. Raises StoreMismatch."""
         allow_many_files()
-        return open_cold(
+        store = open_cold(
             location,
             now_ms=self.now_ms,
             given=self.settings,
             recovery=self.recovery,
             index=False,
         )
+        for warning in store.warnings:
+            logger.warning("table entry left out store=%s reason=%s", location.url, warning)
+        return store
 
 
 _APACHES: Final = tuple(

@@ -32,21 +32,24 @@ def open_cold(
 
     GIVEN are settings by Apache's names (mappedFileSizeCommitLog=65536); sizes that are not given are taken from
     the files. Without INDEX the key index is not completed: that takes nearly all of the time when a broker runs or
-    was killed. Raises StoreMismatch where the broker would not start, ConfigError for a bad setting.
+    was killed. Where an entry of a table cannot be read, the others count, and the store's `warnings` name it. Raises
+    StoreMismatch where the broker would not start, ConfigError for a bad setting.
     """
     base = location.open_disk()
     settings = settings_of(base, location.root, given or {})
     if not index:
         settings = replace(settings, index_file_write=False)
     disk = OverlayDisk(base, on_this_machine=location.is_local)
+    warnings: list[str] = []
     way_in = OpenedStore.as_java if recovery == "apache" else OpenedStore.as_ours
     try:
-        opened = way_in(disk, location.root, settings, now_ms)
+        opened = way_in(disk, location.root, settings, now_ms, warnings)
     except StartRefused as refusal:
         raise _refused(location, recovery, refusal.reason or refusal.text) from None
     except StoreMismatch as refusal:
         raise _refused(location, recovery, refusal.message) from None
     opened.broker_name = location.broker_name
+    opened.warnings = warnings
     return opened
 
 
