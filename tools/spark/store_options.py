@@ -22,8 +22,8 @@ And the broker's own settings, by Apache's names, where files do not tell them: 
 
 from __future__ import annotations
 
-import logging
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Final, cast
