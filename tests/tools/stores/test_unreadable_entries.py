@@ -81,7 +81,7 @@ def test_lint_and_inspect_name_the_entry(file: str, bad: Any, tmp_path: Path) ->
     store = store_with(tmp_path, file, TABLES[file], bad, backup=False)
 
     assert f"{file}: the entry 'Bad@G' is left out" in ran("lint", store)[2]
-    code, out, _ = ran("inspect", store)
+    _, out, _ = ran("inspect", store)
     assert f"{file}: the entry 'Bad@G' cannot be read" in " ".join(out.split())
 
 
