@@ -1,11 +1,11 @@
 """The file of users: read by servers, changed by commands, and read again when it has changed.
 
-It holds secrets, so only its owner may read it (mode 0600, or less): another mode is refused. It belongs beside the
-configuration, not into a store, so that no copy and no export of a store has it in it. A change writes a new file and
-puts it in the old one's place; comments in the file are lost then. Changes at once wait for each other.
+It holds secrets, so only its owner may read it (mode 0600, or less); another mode is refused. Keep it next to the
+configuration, not in a store, so that copies and exports of a store do not contain it. A change writes a new file and
+renames it over the old one, without its comments. Concurrent changes wait for each other.
 
-Servers look once a second whether the file has changed, and on SIGHUP also where only a secret's own file has. What is
-wrong with it then is logged, and the users that were there before stay.
+Servers check once per second whether the file has changed. On SIGHUP they also read the files of single secrets again.
+If the new content is wrong, they log the fault and keep the previous users.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .signing import (
 )
 from .users import UserEntry, Users, read_users
 
-if TYPE_CHECKING:  # It imports the credentials beside.
+if TYPE_CHECKING:  # channels.py imports the credentials of this package.
     from ..rpc.channels import Dial
     from ..tls import Trust
 
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 FILE_BYTES_MAX: Final = 64 * 1024 * 1024
 #: How often servers look whether the file has changed.
 LOOK_MS: Final = 1_000
-#: Changed users that one reading tells of one by one.
+#: Changed users that are logged one by one after one reading.
 _TOLD_MAX: Final = 100
 
 
@@ -194,7 +194,7 @@ class WatchedUsers:
         return None if user is None else (user.name, user.secret.decode())
 
     def signature(self) -> tuple[tuple[str, str], ...]:
-        """Return what signs a call of this server that is made now; nothing where there is nobody to sign."""
+        """Return the metadata that signs a call that this server makes now; empty without credentials."""
         own = self.own_credentials()
         return () if own is None else signed_now(*own)
 

@@ -1,22 +1,15 @@
-"""The guard at a server's methods: who calls, and whether they may. Where there are no users, there is none of it.
+"""The guard of a server's methods: it authenticates the caller and checks permissions. Without users it does nothing.
 
     guard = Guard(users, audit)
     table = guard.guarded(table, rules)          carriers serve this one
     guard.replace(users)                         from now on, for streams that are open as well
 
-A rule says what a request needs; each path has one, or `guarded` raises. Who calls is told by the signature, or by
-the names in a certificate that was verified; from where, by the socket: nothing else that a caller sends names or
-changes them. A call without a signature, or with a wrong one, is refused before anything is looked at.
+A rule returns what a request needs. Each path must have one, or `guarded` raises. The caller is identified by its
+signature or its verified certificate, and its address by the socket. A call with a missing or wrong signature is
+refused before anything else happens.
 
-A stream is asked for its caller when it begins, and for what it needs at each message. When users change, what open
-streams were allowed is asked again: those of which something is not allowed any more end UNAVAILABLE, so that the
-client comes again and hears why. An answer to one call that waits already is not held back.
-
-A denial is one line of JSON in the log `pocketmq.audit`, and so is a change of users. The same denial is told once a
-minute, with how many there were; LINES_MAX denials a minute at most, HOST_LINES_MAX of one host. OpenCensus calls of
-official Go clients, which sign none of them, are counted instead, in one line in UNSIGNED_MS.
-
-What each method of `pocketmq.v1`, and of the services beside it, needs. A method without a rule is not served.
+A stream is authenticated when it starts, and each message is authorized. When users change, open streams are checked
+again. Those with a permission that was revoked end UNAVAILABLE, so that the client reconnects and gets the reason.
 
     Broker       Topic              Group              Cluster
       Produce      Pub
@@ -24,9 +17,8 @@ What each method of `pocketmq.v1`, and of the services beside it, needs. A metho
       …
     NameServer   Route: Pub, Sub or Get on each topic; Register: Update on the cluster
 
-What lists or counts everything of a kind needs List or Get on all of that kind (`Topic:*`, `Group:*`), which rules for
-prefixes do not cover, and what is denied of it denies. Where brokers are, whether one answers, and its time any user
-may know. Health and reflection ask for nobody: probes have no secrets, and this file tells as much as reflection does.
+Listing or counting everything of a kind needs List or Get on all of it (`Topic:*`, `Group:*`). Any user may look up
+brokers, ping them and ask for their time. Health and reflection need no user, because probes have no secrets.
 """
 
 from __future__ import annotations
@@ -58,18 +50,18 @@ _NEEDS_MAX: Final = 1_000
 LINES_MAX: Final = 600
 #: Of these, those that one host can use up.
 HOST_LINES_MAX: Final = 100
-#: Clients of a server without users that are told of.
+#: Clients with credentials at a server without users that are logged one by one.
 _NOTICED_MAX: Final = 1_000
 _MINUTE_MS: Final = 60_000
-#: Official clients in Go send these without a signature, again and again, whatever they are told.
+#: Official Go clients send these without a signature again and again, whatever the answer.
 _UNSIGNED: Final = "/opencensus.proto."
-#: How often such calls are told of, and of how many hosts.
+#: Interval between log lines about such calls, and the number of hosts in one.
 UNSIGNED_MS: Final = 3_600_000
 _UNSIGNED_HOSTS_MAX: Final = 100
 
 
 def any_user(request: Any) -> Iterable[policies.Need]:
-    """Ask for a user, whoever it is."""
+    """Need any authenticated user, but no permission."""
     return ()
 
 
@@ -106,16 +98,16 @@ class Refusal:
         stream.fail(error)
 
     def message(self, method: Method, stream: Stream, message: Any, error: PocketMQError) -> bool:
-        """Answer MESSAGE, which ERROR refuses; return whether STREAM goes on."""
+        """Answer MESSAGE, which ERROR refuses; return whether STREAM continues."""
         self.stream(method, stream, error)
         return False
 
 
 class Guard:
-    """Lets calls to a server be done or not by USERS. AUDIT is told of what is denied.
+    """Allows or denies calls to a server by the policies of USERS. AUDIT logs what is denied.
 
-    PLAINTEXT: callers on other machines may show signatures without TLS, which everybody on the way can repeat.
-    CLUSTER: whose system topics are asked for; "*" at a name server, which knows several.
+    PLAINTEXT: accept signatures without TLS from other machines. Anyone on the network path can replay these.
+    CLUSTER: name of the cluster for needs of system topics; "*" at a name server, which serves several.
     """
 
     def __init__(
@@ -152,9 +144,9 @@ class Guard:
         return user
 
     def check_way(self, call: Caller, user: str = "", *, passed_on: bool = False) -> None:
-        """Raise NotAuthenticated where CALL comes in plaintext from another machine, and that is not taken.
+        """Raise NotAuthenticated if CALL comes in plaintext from another machine, and that is not accepted.
 
-        PASSED_ON: the other end says that it asks for somebody else, who may be anywhere.
+        PASSED_ON: the peer relays a call of a client, which may be anywhere.
         """
         is_here = policies.is_loopback(host_of(call.peer)) and not passed_on
         if not (self._plaintext or call.is_secure or is_here):
@@ -165,7 +157,7 @@ class Guard:
             )
 
     def call_user(self, user: User) -> CallUser:
-        """Return USER as handlers of calls know him."""
+        """Return USER as handlers of calls get it."""
         found = self._call_users.get(user.name)
         if found is None:
             found = self._call_users[user.name] = _GuardedUser(self, user.name)
@@ -185,7 +177,7 @@ class Guard:
         return user
 
     def denied(self, method: Method, call: CallContext, error: PocketMQError) -> None:
-        """Note that ERROR refuses CALL of METHOD, unless it is the request's fault and nobody's right."""
+        """Log that ERROR refuses CALL of METHOD, unless the request is malformed."""
         if isinstance(error, NotAuthenticated | NotAuthorized):
             self.audit.denied(method.path, call.peer, error)
 
@@ -194,7 +186,7 @@ class Guard:
     def guarded(
         self, table: MethodTable, rules: Mapping[str, Rule], refusal: Refusal | None = None
     ) -> MethodTable:
-        """Return TABLE with each method behind its rule, by path."""
+        """Return TABLE with each method guarded by its rule, by path."""
         missing = [method.path for method in table if method.path not in rules]
         assert not missing, f"methods without a rule: {missing}"
         answers = refusal or Refusal()
@@ -360,7 +352,7 @@ class _GuardedReceiver:
         self._stream = stream
         #: None: it is refused, and nothing more is heard.
         self._inner: Receiver[Any] | None = None
-        #: It is to be refused when its first message comes: who writes to a stream that has ended may not hear why.
+        #: The stream is refused at its first message: clients that write to an ended stream may not get the reason.
         self._refused: PocketMQError | None = None
         self._needs: dict[policies.Need, None] = {}
         #: It got more than `_needs` says: as a Super user, or beyond what is remembered.
@@ -440,7 +432,12 @@ class _GuardedReceiver:
 
 
 class Audit:
-    """Writes what was denied, and what was changed, as lines of JSON. NOW_MS is Unix time; WRITE takes a line."""
+    """Logs denials and changes of users as lines of JSON. NOW_MS is Unix time; WRITE takes a line.
+
+    The same denial is logged once per minute, with a count afterwards. Limits: LINES_MAX denials per minute, and
+    HOST_LINES_MAX of one host. Unsigned OpenCensus calls of official Go clients are only counted, in one line per
+    UNSIGNED_MS.
+    """
 
     def __init__(
         self, now_ms: Callable[[], int], write: Callable[[str], None] = AUDIT.warning
@@ -451,7 +448,7 @@ class Audit:
         self._counts: dict[tuple[str, ...], int] = {}
         self._by_host: dict[str, int] = {}
         self._lines = self._dropped = 0
-        #: Unsigned calls that were not told of yet, the hosts of some of them, and when to tell.
+        #: Unsigned calls that were not logged yet, the hosts of some of them, and when to log them.
         self._unsigned = 0
         self._unsigned_hosts: set[str] = set()
         self._unsigned_due_ms = 0
@@ -503,7 +500,7 @@ class Audit:
         self._tell(what, **details)
 
     def _turn(self) -> None:
-        """Begin another minute if it is over, and tell how often what was told in the last came again."""
+        """Start another minute if it is over, and log the repeated and dropped denials of the last one."""
         minute = self._now_ms() // _MINUTE_MS
         if minute == self._minute:
             return
@@ -624,7 +621,7 @@ def _end_transaction(request: pb.EndTransactionRequest) -> Needs:
 def _transaction_checks(request: pb.TransactionListener) -> Needs:
     yield policies.of_group(
         request.group, policies.PUB
-    )  # Whoever listens for a group may be asked about all of its topics.
+    )  # A listener of a group may get transaction checks for all of its topics.
     for name in request.topics:
         yield policies.of_topic(name, policies.PUB)
 
@@ -658,7 +655,7 @@ def _paths(service: str, rules: dict[str, Rule]) -> dict[str, Rule]:
     return {f"/{service}/{method}": rule for method, rule in rules.items()}
 
 
-#: Of the services that stand beside a server's own.
+#: Of the services that every server has in addition to its own.
 BESIDE: Final = {
     **_paths("grpc.health.v1.Health", dict.fromkeys(("Check", "List", "Watch"), anybody)),
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": anybody,
@@ -740,7 +737,7 @@ def broker_rules(cluster: str) -> dict[str, Rule]:
 
 
 def _explained(error: PocketMQError) -> PocketMQError:
-    """Return ERROR, with what to do where nobody has signed."""
+    """Return ERROR, with a remedy if the call had no credentials."""
     if error.message != NO_USER:
         return error
     return NotAuthenticated(
@@ -750,7 +747,7 @@ def _explained(error: PocketMQError) -> PocketMQError:
 
 
 class OwnRefusal(Refusal):
-    """How our own clients hear of it: of one run or fetch in its answer, and the stream goes on with the others."""
+    """Refuses one batch or fetch within its answer to PocketMQ's clients; the stream continues with the others."""
 
     def unary(self, method: Method, error: PocketMQError) -> Message:
         return super().unary(method, _explained(error))

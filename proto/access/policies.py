@@ -1,22 +1,15 @@
-"""Policies: what a user may do to which resource from where, and the order in which they decide. Pure.
+"""Policies: what a user may do to which resource from where, and in which order they are evaluated. Pure.
 
     resource   `*`, or `Type:Name`: the type Topic, Group, Cluster or Namespace, the name literal, `prefix*` or `*`
     actions    of All, Pub, Sub, Create, Update, Delete, Get and List
     sources    addresses and networks of callers; none: from everywhere
     decision   Allow or Deny
 
-A policy matches what is needed if its resource covers it, *any* of the actions that would do is among its own, and
-the caller's address is among its sources. Of those that match the first decides, in this order: those of a type before
-`*`; literal names, then prefixes, the longer first, then `Type:*`; Deny before Allow. If none matches, the user's
-default policies are asked in the same way; if none of these does, what is needed is denied. So does RocketMQ 5.5.0.
-What needs all of a type (`Topic:*`) is denied by each Deny of that type, for a literal name or a prefix too: else
-whoever asks for everything would get what is denied by name.
-
-A topic that holds a group's retries or dead letters (`%RETRY%group`, `%DLQ%group`) counts as the group: sending to it
-asks for Sub on the group, all else for the same action on the group.
-
-A system topic (`SCHEDULE_TOPIC_XXXX`, `RMQ_SYS_TRANS_HALF_TOPIC`, …) holds messages of all topics and groups. It takes
-Get on the cluster to read and Update to write, and the same on all topics and all groups: see `expanded`.
+A policy matches a need if its resource covers it, it has *any* of the needed actions, and the caller's address is
+among its sources. The first match decides, in this order: typed resources before `*`; literal names, then prefixes
+(longest first), then `Type:*`; Deny before Allow. If none matches, the user's default policies are evaluated likewise,
+and if none of those matches, the need is denied. RocketMQ 5.5.0 does the same. See `of_topic` for topics
+of groups, and `expanded` for system topics.
 """
 
 from __future__ import annotations
@@ -102,7 +95,7 @@ class Resource(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, where: str = "resource") -> Resource:
-        """Return the resource that TEXT names; raise ConfigError, which says WHERE it stands."""
+        """Return the resource that TEXT names; raise ConfigError, which names WHERE it is."""
         text = text.strip()
         if text == "*":
             return cls(ANY, Pattern.ANY, "")
@@ -139,7 +132,11 @@ class Resource(NamedTuple):
 
 
 def of_topic(name: str, actions: int) -> Need:
-    """Return what is needed for one of ACTIONS on topic NAME, which may be one of a group."""
+    """Return what is needed for one of ACTIONS on topic NAME.
+
+    A topic of a group's retries or dead letters (`%RETRY%group`, `%DLQ%group`) needs the same action on the group, and
+    Sub on the group instead of Pub: its consumers write them.
+    """
     if name.startswith("%"):
         for prefix in _GROUP_PREFIXES:
             if name.startswith(prefix):
@@ -148,7 +145,7 @@ def of_topic(name: str, actions: int) -> Need:
 
 
 def _on_group(actions: int) -> int:
-    """Return what ACTIONS on a topic of a group ask of the group: its consumers write retries and dead letters."""
+    """Return the actions on the group that ACTIONS on one of its topics need."""
     return actions & ~PUB | SUB if actions & PUB else actions
 
 
@@ -173,14 +170,18 @@ def of_all_messages(cluster: str, actions: int) -> tuple[Need, ...]:
 
 
 def expanded(need: Need, cluster: str) -> tuple[Need, ...]:
-    """Return all that NEED asks for in CLUSTER: a system topic holds messages of every topic and group."""
+    """Return all needs of NEED in CLUSTER.
+
+    A system topic (`SCHEDULE_TOPIC_XXXX`, `RMQ_SYS_TRANS_HALF_TOPIC`, …) holds messages of all topics and groups. It
+    needs Get on the cluster to read and Update to write, and the same on all topics and all groups.
+    """
     if need.type == TOPIC and (is_system_topic(need.name) or need.name == f"{cluster}_REPLY_TOPIC"):
         return of_all_messages(cluster, need.actions)
     return (need,)
 
 
 def parse_actions(names: Iterable[str], where: str = "actions") -> int:
-    """Return the actions of these NAMES; raise ConfigError, which says WHERE they stand, for another or none."""
+    """Return the actions of these NAMES; raise ConfigError, which names WHERE they are, for another or none."""
     found = 0
     for name in names:
         word = name.strip().capitalize()[:80]
@@ -205,7 +206,7 @@ def action_names(actions: int) -> list[str]:
 
 
 def parse_source(text: str, where: str = "sources") -> Network:
-    """Return the address or network that TEXT says; raise ConfigError, which says WHERE it stands."""
+    """Return the address or network in TEXT; raise ConfigError, which names WHERE it is."""
     try:
         return ipaddress.ip_network(text.strip(), strict=False)
     except ValueError:
@@ -276,7 +277,7 @@ class Policy:
 
 
 class Judgement(NamedTuple):
-    """What becomes of a need: POLICY decided, or none matched; IS_SUPER: whoever is asks for no policy."""
+    """The decision about a need. POLICY decided, or none matched; IS_SUPER: the user needs no policy."""
 
     allowed: bool
     policy: Policy | None = None
@@ -285,7 +286,7 @@ class Judgement(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Why, in Apache's words where it is denied."""
+        """The reason; that of a denial has Apache RocketMQ's wording."""
         if self.is_super:
             return "a Super user may do everything"
         if self.policy is None:

@@ -1,20 +1,15 @@
-"""The signature that names a caller: how clients of all languages make it, and how a server reads it. Pure.
+"""Signatures of callers: how clients of all languages make them, and how a server reads them. Pure but for secrets.
 
     x-mq-date-time: 20260101T000000Z
     authorization: MQv2-HMAC-SHA1 Credential=alice, SignedHeaders=x-mq-date-time, Signature=74b9e65e…
 
 The signature is HMAC-SHA1 of the bytes of `x-mq-date-time`, keyed with the UTF-8 bytes of the user's secret, in hex of
-either case. Some clients put a region and a service behind the user (`Credential=alice/region/RocketMQ`). Clients write
-three formats of date, some in local time with a Z behind it, so no date is looked at: who has seen one header can send
-it for ever, and TLS is what hides it.
+either case. Some clients add a region and a service (`Credential=alice/region/RocketMQ`). Clients write the date in
+three formats, some in local time with a final Z, so it is not checked. A header can therefore be replayed for ever;
+only TLS hides it.
 
-A header is read as Apache RocketMQ's proxy does: everything up to the first space is skipped, the rest split at commas,
-each item at its first `=`; other items are passed over.
-
-Secrets where they are kept, and the credentials by which our own programs sign.
-
-A secret is written down as itself, or as `env:NAME`, `file:PATH` (its first line) or `inline:TEXT`, which is for a text
-that begins with one of these words. A file with a secret is its owner's alone (mode 0600, or less).
+A secret is written as itself, or as `env:NAME`, `file:PATH` (its first line) or `inline:TEXT`, for a text that starts
+with one of these words. A file with a secret must be readable by its owner only (mode 0600, or less).
 """
 
 from __future__ import annotations
@@ -59,7 +54,7 @@ def signed(user: str, secret: str, date_time: str) -> tuple[tuple[str, str], ...
 
 
 class Credentials(NamedTuple):
-    """Who a caller says to be: USER, with SIGNATURE of DATE_TIME, which nobody has compared yet."""
+    """What a caller claims: USER, with SIGNATURE of DATE_TIME, which is not verified yet."""
 
     user: str
     signature: bytes
@@ -75,7 +70,11 @@ def header_bytes(text: str) -> bytes:
 
 
 def read_claim(metadata: Mapping[str, str]) -> Credentials | None:
-    """Return what METADATA claims; None: nothing. Raises NotAuthenticated, in Apache's words, for a broken header."""
+    """Return the claim in METADATA; None: there is none.
+
+    The header is parsed as by Apache RocketMQ's proxy: all up to the first space is skipped, the rest split at commas,
+    each item at its first `=`; other items are ignored. Raises NotAuthenticated, with its messages, for a broken one.
+    """
     header = metadata.get(AUTHORIZATION)
     if header is None:
         return None
@@ -186,7 +185,7 @@ def own_path(text: str | Path) -> Path:
 
 
 def read_private(path: Path, bytes_max: int) -> str:
-    """Return the text of the file at PATH, which nobody but its owner may read; raise ConfigError."""
+    """Return the text of the file at PATH, which only its owner may read; raise ConfigError."""
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)

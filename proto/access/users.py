@@ -1,17 +1,17 @@
-"""Users and their policies as one file has them, and the question whether a call may be done.
+"""Users and their policies, as the file of users has them, and authentication of calls.
 
     users:
       alice:
         secret: env:ALICE_SECRET      # or file:/run/secrets/alice (first line), inline:TEXT, or the text itself
         type: Normal                  # or Super, who may do everything
         status: enable                # or disable
-        certificates: [alice.example] # names in certificates that are this user; none: signatures alone
+        certificates: [alice.example] # names in client certificates that identify this user; none: signatures only
         policies:
           - {resource: "Topic:orders*", actions: [Pub, Sub], sources: [10.0.0.0/8], decision: Allow}
-        default_policies: []          # asked where none of the policies matches
+        default_policies: []          # used where none of the policies matches
 
-`UserEntry` is a user of the document, with the secret as it is written; `Users` is what a server asks: it never
-changes, and another one takes its place. Bounds: USERS_MAX users, POLICIES_MAX policies each.
+`UserEntry` is a user as in the file, with the secret as it is written there. `Users` is what a server uses: it is
+immutable and replaced as a whole. Limits: USERS_MAX users, POLICIES_MAX policies each.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _TYPES: Final = ("Normal", "Super")
 _STATUSES: Final = ("enable", "disable")
 _KEYS: Final = ("secret", "type", "status", "certificates", "policies", "default_policies")
 _POLICY_KEYS: Final = ("resource", "actions", "sources", "decision")
-#: Returns the secret that a reference such as env:NAME stands for; raises ConfigError.
+#: Returns the secret that a reference such as env:NAME refers to; raises ConfigError.
 ReadSecret = Callable[[str, str], str]
 
 
@@ -117,7 +117,7 @@ def check_name(name: str) -> None:
 
 
 def check_secret(user: str, secret: str) -> None:
-    """Raise ConfigError unless SECRET of USER has a fit length; it is not told."""
+    """Raise ConfigError unless SECRET of USER has a valid length. The error does not contain the secret."""
     if not 0 < len(secret) <= SECRET_LENGTH_MAX:
         raise ConfigError(
             f"users.{user}.secret: has {len(secret)} characters: 1 to {SECRET_LENGTH_MAX} are wanted",
@@ -176,7 +176,7 @@ def _read_user(user: str, values: object, name: str) -> UserEntry:
 
 
 def read_policies(values: object, where: str) -> tuple[Policy, ...]:
-    """Return the policies in VALUES, which stand WHERE. Raises ConfigError."""
+    """Return the policies in VALUES; errors name WHERE they are. Raises ConfigError."""
     if values is None:
         return ()
     if not isinstance(values, list):
@@ -185,7 +185,7 @@ def read_policies(values: object, where: str) -> tuple[Policy, ...]:
 
 
 def read_policy(value: object, where: str) -> Policy:
-    """Return the policy that VALUE, which stands WHERE, says. Raises ConfigError."""
+    """Return the policy in VALUE; errors name WHERE it is. Raises ConfigError."""
     keys = _mapping(value, where, _POLICY_KEYS)
     resource = keys.get("resource")
     if not isinstance(resource, str):
@@ -270,7 +270,7 @@ class User:
 
 
 class Users:
-    """The users that ENTRIES tell of. READ_SECRET says what their references stand for, and raises ConfigError."""
+    """The users of ENTRIES. READ_SECRET returns the secret of a reference, and raises ConfigError."""
 
     def __init__(self, entries: Iterable[UserEntry], read_secret: ReadSecret) -> None:
         #: The first who is Super and enabled.
@@ -292,7 +292,7 @@ class Users:
                         field="certificates",
                         value=certificate,
                     )
-        #: Compared with for users that are not there, so that they take as long.
+        #: Unknown users are compared with this one, so that their refusal takes as long.
         self._nobody = User(UserEntry("nobody", "-"), secrets.token_hex(20))
         self._known: dict[tuple[str | None, str | None], User] = {}
 
@@ -307,10 +307,10 @@ class Users:
         return self._users.get(name)
 
     def caller(self, metadata: Mapping[str, str]) -> User | None:
-        """Return who METADATA, of a call, proves to come from; None: it names nobody.
+        """Return the user that METADATA of a call proves; None: it names no user.
 
-        Raises NotAuthenticated, in Apache's words. What was found true is known again by its bytes; these users, and
-        with them what is known, make way for others at once when the file changes.
+        Raises NotAuthenticated, with Apache RocketMQ's messages. Results are cached by the bytes of the headers. The
+        cache goes with this object when the file of users changes.
         """
         key = metadata.get(signing.AUTHORIZATION), metadata.get(signing.DATE_TIME)
         user = self._known.get(key)
@@ -326,9 +326,9 @@ class Users:
         return user
 
     def authenticated(self, claim: Credentials) -> User:
-        """Return who CLAIM names, if it is true; raise NotAuthenticated, in Apache's words.
+        """Return the user of CLAIM if its signature is right; raise NotAuthenticated, with Apache RocketMQ's messages.
 
-        A user who is not there and a signature that is wrong say the same, and take the same time.
+        An unknown user and a wrong signature get the same error, after the same time.
         """
         found = self._users.get(claim.user)
         made = signing.signature((found or self._nobody).secret, claim.date_time)

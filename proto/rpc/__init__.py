@@ -82,7 +82,7 @@ __all__ = [
     "Limits",
 ]
 
-#: Where each name is. It is imported when it is asked for: who has errors, or calls, need not import a server.
+#: The module of each name. Names are imported on first use, so that users of errors and calls do not import a server.
 _MODULES = {
     "CallUser": "methods",
     "Http2Channel": "channel",

@@ -1,4 +1,4 @@
-"""Carriers: what serves method tables to clients, and the figures of its connections.
+"""Carriers: they serve method tables to clients, and report the metrics of their connections.
 
 Duties of a carrier:
 
@@ -63,7 +63,7 @@ class ConnectionFigures:
     bytes_queued: int
     #: Of its first call, as it came: a peer may say anything. "": none said one.
     user_agent: str = ""
-    #: Of the call begun last, as it came; "": none has begun.
+    #: Path of the call that started last, as received; "": no call yet.
     last_path: str = ""
     #: How long ago that was; 0 without one.
     last_call_age_ms: int = 0
@@ -91,7 +91,7 @@ class CountsConnections(Protocol):
     """A carrier that counts. Asked on its event loop, while it serves."""
 
     def connection_figures(self, first_id: int, limit: int) -> Sequence[ConnectionFigures]:
-        """Return LIMIT open connections at most, by id, beginning with the first whose id is not below FIRST_ID."""
+        """Return up to LIMIT open connections in the order of their ids, from FIRST_ID on."""
         ...
 
     def connection_totals(self) -> ConnectionTotals:

@@ -1,19 +1,15 @@
-"""A channel to one server over HTTP/2, in plaintext or TLS: it connects when it is asked, and anew after a loss.
+"""A channel to one server over HTTP/2, in plaintext or TLS. It connects on the first call, and again after a loss.
 
     async with Http2Channel("127.0.0.1:8081") as channel:
         ask = channel.unary_unary(path, Request.SerializeToString, Reply.FromString)
         reply = await ask(request, timeout=5.0)
 
-All calls share one connection. While that is being made they wait; if it cannot be made, each of them fails with
-UNAVAILABLE, and the next call tries anew: whoever asks again and again pauses in between, and does not after a
-HandshakeFailed, which would come again. When the server says GOAWAY, or is lost, the next call has a new connection
-made. `channels.Channel` says the rest. Not thread-safe: it belongs to the event loop that it is first used on.
+All calls share one connection and wait while it is being made. If connecting fails, they fail with UNAVAILABLE and the
+next call tries again. After GOAWAY or a loss, the next call makes a new connection. `channels.Channel` describes the
+calls. Not thread-safe: a channel belongs to the event loop that first uses it.
 
-One connection of a client to its server: bytes to and from the transport, and the calls on it.
-
-What one read brings is handled at once, and what calls write in one turn of the loop leaves in one write. A server that
-is silent amid calls is asked whether it is there. One that says GOAWAY gets no new calls; those that are under way go
-on, and the connection ends with the last of them.
+`ClientLink` is one connection. Calls of one turn of the event loop leave in one write. A server that is silent during
+calls is probed with PING. After its GOAWAY, open calls continue and new ones use another connection.
 """
 
 from __future__ import annotations
@@ -68,9 +64,9 @@ logger = logging.getLogger(__name__)
 
 #: How long the end of a channel waits for a server to take what is left.
 _CLOSE_S: Final = 1.0
-#: What a channel says of itself unless it is told.
+#: The user agent of a channel unless another one is given.
 USER_AGENT: Final = "python-http2"
-#: grpc-timeout has eight digits at most.
+#: grpc-timeout has up to eight digits.
 _TIMEOUT_MS_MAX: Final = 99_999_999
 
 
@@ -130,7 +126,7 @@ class Http2Channel:
 
     @property
     def limits(self) -> ChannelLimits:
-        """The channel's bounds."""
+        """The channel's limits."""
         return self._limits
 
     # --- calls and connections
@@ -184,7 +180,7 @@ class Http2Channel:
             raise
         except ValueError as error:
             raise ConnectionError(str(error)) from error
-        except Exception as bug:  # The edge: nobody may wait for what has failed.
+        except Exception as bug:  # The edge: calls must not wait for a connection that failed.
             logger.exception("connecting failed address=%s", self.address)
             raise ConnectionError(f"internal error: {bug}") from bug
         if not link.is_usable:  # Trying again and again would be of no use to those who wait now.
@@ -197,7 +193,7 @@ class Http2Channel:
                 self.start(call)
 
     def _leaving(self, link: ClientLink) -> None:
-        """Have new calls, and those that LINK has not begun, go to a new connection."""
+        """Use a new connection for new calls, and for those that LINK has not started."""
         if self._link is link:
             self._link = None
         waiting = link.take_waiting()
@@ -329,7 +325,7 @@ _TLS_REASONS: Final = {
     "TLSV1_ALERT_UNKNOWN_CA": "the server does not believe the certificate that it was shown: unknown authority",
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the certificate that the server was shown has expired",
 }
-#: The next address of a name is tried beside one that has not answered by then (RFC 8305 §5).
+#: Another address of a name is tried in parallel when the first has not answered by then (RFC 8305 §5).
 _NEXT_ADDRESS_S: Final = 0.25
 
 
@@ -339,7 +335,7 @@ class ClientLink(asyncio.BufferedProtocol):
     def __init__(
         self, limits: ChannelLimits, leaving: Callable[[ClientLink], None], *, is_secure: bool
     ) -> None:
-        """LEAVING is told when new calls are to go elsewhere. IS_SECURE: there is TLS below."""
+        """LEAVING is called when new calls must use another connection. IS_SECURE: the connection uses TLS."""
         self._limits = limits
         self._leaving = leaving
         self._loop = asyncio.get_running_loop()
@@ -416,9 +412,7 @@ class ClientLink(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         try:
             self._on_bytes(bytes(self._view[:nbytes]))
-        except (
-            Exception
-        ) as bug:  # The edge: a bug, or what nobody thought of, costs its own connection.
+        except Exception as bug:  # The edge: an unexpected error ends only its own connection.
             self._fail(bug)
 
     def _fail(self, bug: Exception) -> None:
@@ -481,7 +475,7 @@ class ClientLink(asyncio.BufferedProtocol):
             self._open_waiting()
 
     def _tell(self, call: ClientCall, event: ClientEvent) -> None:
-        """Have CALL hear of EVENT. One that is over by it is forgotten first: there is nothing to break off."""
+        """Pass EVENT to CALL. A call that it ends is forgotten first, because there is nothing to reset."""
         match event:
             case DataReceived():
                 self._http2.earn()
@@ -593,7 +587,7 @@ class ClientLink(asyncio.BufferedProtocol):
                 self._open(call)
 
     def take_waiting(self) -> list[ClientCall]:
-        """Return the calls that have not begun: they go elsewhere."""
+        """Return the calls that have not started; they use another connection."""
         waiting, self._waiting = self._waiting, deque()
         return [call for call in waiting if call.status is None]
 
@@ -611,7 +605,7 @@ class ClientLink(asyncio.BufferedProtocol):
         return self._http2.queued_of(stream_id)
 
     def send_end(self, stream_id: int) -> None:
-        """End the request behind its body."""
+        """End the request after its body."""
         self._http2.send_end(stream_id)
         self.touch()
 
@@ -655,7 +649,7 @@ class ClientLink(asyncio.BufferedProtocol):
             self._look_in(limits.keepalive_ms)
 
     def close(self) -> None:
-        """End all calls, tell the server, and close. `closed` tells when that is done."""
+        """End all calls, send GOAWAY, and close. `closed` is set when that is done."""
         for call in (*self._calls.values(), *self._waiting):
             call.end(CLOSED)
         self._http2.end(ErrorCode.NO_ERROR, "closed by the client")
@@ -677,7 +671,7 @@ def _is_address(host: str) -> bool:
 
 
 def too_many(limits: ChannelLimits) -> Status:
-    """Return how a call ends that there is no room for."""
+    """Return the status of a call beyond the channel's limit."""
     return Status(
         StatusCode.RESOURCE_EXHAUSTED,
         f"{limits.waiting_max} calls wait for this server already: ask less at once",

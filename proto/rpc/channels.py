@@ -1,12 +1,12 @@
-"""Channels as their callers know them: calls and how they end, whatever carries them.
+"""The interface of channels: calls and how they end, independent of the transport.
 
     channel = connect("127.0.0.1:8081")
     ask = channel.unary_unary("/package.Service/Method", Request.SerializeToString, Reply.FromString)
     reply = await ask(request, timeout=5.0)               # seconds
 
-The names are grpc.aio's, whose surface this is as far as it is used here; `channel.py` has the one over HTTP/2. Errors:
+Names and signatures follow grpc.aio, as far as they are used here; `channel.py` implements them over HTTP/2. Errors:
 `CallFailed`; asyncio.InvalidStateError for a write to a stream that has ended; CancelledError for a read from a stream
-that its own reader's side has cancelled.
+that this side cancelled.
 """
 
 from __future__ import annotations
@@ -71,20 +71,20 @@ class CallFailed(Exception):
         return self._code
 
     def details(self) -> str:
-        """Return the server's sentence, or the one of whoever gave the call up."""
+        """Return the server's message, or the reason why this side ended the call."""
         return self._details
 
     def trailing_metadata(self) -> Metadata:
-        """Return the metadata behind the answer."""
+        """Return the trailing metadata of the response."""
         return self._trailing
 
 
 class HandshakeFailed(CallFailed):
-    """The server and this side did not agree on TLS: another try has no other end until somebody changes a setting."""
+    """The server and this side did not agree on TLS. A retry does not help; change the settings of one of them."""
 
 
 class ChannelClosed(CallFailed):
-    """The channel was closed: before the call, or amid it."""
+    """The channel was closed before or during the call."""
 
     def __init__(self) -> None:
         super().__init__(StatusCode.CANCELLED, "the channel was closed")
@@ -112,9 +112,9 @@ class StreamCall(Protocol):
         ...
 
     def write_nowait(self, message: Any) -> bool:
-        """Write MESSAGE unless something waits to leave before it, or nothing may leave yet; return whether it was.
+        """Write MESSAGE if it can leave at once, and return whether it was written.
 
-        Raises InvalidStateError, CallFailed. Nobody else may be writing.
+        Raises InvalidStateError, CallFailed. There must be no other writer.
         """
         ...
 
@@ -127,9 +127,9 @@ class StreamCall(Protocol):
         ...
 
     def hear(self, take: Callable[[Any], None] | None) -> None:
-        """Have TAKE called with each message as it comes, once those before are read; None: they wait to be read.
+        """Call TAKE with each message as it arrives, after those already received. None: messages wait for `read`.
 
-        `read` tells of the end.
+        `read` reports the end.
         """
         ...
 
@@ -158,7 +158,7 @@ class StreamCall(Protocol):
         ...
 
     async def trailing_metadata(self) -> Any:
-        """Return the metadata behind the answer, once it has ended: pairs, as those of `CallFailed`."""
+        """Wait for the end of the call and return its trailing metadata: pairs, like those of `CallFailed`."""
         ...
 
 

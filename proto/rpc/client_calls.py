@@ -1,9 +1,9 @@
-"""Calls of a client: one question and its answer, or a stream in both directions.
+"""Calls of a client: one request and its response, or a stream in both directions.
 
-A call waits for a connection, begins a stream there, hears what the answer brings, and ends once: by the server's
-status, by its deadline, by the caller, or with its connection. Not thread-safe: the event loop owns it.
+A call waits for a connection, opens a stream on it, receives the response, and ends once: with the server's status, at
+its deadline, by the caller, or with its connection. Not thread-safe: the event loop owns it.
 
-An answer is a head, messages, and trailers that say the status; or trailers alone, which then are the head. Sources:
+A response is a head, messages, and trailers with the status; or only trailers, which are then the head. Sources:
 PROTOCOL-HTTP2.md (Responses, Errors) and http-grpc-status-mapping.md of gRPC's documentation.
 """
 
@@ -62,7 +62,7 @@ class Status(NamedTuple):
         return ChannelClosed() if self is CLOSED else self.kind(*self[:3])
 
 
-#: Nobody waits for the answer any more: the caller broke it off, or its channel was closed.
+#: The caller cancelled the call, or its channel was closed.
 CANCELLED: Final = Status(StatusCode.CANCELLED, "the caller cancelled the call")
 CLOSED: Final = Status(StatusCode.CANCELLED, "the channel was closed")
 
@@ -170,7 +170,7 @@ class CallLink(Protocol):
         ...
 
     def send_end(self, stream_id: int) -> None:
-        """End the request behind its body."""
+        """End the request after its body."""
         ...
 
     def hold(self, stream_id: int) -> None:
@@ -178,7 +178,7 @@ class CallLink(Protocol):
         ...
 
     def release(self, stream_id: int) -> None:
-        """Have it go on."""
+        """Let STREAM_ID receive again."""
         ...
 
     def forget(self, stream_id: int, code: ErrorCode) -> None:
@@ -208,7 +208,7 @@ class ClientCall(ABC):
     # --- the connection's side
 
     def begin(self, link: CallLink, stream_id: int) -> None:
-        """Note that it has begun, as STREAM_ID of LINK."""
+        """Note that it has started, as STREAM_ID of LINK."""
         self._link = link
         self._stream_id = stream_id
 
@@ -293,7 +293,7 @@ class ClientUnaryCall(ClientCall):
         return self._reply
 
     def on_drained(self) -> None:
-        """Nobody waits for that: a question is written whole."""
+        """Do nothing: a unary request is written at once."""
 
     def _on_message(self, message: bytes) -> None:
         if self._reply is not None:
@@ -306,7 +306,7 @@ class ClientUnaryCall(ClientCall):
 
 
 class ClientStreamCall(ClientCall):
-    """A stream: messages that leave, and messages that nobody has read yet. It is a `channels.StreamCall`."""
+    """A stream: messages to send, and messages that were not read yet. It is a `channels.StreamCall`."""
 
     def __init__(
         self,
@@ -319,13 +319,13 @@ class ClientStreamCall(ClientCall):
         super().__init__(fields, limits, timeout_s)
         self._serialize = serialize
         self._deserialize = deserialize
-        #: Who takes messages as they come; None: they wait to be read.
+        #: Called with each message as it arrives; None: they wait to be read.
         self._take: Callable[[Any], None] | None = None
         self._unread: deque[bytes] = deque()
         self._unread_bytes = 0
         self._held = False
         self._done_writing = False
-        #: Whoever waits: for the connection, for what was written to leave, for a message, for the end.
+        #: Tasks that wait: for the connection, for written bytes to leave, for a message, for the end.
         self._waiting: set[asyncio.Future[None]] = set()
         self._on_done: list[Callable[[Any], None]] = []
 
@@ -396,7 +396,7 @@ class ClientStreamCall(ClientCall):
         link = self._link
         if link is None or self.status is not None:
             raise asyncio.InvalidStateError("the stream has ended")
-        # All of a message leaves, or it was not written: who writes the next one waits for a window here.
+        # A message leaves completely or not at all: the writer of the next one waits for a window here.
         await self._drained(link)
         if not link.send(self._stream_id, data):
             await self._drained(link)

@@ -2,7 +2,7 @@
 
     connection = ServerConnection(ConnectionLimits(), now_ms)
     for event in connection.receive(data, now_ms): …      # requests, pieces of bodies, resets, the end
-    connection.answer(stream_id, head, body, trailers)    # blocks are encoded by whoever answers (hpack.literal)
+    connection.answer(stream_id, head, body, trailers)    # the caller encodes the blocks (hpack.literal)
     write(connection.take())                              # while `has_more`
 
     connection = ClientConnection(ConnectionLimits(), now_ms)
@@ -10,16 +10,13 @@
     stream_id = connection.open(fields, message)          # once it `can_open`
     for event in connection.receive(data, now_ms): …      # heads, pieces of bodies, trailers, resets, the end
 
-A connection knows frames, streams, windows and blocks of fields, and nothing of gRPC, sockets or clocks. What a peer
-does wrong ends its stream (`StreamReset`) or the connection (`ConnectionEnded`, and a GOAWAY with code and reason among
-what there is to write); `receive` raises nothing, and looks at nothing that comes after the end. A client's stream is
-over when its answer is whole: what it has not sent of its request by then is dropped, and the server told so.
+A connection handles frames, streams, windows and blocks of fields. It does not know gRPC, sockets or clocks. `receive`
+does not raise: a mistake of the peer ends its stream (`StreamReset`) or the connection (`ConnectionEnded`, after a
+GOAWAY with code and reason).
 
-Bounds, of which the peer is told: streams open at once, the size of a frame and of a list of fields, and how much
-of a body may be under way. What came of a body is given back at once (WINDOW_UPDATE) unless its stream is held
-(`hold`), so that a connection buffers here one frame, one block of fields, and what waits to be written; how much of
-that there may be is up to whoever writes (`queued_of`, `tell_below`). `floods.py` bounds nonsense, `check` what
-takes too long.
+Limits announced to the peer: open streams, the size of frames and of field lists, and the window. Bytes received are
+credited at once (WINDOW_UPDATE) unless the stream is held (`hold`). `check` limits time, a flood budget limits useless
+frames, and the writer limits what waits to be sent (`queued_of`, `tell_below`).
 """
 
 from __future__ import annotations
@@ -72,7 +69,7 @@ IncomingT = TypeVar("IncomingT", bound=Incoming)
 class Http2Connection(ABC, Generic[EventT, IncomingT]):
     """One end, from its first byte on. Its owner says the time. What is said of streams that are over is dropped."""
 
-    #: The half that reads, which whoever derives from this makes.
+    #: The half that reads. Subclasses create it.
     _incoming: IncomingT
 
     def __init__(self, limits: ConnectionLimits, now_ms: int) -> None:
@@ -103,7 +100,7 @@ class Http2Connection(ABC, Generic[EventT, IncomingT]):
     # --- bytes in, events out
 
     def receive(self, data: bytes, now_ms: int) -> list[EventT]:
-        """Take DATA, which came at NOW_MS, and return what it tells."""
+        """Take DATA, received at NOW_MS, and return its events. DATA after the end of the connection is ignored."""
         if self.ended:
             return []
         try:
@@ -115,7 +112,7 @@ class Http2Connection(ABC, Generic[EventT, IncomingT]):
         return self.events()
 
     def events(self) -> list[EventT]:
-        """Return what is to be told and was not yet; writing brings news, too."""
+        """Return the events that were not returned yet; writing can cause events, too."""
         events, self._events = self._events, []
         return events
 
@@ -154,7 +151,7 @@ class Http2Connection(ABC, Generic[EventT, IncomingT]):
         return stream.queued if stream is not None else 0
 
     def tell_below(self, stream_id: int, size: int) -> None:
-        """Have `Drained` told once when less than SIZE bytes of STREAM_ID wait."""
+        """Report `Drained` once, when less than SIZE bytes of STREAM_ID are queued."""
         stream = self._streams.get(stream_id)
         if stream is not None:
             stream.tell_below = size
@@ -173,7 +170,7 @@ class Http2Connection(ABC, Generic[EventT, IncomingT]):
             self._outgoing.body(stream, data)
 
     def reset(self, stream_id: int, code: ErrorCode) -> None:
-        """Break STREAM_ID off: nothing more of it is told."""
+        """Reset STREAM_ID; it causes no more events."""
         stream = self._streams.pop(stream_id, None)
         if stream is not None:
             self._outgoing.forget(stream)
@@ -250,7 +247,7 @@ class ServerConnection(Http2Connection[Event, Incoming]):
         self._announce({MAX_CONCURRENT_STREAMS: limits.streams_max})
 
     def receive(self, data: bytes, now_ms: int) -> list[Event]:
-        """Take DATA, which came at NOW_MS, and return what it tells; nothing of streams that it begins and resets."""
+        """Take DATA, received at NOW_MS, and return its events, without those of streams that DATA opens and resets."""
         told = super().receive(data, now_ms)
         stale, reset_by_peer = self._incoming.stale, self._incoming.reset_by_peer
         if stale:
@@ -262,13 +259,13 @@ class ServerConnection(Http2Connection[Event, Incoming]):
     # --- what takes too long
 
     def check(self, now_ms: int) -> list[Event]:
-        """End what takes too long at NOW_MS: what was half sent, and answers that nobody takes."""
+        """End what takes too long at NOW_MS: incomplete frames, and responses that the peer does not read."""
         if self.ended:
             return []
         if self._incoming.half_for_ms(now_ms) >= self._limits.half_sent_ms:
             self.end(
                 ErrorCode.ENHANCE_YOUR_CALM,
-                f"what was begun is not whole after {self._limits.half_sent_ms} ms",
+                f"a frame or a block of fields is incomplete after {self._limits.half_sent_ms} ms",
             )
         elif self._outgoing.queued:
             self._check_stalled(now_ms)
@@ -302,7 +299,7 @@ class ServerConnection(Http2Connection[Event, Incoming]):
             self._outgoing.headers(stream, block, ends=ends)
 
     def send_end(self, stream_id: int, trailers: bytes | None) -> None:
-        """End the answer behind its body, with a block of TRAILERS if there is one."""
+        """End the response after its body, with a block of TRAILERS if there is one."""
         stream = self._streams.get(stream_id)
         if stream is not None:
             self._outgoing.finish(stream, trailers)
@@ -347,10 +344,10 @@ class ServerConnection(Http2Connection[Event, Incoming]):
         return self._table.last_id
 
     def _written(self, stream: Http2Stream) -> None:
-        """Forget STREAM, whose answer is written; a peer that still sends is told to stop.
+        """Forget STREAM, whose response is written. If the peer still sends a request, reset the stream.
 
-        Not where the connection is about to end, which tells as much: tonic's streams, read on behind an error as
-        RocketMQ's client does, find such a reset again and again, and the client spins from a broker's stop on.
+        No reset is sent when the connection is about to end: the RocketMQ client (tonic) keeps reading after an error,
+        finds such a reset again and again, and would spin after a broker has stopped.
         """
         del self._streams[stream.id]
         if not stream.ended_by_peer:
@@ -412,7 +409,7 @@ class ClientConnection(Http2Connection[ClientEvent, ClientIncoming]):
         return stream_id
 
     def send_end(self, stream_id: int) -> None:
-        """End the request behind its body."""
+        """End the request after its body."""
         stream = self._streams.get(stream_id)
         if stream is not None and not stream.ending:
             self._outgoing.finish(stream, None)

@@ -5,13 +5,12 @@
     conversation.check(now_ms)                  # now and then, while `needs_check`
     conversation.lost()                         # the connection is gone
 
-`touch` is told when an answer was written outside of `handle`, so that somebody takes it to the socket.
+`touch` is called when a response was written outside of `handle`, so that its owner sends it.
 
-Bounds: a request must be whole `Limits.request_ms` after it began, and so must every message of a stream; what is
-half sent, or waits for its reader, has `Limits.half_sent_bytes_connection` a connection, and beyond that the call that
-would have more fails. On all connections it has `Limits.half_sent_bytes_server`, and answers that wait for their peers
-have `Limits.queue_bytes_server`: beyond, calls of the greatest burden fail (served.py). A connection that waits to be
-read asks no stream for more, once it holds as much as is still free.
+Limits: a request, or a message of a stream, must be complete `Limits.request_ms` after its start. Incomplete or unread
+requests may hold `Limits.half_sent_bytes_connection` per connection; beyond that the call that adds to them fails. All
+connections share `Limits.half_sent_bytes_server`, and unsent responses share `Limits.queue_bytes_server`; beyond that
+the calls of the greatest burden fail (`memory_quota.py`).
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ from .served import Served
 from .server_calls import RequestedCall, ServerStreamCall, ServerUnaryCall
 
 OpenCall = ServerUnaryCall | ServerStreamCall
-#: What a call takes that has begun and is not whole, besides its bytes.
+#: What an incomplete call counts in addition to its bytes.
 CALL_BYTES: Final = 2 * 1024
-#: What figures say of calls where there can be none yet.
+#: The metrics of calls where there can be none yet.
 NO_CALLS: Final[dict[str, Any]] = {"calls_begun": 0, "calls_succeeded": 0, "calls_failed": 0}
 
 
@@ -297,7 +296,7 @@ class ServerConversation:
         return found
 
     def shed_requests(self) -> None:
-        """End calls whose requests are held, until all connections have room again."""
+        """End calls whose requests are held, until all connections are within the quota."""
         requests = self.served.requests
         burdens = self.burdens()
         for call in sorted(burdens, key=burdens.__getitem__, reverse=True):
@@ -344,7 +343,7 @@ class ServerConversation:
                 )
         self._note_requests()
 
-    # --- figures
+    # --- metrics
 
     def figures(self, now_ms: int) -> dict[str, Any]:
         """Return what a `ConnectionFigures` of NOW_MS says of calls."""
@@ -369,7 +368,7 @@ class ServerConversation:
         return len(self._calls)
 
     def wind_down(self) -> None:
-        """Have streams end; calls go on."""
+        """Ask streams to end; unary calls continue."""
         for call in (*self._calls.values(), *self._pages.values()):
             call.wind_down()
         self.touch()

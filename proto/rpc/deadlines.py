@@ -29,7 +29,7 @@ class Deadline:
 
 
 class Deadlines:
-    """All deadlines of one owner. WAKE is told when the first of them is earlier than it was, or there was none."""
+    """All deadlines of one owner. WAKE is called when there is a new earliest deadline."""
 
     def __init__(self, wake: Callable[[int], None]) -> None:
         self._wake = wake

@@ -1,17 +1,16 @@
-"""How calls end that do not end well: what a handler raises, and what a server itself answers.
+"""Errors of calls: those that handlers raise, and those that a server itself returns.
 
-    RpcError                 the root; a handler raises one of its own, whose `status` the caller hears
-    ├── BadRequest           what came breaks gRPC's rules, or does not decode
-    ├── TooLarge             a message beyond the limit
-    ├── ResourceExhausted    a bound of the server is reached
+    RpcError                 the root; handlers raise subclasses, and the caller receives their `status`
+    ├── BadRequest           the request breaks gRPC's rules, or cannot be decoded
+    ├── TooLarge             a message exceeds the limit
+    ├── ResourceExhausted    a limit of the server is reached
     ├── Unimplemented        no such method, or no such encoding
-    ├── DeadlineExceeded     the caller's time is over, or the request was not whole in time
+    ├── DeadlineExceeded     the caller's deadline passed, or the request was not complete in time
     ├── Stopping             the server is about to stop
-    ├── InternalError        a handler let out what is no RpcError
-    └── CannotListen         an address and port that a server cannot have
+    ├── InternalError        a handler raised something else than an RpcError
+    └── CannotListen         the server cannot listen on this address and port
 
-An error is a sentence and DETAILS, strings by name. What of it travels besides its status and the sentence is up to the
-server's `describe`.
+An error has a message and `details`, strings by name. The server's `describe` decides what else is sent to the caller.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class TooLarge(RpcError):
 
 
 class ResourceExhausted(RpcError):
-    """A bound of the server is reached; the sentence names it."""
+    """A limit of the server is reached; the message names it."""
 
     status = "RESOURCE_EXHAUSTED"
 
@@ -76,7 +75,7 @@ class InternalError(RpcError):
 
 
 class CannotListen(RpcError):
-    """A server cannot have the address or the port that it was told."""
+    """The server cannot listen on the address and port that you gave."""
 
     status = "FAILED_PRECONDITION"
 

@@ -1,24 +1,14 @@
-"""Frames: what stands in front of each, those that come cut out of the bytes, those that leave (RFC 9113 §4, §6, §7).
+"""Frames of HTTP/2: their heads, reading and writing them, and flood budgets (RFC 9113 §4, §6, §7).
 
     length 24 | type 8 | flags 8 | reserved 1, stream 31 | payload of that length
 
-Kinds and flags are plain integers: they are compared for every frame that comes. What a peer does wrong is a
-StreamFault or a ConnectionFault (§5.4).
+Types and flags are plain integers because they are compared for every frame. Mistakes of the peer raise StreamFault or
+ConnectionFault (§5.4).
 
-Flood budgets: how much nonsense a connection is allowed. Time and useful work give back what floods spend.
-
-Every frame that costs its sender nothing and brings nothing is charged: PING, SETTINGS, PRIORITY, WINDOW_UPDATE, tiny
-DATA, unknown kinds, mistakes that make this side reset a stream. Answers, messages and data that was sent earn: a peer
-that was held up for a while opens the windows, or gives up the calls, of a thousand answers in one breath, and may.
-Time gives some back, so that what is rare is never too much, however long a connection lives.
-
-Calls that come with their own reset have an account of their own. Nobody serves them, so that one costs less than a
-call that is answered, and nobody gains by resetting. They come as a heap where this side was held up: callers lost
-patience meanwhile. It is bounded by time alone, at more than honest callers cancel; whoever does that all day, each in
-the breath that asks, is no flood.
-
-Nothing here depends on how bytes were cut into reads. Whoever has spent all is told to calm down (ENHANCE_YOUR_CALM),
-which ends the connection.
+A flood budget limits frames that are cheap to send and bring nothing: PING, SETTINGS, PRIORITY, WINDOW_UPDATE, tiny
+DATA, unknown types, mistakes that make this side reset a stream. Useful work and time refill it. Calls that arrive
+together with their own reset have a second budget, refilled by time only. A connection that has spent its budget is
+closed with ENHANCE_YOUR_CALM. The result does not depend on how the bytes were split into reads.
 """
 
 from __future__ import annotations
@@ -28,11 +18,11 @@ import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-#: What a connection begins with, and what time gives back at most …
+#: The initial budget, and the maximum to which time refills it.
 BUDGET: Final = 1_500
 #: … of which a second gives so much.
 PER_SECOND: Final = 100
-#: What useful work adds at most: that of two answers on each of 4,096 streams.
+#: The most that useful work adds: two responses on each of 4,096 streams.
 EARNED_MAX: Final = 16_384
 
 #: A frame without use.
@@ -65,9 +55,9 @@ class Exhausted(Exception):
 
 
 class FloodBudget:
-    """What a connection may still spend. Its owner says the time before it charges.
+    """The remaining budget of a connection. The owner sets `now_ms` before it charges.
 
-    It begins with AT_ONCE, and time gives back PER_SECOND, up to AT_ONCE again. SPENT_BY is what spends it, in words.
+    It starts with AT_ONCE, and time refills PER_SECOND, up to AT_ONCE again. SPENT_BY names what spends it, for errors.
     """
 
     __slots__ = ("_at_once", "_left", "_per_second", "_refilled_ms", "_spent_by", "now_ms")
@@ -236,7 +226,7 @@ Frame = tuple[int, int, int, bytes]
 
 
 class FrameReader:
-    """The preface of a client, and the frames behind it. A frame that is not whole waits: FRAME_SIZE bytes at most."""
+    """Reads the client's preface and the frames after it. An incomplete frame (up to FRAME_SIZE bytes) waits."""
 
     def __init__(self, frame_size: int) -> None:
         self._frame_size = frame_size
@@ -329,7 +319,7 @@ class FieldBlocks:
 
     @property
     def is_open(self) -> bool:
-        """Has a block begun that is not whole? Then nothing but its rest may come."""
+        """Return whether a block is incomplete. Only its continuation may follow then."""
         return self._first is not None
 
     def begin(self, flags: int, stream_id: int, payload: bytes) -> FieldBlock | None:
@@ -388,7 +378,7 @@ _BOUNDS: Final = {
 
 
 def read_settings(payload: bytes) -> Iterator[tuple[int, int]]:
-    """Yield identifiers and values in their order; raise ConnectionFault for a value out of its bounds."""
+    """Yield identifiers and values in their order; raise ConnectionFault for a value outside its limits."""
     if len(payload) % SETTING.size:
         raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS are six bytes each")
     for identifier, value in SETTING.iter_unpack(payload):

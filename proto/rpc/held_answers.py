@@ -14,7 +14,7 @@ class Waiter(Protocol):
     """A stream that is not read while so much waits for the peer."""
 
     def drain(self) -> None:
-        """Go on."""
+        """Continue."""
         ...
 
 
@@ -47,7 +47,7 @@ class HeldAnswers:
         self._waiting: dict[Waiter, None] = {}
 
     def note(self, unsent: int, written: int) -> None:
-        """Note how much waits, UNSENT bytes on their way included, after WRITTEN bytes in all; make room if need be."""
+        """Note the waiting bytes, UNSENT ones included, after WRITTEN bytes in total; shed if over the limit."""
         held = self._connection.queued + unsent
         if not held and not self._held:
             return
@@ -75,7 +75,7 @@ class HeldAnswers:
         )
 
     def wait(self, stream: Waiter) -> None:
-        """Have STREAM go on once it is not full any more."""
+        """Have STREAM continue once it is no longer full."""
         self._waiting[stream] = None
 
     def forget(self, stream: Waiter) -> None:
@@ -95,7 +95,7 @@ class HeldAnswers:
         return self._held * (self._served.now_ms() - self._round_ms + 1)
 
     def shed(self) -> None:
-        """End answers, the largest first, until all peers have room again; all of them where none is read."""
+        """End responses, the largest first, until usage is within the quota; end all if the peer reads nothing."""
         if self._unsent:
             self._break_off()
             self._hold(0)

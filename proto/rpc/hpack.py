@@ -1,32 +1,20 @@
 """HPACK, the compression of HTTP/2's header fields (RFC 7541): blocks of bytes in, lists of fields out, and back. Pure.
 
-A block is a row of representations. What is in brackets is an integer: it fills the rest of its first byte and, if that
-is all ones, goes on in bytes of seven bits, lowest first (§5.1, §6):
+A block is a sequence of representations. Brackets mark an integer: it fills the rest of its first byte, and if that is
+all ones it continues in bytes of seven bits, lowest first (§5.1, §6):
 
     1[index]                          a field of the table
     01[index] (name) value            a literal, which both ends then add to the dynamic table
-    001[size]                         a new size of the dynamic table; only where a block begins
+    001[size]                         a new size of the dynamic table; only at the start of a block
     0000[index] (name) value          a literal that is not added
-    0001[index] (name) value          the same; whoever passes it on must not add it either (a secret)
+    0001[index] (name) value          the same; proxies must not add it either (a secret)
 
-A name is spelled out where the index is 0. A string is H[length] and its bytes, in Huffman's code if the bit H is set.
-Indices 1 to 61 are the static table, from 62 on the dynamic one, newest first. A field counts as its bytes + 32, in the
-table, from whose old end entries fall when it is full, as in the size of a list.
+Index 0 means that the name follows as a string. A string is H[length] and its bytes, Huffman-coded if the bit H is set.
+Indices 1 to 61 are the static table; the dynamic one starts at 62, newest first. A field counts as its bytes + 32, both
+in the table and in the size of a list.
 
-A block that breaks these rules leaves the two tables different: CompressionError, the connection is over. A block that
-keeps them, but has a field that HTTP forbids or too many fields, costs its stream alone: `FieldList` says so.
-
-One FieldDecoder and one FieldEncoder belong to each connection; blocks come in the order of the wire. Not thread-safe.
-
-HPACK's Huffman code (RFC 7541, §5.2 and appendix B): short codes for the bytes that headers consist of. Pure.
-
-The code is canonical: codes of one length are consecutive numbers, handed out in the order of the symbols, and the
-first one of the next length continues them with zeros behind. So the symbols of each length say all of it. The
-256 bytes are followed by EOS, thirty ones, which never stands in a string; its leading ones fill up the last byte.
-
-Decoding is a state machine that takes a byte a step. A state is a prefix of a code, that is, what the bits so far
-began and did not finish; a row has, for each byte, the next state and the characters that were finished. All 256 rows
-together would take 7 MB and 14 ms, and headers meet few of them: a row is filled when it is first met.
+A block that breaks these rules raises CompressionError, and the connection ends. A block with forbidden or too many
+fields only ends its stream (`FieldList`). Each connection has one FieldDecoder and one FieldEncoder; not thread-safe.
 """
 
 from __future__ import annotations
@@ -42,7 +30,7 @@ from typing import Final, TypeAlias
 #: A name and a value. A character is a byte (Latin-1); names are ASCII.
 Field: TypeAlias = tuple[str, str]
 
-#: What a field counts beside its own bytes, in a table and in a list (RFC 7541, §4.1; RFC 9113, §6.5.2).
+#: What a field counts in addition to its own bytes, in a table and in a list (RFC 7541, §4.1; RFC 9113, §6.5.2).
 FIELD_OVERHEAD_BYTES: Final = 32
 #: The size of a dynamic table until a setting changes it (RFC 9113, §6.5.2).
 TABLE_BYTES_DEFAULT: Final = 4096
@@ -149,9 +137,9 @@ STATIC_NAME_INDEX: Final[dict[str, int]] = {
 }
 
 
-_INTEGER_BYTES_MAX: Final = 5  # behind the prefix: 35 bits
+_INTEGER_BYTES_MAX: Final = 5  # after the prefix: 35 bits
 
-# Both tables are one list, in which an entry stands at its index.
+# Both tables are one list; an entry is at its index.
 _STATIC_ENTRIES: Final[list[Field]] = [("", ""), *STATIC_TABLE]
 _NEWEST: Final = len(_STATIC_ENTRIES)
 _STATIC_FIELD_BYTES_MAX: Final = (
@@ -191,9 +179,9 @@ class FieldList:
 class FieldDecoder:
     """Decode the header blocks of one direction of one connection.
 
-    TABLE_BYTES_MAX is the value of SETTINGS_HEADER_TABLE_SIZE that holds from the start; one that is announced takes
-    effect by `resize`. A list counts up to LIST_BYTES_MAX, with 32 for each field. While a block is decoded, its list
-    takes memory in proportion to the block, whose length the caller bounds.
+    TABLE_BYTES_MAX is the initial SETTINGS_HEADER_TABLE_SIZE; call `resize` when you announce another one. A list may
+    count up to LIST_BYTES_MAX, with 32 for each field. While a block is decoded, its list takes memory in proportion
+    to the block, whose length the caller limits.
     """
 
     def __init__(
@@ -255,7 +243,7 @@ class FieldDecoder:
         return FieldList(fields)
 
     def _literal(self, block: bytes, position: int, byte: int) -> tuple[Field, int]:
-        """Return the literal that begins with BYTE and goes on at POSITION, and where it ends."""
+        """Return the literal that starts with BYTE and continues at POSITION, and where it ends."""
         index = _INDICES_OF_NAMES[byte]
         if index == _NAME_FOLLOWS:
             name, position = self._name(block, position)
@@ -317,7 +305,7 @@ class FieldDecoder:
             self._table_bytes += size
 
     def _evict(self, bytes_max: int) -> None:
-        """Let the oldest entries fall until the rest counts BYTES_MAX at most, or nothing is left."""
+        """Evict the oldest entries until the rest counts no more than BYTES_MAX, or nothing is left."""
         entries = self._entries
         while self._table_bytes > bytes_max and len(entries) > _NEWEST:
             name, value = entries.pop()
@@ -368,7 +356,7 @@ class FieldDecoder:
 
 
 def _read_integer(block: bytes, position: int, prefix: int) -> tuple[int, int]:
-    """Return the integer that goes on at POSITION behind PREFIX, which is all ones, and where it ends."""
+    """Return the integer that continues at POSITION after PREFIX, which is all ones, and where it ends."""
     value = prefix
     for shift in range(0, 7 * _INTEGER_BYTES_MAX, 7):
         byte = block[position]
@@ -380,7 +368,7 @@ def _read_integer(block: bytes, position: int, prefix: int) -> tuple[int, int]:
 
 
 def _read_string(block: bytes, position: int, length: int) -> tuple[str, int]:
-    """Return the string whose first byte was LENGTH and that goes on at POSITION, and where it ends."""
+    """Return the string whose first byte was LENGTH and that continues at POSITION, and where it ends."""
     size = length & 0x7F
     if size == 0x7F:
         size, position = _read_integer(block, position, 0x7F)
@@ -392,7 +380,7 @@ def _read_string(block: bytes, position: int, length: int) -> tuple[str, int]:
 
 
 def _shorten(fields: list[Field], bytes_max: int) -> None:
-    """Keep as many of FIELDS as count BYTES_MAX at most."""
+    """Keep as many of FIELDS as fit into BYTES_MAX."""
     for count, (name, value) in enumerate(fields):
         bytes_max -= len(name) + len(value) + FIELD_OVERHEAD_BYTES
         if bytes_max < 0:
@@ -416,9 +404,9 @@ _NEWEST_INDEX: Final = len(STATIC_TABLE) + 1
 class FieldEncoder:
     """Encode the header blocks of one direction of one connection, each of which must be sent, in this order.
 
-    TABLE_BYTES_MAX bounds the dynamic table, however much the peer allows. Fields go into it when they are first sent,
-    unless their name is in UNINDEXED: values that change with every call, of which the name alone is worth it; or in
-    SENSITIVE: secrets, which nobody may put in a table (§7.1.3).
+    TABLE_BYTES_MAX limits the dynamic table, however much the peer allows. Fields are added to it when they are first
+    sent. Exceptions: names in UNINDEXED, whose values change with every call (only the name is added), and names in
+    SENSITIVE, secrets that must never be in a table (§7.1.3).
     """
 
     def __init__(
@@ -431,7 +419,7 @@ class FieldEncoder:
         self._own_bytes_max = table_bytes_max
         self._unindexed = frozenset(unindexed)
         self._sensitive = frozenset(sensitive)
-        # What the peer assumes until it is told otherwise, what it is to be told, and the least since it was told.
+        # The table size that the peer assumes now, the one to announce, and the smallest since the last announcement.
         self._table_bytes_max = TABLE_BYTES_DEFAULT
         self._wanted = self._least = min(table_bytes_max, TABLE_BYTES_DEFAULT)
         # Entries are numbered as they are added. No two are equal; of those with one name the newest is known.
@@ -514,7 +502,7 @@ class FieldEncoder:
         self._numbers[field] = self._numbers_of_names[field[0]] = self._last_number
 
     def _evict(self, bytes_max: int) -> None:
-        """Let the oldest entries fall until the rest counts BYTES_MAX at most."""
+        """Evict the oldest entries until the rest counts no more than BYTES_MAX."""
         while self._table_bytes > bytes_max:
             number = self._last_number - len(self._entries) + 1
             field = self._entries.popleft()
@@ -575,6 +563,14 @@ _NEAR_FIELDS: Final = [_integer(index, _INDEXED) for index in range(0x7F)]
 
 
 # ---------------------------------------------------------------- HPACK's Huffman code (RFC 7541, §5.2 and appendix B)
+
+# The code is canonical: codes of one length are consecutive numbers in the order of the symbols, and the first code of
+# the next length continues them with zeros appended. So the symbols of each length define it. EOS, thirty ones, never
+# occurs in a string; its leading ones pad the last byte.
+#
+# Decoding is a state machine that takes one byte per step. A state is a prefix of a code: the bits so far that do not
+# make a complete code. A row has, for each byte, the next state and the decoded characters. All 256 rows would take
+# 7 MB and 14 ms, and headers need few of them, so a row is filled when it is first used.
 
 
 #: The symbols of each length of code, in bits; EOS would be the last one of the longest.

@@ -1,9 +1,8 @@
-"""The half of a connection that reads: what each frame of the peer means or breaks, and the events that it makes.
+"""The half of a connection that reads: it checks each frame of the peer and turns it into events.
 
-`Incoming` is a server's; `ClientIncoming` differs in heads, DATA before them, two settings, GOAWAY and PUSH_PROMISE
-(RFC 9113 §6). The owner of a connection is told events: heads of requests and of responses, pieces of bodies, resets,
-GOAWAY, the end. A head is checked here: pseudo-fields, headers and trailers, and what makes them malformed (§8.2.2,
-§8.3).
+`Incoming` is for servers. `ClientIncoming` differs in heads, DATA before them, two settings, GOAWAY and PUSH_PROMISE
+(RFC 9113 §6). Events: heads of requests and of responses, pieces of bodies, resets, GOAWAY, the end. Heads are checked
+for pseudo-fields, headers and trailers, and for what makes them malformed (§8.2.2, §8.3).
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ class Request(NamedTuple):
 
 
 _PSEUDO: Final = frozenset((":method", ":scheme", ":path", ":authority"))
-#: What has no place behind the pseudo-fields: other ones, and what is about an HTTP/1.1 connection.
+#: Fields that are not allowed after the pseudo-fields: other pseudo-fields, and those of HTTP/1.1 connections.
 _MISPLACED: Final = frozenset(
     (
         *_PSEUDO,
@@ -138,7 +137,7 @@ def content_length(headers: dict[str, str]) -> int | None:
 
 
 class RequestReceived(NamedTuple):
-    """A stream has begun. ENDED: no body follows."""
+    """A stream started. ENDED: no body follows."""
 
     stream_id: int
     request: Request
@@ -146,7 +145,7 @@ class RequestReceived(NamedTuple):
 
 
 class RequestTooLarge(NamedTuple):
-    """A stream has begun whose fields are more than the limit: nothing is known of them. It waits for an answer."""
+    """A stream started whose fields exceed the limit, so they are unknown. It waits for a response."""
 
     stream_id: int
     ended: bool
@@ -169,13 +168,13 @@ class StreamReset(NamedTuple):
 
 
 class CallsReset(NamedTuple):
-    """Told first of what was read: the peer resets these streams further on. What comes between need not be served."""
+    """The first event of a read: the peer resets these streams later in it. Their other events need no service."""
 
     stream_ids: tuple[int, ...]
 
 
 class Drained(NamedTuple):
-    """Less waits to be written of a stream than whoever asked to be told wanted."""
+    """The queued bytes of a stream fell below the size that the writer asked for."""
 
     stream_id: int
 
@@ -206,7 +205,7 @@ Event: TypeAlias = (
 
 
 class ResponseReceived(NamedTuple):
-    """A stream's answer has begun, with HTTP STATUS and further FIELDS. ENDED: there is nothing else of it."""
+    """The response of a stream started, with HTTP STATUS and further FIELDS. ENDED: nothing else follows."""
 
     stream_id: int
     status: int
@@ -286,11 +285,11 @@ class Incoming:
             frames.STALE_CALLS_PER_SECOND,
             "calls that were reset at once",
         )
-        #: Streams above were begun by what is read now …
+        #: Streams above this id were opened by the current read …
         self._read_from = 0
         #: … which resets these of them, …
         self.stale: set[int] = set()
-        #: … and these that were begun before.
+        #: … and streams that were opened before it.
         self.reset_by_peer: list[int] = []
         self._half_since_ms = budget.now_ms
         self._half_count = 0
@@ -345,7 +344,7 @@ class Incoming:
 
     def _note_half(self, now_ms: int) -> None:
         if self._blocks.is_open:
-            if self._half_count >= 0:  # It begins here; frames that go on with it do not count.
+            if self._half_count >= 0:  # It starts here; CONTINUATION frames do not count.
                 self._half_count = -1
                 self._half_since_ms = now_ms
         elif self._half_count != self._reader.count:
@@ -448,7 +447,7 @@ class Incoming:
         self._table.begin(stream_id)
         check_dependency(stream_id, block.depends_on)
         if self.last_served is not None or len(self._streams) >= self._limits.streams_max:
-            # Who has not heard of the limit makes no mistake.
+            # The peer may not have received the limit yet, so this is no mistake of its own.
             raise StreamFault(
                 stream_id, ErrorCode.REFUSED_STREAM, "too many streams", frames.IDLE_FRAME
             )
@@ -476,7 +475,7 @@ class Incoming:
         self._tell(RequestReceived(stream_id, request, block.ends))
 
     def _on_trailers(self, stream: Http2Stream, block: FieldBlock, found: FieldList) -> None:
-        """End the body of STREAM with the fields FOUND in BLOCK, which nobody asks for."""
+        """End the body of STREAM with the fields FOUND in BLOCK. Their values are not used."""
         check_dependency(stream.id, block.depends_on)
         if stream.ended_by_peer:
             raise StreamFault(stream.id, ErrorCode.STREAM_CLOSED, "HEADERS behind the end")
@@ -551,7 +550,7 @@ class Incoming:
         self._outgoing.write(_SETTINGS_ACK)
 
     def _on_setting(self, identifier: int, value: int) -> None:
-        """Take a setting that does not matter to whoever answers with blocks that need no table, and opens nothing."""
+        """Ignore a setting that a server does not need: it uses no dynamic table, and opens no streams."""
 
     def _on_window_update(self, _flags: int, stream_id: int, payload: bytes) -> None:
         if len(payload) != WORD.size:

@@ -1,4 +1,4 @@
-"""The bounds of servers, channels and their connections, with their defaults, and whose share of one a peer takes."""
+"""The limits of servers, channels and their connections, with their defaults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _V6_HOST_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The bounds of a server."""
+    """The limits of a server."""
 
     #: A larger request is refused by the carrier with RESOURCE_EXHAUSTED.
     receive_bytes_max: int = 64 * 1024 * 1024
@@ -31,11 +31,11 @@ class Limits:
     keepalive_timeout_ms: int = 20_000
     #: A TLS handshake that takes longer is broken off.
     handshake_timeout_ms: int = 10_000
-    #: Peers that probe more often are told to go away, by grpcio; ours counts probes among frames without use.
+    #: grpcio sends GOAWAY to peers that probe more often. The built-in server counts probes in the flood budget.
     peer_keepalive_min_ms: int = 5_000
     #: Metadata of a call, names, values and 32 bytes each.
     metadata_bytes_max: int = 16 * 1024
-    #: A request that has begun, or a message of a stream, is whole by then.
+    #: A request, or a message of a stream, must be complete this long after its first byte.
     request_ms: int = 60_000
     #: Bytes of requests that are not whole or wait for their reader, on one connection and on all.
     half_sent_bytes_connection: int = 128 * 1024 * 1024
@@ -47,14 +47,14 @@ class Limits:
     stalled_ms: int = 120_000
     #: Connections open at once; further ones are closed.
     connections_max: int = 10_000
-    #: A connection that is so old is asked to come anew, and has this long to end its calls; 0: it may grow old.
+    #: Connections older than this receive GOAWAY and have this long to end their calls; 0: no limit of age.
     connection_age_ms: int = 7 * 86_400_000
     connection_age_grace_ms: int = 300_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """The bounds of one connection."""
+    """The limits of one connection."""
 
     #: Streams open at once; further ones are refused.
     streams_max: int = 4096
@@ -65,7 +65,7 @@ class ConnectionLimits:
     #: What a peer may send on a stream, and in all, before it is read.
     stream_window: int = 4 * 1024 * 1024
     connection_window: int = 16 * 1024 * 1024
-    #: A frame, or a block of fields, that has begun is whole by then.
+    #: A frame, or a block of fields, must be complete this long after its first byte.
     half_sent_ms: int = 10_000
     #: An answer whose peer takes nothing of it for so long is broken off.
     stalled_ms: int = 120_000
@@ -73,19 +73,19 @@ class ConnectionLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelLimits:
-    """The bounds of one channel."""
+    """The limits of one channel."""
 
     #: One message, in either direction: beyond a fetch, which brings at least one record of up to 4 MiB and 64 KiB.
     message_bytes_max: int = 64 * _MIB
     #: A server that is not there by then, its settings included, is not reached.
     connect_ms: int = 2_000
-    #: A server that was silent for so long amid a call is asked whether it is there, …
+    #: A server that was silent for so long during a call is probed (PING), …
     keepalive_ms: int = 20_000
     #: … and given up if it does not answer by then.
     keepalive_timeout_ms: int = 10_000
     #: Calls that wait for the connection, or for others to end where the server takes no more at once.
     waiting_max: int = 10_000
-    #: Messages of a stream that nobody has read hold the server back from this size on.
+    #: When unread messages of a stream reach this size, the server must stop sending.
     unread_bytes: int = _MIB
     #: What a server may send before it is read, and in one frame: few large ones are cheapest.
     connection: ConnectionLimits = field(
@@ -98,7 +98,7 @@ class ChannelLimits:
 
 
 def owner_of(peer: str) -> str:
-    """Return the host that PEER, an address and a port, belongs to: whose share of a bound it takes."""
+    """Return the host of PEER (address and port). Limits per host count by it."""
     address = peer.rpartition(":")[0]
     if not address.startswith("["):
         return address

@@ -1,12 +1,11 @@
-"""Taking a port: sockets that listen, the one sentence for why they cannot be had, and what they show over TLS.
+"""Listening sockets: how a server takes its port, why it cannot, and its certificate for TLS.
 
-A port belongs to one server: SO_REUSEPORT is off, so that a second one fails to start. SO_REUSEADDR is on, so that a
-server can start again at once where connections of the last one still die.
+A port belongs to one server: SO_REUSEPORT is off, so a second server fails to start. SO_REUSEADDR is on, so a server
+can restart while old connections are still closing.
 
-Connections take descriptors, of which a process has only so many: `connections_fitting` says how many it may have so
-that its files keep the other half. Where there is none for a connection that waits to be accepted (`ListeningSocket`),
-it is accepted with a spare one, told why and closed: otherwise it would wait for ever, and wake the event loop for
-ever.
+Connections take file descriptors, and a process has only so many. `connections_fitting` returns how many connections
+leave half of them for files. If there is no descriptor for a waiting connection, `ListeningSocket` accepts it with a
+spare one, sends the reason and closes it. Otherwise it would wait and wake the event loop for ever.
 """
 
 from __future__ import annotations
@@ -111,7 +110,7 @@ def listen(host: str, port: int) -> list[ListeningSocket]:
 class ListeningSocket(socket.socket):
     """A socket that listens, and refuses what it has no descriptor for."""
 
-    #: What was refused for want of a descriptor; told of when it begins, and again at each doubling.
+    #: Connections refused for lack of a descriptor; logged at the first one and at each doubling.
     refused = 0
     _spare = -1
 
@@ -138,9 +137,7 @@ class ListeningSocket(socket.socket):
             self._drop_spare()
             try:
                 accepted, _ = super().accept()
-            except (
-                OSError
-            ):  # None waits any more, or somebody else was quicker to take the descriptor.
+            except OSError:  # None waits any more, or another thread took the descriptor first.
                 break
             _tell_why(accepted)
             accepted.close()
@@ -177,7 +174,7 @@ _GOAWAY: Final = (
 
 
 def _tell_why(accepted: socket.socket) -> None:
-    """Tell a peer that has begun to speak plain HTTP/2 why it is refused; any other just sees the end."""
+    """Send the reason of the refusal to a peer that has started plain HTTP/2; close other connections without one."""
     accepted.setblocking(False)
     with contextlib.suppress(OSError):
         if accepted.recv(1 << 16).startswith(b"PRI"):
@@ -223,7 +220,7 @@ def _listen_everywhere(host: str, port: int) -> ListeningSocket:
 
 def _reason(error: OSError) -> str:
     number = error.errno or 0
-    # The plain words: create_server adds the address, which stands in the sentence already.
+    # The plain text: create_server adds the address, which the message already has.
     return os.strerror(number) if number > 0 else error.strerror or str(error)
 
 

@@ -19,9 +19,9 @@ from typing import Final, Generic, Protocol, TypeVar
 from .limits import owner_of
 
 logger = logging.getLogger(__name__)
-#: The part of the bound that is made free when it is reached.
+#: This fraction (1/8) of the limit is freed when the limit is reached.
 _ROOM: Final = 8
-#: Who held so much, and holds a quarter of it, has freed what is worth giving back to the system.
+#: After usage fell from this peak to a quarter of it, freed memory is returned to the system.
 _PEAK_BYTES: Final = 64 * 1024 * 1024
 STEP_MS: Final = 50
 #: So many steps are kept, and twice those that have deadlines, before the others are looked for.
@@ -46,13 +46,13 @@ class Shares(Generic[HolderT]):
     """What holders have of BYTES_MAX; KIND says of what, in the log."""
 
     def __init__(self, kind: str, bytes_max: int, released: Callable[[], None] = ignore) -> None:
-        """RELEASED is told when much was held and is no more."""
+        """RELEASED is called when usage has fallen far below a high peak."""
         self._released = released
         self._kind = kind
         self.bytes_max = bytes_max
         #: Bytes of all.
         self.held = 0
-        #: What is left when room was made.
+        #: The usage to which `make_room` reduces.
         self.goal = bytes_max - bytes_max // _ROOM
         self._of: dict[HolderT, int] = {}
         self._is_making_room = False
@@ -61,7 +61,7 @@ class Shares(Generic[HolderT]):
 
     @property
     def free(self) -> int:
-        """Bytes that nobody holds; none where room has to be made."""
+        """Bytes of the limit that are not in use; 0 when the limit is exceeded."""
         return max(0, self.bytes_max - self.held)
 
     def hold(self, holder: HolderT, size: int) -> None:
@@ -77,7 +77,7 @@ class Shares(Generic[HolderT]):
             self._released()
 
     def make_room(self, burden: Callable[[HolderT], int], take: Callable[[HolderT], None]) -> None:
-        """Unless all is within the bound, have TAKE end what holders have, the greatest BURDEN (bytes × time) first.
+        """If usage exceeds the limit, have TAKE end holdings, the one with the greatest BURDEN (bytes × time) first.
 
         TAKE ends no more than it takes to come down to `goal`.
         """

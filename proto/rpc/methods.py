@@ -62,7 +62,7 @@ ANYBODY: Final = CallUser()
 
 
 class CallContext(ABC):
-    """What calls and streams have in common: who asks, until when, and whether they still wait."""
+    """What calls and streams have in common: the caller, the deadline, and whether the caller still waits."""
 
     __slots__ = ("_on_cancel", "cancelled", "outlasts", "user")
 
@@ -71,7 +71,7 @@ class CallContext(ABC):
         self.user: CallUser = ANYBODY
         #: The caller has gone before it was answered; answers are dropped.
         self.cancelled = False
-        #: It goes on when a carrier serves other tables in place of its own.
+        #: It continues when the carrier replaces the tables that it belongs to.
         self.outlasts = False
         self._on_cancel: list[Callable[[], None]] = []
 
@@ -109,7 +109,7 @@ class CallContext(ABC):
         """Answer with ERROR; of a stream, after what was sent before."""
 
     def outlast(self) -> None:
-        """Let it go on beside the tables that come after its own: what answers it is not of its own."""
+        """Let the call continue after its tables are replaced: other tables answer it."""
         self.outlasts = True
 
     def on_cancel(self, function: Callable[[], None]) -> None:
@@ -168,8 +168,8 @@ class Stream(CallContext):
     def send(self, message: Message) -> None:
         """Queue MESSAGE. It is encoded now, so the caller may change or reuse it afterwards.
 
-        The bound of the queue is the carrier's: who sends unasked (more than one reply for a message received) waits
-        for `drained()` between messages. A queue of `Limits.queue_bytes_max` fails the stream with ResourceExhausted.
+        The carrier limits the queue. A handler that sends more than one reply per received message waits for
+        `drained()` between messages. A queue of `Limits.queue_bytes_max` fails the stream with ResourceExhausted.
         """
 
     def send_encoded(self, pieces: Sequence[bytes | memoryview]) -> None:
@@ -207,9 +207,9 @@ class Receiver(Protocol[RequestIn]):
         ...
 
     def on_close(self) -> None:
-        """Let go: the stream is over, for whatever reason.
+        """Release everything: the stream is over, for whatever reason.
 
-        `stream.cancelled` tells that the peer broke it off; a receiver that finishes on `on_end` may not see that.
+        `stream.cancelled` is true if the peer broke it off; a receiver that finishes on `on_end` may not see that.
         """
         ...
 

@@ -1,15 +1,15 @@
 """Pages for browsers and scrapers on a gRPC port: GET, HEAD and POST in HTTP/1.1 or HTTP/2 (RFC 9110).
 
-A `Page` is told what is asked and returns what to show: a body, or events that go on until the asker leaves. It is
-asked in HTTP/1.1, below, or in HTTP/2, which `PageCalls` answers and which whoever asks with TLS is offered first,
-browsers and scrapers among them. There a POST is for a page if its body is JSON or a form.
+A `Page` gets a request and returns a response: a body, or a stream of events that ends when the client disconnects.
+Clients with TLS are offered HTTP/2 first (ALPN), so `PageCalls` answers browsers there. In HTTP/2, a POST is for a
+page only if its body is JSON or a form.
 
-HTTP/1.1 requests for pages, one after the other on a connection (RFC 9112). Pure: bytes in, requests and bytes out.
+`RequestReader` reads the HTTP/1.1 requests of one connection (RFC 9112). It does no I/O:
 
     reader.feed(data);  while (asked := reader.next()) is not None: …
 
-Bodies have a Content-Length; chunked ones are refused, as is everything that two readers could understand in two ways:
-two lengths, a length beside a transfer coding, folded fields, none or two hosts. After a refusal the connection ends.
+It refuses chunked bodies and everything ambiguous: two lengths, a length next to a transfer coding, folded fields, no
+host or two hosts. After a refusal the connection is closed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ QUERY_FIELDS_MAX: Final = 64
 
 
 class PageRequest(NamedTuple):
-    """A request. HEADERS have names in lower case; PEER is the asker's address. KEEP: others may follow behind it."""
+    """A request. HEADERS have lower-case names, PEER is the client's address. KEEP: the connection stays open."""
 
     method: str
     target: str
@@ -83,7 +83,7 @@ class Shown(NamedTuple):
 Page = Callable[[PageRequest], Awaitable[Shown]]
 
 
-#: Pages of one server that are made at once; further ones are asked to come again.
+#: Pages that one server prepares at the same time; further requests are refused and may be retried.
 PAGES_MAX: Final = 16
 #: Bodies that come at once, of one host and of all; likewise. A host that leaves its own half sent keeps no other out.
 BODIES_OF_HOST: Final = 8
@@ -94,9 +94,9 @@ _NO_PATH: Final = Shown(400, "text/plain", b"the path of a request begins with a
 BUSY: Final = Shown(503, "text/plain", b"too many pages are asked for at once: come again\n")
 #: Bytes of the body of a request.
 BODY_BYTES_MAX: Final = 1024 * 1024
-#: Bytes of events that may wait in HTTP/2; who reads less is given up.
+#: Bytes of events that may wait in HTTP/2. A slower client is disconnected.
 _EVENTS_QUEUED_MAX: Final = 256 * 1024
-#: What a body is that a page takes in HTTP/2; others are for gRPC's clients, or for nobody.
+#: Content types of POST bodies for pages in HTTP/2. All other POST requests are gRPC calls.
 _BODY_TYPES: Final = ("application/json", "application/x-www-form-urlencoded")
 
 
@@ -113,7 +113,7 @@ def too_large(size: int) -> str:
 class PageStream:
     """A request for a page on STREAM_ID of an HTTP/2 CONNECTION, whose body may come in pieces.
 
-    TOUCH has what was written leave; CLOSED is told when it is over.
+    TOUCH schedules a write to the socket. CLOSED is called at the end.
     """
 
     def __init__(
@@ -155,12 +155,12 @@ class PageStream:
         return self.asked._replace(body=bytes(self._body))
 
     def break_off(self) -> None:
-        """Give it up: nobody waits for it."""
+        """Cancel it: the client is gone."""
         if self._work is not None:
             self._work.cancel()
 
     def wind_down(self) -> None:
-        """End it if it would go on for ever."""
+        """End it if it is an endless stream of events."""
         if self.is_telling:
             self.connection.send_end(self.stream_id, None)
             self.break_off()
@@ -176,7 +176,7 @@ class PageCalls:
         self._bodies: Counter[str] = Counter()
 
     def begin_body(self, peer: str) -> bool:
-        """May PEER send a body now? If so, `end_body` tells that it has come, or never will."""
+        """Return whether PEER may send a body now. If so, call `end_body` when the body is complete or abandoned."""
         host = owner_of(peer)
         if self._bodies[host] >= BODIES_OF_HOST or self._bodies.total() >= BODIES_MAX:
             return False
@@ -184,7 +184,7 @@ class PageCalls:
         return True
 
     def end_body(self, peer: str) -> None:
-        """Make room for another body: one of PEER is over."""
+        """Free the slot that a body of PEER occupied."""
         host = owner_of(peer)
         self._bodies[host] -= 1
         if not self._bodies[host]:
@@ -250,7 +250,7 @@ class PageCalls:
 
 
 async def _tell(stream: PageStream, events: AsyncGenerator[bytes, None]) -> None:
-    """Write EVENTS on STREAM as they come; who does not read them is given up."""
+    """Write EVENTS on STREAM as they arrive. A client that does not read them is disconnected."""
     connection, stream_id = stream.connection, stream.stream_id
     stream.is_telling = True
     stream.touch()
@@ -374,7 +374,7 @@ def _length(text: str) -> int:
 
 
 def head_of(shown: Shown, *, keep: bool) -> bytes:
-    """Return what stands before the body of SHOWN; KEEP: another request may follow on the connection."""
+    """Return the status line and headers of SHOWN. KEEP: another request may follow on the connection."""
     lines = [
         f"HTTP/1.1 {shown.status} {HTTPStatus(shown.status).phrase}",
         f"Content-Type: {shown.content_type}",

@@ -1,17 +1,14 @@
 """gRPC's own protocol on HTTP/2: heads of requests and answers, messages in a body, trailers (PROTOCOL-HTTP2.md).
 
-Heads and trailers of answers are blocks of fields that refer to HPACK's static table alone, so that a block is the same
-on every connection: those of good answers are constants.
+Heads and trailers of responses use only HPACK's static table. So the same block is valid on every connection, and the
+blocks of successful responses are constants.
 
-A message is a flag, four bytes of length, so many bytes. The pieces of a body end where frames end, not where messages
-do. `MessageReader` puts them together; nothing is copied more than twice, however small the pieces, and nothing is
-gathered of a message that is too large.
+A message is a flag, four bytes of length, and the body. DATA frames do not end where messages end; `MessageReader`
+joins them. It copies each byte at most twice and buffers nothing of a message beyond the limit.
 
-What came compressed (gzip) and inflates to 64 KiB is inflated at once, in 0.2 ms. The rest of a larger one is inflated
-off the loop: one message at a time on the server, one of each connection in turn, so that whoever sends many waits for
-its own. Only a message of a connection whose last one was taken is inflated, so that one at most is there that nobody
-has paid for in bytes. A message may inflate to a mebibyte, or `RATIO` times what came if that is more: beyond, it is a
-bomb, and refused.
+Messages compressed with gzip: the first 64 KiB are inflated at once (0.2 ms). The rest is inflated in a thread, one
+message at a time per server and one per connection in turn, so a client that sends many waits for its own. A message
+may inflate to 1 MiB, or to `RATIO` times its compressed size if that is more. Beyond that it is refused as a bomb.
 """
 
 from __future__ import annotations
@@ -86,7 +83,7 @@ def is_compressed(headers: dict[str, str]) -> bool:
 
 #: What percent-encoding leaves as it is: printable ASCII but "%" itself.
 _PLAIN: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
-#: A longer status text is cut: peers refuse trailers from 8 KiB on, and the error itself stands there, too.
+#: A longer status text is cut: peers refuse trailers from 8 KiB on, and the trailers hold the encoded error, too.
 _TEXT_BYTES_MAX: Final = 2_048
 _TEXT_CHARACTERS: Final = 160
 
@@ -144,7 +141,7 @@ RATIO: Final = 64
 
 
 class Inflation:
-    """A message whose inflation has begun; it counts as what came of it."""
+    """A message that is partly inflated. It counts with its inflated size so far."""
 
     def __init__(self, message: bytes, size_max: int) -> None:
         """SIZE_MAX: of any message. Raises BadRequest or TooLarge."""
@@ -211,7 +208,7 @@ class Inflater:
         self._thread: ThreadPoolExecutor | None = None
 
     async def inflate(self, message: Inflation, connections_turn: asyncio.Lock) -> bytes:
-        """Return MESSAGE when it has been its connection's turn; the next is begun once this one was taken."""
+        """Inflate the rest of MESSAGE when its connection has its turn. One message per connection at a time."""
         async with connections_turn, self._turn:
             if self._thread is None:
                 self._thread = ThreadPoolExecutor(1, "inflater")
@@ -290,11 +287,11 @@ class MessageReader:
 
     @property
     def is_half(self) -> bool:
-        """Has a message begun that is not whole?"""
+        """Return whether a message has started but is not complete."""
         return self.held > 0 or self._flag is not None
 
     def drop(self) -> None:
-        """Let go of what is there of a message: nobody waits for it."""
+        """Drop a partly received message: its reader is gone."""
         self._clear()
 
     def _keep(self, piece: bytes) -> None:

@@ -18,7 +18,7 @@ from .protocol import Inflater, failed
 
 
 class ServedMethod:
-    """A method as calls need it: what is asked of it a thousand times a second is looked up once."""
+    """A method with everything that calls need, looked up once."""
 
     __slots__ = ("decode", "handler", "is_coroutine", "kind", "path")
 
@@ -33,8 +33,8 @@ class ServedMethod:
 class Served:
     """The methods of TABLES within LIMITS, and PAGE if there is one. DESCRIBE says how errors travel.
 
-    NOW_MS and SPAWN (which runs a coroutine as a task) are the owner's. RELEASED is told when peers held much and do so
-    no more.
+    NOW_MS and SPAWN (which runs a coroutine as a task) are the owner's. RELEASED is called when the usage of memory has
+    fallen far below a high peak.
     """
 
     def __init__(  # noqa: PLR0913  (all that connections share)
@@ -54,12 +54,12 @@ class Served:
         self.deadlines = deadlines
         self.now_ms = now_ms
         self.spawn = spawn
-        #: Bytes of requests that have begun and are not whole, or wait for their reader, on all connections, …
+        #: Bytes of requests that are incomplete, or wait for their reader, on all connections, …
         self.requests: Shares[Any] = Shares("requests", limits.half_sent_bytes_server, released)
         #: … and of answers that wait for their peers.
         self.answers: Shares[Any] = Shares("answers", limits.queue_bytes_server, released)
         self.inflater = Inflater()
-        #: A stop has begun: streams are to end.
+        #: The server is stopping: streams are to end.
         self.stopping = False
 
     def serve(self, tables: Iterable[MethodTable], page: Page | None) -> None:
@@ -72,7 +72,7 @@ class Served:
         self.pages = None if page is None else PageCalls(page)
 
     def begin(self) -> None:
-        """Have streams go on until their callers or handlers end them."""
+        """Let streams continue until their callers or handlers end them."""
         self.stopping = False
 
     def begin_to_stop(self) -> None:

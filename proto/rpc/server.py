@@ -4,13 +4,13 @@
     port = await server.start("127.0.0.1", 0)
     await server.stop(grace_s=2.0)
 
-`connection.py` is the protocol and `conversation.py` what gRPC adds to it, both without sockets and clocks;
-`server_link.py` is one connection's shell, and this is what connections share: the port, the certificate, deadlines,
-and an orderly stop.
+`connection.py` is the protocol and `conversation.py` adds gRPC, both without sockets and clocks. `server_link.py`
+connects one socket to them. This file has what all connections share: the port, the certificate, deadlines, and an
+orderly stop.
 
-A connection beyond `Limits.connections_max` is closed at once. `stop` closes the port, has every connection
-announce its end (GOAWAY in two steps) and every receiver hear `on_end`; what is still open when the grace is over
-fails with Stopping. Not thread-safe: its event loop owns everything.
+A connection beyond `Limits.connections_max` is closed at once. `stop` closes the port, sends GOAWAY in two steps on
+every connection, and calls `on_end` of every receiver. Calls still open after the grace period fail with Stopping. Not
+thread-safe: its event loop owns everything.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ _CLOSE_S: Final = 1.0
 _LOOK_S: Final = 0.005
 #: So many turns of the loop it is, and one more than that, from the listening socket to the protocol.
 _ACCEPT_TURNS: Final = 3
-#: How long after much was freed the system gets it back, and how often at most.
+#: Delay between freeing much memory and returning it to the system, and the minimum interval between two returns.
 _GIVE_BACK_MS: Final = 1_000
-#: How often is told of who is refused.
+#: Minimum interval between two log lines about refused connections.
 _TELL_MS: Final = 1_000
 #: Connections of one age do not all end together: they get up to this share less.
 _AGE_SPREAD: Final = 0.1
@@ -117,7 +117,7 @@ class Server:
 
     @staticmethod
     def describe(error: RpcError) -> RpcFailure:
-        """Return how ERROR travels where nobody said so."""
+        """Return how ERROR is sent unless another function was given."""
         return described(error)
 
     # --- a carrier
@@ -139,8 +139,8 @@ class Server:
     ) -> None:
         """Serve TABLES and PAGE from now on, at the same port and over the connections that are open.
 
-        Calls under way are those of the tables before: streams are told to end, and what is open after GRACE_S seconds
-        fails with Stopping. Returns once they are over, but for those that outlast their tables.
+        Calls under way belong to the old tables: their streams are asked to end, and what is open after GRACE_S
+        seconds fails with Stopping. Returns once they are over, except for calls that outlast their tables.
         """
         self.page = page
         self.served.serve(tables, page)
@@ -204,7 +204,7 @@ class Server:
             server.close()
 
     def _accept(self) -> ServerLink:
-        """Return what takes a new connection; without a number where there is no room, or this is stopping."""
+        """Return the handler of a new connection; it has number 0 if the limit is reached or the server is stopping."""
         if self.served.stopping:
             return ServerLink(self, 0)
         if len(self._open) >= self.limits.connections_max:
@@ -251,7 +251,7 @@ class Server:
         return self._shown[1]
 
     def handshake_failed(self, peer: str, error: ssl.SSLError) -> None:
-        """Note that PEER and this side disagree on TLS; where certificates are asked for, a line a second says so."""
+        """Count a failed TLS handshake of PEER. If clients need certificates, log it, up to one line per second."""
         reason = getattr(error, "verify_message", "") or (error.reason or "").lower()
         reason = reason.replace("_", " ") or str(error)
         now_ms = self.now_ms()
@@ -285,7 +285,7 @@ class Server:
         self._is_giving_back = False
         self.loop.run_in_executor(None, _trim_heap)
 
-    # --- figures
+    # --- metrics
 
     @property
     def connections(self) -> int:
@@ -293,7 +293,7 @@ class Server:
         return len(self._open)
 
     def connection_figures(self, first_id: int, limit: int) -> list[ConnectionFigures]:
-        """Return LIMIT open connections at most, by id, from FIRST_ID on."""
+        """Return up to LIMIT open connections in the order of their ids, from FIRST_ID on."""
         now_ms = self.now_ms()
         found = (
             open_ for number, open_ in self._open.items() if number >= first_id and open_.is_made
@@ -340,7 +340,7 @@ class Server:
 
 
 def _trim_heap() -> None:
-    """Give freed memory back to the system: glibc keeps what lies below any block in use. 10 ms for 100 MiB.
+    """Return freed memory to the system: glibc keeps pages below any block in use. Takes 10 ms for 100 MiB.
 
     Other C libraries have no such call, and no need of it.
     """

@@ -108,7 +108,7 @@ class RequestedCall(NamedTuple):
 
 
 class RequestContext:
-    """Mixed into call and stream: who asks, with which metadata, until when, and what is to follow a good answer."""
+    """Mixed into call and stream: the caller, its metadata and deadline, and the trailers of a good response."""
 
     __slots__ = ()
     _asked: RequestedCall
@@ -346,7 +346,7 @@ class ServerUnaryCall(RequestContext, Call):
     # --- its other ends
 
     def wind_down(self) -> None:
-        """Go on: the answer may come within the grace."""
+        """Continue: the response may come within the grace period."""
 
     def give_up(self) -> None:
         """Answer that the server stops; answers that still come are dropped."""
@@ -355,7 +355,7 @@ class ServerUnaryCall(RequestContext, Call):
         self._settle_with(shutting_down())
 
     def break_off(self) -> None:
-        """Let go: nobody waits for an answer any more."""
+        """Release everything: the caller no longer waits for a response."""
         self._close()
         self.cancel()
         self._end_task()
@@ -380,8 +380,8 @@ class ServerUnaryCall(RequestContext, Call):
 class ServerStreamCall(RequestContext, Stream):
     """A stream from its headers to its end. What is sent after that is dropped.
 
-    Messages reach the receiver one after the other. While it is busy with one, or more is queued for the peer than
-    `Limits.queue_bytes`, further ones wait here, and no window is given back for them.
+    The receiver gets one message at a time. While it is busy, or more than `Limits.queue_bytes` is queued for the peer,
+    further messages wait here and get no window update.
     """
 
     __slots__ = (
@@ -479,13 +479,13 @@ class ServerStreamCall(RequestContext, Stream):
 
     @property
     def is_half(self) -> bool:
-        """Has a message begun that is not whole, or is the request of a server stream not there?"""
+        """Return whether a message is incomplete, or the request of a server stream is missing."""
         return self._reader.is_half or (
             self._method.kind is not MethodKind.BIDI and self._receiving
         )
 
     def _deliver(self) -> None:
-        """Hand over what has arrived, as long as it is taken."""
+        """Pass received messages to the receiver, as long as it takes them."""
         if self._is_delivering:
             return
         self._is_delivering = True
@@ -616,7 +616,7 @@ class ServerStreamCall(RequestContext, Stream):
                 self.fail(error)
 
     def drain(self) -> None:
-        """Go on: less is queued than the bound."""
+        """Continue: the queue is below its limit."""
         self._release_drained()
         if not self._ended:
             self._resume()
@@ -691,7 +691,7 @@ class ServerStreamCall(RequestContext, Stream):
         self._drained.clear()
 
     def _end(self, error: RpcError | None) -> None:
-        """End the stream behind what was sent: well, or with ERROR."""
+        """End the stream after what was sent: well, or with ERROR."""
         if self._ended or self.cancelled:
             return
         conversation = self._conversation
@@ -710,7 +710,7 @@ class ServerStreamCall(RequestContext, Stream):
     # --- its ends
 
     def _close(self) -> None:
-        """Let go of everything; the receiver hears of it once what runs now has returned."""
+        """Release everything. The receiver gets `on_close` once the code that runs now has returned."""
         self._ended = True
         self._no_deadline()
         self._arrived.clear()
@@ -730,7 +730,7 @@ class ServerStreamCall(RequestContext, Stream):
         if self._receiver is None:
             self.fail(shutting_down())
         elif self._busy is not None:
-            self._receiving = False  # It is told when it is free.
+            self._receiving = False  # The receiver gets the end when it is free.
         elif self._receiving:
             self._end_in_stop(self._receiver)
 
@@ -764,5 +764,5 @@ class ServerStreamCall(RequestContext, Stream):
 def _close_receiver(receiver: Receiver[Any], path: str) -> None:
     try:
         receiver.on_close()
-    except Exception:  # The edge: the stream is over, nobody else can be told.
+    except Exception:  # The edge: the stream is over, so the error can only be logged.
         logger.exception("receiver failed to close method=%s", path)

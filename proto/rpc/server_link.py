@@ -1,15 +1,15 @@
 """One connection of a server: first byte, TLS, HTTP/2 or a plain HTTP request, and what may take how long.
 
-    0x16       a TLS handshake, and behind it one of the others
+    0x16       a TLS handshake, and then one of the others
     'PR'       HTTP/2
-    'G', 'H', 'PO'   plain HTTP requests: answered by the page that was handed in
+    'G', 'H', 'PO'   plain HTTP requests: answered by the server's page
     else       closed
 
-What one read brings is handled at once, and all that it has to be answered leaves in one write. A peer that does
-not take what is written is not read from either. One that is silent is asked whether it is there (PING) and given up if
-it does not answer; nobody is given up who was not asked: where this side was held up, silence is its own.
+All responses to one read leave in one write. A peer that does not read what was written is not read from either. A
+silent peer is probed (PING) and closed if it does not answer. No peer is closed without a probe, because the silence
+may be this side's own delay.
 
-TLS is a session without a socket; the wire takes bytes to and from the transport, through TLS once that began.
+TLS is an SSL object without a socket; `Wire` passes bytes to and from the transport, through TLS once it has started.
 """
 
 from __future__ import annotations
@@ -134,11 +134,11 @@ FIRST_BYTES_MS: Final = 10_000
 LAST_BYTES_MS: Final = 10_000
 #: How often is looked for what takes too long, where anything may.
 CHECK_MS: Final = 1_000
-#: Between the two steps of an end, at most: calls that were under way to us arrive meanwhile.
+#: Maximum time between the two GOAWAY frames of an end: calls already under way arrive meanwhile.
 REFUSE_MS: Final = 1_000
 #: What may wait to be written before bodies wait elsewhere and the peer is not read.
 WRITE_BYTES: Final = 256 * 1024
-#: What a peer may send behind the end, which nobody looks at.
+#: Bytes that a peer may send after the end; they are discarded.
 _DISCARDED_BYTES_MAX: Final = 1024 * 1024
 #: From so many bytes an event on, more is read at once: large bodies come. Many small calls at once would keep the
 #: others waiting.
@@ -148,8 +148,8 @@ IDLE_MS: Final = 60_000
 _TLS: Final = 0x16
 _HTTP2: Final = b"PR"
 _HTTP: Final = (b"G", b"H", b"PO")
-#: Answers to who does not speak TLS where it must be spoken, by the first bytes; and to who does where it is not: not
-#: TLS either, by which every client tells that there is none.
+#: Answers to peers that speak plaintext where TLS is required, by their first bytes; and to peers that speak TLS where
+#: there is none: these bytes are no TLS, by which every client notices it.
 _NO_PLAINTEXT: Final = {
     _HTTP2: settings({}) + goaway(0, ErrorCode.INADEQUATE_SECURITY, "this port takes TLS alone"),
     **dict.fromkeys(_HTTP, b"HTTP/1.1 400 Bad Request\r\n\r\nthis port takes TLS alone\n"),
@@ -163,7 +163,7 @@ class ServerLink(asyncio.BufferedProtocol):
     """A connection from its first byte to its last. The server's event loop owns it."""
 
     def __init__(self, server: LinkOwner, number: int) -> None:
-        """NUMBER is its own; 0: there is no room for it."""
+        """NUMBER is its own; 0: the server has no free slot for it."""
         self._server, self._number = server, number
         self._transport: Any = None
         self._wire: Wire
@@ -179,7 +179,7 @@ class ServerLink(asyncio.BufferedProtocol):
         self._age: Deadline | None = None
         self._is_leaving = False
         self._http1: RequestReader
-        #: Makes the answer to a plain request, or tells events; no further request is taken meanwhile.
+        #: Prepares the response to a plain request, or sends events; no further request is taken meanwhile.
         self._answering: asyncio.Task[None] | None = None
         #: So much waits to be written that nothing further is read.
         self._is_full = False
@@ -216,7 +216,7 @@ class ServerLink(asyncio.BufferedProtocol):
         data = bytes(self._server.large_view[:nbytes])
         try:
             self._on_bytes(data)
-        except Exception:  # The edge: a bug, or what nobody thought of, costs its own connection.
+        except Exception:  # The edge: an unexpected error ends only its own connection.
             logger.exception("connection failed peer=%s", self.peer)
             self.abort("failed")
 
@@ -482,7 +482,7 @@ class ServerLink(asyncio.BufferedProtocol):
             self._close()
 
     async def _tell(self, shown: Shown) -> None:
-        """Write the events of SHOWN as they come; who does not read them is given up, who leaves ends them."""
+        """Write the events of SHOWN as they arrive, until the client disconnects or is too slow."""
         assert shown.events is not None
         self._take = self._discard
         self._transport.resume_reading()
@@ -496,7 +496,7 @@ class ServerLink(asyncio.BufferedProtocol):
     # --- time
 
     def _limit_to(self, wait_ms: int, reason: str) -> None:
-        """Break the connection off in WAIT_MS for REASON, unless it has gone on by then."""
+        """Abort the connection in WAIT_MS for REASON, unless it has made progress by then."""
         self._unlimit()
         server = self._server
         self._limit = server.deadlines.add(server.now_ms() + wait_ms, partial(self.abort, reason))
@@ -536,7 +536,7 @@ class ServerLink(asyncio.BufferedProtocol):
         self._limit = server.deadlines.add(server.now_ms() + grace_ms, self._wind_down)
 
     def _wind_down(self) -> None:
-        """Have streams end that would go on for ever, and soon give up what is still there."""
+        """Ask endless streams to end, and soon abort what is still open."""
         assert self.conversation is not None
         server = self._server
         self._limit = server.deadlines.add(
@@ -545,7 +545,7 @@ class ServerLink(asyncio.BufferedProtocol):
         self.conversation.wind_down()
 
     def goaway(self, reason: str) -> None:
-        """Have the peer come anew, for REASON: no new streams, and the end once those that are open are over."""
+        """Send GOAWAY for REASON: no new streams, and the connection closes once the open ones are over."""
         if self._http2 is None or self._is_lingering:
             self.abort(reason)  # Nothing was asked yet, or all was said.
             return
@@ -577,7 +577,7 @@ class ServerLink(asyncio.BufferedProtocol):
             self.abort(reason)
 
     def _linger(self, reason: str) -> None:
-        """Send no more, and close when the peer does: what it sent and nobody read would cost it what was written."""
+        """Send no more, and close when the peer does: closing with unread bytes would discard what was written."""
         if not self._is_lingering and not self._transport.is_closing():
             self._take = self._discard
             self._discarded = 0
@@ -657,7 +657,7 @@ class TlsSession:
                 self._is_open = True
             return self._read_all()
         except ssl.SSLWantReadError:
-            return b""  # The handshake is not over: the next bytes go on with it.
+            return b""  # The handshake is not over: the next bytes continue it.
 
     def _read_all(self) -> bytes:
         pieces: list[bytes] = []
@@ -700,7 +700,7 @@ class Wire:
 
     @property
     def is_secure(self) -> bool:
-        """Has TLS begun?"""
+        """Return whether TLS has started."""
         return self._tls is not None
 
     @property
@@ -724,13 +724,13 @@ class Wire:
         self._tls = TlsSession(context)
 
     def plain(self, data: bytes) -> bytes:
-        """Return the plaintext of DATA, which came. Raises SSLError if TLS fails; the peer is told why."""
+        """Return the plaintext of DATA, as received. Raises SSLError if TLS fails; the peer gets an alert."""
         if self._tls is None:
             return data
         try:
             return self._tls.receive(data)
         finally:
-            self._write_encrypted()  # The handshake goes on, or an alert says why not.
+            self._write_encrypted()  # The handshake continues, or an alert says why not.
 
     def write(self, data: bytes) -> None:
         """Write DATA."""

@@ -1,9 +1,9 @@
-"""The streams of a connection: their halves and windows, what is known of those that are over, and what waits to leave.
+"""The streams of a connection: their windows, which streams ended recently, and the frames that wait to be written.
 
-Frames gather until they are taken, so that all of one turn leave in one write. A body that fits goes straight
-behind its headers; pieces of it that follow each other share a frame, up to the size that the peer takes. What does not
-fit waits with its stream; streams that may write do so in turn, one piece each, so that a large answer does not hold up
-small ones. No more than `OUTPUT_BYTES` of bodies gather: the rest waits where it can still be dropped (RFC 9113 §5).
+Frames are collected until `take`, so that all frames of one turn of the event loop leave in one write. A body that
+fits follows its headers directly; consecutive pieces share a frame, up to the peer's frame size. What does not fit
+waits in its stream. Streams write one piece each in turn, so a large response does not delay small ones. At most
+`OUTPUT_BYTES` of bodies are collected; the rest stays in its stream, where it can still be dropped (RFC 9113 §5).
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class Http2Stream:
         self.window = window
         #: Bytes that the peer may send from now …
         self.credit = credit
-        #: … and those that came and were not yet given back.
+        #: … and received bytes for which no window update was sent yet.
         self.uncredited = 0
-        #: Nothing is given back: whoever reads is busy.
+        #: No window updates are sent: the reader is busy.
         self.held = False
         self.ended_by_peer = False
         #: What content-length said, and what came of it.
@@ -74,11 +74,11 @@ class Http2Stream:
         self.queued = 0
         #: The answer has its end, …
         self.ending = False
-        #: … which waits behind the outbox: the block of trailers, or none (the last piece ends the stream).
+        #: … which is sent after the queued body: the block of trailers, or none (the last piece ends the stream).
         self.end_block: bytes | None = None
         #: It takes part in the round of streams that write.
         self.is_waiting = False
-        #: Whoever writes wants to hear when less than this is queued.
+        #: The writer wants a `Drained` event when less than this is queued.
         self.tell_below = 0
         #: Since when nothing of what waits was taken; None: something was, since that was last looked at.
         self.stalled_ms: int | None = None
@@ -131,7 +131,7 @@ class StreamTable:
         return stream_id
 
     def add_reset(self, stream_id: int) -> None:
-        """Note that this side has reset STREAM_ID, or what the peer sends behind its own reset has been answered."""
+        """Note that this side reset STREAM_ID, or has answered frames that the peer sent after its own reset."""
         self._note(stream_id, stream_id)
 
     def add_reset_by_peer(self, stream_id: int) -> None:
@@ -150,7 +150,7 @@ class StreamTable:
     def check_over(self, stream_id: int, what: str) -> None:
         """Raise ConnectionFault, for WHAT came on STREAM_ID, which is not open, unless that was reset.
 
-        What the peer sends behind its own reset was under way within it: a StreamFault, once a stream.
+        Frames that the peer sends after its own RST_STREAM are a StreamFault, once per stream.
         """
         kept = self._reset[(stream_id >> 1) % _KEPT] if self._reset else 0
         if kept == stream_id != 0:
@@ -177,7 +177,7 @@ OUTPUT_BYTES: Final = 256 * 1024
 
 
 class Outgoing:
-    """What a connection writes. WRITTEN is told of streams whose end was; DRAINED of those with room again."""
+    """What a connection writes. WRITTEN gets each stream whose end was written, DRAINED each with free space again."""
 
     def __init__(
         self,
@@ -198,8 +198,8 @@ class Outgoing:
         self.paused = False
         self._frames: list[bytes | memoryview] = []
         self._bodies = 0
-        #: Of the newest DATA frame its stream, where its head stands, and its size; `_data_end`: how many pieces there
-        #: were behind it. Nothing was written since if there are as many.
+        #: The newest DATA frame: its stream, the index of its frame head, its size; `_data_end` is the number of pieces
+        #: after it. If that number is unchanged, nothing was written since.
         self._data_stream = self._data_head = self._data_size = 0
         self._data_end = -1
         self._waiting: deque[Http2Stream] = deque()
@@ -207,7 +207,7 @@ class Outgoing:
     # --- what the peer takes
 
     def resize_frames(self, size: int) -> None:
-        """Write frames of SIZE bytes at most."""
+        """Write frames of up to SIZE bytes."""
         self.frame_size = size
 
     def resize_windows(self, size: int, streams: Iterable[Http2Stream]) -> None:
@@ -231,7 +231,7 @@ class Outgoing:
     # --- frames
 
     def write(self, frame: bytes) -> None:
-        """Write FRAME behind what was written."""
+        """Append FRAME to the output."""
         self._frames.append(frame)
 
     def take(self) -> bytes:
@@ -380,7 +380,7 @@ class Outgoing:
             and self._data_stream == stream.id
             and self._data_size + size <= self.frame_size
         ):
-            # It goes on with the frame before.
+            # It extends the previous frame.
             self._data_size = whole = self._data_size + size
             frames[self._data_head] = HEAD.pack(whole >> 16, whole & 0xFFFF, DATA, flags, stream.id)
             frames.append(data)

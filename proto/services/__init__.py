@@ -1,1 +1,1 @@
-"""The services that every server of ours has on its port beside its own: health, reflection, connections."""
+"""The services that every PocketMQ server has on its port in addition to its own: health, reflection, connections."""

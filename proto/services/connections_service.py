@@ -1,4 +1,4 @@
-"""The service `pocketmq.v1.Connections`: who is connected to this server, and the traffic of each connection.
+"""The service `pocketmq.v1.Connections`: the clients connected to this server, and the traffic of each connection.
 
 It resembles gRPC's channelz, limited to what helps to find slow, numerous or silent clients. Answers are pages in the
 order of connection ids, up to `PAGE_MAX` connections each, which takes the event loop about 3 ms. A connection that
@@ -27,7 +27,7 @@ _FIELDS: Final = tuple(field.name for field in fields(ConnectionFigures))
 
 
 class ConnectionsService:
-    """Asks what CARRIER returns, which is made after its tables, for its figures."""
+    """Returns the connections and metrics of a carrier. CARRIER returns it, because it is made after its tables."""
 
     def __init__(self, carrier: Callable[[], object]) -> None:
         self._carrier = carrier

@@ -97,7 +97,7 @@ def _roots(table: MethodTable) -> Iterator[FileDescriptor]:
             try:
                 yield file.pool.FindServiceByName(name).file
             except KeyError:
-                continue  # Whoever made the table has written no .proto for it, or in another pool.
+                continue  # The author of the table has no .proto for it, or one in another pool.
 
 
 def _declared(file: FileDescriptor) -> Iterator[tuple[str, Any]]:
@@ -126,7 +126,7 @@ def _declared_in(message: Descriptor) -> Iterator[tuple[str, Any]]:
 
 
 def _declared_by(enum: EnumDescriptor) -> Iterator[tuple[str, Any]]:
-    """Yield ENUM and its values, which are named as if they stood beside it."""
+    """Yield ENUM and its values; the values are named as siblings of ENUM."""
     yield enum.full_name, enum
     scope = enum.full_name.rpartition(".")[0]
     for value in enum.values:

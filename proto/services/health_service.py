@@ -42,7 +42,7 @@ class HealthService:
         self._names: dict[str, Callable[[], bool]] = dict.fromkeys(("", *services, HEALTH), _always)
         self._names |= conditions or {}
         self._is_serving = False
-        #: What each has been told last, with what it watches.
+        #: The status sent last to each watcher, with the name that it watches.
         self._watchers: dict[Stream, tuple[str, _Status]] = {}
 
     def methods(self) -> MethodTable:
@@ -75,7 +75,7 @@ class HealthService:
         self.look()
 
     def end(self) -> None:
-        """Serve no more: a stop has begun."""
+        """Report NOT_SERVING from now on: the server is stopping."""
         self._is_serving = False
         self.look()
 
@@ -120,7 +120,7 @@ class HealthService:
             )
         name, status = request.service, self._status(request.service)
         stream.send(health_pb.HealthCheckResponse(status=status))
-        # A name that nobody has may be as long as a request: it is not kept.
+        # An unknown name may be as long as a request: it is not kept.
         self._watchers[stream] = name if name in self._names else _NOBODY, status
         stream.on_cancel(lambda: self._forget(stream))
 
@@ -134,7 +134,7 @@ class HealthService:
         return _SERVING if self._is_serving and holds() else _NOT_SERVING
 
 
-#: Stands for all names that nobody has.
+#: Used for all unknown names.
 _NOBODY: Final = "?"
 
 

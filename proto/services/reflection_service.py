@@ -30,7 +30,7 @@ _VERSIONS: Final[tuple[Any, ...]] = (v1, v1alpha)
 #: gRPC's codes, which an error response has as numbers.
 NOT_FOUND: Final = 5
 INVALID_ARGUMENT: Final = 3
-#: Characters of a question that an error repeats.
+#: Characters of a request that an error message quotes.
 _QUOTED_MAX: Final = 200
 #: Fields of a message, by name.
 _Fields: TypeAlias = dict[str, Any]

@@ -1,18 +1,15 @@
-"""The settings of a process: what each is, where it came from, and changing those that need no restart.
+"""The settings of a process: their values, where each came from, and changes without a restart.
 
     live = LiveSettings({"broker": broker_config, "store": store_config}, origins, audit)
     live.reload(loaded, origins)        the file was read again
     live.set("store.retention_ms", "3600000", by="ada")
 
-A section is a frozen dataclass that everybody who needs it holds. Its class names the keys that may change while it
-is held, `LIVE`: whoever uses one of these reads it from the section each time and keeps no copy. A change makes the
-section anew, with all the checks of a start, and only then writes the new values into the one that is held; so a change
-that is refused changes nothing. Everything else needs a restart, and says so.
+A section is a frozen dataclass, shared by all code that needs it. Its `LIVE` names the keys that may change at run
+time; code reads these from the section each time and keeps no copy. A change first builds a new section, with all the
+checks of a start, and then copies the new values. So a refused change changes nothing.
 
-The file is what lasts. What `set` changed holds until the file is read again, at SIGHUP or a start; nothing is written.
-Each change is a line of the audit log. The event loop owns it; other threads may read settings.
-
-`pocketmq.v1.Settings` serves it, at each port the sections that are of its server.
+`set` does not change the file: its values are replaced at the next SIGHUP or start. Each change is one line of the
+audit log. The event loop owns a LiveSettings; other threads may read settings.
 """
 
 from __future__ import annotations
@@ -35,16 +32,16 @@ logger = logging.getLogger(__name__)
 
 NAME: Final = "pocketmq.v1.Settings"
 DEFAULT: Final = "default"
-#: Of a setting that differs from its default, and nobody has said why: a program's own server.
+#: Origin of a setting that differs from its default without a known reason, as in a program's own server.
 _GIVEN: Final = "given at the start"
 #: Characters of a value.
 _VALUE_MAX: Final = 4_096
 
 
 class LiveSettings:
-    """The SECTIONS of one process, by title. ORIGINS says of "section.key" where its value came from.
+    """The SECTIONS of one process, by title. ORIGINS has the origin of each "section.key".
 
-    AUDIT is told of changes, ON_CHANGE, by title, of a section that has changed.
+    AUDIT gets each change; ON_CHANGE, by title, is called after a section has changed.
     """
 
     def __init__(
@@ -125,10 +122,10 @@ class LiveSettings:
         return before, self._told(title, key)
 
     def reload(self, sections: Mapping[str, Any], origins: Mapping[str, str]) -> None:
-        """Take what SECTIONS, the file's and the options', say now of those held; also where `set` had changed it.
+        """Take the values of SECTIONS (from file and options) for all live keys, also where `set` had changed them.
 
-        Raises ConfigError if they do not fit what cannot change; nothing has changed then. What they say anew of
-        settings that need a restart is logged.
+        Raises ConfigError if they do not fit the fixed settings; nothing has changed then. Changed values of settings
+        that need a restart are logged.
         """
         before, changes, told = self._loaded, dict[str, dict[str, Any]](), dict[str, str]()
         waiting = []
@@ -200,7 +197,7 @@ def _plain(value: Any) -> Any:
 
 
 class SettingsService:
-    """Serves the sections TITLES of LIVE. PROVES_USERS: whoever calls has shown to be the user that the call names."""
+    """Serves the sections TITLES of LIVE. PROVES_USERS: calls are authenticated, so their user is proven."""
 
     def __init__(self, live: LiveSettings, titles: Iterable[str], *, proves_users: bool) -> None:
         self._live = live
