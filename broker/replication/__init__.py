@@ -1,4 +1,4 @@
 """Replication: which broker of a replica set is the master, what its followers have, and what that acknowledges.
 
-Pure: told frames, answers of the registry and the time; the effects that come back are for a shell to carry out.
+The core is pure: it takes frames, answers of the metadata store and the time, and returns effects for a shell.
 """

@@ -1,18 +1,15 @@
-"""Java slaves of this broker: Apache's HA wire, and the requests that a slave asks its master and its name server.
+"""Java slaves of this broker: Apache RocketMQ's HA protocol, and a slave's requests to its master and name server.
 
-    PORT      requests, as of a name server and of a master. A slave has it as namesrvAddr: REGISTER_BROKER is answered
-              with where the master and its log are, the only way by which a slave of 5.5.0 learns that
-    PORT − 2  the same, where slaves ask for tables (Apache's VIP channel)
-    PORT + 1  the log, in the classic way
+    PORT      requests, as of a name server and of a master. A slave has it as namesrvAddr: the reply to REGISTER_BROKER
+              has the addresses of the master and of its log, which a slave of 5.5.0 learns in no other way
+    PORT − 2  the same, where slaves ask for tables (RocketMQ's VIP channel)
+    PORT + 1  the log, in the classic protocol
 
-A slave is sent what is on this broker's device and confirmed, nothing else: so it is never ahead of what a power cut
-leaves, nor of what replicas agreed on. An empty one gets the log from its oldest file on (Apache: the newest file
-alone). What it reports counts for nothing: no send waits for it. The classic wire cannot tell one history from another:
-a slave whose log ends behind ours, or in front of our oldest file, is sent away with a word in the log, any other is
-taken at its word.
+A slave gets only what is confirmed and on this broker's disk, so it is never ahead after a power cut. An empty one gets
+the log from its oldest file on (RocketMQ: only the newest file). Its reports are ignored; no send waits for it. A slave
+whose log ends after this log, or before its oldest file, is refused with a log line.
 
-In plaintext, without accounts, as Apache's: on loopback unless `apache_host` says otherwise. Bounds: SLAVES_MAX slaves,
-CONNECTIONS_MAX connections for requests, one frame of 32 KiB each that the peer has not taken. The event loop owns it.
+Like RocketMQ it is plaintext and unauthenticated: it listens on loopback unless `apache_host` says otherwise.
 """
 
 from __future__ import annotations
@@ -45,11 +42,11 @@ logger = logging.getLogger(__name__)
 
 SLAVES_MAX: Final = 16
 CONNECTIONS_MAX: Final = 64
-#: Apache's haTransferBatchSize.
+#: RocketMQ's haTransferBatchSize.
 _FRAME: Final = 32 << 10
-#: What was confirmed since the device has it is looked for so often.
+#: Interval of checks for records that are confirmed and on disk.
 _LOOK_S: Final = 0.1
-#: Both sides of Apache's let go of a peer from which nothing came for 20 s.
+#: Both sides in RocketMQ drop a peer that sent nothing for 20 s.
 _HEARTBEAT_S: Final = 5.0
 _SILENCE_MAX_S: Final = 20.0
 _SYSTEM_ERROR: Final = 1
@@ -62,7 +59,7 @@ class SlaveLink:
     peer: str
     sent: int
     reported: int
-    #: Set when the device has more.
+    #: Set when more is on disk.
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -112,7 +109,7 @@ class ApacheFollowers:
             self._servers.append(server)
 
     async def stop(self, grace_s: float = 0) -> None:
-        """Send slaves what is left, for GRACE_S seconds at most, and let go of them. Twice is once."""
+        """Send slaves what is left, for up to GRACE_S seconds, and disconnect them. Idempotent."""
         servers, self._servers = self._servers, []
         for server in servers:
             server.close()
@@ -169,7 +166,7 @@ class ApacheFollowers:
         peer = writer.get_extra_info("peername")
         if end is None or begin is None:
             logger.warning(
-                "a Java slave has another log: empty its store, and start it anew",
+                "a Java slave has another log: empty its store, and start it again",
                 extra={"peer": peer, "end": end, "log_end": self._store.max_log_offset},
             )
             return
@@ -194,7 +191,7 @@ class ApacheFollowers:
         return end if known else None
 
     async def _report(self, reader: asyncio.StreamReader, reports: ClassicReports) -> int | None:
-        """Return the next end that the slave tells; None: it has gone, or says nothing."""
+        """Return the next end that the slave reports; None: it disconnected or was silent."""
         with suppress(TimeoutError):  # Silence ends the link, as a slave that has gone does.
             async with asyncio.timeout(_SILENCE_MAX_S):
                 while data := await reader.read(4096):

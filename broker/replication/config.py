@@ -24,7 +24,7 @@ _LEAST: Final = {
 class ReplicationConfig:
     """Which replica of which set a broker is, and what the set promises."""
 
-    #: Nothing changes without a restart: the set is told of all of it once.
+    #: Nothing changes without a restart: the replica announces these settings once.
     LIVE: ClassVar[frozenset[str]] = frozenset()
 
     #: The replica set, whose name the broker has then; empty: the broker has no replicas.
@@ -51,16 +51,16 @@ class ReplicationConfig:
     #: PEM files of the certificate that the replica shows the others, and of its key; empty: plaintext, on loopback.
     certificate: str = ""
     key: str = ""
-    #: PEM file of who signs the certificates of the set: whoever shows one is taken for a replica of it.
+    #: PEM file of the authorities of the set's certificates: each client with such a certificate counts as a replica.
     authorities: str = ""
     #: How many replicas must have what acks="replicas" acknowledges, the master among them.
     min_in_sync: int = 1
-    #: What they must have done with it: "synced" to the device, or "written", which a power cut of all may lose.
+    #: What they must have done with it: "synced" to disk, or "written", which a power cut of all may lose.
     replicas_need: Literal["synced", "written"] = "synced"
     #: When ZooKeeper learns how far acknowledged records reach, so that an old copy of a folder is not elected: once a
     #: "second", or before "each" acknowledgement, which costs one write to ZooKeeper per batch of acknowledgements.
     mark: Literal["second", "each"] = "second"
-    #: A follower that has not caught up for so long leaves the set: so long, at most, it keeps acks="replicas" waiting.
+    #: A follower that has not caught up for so long leaves the set: acks="replicas" may wait for it that long.
     replica_lag_ms: int = 10_000
     #: ZooKeeper takes a replica for dead after so long: a failover takes this and about half a second.
     session_ms: int = 2_000

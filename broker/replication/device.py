@@ -1,17 +1,17 @@
-"""The device of a replica: its store, and beside it who the replica is and what it has to know after a restart.
+"""The disk of a replica: its store, and next to it the replica's identity and what it must know after a restart.
 
-    <root>/brokerIdentity           which replica of which set the store is of, for good
+    <root>/brokerIdentity           which replica of which set the store belongs to; never changes
     <root>/epochFileCheckpoint      the epochs of its log
-    <root>/pocketmq/replica.json    the highest epoch seen, whether it is unclean, how far it was
-    <root>/pocketmq/cut-off/…/      what was cut off the log's end, each time, as a store of its own
-    <root>.set-aside-<ms>           a store that was given up for another beginning: never deleted by this program
+    <root>/pocketmq/replica.json    the highest epoch seen, whether it is unclean, its progress
+    <root>/pocketmq/cut-off/…/      what was cut off the end of the log, each time, as a store of its own
+    <root>.set-aside-<ms>           a quarantined store: never deleted by this program
     <root>.begins-anew              the next store while it is prepared; a crash at any moment leaves one of the two
 
-`open` tells whether the replica may lack what it once said it had (unclean): the machine has started anew since, and
-the store was not closed, but for one that syncs before it acknowledges; its log ends below what was synced; or its
-state is missing though the set was led, as that of a new replica is. That the process alone was killed loses nothing.
+`open` finds out whether the replica is *unclean*, that is, may lack data that it acknowledged. It is if the machine has
+rebooted and the store was not closed (unless it flushes before it acknowledges), if its log ends below what was
+flushed, or if its state is missing though the set had a master. Killing only the process loses nothing.
 
-One call at a time but for `keep_progress`, in any thread; all block.
+One call at a time except `keep_progress`, in any thread; all block.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class ReplicaDevice:
     ) -> None:
         if config.log_path:
             raise ConfigError(
-                f"store.log_path is {config.log_path}: a replica's log lies in its store, which may have to be set"
-                " aside as a whole: leave it out",
+                f"store.log_path is {config.log_path}: a replica's log is stored in its store, which may have to be"
+                " quarantined as a whole: leave it out",
                 field="log_path",
             )
         self.config = config
@@ -140,14 +140,14 @@ class ReplicaDevice:
             raise
 
     def _look(self, *, crashed: bool, was_led: bool) -> ReplicaState:
-        """Return what is there, and note that this replica has begun."""
+        """Return the state on disk, and note that this replica has started."""
         store = self.store
         loaded = self._files.note.load(replica_files.parse_note)
         epochs = self._load_epochs()
         note = self._with_epoch(loaded.value or replica_files.ReplicaNote(), epochs)
         is_new = loaded.value is None
         is_missing = is_new and loaded.problem is None and was_led
-        # As a new replica is, or one with a new device: neither stands before it has what the others have.
+        # A new replica, or one with a new disk: it is no candidate before it has what the others have.
         is_empty = is_missing and store.max_log_offset == 0
         if is_empty:
             logger.info("this replica is empty, and may be master when it has caught up")
@@ -156,13 +156,13 @@ class ReplicaDevice:
             "its state was damaged": loaded.problem is not None,
             "its state is missing": is_missing and not is_empty,
             "the machine's power was cut": lost_power and self.config.flush != "sync",
-            f"its log ends at {store.max_log_offset:,}, and {note.synced:,} bytes were on the device": (
+            f"its log ends at {store.max_log_offset:,}, and {note.synced:,} bytes were on disk": (
                 store.max_log_offset < note.synced
             ),
         }
         for reason in (reason for reason, holds in reasons.items() if holds and not note.unclean):
             logger.warning(
-                "this replica is unclean, and stands again when it has caught up reason=%s", reason
+                "replica is unclean, no candidate until it has caught up reason=%s", reason
             )
         unclean = note.unclean or is_empty or any(reasons.values())
         self._note = note._replace(
@@ -188,9 +188,9 @@ class ReplicaDevice:
     def _with_epoch(
         self, note: replica_files.ReplicaNote, epochs: Epochs
     ) -> replica_files.ReplicaNote:
-        """Return NOTE; an epoch that cannot be is replaced by the last one of EPOCHS, those of the log.
+        """Return NOTE; an impossible epoch is replaced by the last one of EPOCHS, those of the log.
 
-        That is safe: before the replica follows or stands it takes the epoch of the registry, which is that of the
+        That is safe: before the replica follows or is a candidate it takes the epoch of the set's metadata, that of the
         newest master, and compares its log with the mark.
         """
         if note.has_epoch:
@@ -271,7 +271,7 @@ class ReplicaDevice:
             self._keep(epoch_seen=epoch_seen, unclean=unclean)
 
     def keep_progress(self, confirm: int, confirm_epoch: int) -> None:
-        """Note how far the log is on the device and confirmed, if that has changed. At any time."""
+        """Note how far the log is on disk and confirmed, if that has changed. At any time."""
         with self._lock:
             if self._store is not None:
                 self._keep(
@@ -307,7 +307,7 @@ class ReplicaDevice:
             self._open_store()
 
     def _copy_tail(self, store: MessageStore, end: int) -> None:
-        """Keep what the log has behind END, in files of its log's names and sizes with nothing before."""
+        """Copy the log after END to files with the names and sizes of the log's files, with nothing before END."""
         folder = f"{self.config.path}/{_OWN_FOLDER}/cut-off/{self._unix_ms()}-{end}"
         self._disk.make_folders(f"{folder}/commitlog")
         at, log_end = end, store.max_log_offset
@@ -340,15 +340,13 @@ class ReplicaDevice:
         files.identity.save(replica_files.render_identity(self.identity))
         try:
             self.store.close()
-        except (
-            StoreError
-        ) as error:  # It is not needed any more, and is recovered by whoever opens it.
+        except StoreError as error:  # It is not needed any more; the next open recovers it.
             logger.warning("store not closed cleanly path=%s reason=%s", root, error.message)
         aside = f"{root}.set-aside-{self._unix_ms()}"
         self._disk.rename(root, aside)
         self._finish_beginning_anew()
         self._note = note
-        logger.warning("store set aside path=%s set_aside=%s", root, aside)
+        logger.warning("store quarantined path=%s quarantine=%s", root, aside)
         self._open_store()
 
     @property
@@ -356,7 +354,7 @@ class ReplicaDevice:
         return f"{self.config.path}.begins-anew"
 
     def _finish_beginning_anew(self) -> None:
-        """Put the prepared store in the place of the one that was set aside, if that is as far as it came."""
+        """Rename the prepared store into the place of the quarantined one, if a crash came in between."""
         root = self.config.path
         if self._disk.exists(self._next_root):
             if self._disk.exists(root):

@@ -1,9 +1,8 @@
-"""Effects: what a replica wants done, in the order in which it has to be done.
+"""Effects: what a replica wants done, in order.
 
-The shell carries out the effects of one input, one after the other, before it gives the next input. If one fails, those
-behind it are dropped, and the replica stops: it begins again from what is on its device. Effects that are marked
-*durable* are on the device before the next is begun. Those that take their time are answered by an input, which is
-named.
+The shell carries out the effects of one input one after the other, before it gives the next input. If one fails, the
+later ones are dropped and the replica stops; it starts again from its disk. *Durable* effects are on disk before the
+next one starts. Slow effects are answered by an input, which their docstrings name.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ class KeepEpochs:
 
 @dataclass(frozen=True, slots=True)
 class ReadRegistry:
-    """Read the cell, the live nodes and the mark, in this order: `registry_seen`, if all answers come."""
+    """Read the set's metadata, the live nodes and the mark, in this order: `registry_seen`, if all answers come."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompareAndSet:
-    """Replace the cell of VERSION: exactly one of `set_done`, `set_refused` and `set_unknown` answers."""
+    """Replace the metadata of VERSION: exactly one of `set_done`, `set_refused` and `set_unknown` answers."""
 
     cell: Cell
     version: int
@@ -63,7 +62,7 @@ class Announce:
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """Dial MASTER: `connected` tells the link, or nothing comes of it."""
+    """Connect to MASTER: `connected` reports the link, unless connecting fails."""
 
     master: int
     address: str
@@ -87,7 +86,7 @@ class StreamFrom:
 
 @dataclass(frozen=True, slots=True)
 class CloseLink:
-    """End LINK, and nothing that was under way on it is heard of any more; tell the other side why."""
+    """End LINK and drop its later events; send the reason to the other side."""
 
     link: int
     reason: str
@@ -104,7 +103,7 @@ class AppendRaw:
 
 @dataclass(frozen=True, slots=True)
 class CutLog:
-    """Cut the log at END, or at its last whole record if that is None: `log_cut` says where it ends."""
+    """Cut the log at END, or at its last valid record if that is None: `log_cut` reports where it ends."""
 
     end: int | None
 
@@ -150,7 +149,7 @@ class FailAcks:
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """Whole records below OFFSET may be seen, for good."""
+    """Make complete records below OFFSET visible, for good."""
 
     offset: int
 

@@ -1,11 +1,9 @@
-"""What a replica that follows has of its set, as it is now: for whoever reads it there.
+"""What a following replica shows of its set: tables for readers, and the metrics of a replica in either role.
 
-What `/metrics` says of a replica: `pocketmq_replica_…`, at its port for clients, in either role.
+    yield from replica_figures(look)        # `pocketmq_replica_…` on `/metrics` of the port for clients
 
-    yield from replica_figures(look)
-
-A replica that begins again from its device tells who it is and what it has seen change, and that it is not live. How
-far others are behind its master alone knows: of every replica of the set, also of one that does not follow.
+A replica that restarts shows its identity and the changes that it has seen, and that it is not live. Only the master
+knows the lag of the other replicas, also of those that do not follow.
 """
 
 from __future__ import annotations
@@ -25,12 +23,12 @@ from .in_sync import ReplicaSettings
 
 @dataclass(frozen=True, slots=True)
 class FollowerTables:
-    """The tables that a master tells its followers."""
+    """The tables that a master sends to its followers."""
 
     topics: Mapping[str, TopicConfig]
     accounts: Accounts
     offsets: Offsets
-    #: The epoch of the master that has told the offsets; 0: nobody has since the start.
+    #: The epoch of the master that sent the offsets; 0: none since the start.
     offsets_epoch: int
 
     def has_queue(self, topic: str, queue: int) -> bool:
@@ -105,13 +103,13 @@ class ReplicaLook:
 
 
 def replica_figures(look: ReplicaLook) -> Iterator[PageFigure]:
-    """Yield the figures of LOOK."""
+    """Yield the metrics of LOOK."""
     mine = look.settings
     who = (("cluster", mine.cluster), ("set", mine.set_name), ("replica", str(mine.replica_id)))
     yield PageFigure("gauge", "pocketmq_replica_info", "Which replica this is.", 1, who)
     rows: list[tuple[str, str, float]] = [
         ("master", "Is it the master of its set?", look.is_master),
-        ("live", "Does the registry have it among the live?", look.is_live),
+        ("live", "Whether its live node exists in ZooKeeper.", look.is_live),
     ]
     if look.epoch is not None:
         rows += [

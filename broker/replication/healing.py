@@ -1,18 +1,15 @@
-"""Healing of a replica's log: what is damaged there is asked of the other replicas of the set, and put in its place.
+"""Repair of damaged places in a replica's log with the bytes of other replicas.
 
-One place at a time, one replica after the other. What is given is checked before it is put into the log: whole records
-that stand where they say, with bodies that fit their CRCs. Both replicas must have the epoch to which the place
-belongs, with the same start: what one master wrote in one epoch is the same everywhere.
+Places are repaired one at a time, asking one replica after the other. Received bytes are checked: valid records at
+their own offsets, with bodies that match their CRCs. Both replicas must have the place's epoch with the same start,
+because what one master wrote in one epoch is the same everywhere.
 
-Readers wait for a place until every other replica has said that it does not have it, AWAITED_MS at most; then they pass
-over it. It is asked for again, ever more rarely, for as long as it is damaged.
+Readers wait for a place until every other replica has answered that it lacks it, AWAITED_MS at most, and then skip it.
+It is asked for again, ever more rarely, as long as it is damaged.
 
-A follower takes a record with a damaged body as its master has it, and heals it by itself. Bytes that are no records it
-cannot take: it asks its master for them, who learns so that its log is damaged, and heals it. If nobody has them, the
-master covers them with a record that nobody is given, so that followers go on: at once if every other replica said so,
-after COVERED_MS if some are away. The bytes are kept in `pocketmq/broken`.
-
-The event loop owns it.
+A follower that gets a record with a damaged body repairs it by itself. Bytes that are no records it cannot take: it
+asks its master, which then repairs its own log. If no replica has them, the master covers them with a record that is
+never delivered: at once if all others answered, after COVERED_MS if some are away. `pocketmq/broken` keeps the bytes.
 """
 
 from __future__ import annotations
@@ -37,11 +34,11 @@ logger = logging.getLogger(__name__)
 READ_LOG: Final = "/pocketmq.v1.Replication/ReadLog"
 AWAITED_MS: Final = 10_000
 COVERED_MS: Final = 60_000
-#: How long a place waits for the next try: at first, and at most.
+#: How long a place waits for the next try: the initial and the maximum delay.
 _RETRY_MS: Final = 200
 _RETRY_MS_MAX: Final = 60_000
 _ASK_S: Final = 3.0
-#: Places that followers asked for in vain, at most.
+#: Limit of places that followers asked for in vain.
 _ASKED_MAX: Final = 1_000
 
 
@@ -91,7 +88,7 @@ class LogHealer:
         self._asked_for.clear()
 
     def tick(self) -> None:
-        """Go on, if a place is due; to be called every 100 ms."""
+        """Continue if a place is due; call it every 100 ms."""
         store = self._replica.store()
         known = None if store is None else store.damages.known
         if known is None or store is None or self._task is not None or not known.places:
@@ -122,7 +119,7 @@ class LogHealer:
     # --- asking
 
     async def _heal(self, store: MessageStore, start: int, tries: _Tries) -> None:
-        """Ask every other replica for what stood at START of the log of STORE, until one has it."""
+        """Ask every other replica for the bytes at START of the log of STORE, until one has them."""
         all_said_no = True
         for replica, address in self._replica.others().items():
             known = store.damages.known
@@ -201,7 +198,7 @@ class LogHealer:
                 logger.warning("log not covered log_offset=%d reason=%s", start, error.message)
 
     def _askers(self, start: int, end: int) -> set[int]:
-        """Return who asked for what stands in [START, END)."""
+        """Return the replicas that asked for bytes in [START, END)."""
         return {one for at, asked in self._asked_for.items() if start <= at < end for one in asked}
 
     async def report(self, address: str, offset: int) -> None:

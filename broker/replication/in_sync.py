@@ -1,32 +1,15 @@
-"""The in-sync set of a master in one epoch: what its followers have, what that acknowledges, who leaves or enters.
+"""The in-sync set of a master in one epoch: what is acknowledged, and who leaves or enters. And the epochs of a log.
 
-What is acknowledged to producers, and what consumers may see (the confirm offset), is what every member of the
-*maximal set* has: the set that the cell is known to have, together with the one that was proposed for it. A proposal
-counts until the cell is seen at a greater version than the one it was made for, whatever is read or answered until
-then: it may have been applied, or may yet be. With that, whoever the cell allows to be elected has all that was
-acknowledged.
+Records are acknowledged, and visible to consumers (the confirm offset), when every member of the *maximal set* has
+them: the set in the set's metadata, plus the set that was proposed last. A proposal counts until the metadata has a
+later version, because it may still be applied. So each replica that can be elected has everything acknowledged.
 
-A follower is heard only over its latest connection, and only in this epoch. What it has *on its device* counts for
-acks, unless the setting `replicas_need` is "written"; the confirm offset goes by what is written, unless the store
-syncs before it acknowledges (`flush_sync`).
+    leaves   not caught up for `replica_lag_ms`, its live node gone, or unclean; not by a lost connection alone
+    enters   connected in this epoch, live, clean, with all below the confirm offset and the start of the epoch, and
+             with the replicated tables (`has_state`)
 
-    leaves   not caught up for `replica_lag_ms`, its live node gone, or unclean; a lost connection alone is no reason
-    enters   over a connection of this epoch, live and clean, once it has all below the confirm offset and below the
-             start of the epoch: old masters may have acknowledged up to there. What counts for acks counts here: what
-             is only in its memory is gone with its power, and then it may be elected all the same. And once it has
-             the state beside the log (`has_state`): topics are as acknowledged as messages
-
-Caught up is a follower that has reached what was the end of the log at its last ack but one, as Kafka's are: under
-steady load none ever has all. Bounds: `RUNS_MAX` ends of runs that are not confirmed; beyond it the confirm offset
-moves in larger steps. Times are CLOCK_BOOTTIME, in ms. Pure; not thread-safe.
-
-The epochs of a log: which master began to write where, and up to where two logs are therefore the same.
-
-An epoch has one master, which begins it once, at one offset of one log. So two logs that both have the entry (epoch,
-start) are equal up to start, and beyond it as far as both go on in that epoch: what follows in the same epoch was
-written once. That is KIP-101 with KIP-279's correction, and Apache RocketMQ's `findConsistentPoint`.
-
-Bounds: `EPOCHS_MAX` entries; the oldest go first. Values are immutable.
+Caught up means, as in Kafka: it has reached the end that the log had at its last ack but one. Pure, not thread-safe;
+times are CLOCK_BOOTTIME, in ms.
 """
 
 from __future__ import annotations
@@ -45,7 +28,7 @@ RUNS_MAX: Final = 65_536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSettings:
-    """Who a replica is, and what its set promises."""
+    """The identity of a replica, and the guarantees of its set."""
 
     cluster: str
     set_name: str
@@ -63,11 +46,11 @@ class ReplicaSettings:
     flush_sync: bool = False
     #: A follower that has not caught up for so long leaves the set.
     replica_lag_ms: int = 10_000
-    #: The registry ends a session of which it has not heard for so long.
+    #: The session timeout: a session without requests for so long is ended.
     session_ms: int = 2_000
     #: Each candidate waits so long for each better one.
     election_delay_ms: int = 200
-    #: When the registry learns how far acknowledged records reach: once a second, or before each acknowledgement.
+    #: When the mark (how far acknowledged records reach) is written: once per second, or before each acknowledgement.
     mark: Literal["second", "each"] = "second"
 
     def __post_init__(self) -> None:
@@ -81,7 +64,7 @@ class ReplicaSettings:
 
     @property
     def reached_at(self) -> str:
-        """What its live node tells clients."""
+        """The address that its live node announces to clients."""
         return self.client_address or self.address
 
     @property
@@ -104,9 +87,14 @@ class _Follower:
 
 
 class InSync:
-    """The set of the master SETTINGS.replica_id, who began EPOCH at START with the log synced up to SYNCED.
+    """The set of the master SETTINGS.replica_id, which started EPOCH at START with the log flushed up to SYNCED.
 
-    CELL is the one that made it master, CONFIRM the confirm offset that it knew as a follower.
+    CELL is the metadata that made it master, CONFIRM the confirm offset that it knew as a follower.
+
+    A follower counts only by its latest connection, in this epoch. For acks counts what it has on disk, unless the
+    setting `replicas_need` is "written". For the confirm offset counts what is written, unless the store flushes before
+    it acknowledges (`flush_sync`). Limit: `RUNS_MAX` unconfirmed ends of batches; beyond it the confirm offset moves in
+    larger steps.
     """
 
     def __init__(
@@ -133,7 +121,7 @@ class InSync:
         self.synced_everywhere = 0
         self._next_synced = start
         self.confirmed_set = cell.cell.in_sync
-        #: The set that the cell may have, or get, after `version`; None: none was proposed.
+        #: The set that the metadata may have after `version`; None: none was proposed.
         self.proposed_set: frozenset[int] | None = None
         self.version = cell.version
         self._cell = cell.cell
@@ -144,7 +132,7 @@ class InSync:
 
     @property
     def maximal_set(self) -> frozenset[int]:
-        """Whoever may be in the cell's set, as far as this master can know."""
+        """All replicas that may be in the set of the metadata, as far as this master can know."""
         return self.confirmed_set | (self.proposed_set or frozenset())
 
     @property
@@ -156,7 +144,7 @@ class InSync:
     # --- what replicas have
 
     def appended(self, end: int, now_ms: int) -> None:
-        """Take note of a run of whole records that ends at END of the log."""
+        """Note a batch of complete records that ends at END of the log."""
         for follower in self._followers.values():
             if follower.written >= self.end:
                 follower.caught_up_ms = now_ms
@@ -210,7 +198,7 @@ class InSync:
 
     @property
     def following(self) -> list[tuple[int, int, int]]:
-        """Who follows, with what it has written and synced, by id."""
+        """The followers, with what each has written and synced, by id."""
         followers = sorted(self._followers.items())
         return [(one, it.written, it.synced) for one, it in followers if it.link]
 
@@ -265,7 +253,7 @@ class InSync:
         """Return what the set should be, going by who is LIVE."""
         staying = {one for one in self.confirmed_set if not self._leaves(one, live, now_ms)}
         others = self._followers.keys() - self.confirmed_set
-        # Who would have to leave again does not enter, or the cell would change without end.
+        # A replica that would have to leave again does not enter, or the set would change without end.
         entering = {
             one
             for one in others
@@ -297,7 +285,7 @@ class InSync:
         return self.has(replica, on_device=self._settings.acks_need_sync) >= least
 
     def propose(self, wanted: frozenset[int]) -> Cell:
-        """Return the cell with WANTED as its set. From now on it counts, besides the one that is confirmed."""
+        """Return the metadata with WANTED as its set. It counts from now on, in addition to the confirmed one."""
         assert self.proposed_set is None, "one proposal at a time"
         self.proposed_set = wanted
         return self.cell_with(wanted)
@@ -308,7 +296,7 @@ class InSync:
         )
 
     def may_be_next(self, to: int, live: Mapping[int, LiveNode]) -> bool:
-        """Is TO in the set, by what the cell says, and may it be elected once it has all of the log?"""
+        """Return whether TO is in the confirmed set, and may be elected once it has the whole log."""
         return (
             to in self.confirmed_set
             and to in self._followers
@@ -317,7 +305,7 @@ class InSync:
         )
 
     def handed_to(self, to: int, live: Mapping[int, LiveNode], *, leaving: bool) -> Cell:
-        """Return the cell that names TO; LEAVING: without this master in the set. Raises NotEnoughReplicas."""
+        """Return metadata that names TO; LEAVING: without this master in the set. Raises NotEnoughReplicas."""
         if (
             not self.may_be_next(to, live)
             or self.has(to, on_device=self._settings.acks_need_sync) < self.end
@@ -335,7 +323,7 @@ class InSync:
         )
 
     def resolve(self, seen: VersionedCell) -> None:
-        """The cell, still of this epoch and master, was seen as SEEN: a greater version ends the proposal."""
+        """The metadata was read as SEEN, of the same epoch and master: a later version ends the proposal."""
         if seen.version <= self.version:
             return
         self.version = seen.version
@@ -358,7 +346,12 @@ class EpochStart(NamedTuple):
 
 
 class Epochs:
-    """Epochs of one log, ascending by epoch and by start."""
+    """The epochs of one log, ascending by epoch and by start: which master started to write where. Immutable.
+
+    An epoch has one master, which starts it once, at one offset of one log. So two logs that both have the entry
+    (epoch, start) are equal up to start, and beyond it as far as both continue in that epoch. This is KIP-101 with
+    KIP-279's correction, and Apache RocketMQ's `findConsistentPoint`. Limit: EPOCHS_MAX entries, the newest.
+    """
 
     __slots__ = ("_entries",)
 
@@ -399,13 +392,13 @@ class Epochs:
         return self._entries[0].start if self._entries else -1
 
     def begin(self, epoch: int, start: int) -> Epochs:
-        """Return them with EPOCH begun at START, the end of the log, in place of those without a record.
+        """Return them with EPOCH started at START, the end of the log, in place of those without a record.
 
-        An entry at START or beyond it has no record. It has to go, not the new one: records of EPOCH would pass for
-        those of the older epoch, of which another log may have different ones at the same offsets.
+        An entry at START or beyond it has no record. It must go, not the new one: records of EPOCH would count as those
+        of the older epoch, of which another log may have different ones at the same offsets.
         """
         if epoch <= self.last:
-            raise ValueError(f"epoch {epoch} was begun after epoch {self.last}")
+            raise ValueError(f"epoch {epoch} was started after epoch {self.last}")
         kept = (one for one in self._entries if one.start < start)
         return Epochs((*kept, EpochStart(epoch, start)))
 
@@ -430,7 +423,7 @@ class Epochs:
 def consistent_end(
     leader: Epochs, leader_end: int, follower: Epochs, follower_end: int
 ) -> int | None:
-    """Return up to where the follower's log is the leader's: it is to be cut there. None: nothing tells.
+    """Return where the follower's log must be cut: up to there it equals the leader's. None: this is unknown.
 
     The newest epoch that both have, with the same start, decides; one that only one of them knows says nothing. Logs
     that were both empty when the set was made have at least that in common.

@@ -1,26 +1,14 @@
-"""Links: the two ends of `Replication/Follow`, the stream between a follower and its master.
+"""Links: the two ends of `Replication/Follow`, the stream between a follower and its master, and checks of its frames.
 
-`FollowerLink` is the master's end: it hears what the follower says, and sends it the log from where it is told to, in
-frames of up to a mebibyte, straight from the log's map. Several are in flight: as many as the windows of HTTP/2 take,
-and at most `UNACKNOWLEDGED_MAX` bytes that the follower has not said it has. When there is nothing to send for
-`HEARTBEAT_MS`, or the confirm offset has moved meanwhile, an empty frame says so.
+`FollowerLink` is the master's end. It sends the log in frames of up to 1 MiB, from its memory map. Up to
+`UNACKNOWLEDGED_MAX` bytes may be unacknowledged. After `HEARTBEAT_MS` without data, or when the confirm offset has
+moved, it sends an empty frame. New records leave in the turn of the event loop that appends them. `CatchUp` slows down
+followers that are out of sync, so that they do not delay acknowledgements.
 
-What is appended leaves in the turn in which it is. A follower that no acknowledgement waits for, because it is not in
-sync, is held back for those that one does (`CatchUp`): while the log grows it is sent as much as that grows by, and
-`CATCH_UP_BYTES` a second besides, in slices of `SLICE_SIZE`. So sends lose little by it, and it comes nearer all the
-time; when nothing was appended for `GROWS_MS`, it gets what it can take.
+`MasterLink` is the follower's end. It connects and passes frames on, up to `GATHERED_MAX` at once while it is far
+behind. While the replica is busy with its disk it reads nothing.
 
-`MasterLink` is the follower's end: it dials, and hands over frame by frame, while it is far behind up to
-`GATHERED_MAX` at once; while the replica is busy with its device nothing is read. Of acks that wait to leave the
-latest is enough.
-
-The event loop owns both.
-
-Frames of the stream between a follower and its master: what is checked before anything is believed.
-
-The messages `Follow…` of pocketmq.v1; the proto file tells their order. Each check raises InvalidArgument, which names
-the field, its value and its bound; the connection is then of no use any more. What depends on the state of a replica,
-such as its epoch, is checked in replica.py.
+Checks raise InvalidArgument with field, value and limit, and end the connection. The event loop owns everything.
 """
 
 from __future__ import annotations
@@ -48,13 +36,13 @@ CATCH_UP_BYTES: Final = 16 * 1_048_576
 SLICE_SIZE: Final = 512 * 1024
 #: For so long after an append the log grows.
 GROWS_MS: Final = 200
-#: So many frames of a log that is far behind are handed over together, …
+#: Frames of a log that is far behind are passed on together, up to this number, …
 GATHERED_MAX: Final = 4
 #: … or what came in this time.
 GATHER_S: Final = 0.01
 #: What may wait for a follower's window before nothing more is read from the log.
 _QUEUED_MAX: Final = 4 * 1_048_576
-#: What is due to a follower that has not had it, at most.
+#: Limit of what is due to a follower that has not received it.
 _DUE_MAX: Final = 4 * 1_048_576
 
 
@@ -68,7 +56,7 @@ class LinkUser(Protocol):
     def reply_came(
         self, link: int, frame: pb.FollowReply, more: Sequence[pb.FollowReply] = ()
     ) -> Awaitable[None] | None:
-        """The master sent FRAME over LINK, and MORE bytes of the log behind it; likewise."""
+        """The master sent FRAME over LINK, followed by MORE bytes of the log; likewise."""
         ...
 
     def connected(self, master: int, link: int) -> None:
@@ -105,7 +93,12 @@ class MasterView(Protocol):
 
 
 class CatchUp:
-    """How much a follower that is not in sync may be sent, of a log that ends at END at NOW_MS."""
+    """Limits what is sent to a follower that is not in sync, of a log that ends at END at NOW_MS.
+
+    While the log grows, the follower gets as many bytes as the log grows by, plus `CATCH_UP_BYTES` per second, in
+    slices of `SLICE_SIZE`. So it catches up without slowing down sends much. When nothing was appended for `GROWS_MS`,
+    it gets all that it can take.
+    """
 
     def __init__(self, end: int, now_ms: int) -> None:
         self._end = end
@@ -203,7 +196,9 @@ class FollowerLink:
         if self._planned is None and self._next is not None and self._next < self._view.end_offset:
             is_idle = self._next == self._acknowledged
             self._send_next()
-            if is_idle:  # Somebody waits for this alone; what follows leaves with what its turn brings besides.
+            if (
+                is_idle
+            ):  # A client waits for these bytes alone; later ones leave at the end of their turn.
                 self._stream.write_now()
 
     def _send_next(self) -> None:
@@ -290,7 +285,7 @@ class MasterLink:
         self._call: StreamCall | None = None
         #: What follows a frame waits for this.
         self._busy: Awaitable[None] | None = None
-        #: Bytes of the log that came, and are handed over with those that follow, or soon.
+        #: Bytes of the log that arrived and are passed on with the following ones, or soon.
         self._gathered: list[pb.FollowReply] = []
         self._due: asyncio.TimerHandle | None = None
         #: Something waits for a window.
@@ -324,7 +319,7 @@ class MasterLink:
         try:
             return self._call.write_nowait(frame)
         except (CallFailed, asyncio.InvalidStateError):
-            return False  # Who reads hears why.
+            return False  # The reading task gets the reason.
 
     def close(self, reason: str) -> None:
         """End it; the master sees the stream broken off."""
@@ -343,7 +338,7 @@ class MasterLink:
             await self._channel.close()
 
     async def _talk(self) -> str:
-        """Hand over what comes until the stream ends; return why it did."""
+        """Pass frames on until the stream ends; return why it did."""
         follow = self._channel.stream_stream(
             FOLLOW_PATH, pb.FollowRequest.SerializeToString, pb.FollowReply.FromString
         )
@@ -370,10 +365,10 @@ class MasterLink:
         return "the master ended the stream"
 
     def _came(self, frame: pb.FollowReply) -> None:
-        """Hand over FRAME, mostly in the turn that brings it: sends wait for its ack. What follows one for which
-        something blocks waits to be read.
+        """Pass FRAME on, mostly in the turn that receives it, because sends wait for its ack.
 
-        Bytes with so much behind them that nobody waits for their ack are gathered: together they are less work.
+        If the replica then blocks, later frames wait unread. While the follower is so far behind that no send waits for
+        its acks, bytes are gathered: fewer, larger writes cost less.
         """
         if not frame.HasField("bytes"):
             self._hand_over()
@@ -385,7 +380,7 @@ class MasterLink:
             self._due = asyncio.get_running_loop().call_later(GATHER_S, self._hand_over)
 
     def _hand_over(self) -> None:
-        """Hand over what was gathered, if there is anything."""
+        """Pass the gathered bytes on, if there are any."""
         if self._due is not None:
             self._due.cancel()
             self._due = None
@@ -409,7 +404,7 @@ class MasterLink:
                 try:
                     await call.write(self._leaving.popleft())
                 except (CallFailed, asyncio.InvalidStateError):
-                    return  # Who reads hears why.
+                    return  # The reading task gets the reason.
             self._is_writing = False
             self._news.clear()
             await self._news.wait()
@@ -424,20 +419,20 @@ Dial = Callable[[str], Channel]
 
 #: Bytes of the log in one frame.
 DATA_SIZE_MAX: Final = 1_048_576
-#: A follower that lacks more than that of what is confirmed is in no set: nobody waits for its device, or its acks.
+#: A follower that lacks more than this of the confirmed log is not in sync, so no send waits for its disk or acks.
 FAR_BYTES: Final = 4 * DATA_SIZE_MAX
 _STATE_FILES_MAX: Final = 64
-#: A version of a file beside the log is the epoch of its master, shifted by so many bits, and a count.
+#: The version of a replicated table is the epoch of its master, shifted by so many bits, plus a count.
 VERSION_BITS: Final = 32
 _STATE_FILE_NAME_MAX: Final = 128
-#: Content of one frame of the state beside the log: with the rest of it, what the carrier takes.
+#: Content of one frame of replicated tables: with the rest of the frame, what the carrier accepts.
 STATE_SIZE_MAX: Final = 64 * 1_048_576 - 4_096
 
 
 def bytes_frame(
     epoch: int, offset: int, data: bytes, confirm: int, min_offset: int = 0
 ) -> pb.FollowBytes:
-    """Return the frame of DATA, which stands at OFFSET of the log; without data it is a heartbeat."""
+    """Return the frame of DATA at OFFSET of the log; without data it is a heartbeat."""
     return pb.FollowBytes(
         epoch=epoch,
         offset=offset,
@@ -483,7 +478,7 @@ def _varint(value: int) -> bytes:
 
 
 def check_hello(hello: pb.FollowHello) -> None:
-    """Raise InvalidArgument if HELLO contradicts itself or its bounds."""
+    """Raise InvalidArgument if HELLO contradicts itself or its limits."""
     _within("replica_id", hello.replica_id, 1, REPLICA_ID_MAX)
     _within("epoch_seen", hello.epoch_seen, 0, EPOCH_MAX)
     _check_epochs(hello.epochs, hello.epoch_seen)
@@ -525,7 +520,7 @@ def check_belongs(
 
 
 def check_begin(begin: pb.FollowBegin) -> None:
-    """Raise InvalidArgument if BEGIN contradicts itself or its bounds."""
+    """Raise InvalidArgument if BEGIN contradicts itself or its limits."""
     _within("epoch", begin.epoch, 1, EPOCH_MAX)
     _check_epochs(begin.epochs)
     if not begin.epochs or begin.epochs[-1].epoch != begin.epoch:
@@ -539,10 +534,10 @@ def check_begin(begin: pb.FollowBegin) -> None:
 
 
 def check_epoch_seen(hello: pb.FollowHello, known: int, node: LiveNode | None) -> None:
-    """Raise InvalidArgument if HELLO has seen an epoch that the registry does not know.
+    """Raise InvalidArgument if HELLO has seen an epoch that is unknown to the metadata store.
 
-    The registry knows the epoch of its cell, which KNOWN has, and that of a failed candidate by its live NODE. So a
-    malformed hello cannot raise the epoch of the set. Nor can the highest number, after which nothing can follow.
+    Known epochs are KNOWN, that of the set's metadata, and that of a failed candidate in its live NODE. So a malformed
+    hello cannot raise the epoch of the set. Nor can the highest number, after which no other can follow.
     """
     announced = node.epoch_seen if node else 0
     if known < announced == EPOCH_MAX:
@@ -556,8 +551,8 @@ def check_epoch_seen(hello: pb.FollowHello, known: int, node: LiveNode | None) -
     most = max(known, announced)
     if hello.epoch_seen > most:
         raise InvalidArgument(
-            f"epoch_seen is {hello.epoch_seen}, and the registry knows epochs up to {most}:"
-            " connect again when the registry has it",
+            f"epoch_seen is {hello.epoch_seen}, and known epochs reach up to {most}:"
+            " connect again when the metadata of the set has it",
             field="epoch_seen",
             value=hello.epoch_seen,
             limit=most,
@@ -571,7 +566,7 @@ def check_cut(cut: pb.FollowCut) -> None:
 
 
 def check_bytes(frame: pb.FollowBytes) -> bytes:
-    """Return the bytes of FRAME; raise InvalidArgument if it breaks its bounds, or they are not what was sent."""
+    """Return the bytes of FRAME; raise InvalidArgument if it exceeds its limits, or the bytes are corrupt."""
     _within("epoch", frame.epoch, 1, EPOCH_MAX)
     _within("offset", frame.offset, 0)
     _within("confirm", frame.confirm, 0)
@@ -588,7 +583,7 @@ def check_bytes(frame: pb.FollowBytes) -> bytes:
 
 
 def next_bytes(frame: pb.FollowBytes, epoch: int, end: int) -> bytes:
-    """Do that, and raise InvalidArgument too unless FRAME is of EPOCH, and stands at END of the log."""
+    """Do that, and raise InvalidArgument too unless FRAME has EPOCH and starts at END of the log."""
     data = check_bytes(frame)
     if frame.epoch != epoch:
         raise InvalidArgument(f"epoch is {frame.epoch}, and {epoch} is followed")
@@ -598,14 +593,14 @@ def next_bytes(frame: pb.FollowBytes, epoch: int, end: int) -> bytes:
 
 
 def check_ack(ack: pb.FollowAck) -> None:
-    """Raise InvalidArgument if ACK contradicts itself or its bounds."""
+    """Raise InvalidArgument if ACK contradicts itself or its limits."""
     _within("epoch", ack.epoch, 1, EPOCH_MAX)
     _within("written", ack.written, 0)
     _within("synced", ack.synced, 0, ack.written)
 
 
 def check_state(state: pb.FollowState) -> None:
-    """Raise InvalidArgument if STATE breaks its bounds."""
+    """Raise InvalidArgument if STATE exceeds its limits."""
     _within("epoch", state.epoch, 1, EPOCH_MAX)
     _within("log_offset", state.log_offset, 0)
     _check_file(state.file)
@@ -623,10 +618,10 @@ def check_state(state: pb.FollowState) -> None:
 
 
 def read_state(content: bytes) -> dict[str, Any]:
-    """Return the JSON object of a frame of the state beside the log.
+    """Return the JSON object of a frame of replicated tables.
 
-    Raises ValueError for a value that the files of a store cannot keep: a number that is no 64-bit integer, text that
-    is no UTF-8, and what is nested too deep.
+    Raises ValueError for a value that a store's files cannot hold: a number beyond 64-bit integers, text that is not
+    UTF-8, and deep nesting.
     """
     try:
         document = json.loads(content, parse_int=_long, parse_float=_long, parse_constant=_long)
@@ -647,7 +642,7 @@ def _long(text: str) -> int:
 
 
 def check_state_ack(ack: pb.FollowStateAck) -> None:
-    """Raise InvalidArgument if ACK breaks its bounds."""
+    """Raise InvalidArgument if ACK exceeds its limits."""
     _check_file(ack.file)
     _within("version", ack.version, 0)
 

@@ -1,7 +1,7 @@
 """What a replica knows of the mark of its set, and when a master writes it.
 
 A replica cannot see in its own folder that the folder went back: an older copy was restored, or the end of the log was
-lost though it was synced. So the registry keeps how far acknowledged records reach: `EndMark` (registry.py).
+lost though it was synced. So ZooKeeper keeps how far acknowledged records reach: `EndMark` (registry.py).
 
     written by   the master, by what every member of the maximal set has on disk, at the end of a whole record: at most
                  once per `MARK_MS` while that moves, and at once before it transfers leadership or stops; with the
@@ -26,7 +26,7 @@ class SetMark:
     """The mark of the set as one replica last saw it. Not thread-safe: the event loop owns it."""
 
     def __init__(self) -> None:
-        #: Was the registry asked for the mark?
+        #: Was the mark read?
         self.is_read = False
         self._seen: VersionedEndMark | None = None
         self._writing: EndMark | None = None
@@ -44,7 +44,7 @@ class SetMark:
 
     @property
     def is_missing(self) -> bool:
-        """Was there no mark when the registry was asked?"""
+        """Return whether there was no mark when it was read."""
         return self.is_read and self._seen is None
 
     @property

@@ -1,26 +1,16 @@
-"""What a broker asks of the replica that it serves for, while that is master in one epoch.
+"""What a broker asks of its replica while that is master in one epoch.
 
-The replica hands it to the broker when it begins to serve, and it is of that epoch for good: a later epoch of the same
-replica comes with another. All is called on the event loop, and nothing here waits. A broker that has no replicas has
-no mastership.
+The replica passes a new `Mastership` to the broker for each epoch. All is called on the event loop, and nothing here
+waits. A broker without replicas has no mastership.
 
-    `check_master`        in the turn that answers anything: what says stored, read or committed says so as master
-    `check_open`          when something is asked: nothing new is taken while the office is handed over
+    `check_master`        in the turn that answers anything: stored, read or committed must be answered as master
+    `check_open`          when a request arrives: nothing new is taken during a transfer of leadership
     `check_acks`          before an append with acks="replicas"
     `appended`            in the turn of each append
     `when_acknowledged`   to answer acks="replicas"
-    `on_confirm`          for whoever waits for messages: the store's readers show nothing that is not confirmed
-                          (`Reader.confirm`, which the replica sets first)
-    `producers`           the table of what they have stored, as the replica had it when it followed
-    `on_end`              to be fenced in the very turn in which it is over
-
-Answers of a master: none leaves in a turn of the loop in which the broker may not answer as the master.
-
-`as_master` wraps the handlers of a table, so that no handler has to know of it. A call is checked when it comes
-(nothing new is taken while the office is handed over) and when it is answered, a stream whenever something is sent.
-What is refused fails with MasterFenced. So does what would fail anyhow: what this broker lacks (an offset, a topic) the
-next master may have, and who is told that it is nowhere would start over. A reply that has an error of its own gets
-this one instead, and its stream goes on.
+    `on_confirm`          for long polls: the store's readers show only confirmed messages (`Reader.confirm`)
+    `producers`           the table of idempotent producers, as the replica had it when it followed
+    `on_end`              to be fenced in the very turn in which the epoch ends
 """
 
 from __future__ import annotations
@@ -39,7 +29,7 @@ from ...proto.rpc.methods import Method, MethodKind
 from ..producers.producers import Producers
 from .state_source import StatePart, StateSource
 
-#: Told once: how many replicas have it, and None; or 0 and why that is not known.
+#: Called once: with the number of replicas that have it, and None; or with 0 and the reason.
 Acknowledged = Callable[[int, PocketMQError | None], None]
 
 
@@ -58,7 +48,7 @@ class Mastership(Protocol):
 
     @property
     def producers(self) -> Producers | None:
-        """What producers have stored in the log, for the broker to go on with; None: it has to be read there."""
+        """The idempotent producers in the log, for the broker to continue with; None: it must read them there."""
         ...
 
     @property
@@ -71,7 +61,7 @@ class Mastership(Protocol):
         ...
 
     def check_open(self) -> None:
-        """Raise MasterFenced unless what is asked now may be done: `check_master`, and no hand-over has begun."""
+        """Raise MasterFenced unless a new request may be taken: `check_master`, and no transfer has started."""
         ...
 
     def check_acks(self, min_in_sync: int = 0) -> None:
@@ -80,14 +70,14 @@ class Mastership(Protocol):
         ...
 
     def appended(self, end: int) -> None:
-        """Hear, in the turn of each append, that the log ends at END now, with a whole record."""
+        """Note, in the turn of each append, that the log ends at END now, with a complete record."""
         ...
 
     def when_acknowledged(self, end: int, tell: Acknowledged) -> None:
-        """TELL once that all of the log before END is acknowledged by all in sync, or NotEnoughReplicasAfterAppend,
-        or MasterFenced: another may be master by now, and would have to acknowledge it.
+        """Call TELL once all in sync have acknowledged the log before END. It may be called at once.
 
-        It may be told at once. Of what waits when the epoch ends nothing need be told: the broker fails it itself.
+        Instead TELL may get NotEnoughReplicasAfterAppend or MasterFenced: another replica may be master by now. Waiters
+        left at the end of the epoch need no call: the broker fails them itself.
         """
         ...
 
@@ -100,8 +90,11 @@ class Mastership(Protocol):
         ...
 
     def replicate(self, parts: Iterable[StatePart], log_end: Callable[[], int]) -> StateSource:
-        """Have followers told, from now on, of PARTS, the broker's tables, whose log ends at LOG_END's answer; return
-        what says when all in sync have something. Nobody enters the in-sync set before this, nor without them."""
+        """Replicate PARTS, the broker's tables, from now on; LOG_END returns the end of its log.
+
+        Return what reports when all in sync have something. No replica enters the in-sync set before this, nor without
+        these tables.
+        """
         ...
 
 
@@ -115,8 +108,12 @@ Check = Callable[[], None]
 def as_master(
     table: MethodTable, check_open: Check, check: Check, always: Container[str] = ()
 ) -> MethodTable:
-    """Return TABLE with each call held against CHECK OPEN, each answer against CHECK, but for the paths that are served
-    ALWAYS.
+    """Return TABLE with handlers that answer only while the broker is the master. Paths in ALWAYS are not wrapped.
+
+    A call is checked by CHECK_OPEN when it arrives and by CHECK when it is answered, a stream at each message sent. A
+    refused call fails with MasterFenced. So does one that would fail anyway: the next master may have the offset or
+    topic that is missing here, and a client that gets "not found" would start over. A reply with an error of its own
+    gets this error instead, and its stream continues.
     """
     return MethodTable(
         {

@@ -29,7 +29,7 @@ HAND_OVER_MS: Final = 5_000
 HAND_OVER_MS_MAX: Final = 600_000
 #: With so little of the log missing the next master has it in no time.
 _NEARLY_ALL_BYTES: Final = 1_048_576
-#: So long is waited for what lies beside the log: what is not there by then comes again.
+#: How long a transfer waits for the replicated tables. If they take longer, messages may be redelivered.
 _STATE_MS: Final = 150
 _LOOK_S: Final = 0.002
 #: How long a stop waits for another master.
@@ -54,10 +54,10 @@ class ReplicaNode:
     # --- beginning and end
 
     async def start(self) -> None:
-        """Begin; return once the registry has answered and the store is open.
+        """Start; return once the metadata store has answered and the store is open.
 
-        Raises ConfigError if the registry has no such set or replica, or the store is another one's, and what opening
-        a store raises.
+        Raises ConfigError if the cluster has no such set or replica, or the store belongs to another replica, and what
+        opening a store raises.
         """
         self._parts.device.check_identity()
         cell, live = await first_look(self._parts.open_session, self._parts.clock)
@@ -66,11 +66,11 @@ class ReplicaNode:
         self._task = asyncio.get_running_loop().create_task(self._run(running), name="replica")
 
     def _check_place(self, found: VersionedCell | None, live: Mapping[int, LiveNode]) -> None:
-        """Raise ConfigError unless the cell has this replica, and no other one that runs has taken its place."""
+        """Raise ConfigError unless the metadata has this replica, and no other process has taken its id."""
         mine, me = self.settings, self.settings.replica_id
         if found is None:
             raise errors.ConfigError(
-                f"the registry has no replica set {mine.set_name!r} in cluster {mine.cluster!r}: make it with"
+                f"there is no replica set {mine.set_name!r} in cluster {mine.cluster!r}: make it with"
                 f" `pocketmq cluster init {mine.set_name} {me}={mine.address} …`, or check the names",
                 field="replica_set",
                 value=mine.set_name,
@@ -86,14 +86,14 @@ class ReplicaNode:
             )
         if replicas[me] != mine.address:
             raise errors.ConfigError(
-                f"replica {me} of {mine.set_name!r} is at {replicas[me]}, says the registry, and this one is reached at"
+                f"replica {me} of {mine.set_name!r} is at {replicas[me]} in the metadata of the set, but this one is at"
                 f" {mine.address}: set replication.listen, or replication.address, to what the others dial, or say"
                 f" where it is with `pocketmq cluster replicas {mine.set_name} {me}={mine.address}`",
                 field="address",
                 value=mine.address,
             )
         taken = live.get(me)
-        # A store that has not begun has announced nothing.
+        # A store that has not started has announced nothing.
         own = (mine.reached_at, self._parts.device.store_id)
         if taken and (taken.address, taken.store_id or own[1]) != own:
             raise errors.ConfigError(
@@ -111,7 +111,7 @@ class ReplicaNode:
         except asyncio.CancelledError:
             await asyncio.wait(
                 (opening,)
-            )  # The thread goes on, and what it opens has to be closed.
+            )  # The thread continues, and what it opens has to be closed.
             if device.is_open:
                 await asyncio.to_thread(device.close)
             raise
@@ -153,9 +153,9 @@ class ReplicaNode:
             await running.end("it was stopped")
 
     async def leave_office(self) -> bool:
-        """Hand over to whoever has most, if this is the master and others are in sync: `stop` is to come.
+        """Transfer leadership to the replica that has most of the log, if any is in sync. Call `stop` afterwards.
 
-        Returns whether it did, and hears the next master by now, so that clients can be told who it is.
+        Returns whether the next master is known now, so that clients can be redirected to it.
         """
         office = self._running.office if self._running else None
         heir = office.heir() if office is not None else 0
@@ -167,10 +167,10 @@ class ReplicaNode:
                 while self.heard_master is None:  # noqa: ASYNC110 (a state of many causes, looked at for a moment)
                     await asyncio.sleep(_LOOK_S)
         except errors.PocketMQError as error:
-            logger.warning("not handed over to=%d reason=%s", heir, error.message)
+            logger.warning("leadership not transferred to=%d reason=%s", heir, error.message)
         except TimeoutError:
             logger.warning(
-                "handed over to=%d, which was not heard as master ms=%d", heir, _LEAVE_MS
+                "leadership transferred to=%d, no answer from the new master ms=%d", heir, _LEAVE_MS
             )
         return self.heard_master is not None
 
@@ -193,12 +193,12 @@ class ReplicaNode:
 
     @property
     def is_live(self) -> bool:
-        """Does the registry have it among the live?"""
+        """Return whether its live node exists."""
         return self._running is not None and self._running.core.is_live
 
     @property
     def refused(self) -> errors.ConfigError | None:
-        """Why the registry does not take it for live; None: it does, or was not asked."""
+        """Why the live node was refused; None: it was not, or was not announced yet."""
         return self._running.refused if self._running else None
 
     @property
@@ -212,7 +212,7 @@ class ReplicaNode:
 
     @property
     def takes_calls(self) -> bool:
-        """Is it a master that may take what is asked now? Not while it hands over, nor when it is master no more."""
+        """Return whether it is a master that takes requests: not during a transfer, nor after stepping down."""
         office = self._running.office if self._running else None
         if office is None:
             return False
@@ -237,7 +237,7 @@ class ReplicaNode:
         return self._changed_before.plus(CellChanges(core.master_changes, core.set_changes))
 
     def look(self) -> ReplicaLook:
-        """Return how it stands, for those who look at it."""
+        """Return its status, for metrics and commands."""
         running = self._running
         if running is None or running.failed.done():
             return ReplicaLook(settings=self.settings, changes=self._changes())
@@ -309,7 +309,7 @@ class ReplicaNode:
 
     def _accept_loss(self, request: pb.AcceptLossRequest, call: Call) -> pb.AcceptLossReply:
         self._check_asked(request.set, request.replica_id)
-        logger.warning("this replica stands for election whatever others have: somebody said so")
+        logger.warning("forced election requested, acknowledged messages may be lost")
         self._alive.accept_loss()
         return pb.AcceptLossReply()
 
@@ -328,11 +328,11 @@ class ReplicaNode:
                 )
 
     async def hand_over(self, to: int, timeout_ms: int, *, leaving: bool = False) -> int:
-        """Have replica TO be the master within TIMEOUT_MS; LEAVING: this one is about to stop.
+        """Make replica TO the master within TIMEOUT_MS. LEAVING: this replica is about to stop.
 
-        From when TO is in sync, and has nearly all, nothing new is taken here; returns for how many ms. What was taken
-        is answered meanwhile, until the registry is asked to name TO. Raises MasterFenced if this is no master,
-        InvalidArgument, or NotEnoughReplicas if TO has not come to have all: this one goes on as master.
+        Once TO is in sync and has nearly the whole log, this master takes no new requests; returns for how many ms.
+        Requests that it took before are still answered, until TO is named in the set's metadata. Raises MasterFenced if
+        this is not the master, InvalidArgument, or NotEnoughReplicas if TO did not catch up: this one then continues.
         """
         running, clock = self._alive, self._parts.clock
         office = running.office
@@ -349,7 +349,7 @@ class ReplicaNode:
         if node is not None and node.damaged:
             raise errors.NotEnoughReplicas(
                 f"the log of replica {to} is damaged in {node.damaged} places: wait until they are replaced from"
-                " another replica, as `pocketmq cluster status` tells",
+                " another replica, as `pocketmq cluster status` shows",
                 damaged=node.damaged,
             )
         began_ms = clock.now_ms()
@@ -360,7 +360,7 @@ class ReplicaNode:
                 if now_ms - began_ms > timeout_ms:
                     raise errors.NotEnoughReplicas(
                         f"replica {to} was not in sync with all of the log within {timeout_ms} ms: replica"
-                        f" {self.settings.replica_id} goes on as master",
+                        f" {self.settings.replica_id} continues as master",
                         timeout_ms=timeout_ms,
                     )
                 is_near = office.may_be_next(to) and office.behind(to) <= _NEARLY_ALL_BYTES

@@ -1,6 +1,6 @@
-"""The office of a master: the mastership that its broker holds, of one epoch, and the sends that wait for replicas.
+"""The leadership of a master in one epoch, for its broker, and the sends that wait for replicas.
 
-It is over for good with the epoch: `end` has every question refused. Whoever waits then is failed by the broker.
+It ends for good with the epoch: after `end` every check fails. The broker then fails the waiting requests.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from .state_stream import StateStream
 
 
 class MasterOffice:
-    """The office of the master CORE in its epoch; NOW_MS is the clock of leases.
+    """The leadership of the master CORE in its epoch; NOW_MS is the clock of leases.
 
-    APPENDED hears where the log ends, WANTED that somebody waits until all before an end is acknowledged; STATE carries
-    what lies beside the log, and PRODUCERS have what lies in it.
+    APPENDED is called with the end of the log, WANTED when a send waits until all before an end is acknowledged. STATE
+    replicates the tables, and PRODUCERS are the idempotent producers found in the log.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class MasterOffice:
         self.producers: Producers | None = producers
         self.replica_id = replica_id
         self.epoch = core.in_sync.epoch
-        #: The replica that is to be master next, while the office is handed over: nothing new is taken; 0: nobody.
+        #: The replica that is to be the next master, during a transfer: nothing new is taken; 0: none.
         self.handing_over_to = 0
-        #: Was the registry asked to name that one? It may be master from then on: nothing is answered any more.
+        #: Was its name written to the set's metadata? It may be master from then on: nothing is answered any more.
         self.is_handed_over = False
         self._over: MasterFenced | None = None
         self._waiting: deque[tuple[int, Acknowledged]] = deque()
@@ -77,7 +77,7 @@ class MasterOffice:
 
     def _handing_over(self) -> MasterFenced:
         return MasterFenced(
-            f"replica {self.replica_id} hands over to replica {self.handing_over_to}: ask again soon",
+            f"replica {self.replica_id} transfers leadership to replica {self.handing_over_to}: ask again soon",
             epoch=str(self.epoch),
         )
 
@@ -122,7 +122,7 @@ class MasterOffice:
     # --- handing it over
 
     def may_be_next(self, replica: int) -> bool:
-        """Is REPLICA in sync, with what lies beside the log, so that it may be elected once it has all of that?"""
+        """Return whether REPLICA is in sync, tables included, so that it may be elected once it has the whole log."""
         return self._set.may_be_next(replica, self._core.live)
 
     def behind(self, replica: int) -> int:
@@ -135,11 +135,11 @@ class MasterOffice:
         return bool(self._waiting)
 
     def heir(self) -> int:
-        """Return who of those in sync has most of the log; 0: nobody else follows."""
+        """Return the in-sync follower with most of the log; 0: there is none."""
         following = {one: written for one, written, _ in self._set.following}
         return max(self._set.confirmed_set & following.keys(), key=following.__getitem__, default=0)
 
-    # --- what the replica tells
+    # --- what the replica reports
 
     def acknowledge(self, up_to: int, replicas: int) -> None:
         """All before UP_TO is acknowledged: REPLICAS have it."""
@@ -151,8 +151,8 @@ class MasterOffice:
         """Too few are in sync for what waits: only IN_SYNC."""
         self._fail_waiting(
             NotEnoughReplicasAfterAppend(
-                f"stored, but only {in_sync} replicas are in sync by now: send it again, an idempotent producer's"
-                " repeats are dropped",
+                f"stored, but only {in_sync} replicas are in sync by now: send it again, duplicates of an idempotent"
+                " producer are dropped",
                 in_sync=str(in_sync),
             )
         )
@@ -171,7 +171,7 @@ class MasterOffice:
             tell(0, error)
 
     def confirmed(self, offset: int) -> None:
-        """Whole records below OFFSET may be seen."""
+        """Make complete records below OFFSET visible."""
         for tell in self._on_confirm:
             tell(offset)
 

@@ -1,25 +1,16 @@
-"""The registry of replica sets: one cell a set, which says who is master, and a live node for each replica that runs.
+"""The metadata of replica sets in ZooKeeper: one `Cell` per set, and a live node per running replica.
 
     <cluster>/sets/<name>/state      persistent, changed only by compare-and-set on the version that was read
         {"format":1,"epoch":7,"master":2,"in_sync":[1,2],"replicas":{"1":"host:port","2":"host:port"}}
-    <cluster>/sets/<name>/live/<id>  ephemeral: it ends with the session of who announced it
+    <cluster>/sets/<name>/live/<id>  ephemeral: removed with the session that announced it
         {"address":"host:port","epoch":7,"end":4096,"unclean":false,"epoch_seen":7,"damaged":1}
     <cluster>/sets/<name>/mark       persistent: how far acknowledged records reach (mark.py)
         {"format":1,"end":4096,"epoch":7,"accepted":0}
 
-`epoch` is the set's own number, i32 as in Apache's files: it survives a registry that is built anew. `master` 0: the
-set was never led. `in_sync` holds the ids, ascending, of the replicas that have all that was acknowledged; `replicas`
-all that there are. Whoever is elected writes a higher epoch with itself as master, so that each epoch has one master.
-
-Fields that are not known are ignored, and gone with the next change: whoever adds one that must stay raises `format`,
-and a later format is refused. Bounds: a node has `NODE_SIZE_MAX` bytes, a set `REPLICAS_MAX` replicas.
-
-The sessions of a replica with the registry: one after the other, as long as the replica runs.
-
-What the replica asks is asked in its order, one request after the other. A session that is over is followed by a new
-one; a registry that does not answer is asked again, for ever: what the replica may do meanwhile its lease says. One
-that does not take its live node, since another process has its id, is waited for as well. The log tells of either when
-it begins, every `TOLD_MS`, and when it is over.
+`epoch` is the set's own number (i32 as in RocketMQ's files), so it survives the loss of ZooKeeper's data. `master` 0:
+no master yet. `in_sync` lists the replicas that have everything acknowledged, ascending. An elected master writes a
+higher epoch with its own id, so each epoch has one master. Unknown fields are ignored and lost at the next change;
+incompatible changes raise `format`, and a later format is refused.
 """
 
 from __future__ import annotations
@@ -53,7 +44,7 @@ _ADDRESS_LENGTH_MAX: Final = 255
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """What the registry says of a replica set."""
+    """The metadata of a replica set."""
 
     epoch: int
     #: A replica id; 0 before the first election.
@@ -99,9 +90,9 @@ class LiveNode:
     end: int
     #: It may lack what it once acknowledged: no candidate, and in no set, until it has caught up.
     unclean: bool = False
-    #: What tells its store from others; "": it does not say.
+    #: Identifies its store; "": unknown.
     store_id: str = ""
-    #: The highest epoch it has seen, also one for which it stood in vain: followers' hellos are compared with it.
+    #: The highest epoch it has seen, also after a failed election: followers' hellos are compared with it.
     epoch_seen: int = 0
     #: Places of its log that are known to be damaged.
     damaged: int = 0
@@ -134,10 +125,10 @@ def better_candidates(
 
 
 class Registry(Protocol):
-    """One session with the registry of one replica set.
+    """One session with the metadata store of one replica set.
 
-    Each operation raises RegistryUnavailable when no answer came: whether a change was, or will yet be, applied is then
-    unknown. Reads may be old: versions tell what is newer. Once the session is over all raise SessionExpired: the live
+    An operation raises RegistryUnavailable if no answer came; a change may then have been applied, or be applied later.
+    Reads may return old data; compare versions. After the session is over all operations raise SessionExpired: the live
     node is gone, and a new session has to be opened.
     """
 
@@ -147,15 +138,15 @@ class Registry(Protocol):
         ...
 
     async def read(self) -> VersionedCell | None:
-        """Return the cell; None: there is none. Raises ConfigError if it cannot be understood."""
+        """Return the set's metadata; None: there is none. Raises ConfigError if it cannot be parsed."""
         ...
 
     async def create(self, cell: Cell) -> int:
-        """Make the cell where there is none; return its version. Raises MetadataConflict if there is one."""
+        """Create the set's metadata and return its version. Raises MetadataConflict if it exists."""
         ...
 
     async def compare_and_set(self, cell: Cell, version: int) -> int:
-        """Replace the cell of VERSION by CELL; return the new version. Raises MetadataConflict if it has another."""
+        """Replace the metadata of VERSION by CELL; return the new version. Raises MetadataConflict for another version."""
         ...
 
     async def announce(self, replica_id: int, node: LiveNode) -> None:
@@ -179,7 +170,7 @@ class Registry(Protocol):
         ...
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Have CHANGED called whenever the cell or a live node may have changed."""
+        """Call CHANGED whenever the set's metadata or a live node may have changed."""
         ...
 
     async def close(self) -> None:
@@ -192,7 +183,7 @@ class Registry(Protocol):
 
 def render_cell(cell: Cell) -> bytes:
     """Return the bytes of CELL. Raises ConfigError if it breaks a rule."""
-    _check_cell(cell, "the cell to write")
+    _check_cell(cell, "the metadata to write")
     return _render(
         {
             "format": FORMAT,
@@ -205,7 +196,7 @@ def render_cell(cell: Cell) -> bytes:
 
 
 def parse_cell(data: bytes, node: str) -> Cell:
-    """Return the cell in DATA, the bytes of NODE, which errors name. Raises ConfigError."""
+    """Return the metadata in DATA, the bytes of NODE, which errors name. Raises ConfigError."""
     fields = _object_in(data, node)
     number = _integer(fields, "format", node, 1, 2**31)
     if number != FORMAT:
@@ -317,7 +308,7 @@ def _object_in(data: bytes, node: str) -> dict[str, Any]:
 
 
 def _check_cell(cell: Cell, node: str) -> None:
-    """Raise ConfigError if the values of CELL contradict each other or their bounds."""
+    """Raise ConfigError if values of CELL contradict each other or exceed their limits."""
     if not 0 <= cell.epoch <= EPOCH_MAX:
         raise _refused(node, f'"epoch" is {cell.epoch}, not from 0 to {EPOCH_MAX}')
     if len(cell.replicas) > REPLICAS_MAX:
@@ -357,11 +348,11 @@ def _integer(fields: dict[str, Any], name: str, node: str, least: int, most: int
 
 
 def _refused(node: str, fault: str, remedy: str = "") -> ConfigError:
-    remedy = remedy or "correct the node, or write it anew for the replica whose log is the newest"
+    remedy = remedy or "correct the node, or write it again for the replica whose log is the newest"
     return ConfigError(f"{node}: {fault}; {remedy}", node=node)
 
 
-# ---------------------------------------------------------------- the sessions of a replica with the registry
+# ---------------------------------------------------------------- the sessions of a replica with the metadata store
 
 
 logger = logging.getLogger(__name__)
@@ -369,12 +360,12 @@ logger = logging.getLogger(__name__)
 #: Opens a session. Raises RegistryUnavailable.
 OpenSession = Callable[[], Awaitable[Registry]]
 _PAUSE_MS: Final = 200
-#: How often the log says that the registry still does not answer.
+#: Interval of the log lines while the metadata store does not answer.
 TOLD_MS: Final = 30_000
 
 
 class SessionUser(Protocol):
-    """Who is told what the registry says."""
+    """Receives what the metadata store answers."""
 
     def session_began(self) -> None: ...
 
@@ -412,7 +403,7 @@ class RegistrySessions:
         self._open_session = open_session
         self._user = user
         self._replica_id = replica_id
-        #: A read that often keeps the lease, and sees what no watch told of.
+        #: Reads at this interval renew the lease, and find changes that no watch reported.
         self._poll_ms = max(20, session_ms // 5)
         self._registry: Registry | None = None
         self._asked: deque[_Request] = deque()
@@ -420,17 +411,15 @@ class RegistrySessions:
         self._is_reading = False
         self._is_synced = False
         self._next_node: LiveNode | None = None
-        self._silent = Silence("the registry does not answer, and is asked again", clock)
-        #: Why the registry does not take the live node; None: it does, or was not asked.
+        self._silent = Silence("no answer from the metadata store, retrying", clock)
+        #: Why the live node was refused; None: it was not, or was not announced yet.
         self.refused: ConfigError | None = None
-        self._not_taken = Silence(
-            "this replica waits: the registry does not take it for live", clock
-        )
+        self._not_taken = Silence("live node refused by the metadata store, retrying", clock)
 
     # --- what the replica asks; nothing comes of it without a session, but that a change is unknown
 
     def read(self) -> None:
-        """Read the cell, then the live nodes, then the mark."""
+        """Read the set's metadata, then the live nodes, then the mark."""
         if not self._is_reading and self._registry is not None:
             self._is_reading = True
             self._ask(_Request(self._read))
@@ -444,7 +433,7 @@ class RegistrySessions:
         self._next_node = node
 
     def compare_and_set(self, cell: Cell, version: int) -> None:
-        """Replace the cell of VERSION."""
+        """Replace the metadata of VERSION."""
 
         async def change(registry: Registry) -> None:
             try:
@@ -521,7 +510,7 @@ class RegistrySessions:
                 self._user.session_began()
                 await self._use(registry)
             except SessionExpired as error:
-                logger.warning("the session with the registry is over reason=%s", error.message)
+                logger.warning("session with the metadata store ended reason=%s", error.message)
             finally:
                 self._registry = None
                 self._forget()
@@ -554,7 +543,7 @@ class RegistrySessions:
         await asyncio.sleep(_PAUSE_MS / 1000)
 
     def _forget(self) -> None:
-        """Drop what was not asked; who waits for the answer to a change does not know what became of it."""
+        """Drop requests that were not sent; the result of a change under way stays unknown."""
         asked, self._asked = self._asked, deque()
         self._is_reading, self._is_synced, self._next_node = False, False, None
         for request in asked:
@@ -563,14 +552,14 @@ class RegistrySessions:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """One request: SEND asks, DROP is told if it is not asked."""
+    """One request: SEND sends it, DROP is called if it is not sent."""
 
     send: Callable[[Registry], Awaitable[None]]
     drop: Callable[[], None] = lambda: None
 
 
 class Silence:
-    """Tells the log of something that fails again and again: at first, every `TOLD_MS`, and when it is over."""
+    """Logs a repeated failure: at first, every `TOLD_MS`, and when it is over."""
 
     def __init__(self, what: str, clock: Readings) -> None:
         self._what = what
@@ -598,8 +587,8 @@ class Silence:
 async def first_look(
     open_session: OpenSession, clock: Readings
 ) -> tuple[VersionedCell | None, Mapping[int, LiveNode]]:
-    """Return the cell and the live nodes, whenever the registry answers. Raises ConfigError for a cell that is none."""
-    silent = Silence("the registry does not answer, and is asked again", clock)
+    """Return the set's metadata and the live nodes, retrying until there is an answer. Raises ConfigError."""
+    silent = Silence("no answer from the metadata store, retrying", clock)
     while True:
         try:
             registry = await open_session()

@@ -1,28 +1,15 @@
-"""One replica of a set: follower, candidate or master, by what the cell, the other replicas and the clock say.
+"""The state machine of one replica: follower, candidate or master, without clock, disk or sockets.
 
-    FOLLOWER --its master is gone--> STANDING --the cell names it--> STARTING --its log is ready--> MASTER
-        ^                                |                               |                            |
-        +-------- a higher epoch, or the cell is somebody else's, or was changed by somebody else ----+
+    FOLLOWER --its master is gone--> STANDING --elected--> STARTING --its log is ready--> MASTER
+        ^                                |                    |                             |
+        +------ a higher epoch, or another process changed the set's metadata in ZooKeeper -+
 
-Inputs are methods: frames, answers of the registry, what became of the log, ticks. Each returns the effects to carry
-out, in order (effects.py). There is no clock, no disk and no socket here; times are CLOCK_BOOTTIME, in ms.
+Inputs are methods: frames, answers of the metadata store, results of disk work, ticks. Each returns the effects to
+carry out, in order (effects.py). Times are CLOCK_BOOTTIME, in ms.
 
-**Epochs fence.** The highest epoch seen is kept, synced, before anything else is done in it; a lower one is refused
-from then on, over restarts too. A candidate keeps the epoch that it stands for before it asks for it, and no longer
-follows: what its old master acknowledges later, it acknowledges without this replica. Each stand is for an epoch that
-this replica never saw. So a cell that names it in an epoch which it did not just stand for, as after a restart, is no
-office: it stands anew, because bytes that it lost may be with its followers in that epoch.
-
-**The clock is a courtesy.** Past two thirds of a session without an answer of the registry a master refuses what only
-it answers for, since another may have been elected. acks="replicas" does not rest on that, but on in_sync.py.
-
-**Unclean** is a replica that may lack what it once said it had: its machine lost power while parts of the log were not
-on the device, its store was set aside, its log does not reach the mark of the set (mark.py), or its state is missing
-though the set has a cell. It does not stand, and says so in its live node, until it has all that its master confirmed,
-and all below the start of the master's epoch.
-
-**A follower never cuts acknowledged records.** It refuses a master whose log has less in common with its own than the
-acknowledged end that it knows. An administrator decides then, by accepting a loss.
+Epochs fence: a replica persists the highest epoch it has seen before it acts in it, and refuses lower ones. Leases only
+save work: acks="replicas" relies on in_sync.py instead. A replica that may have lost acknowledged data is *unclean*: it
+is no candidate until it has caught up. A follower never cuts acknowledged records; an administrator must accept a loss.
 """
 
 from __future__ import annotations
@@ -47,19 +34,22 @@ from .registry import (
 )
 from .replica_state import PendingSet, ReplicaRole, ReplicaState, Upstream
 
-#: How long after a question to the registry, or a dial, that came to nothing it is tried again.
+#: Delay before a failed request to the metadata store, or a failed connection, is retried.
 RETRY_MS: Final = 100
 #: A master sends a heartbeat every half second: a link that brings nothing for so long is of no use.
 SILENT_MS: Final = 5_000
 #: A replica whose log is damaged waits so long for one whose log is not, besides its turn.
 DAMAGED_DELAY_MS: Final = 2_000
-#: Followers that a master hears of at a time, those that are refused left out.
+#: The most followers that a master receives frames from, those that are refused not counted.
 LINKS_MAX: Final = 64
 
 
 class ReplicaCore:
-    """The replica SETTINGS.replica_id, which begins with STATE. HAS_STATE: does a follower have what lies beside the
-    log, as far as it is a master's to tell? Not thread-safe: the event loop owns it."""
+    """The replica SETTINGS.replica_id, which starts with STATE.
+
+    HAS_STATE: does a follower have the master's tables that are replicated next to the log? Not thread-safe: the event
+    loop owns it.
+    """
 
     def __init__(
         self,
@@ -107,9 +97,9 @@ class ReplicaCore:
         self._upstream: Upstream | None = None
         #: A CutLog or BeginAnew has not been answered.
         self._cutting = False
-        #: Of a master: who follows over which link, and up to where its log may reach after the cut; None: it did.
+        #: Of a master: follower and link, and the limit of its log after the cut; None: it has cut its log.
         self._links: dict[int, tuple[int, int | None]] = {}
-        #: What followers said that came before the epoch had begun here: they are answered when it has.
+        #: Hellos that arrived before the epoch had started here. They are answered when it has.
         self._early: dict[int, pb.FollowHello] = {}
         self._out: list[effects.Effect] = []
 
@@ -141,7 +131,10 @@ class ReplicaCore:
         return mine is not None and mine.may_be(self._settings.reached_at, self._store_id)
 
     def lease_holds(self, now_ms: int) -> bool:
-        """Has the registry answered what was asked less than two thirds of a session ago?"""
+        """Return whether the metadata store answered a request sent less than two thirds of a session ago.
+
+        Without such an answer another replica may have been elected, and a master refuses what relies on the lease.
+        """
         return (
             self._answered_ms is not None
             and (now_ms - self._answered_ms) * 3 < self._settings.session_ms * 2
@@ -177,10 +170,10 @@ class ReplicaCore:
                 in_sync=str(len(self.in_sync.confirmed_set)),
             )
 
-    # ---------------------------------------------------------------- the registry
+    # ---------------------------------------------------------------- the metadata store
 
     def session_began(self, now_ms: int) -> list[effects.Effect]:
-        """A session with the registry was opened."""
+        """A session with the metadata store was opened."""
         self.has_session = True
         if self.mark.is_read:  # Before that it may be unclean, and not know it.
             self._announce()
@@ -188,18 +181,18 @@ class ReplicaCore:
         return self._take()
 
     def session_ended(self) -> list[effects.Effect]:
-        """The registry says that the session is over, and the live node gone with it: others stand already.
+        """The session is over and the live node is gone: other replicas may be candidates already.
 
-        A master steps down, and may stand anew with the next session: the lease of that one would say nothing about who
-        was elected against the last.
+        A master steps down. It may become a candidate again in the next session: the lease of a new session does not
+        show who was elected during the old one.
         """
         self.has_session = False
         if self.role is not ReplicaRole.FOLLOWER:
-            self._step_down("the session with the registry is over")
+            self._step_down("the session with the metadata store is over")
         return self._take()
 
     def registry_answered(self, sent_ms: int) -> None:
-        """The registry answered what was sent at SENT_MS: the session lives at least a session's time from then."""
+        """Note that a request sent at SENT_MS was answered: the session lives for at least its timeout from then."""
         self._answered_ms = max(self._answered_ms or 0, sent_ms)
 
     def registry_seen(
@@ -209,10 +202,10 @@ class ReplicaCore:
         now_ms: int,
         mark: VersionedEndMark | None = None,
     ) -> list[effects.Effect]:
-        """The cell was read, maybe as it was some time ago, after it the live nodes, and then the mark. None: none is.
+        """Take the set's metadata, then the live nodes, then the mark, read in this order. None: there is none.
 
-        In this order, and together: a master has announced itself before the cell names it, so that one that is not
-        among the nodes that were read later is gone, and has written the mark that was read after them.
+        The data may be old. The order matters: a master announces itself before the metadata names it. So if it is
+        missing among the live nodes, which are read later, it is gone, and the mark, read last, includes its writes.
         """
         self.live = live
         is_first = not self.mark.is_read
@@ -275,14 +268,14 @@ class ReplicaCore:
             self.set_changes += found.cell.in_sync != self.seen.cell.in_sync
         self.seen = found
         if found.cell.epoch > self.epoch_seen:
-            self._see_epoch(found.cell.epoch, "the cell has it")
+            self._see_epoch(found.cell.epoch, "the metadata of the set has it")
         if is_new:
             self._resolve(found, now_ms)
         elif self._set and not self._set.in_flight:
             self._ask_again(now_ms)
 
     def set_done(self, version: int, now_ms: int) -> list[effects.Effect]:
-        """The compare-and-set was applied, and the cell has VERSION now."""
+        """The compare-and-set was applied, and the set's metadata has VERSION now."""
         done = self._set
         assert done is not None, "nothing was asked for"
         done.in_flight = False
@@ -294,7 +287,7 @@ class ReplicaCore:
         return self._take()
 
     def set_refused(self, now_ms: int) -> list[effects.Effect]:
-        """The cell has another version than the one that was to be replaced."""
+        """The set's metadata has another version than the one to replace."""
         refused = self._set
         assert refused is not None, "nothing was asked for"
         refused.in_flight = False
@@ -302,7 +295,7 @@ class ReplicaCore:
             self._set = None
         elif self.role is ReplicaRole.MASTER and not refused.doubtful:
             self._set = None
-            self._step_down("the cell was changed by somebody else")
+            self._step_down("another process changed the metadata of the set")
         self._read(now_ms)
         return self._take()
 
@@ -314,7 +307,7 @@ class ReplicaCore:
         return self._take()
 
     def _resolve(self, found: VersionedCell, now_ms: int) -> None:
-        """The cell has a version that is new: whatever was asked for on an older one is decided."""
+        """The set's metadata has a new version: every request that was based on an older one is decided."""
         if self._set and not self._set.in_flight:
             self._set = None
         stand, self._stand = self._stand, None
@@ -325,7 +318,7 @@ class ReplicaCore:
             else:
                 self.role = ReplicaRole.FOLLOWER
         elif found.cell.master != self._me:
-            self._step_down("the cell has another master")
+            self._step_down("the metadata of the set names another master")
         elif self.in_sync:
             sufficed = self.in_sync.suffices
             self.in_sync.resolve(found)
@@ -334,9 +327,9 @@ class ReplicaCore:
             self._advance(now_ms)
 
     def _ask_again(self, now_ms: int) -> None:
-        """The cell still has the version on which something was asked for without an answer: ask anew.
+        """Ask again: the version of the set's metadata is unchanged, and the last request got no answer.
 
-        A proposal that is not wanted any more is given up by asking for the old set: that takes the version.
+        A proposal that is no longer wanted is withdrawn by asking for the old set, which uses up the version.
         """
         asked = self._set
         assert asked is not None
@@ -398,26 +391,26 @@ class ReplicaCore:
         return self._take()
 
     def accept_loss(self, now_ms: int) -> list[effects.Effect]:
-        """Stand even if unclean, or not in the set: a person decided to give up what only others have of the log."""
+        """Be a candidate even if unclean or out of sync: an administrator accepted the loss of what others have."""
         self._accepts_loss = True
         self._go_on(now_ms)
         return self._take()
 
     def hand_over(self, to: int, now_ms: int, *, leaving: bool) -> list[effects.Effect]:
-        """Have the cell name TO, which stands at once then; LEAVING: this replica is not in sync from then on.
+        """Make TO the master in the set's metadata. LEAVING: remove this replica from the in-sync set.
 
-        Raises NotEnoughReplicas unless TO has all, and may be elected.
+        Raises NotEnoughReplicas unless TO has the whole log and may be elected.
         """
         assert self.in_sync is not None, "check_master comes first"
         if self._set or self.seen is None:
-            raise NotEnoughReplicas("the set is about to change: hand over when it has")
+            raise NotEnoughReplicas("the in-sync set is about to change: try again in a moment")
         cell = self.in_sync.handed_to(to, self.live, leaving=leaving)
         self._raise_mark(now_ms, at_once=True)
         self._ask_for(cell, now_ms)
         return self._take()
 
     def _go_on(self, now_ms: int) -> None:
-        """Do what is due in this role: propose, stand, or follow."""
+        """Do what is due in this role: propose a set, become a candidate, or follow."""
         if self.role is ReplicaRole.MASTER:
             self._propose(now_ms)
             self._raise_mark(now_ms, at_once=False)
@@ -437,7 +430,7 @@ class ReplicaCore:
                 self._dial(cell, now_ms)
 
     def _is_gone(self, cell: Cell) -> bool:
-        """Is the master of CELL dead, or back and unable to stand again? In office it is never unclean."""
+        """Return whether the master of CELL is dead, or cannot be elected again. A serving master is never unclean."""
         node = self.live.get(cell.master)
         return node is None or node.unclean or cell.master == self._me
 
@@ -446,11 +439,13 @@ class ReplicaCore:
         if not self.has_session or not self.is_live or self._set or self._cutting:
             return False
         if max(cell.epoch, self.epoch_seen) >= EPOCH_MAX:
-            return False  # The files and the registry have no room for a higher one.
+            return False  # The files and the metadata store cannot hold a higher one.
         if self._accepts_loss:
             return True
         if cell.master == 0 and self._last_epoch > cell.epoch and cell.in_sync != {self._me}:
-            return False  # The registry lost its data: nobody knows by this cell who has all.
+            return (
+                False  # The metadata store lost its data, so it is unknown who has the whole log.
+            )
         return self._me in cell.in_sync and not self.unclean and self._reaches_mark()
 
     def _delay_ms(self, cell: Cell) -> int:
@@ -464,7 +459,12 @@ class ReplicaCore:
         return delay_ms + DAMAGED_DELAY_MS if better and self.damaged else delay_ms
 
     def _stand_for(self, cell: Cell, now_ms: int) -> None:
-        """Stop following, for good in all epochs below the one that is stood for; then ask for it."""
+        """Become a candidate: persist a new epoch, stop following in all lower ones, then ask for it.
+
+        So the old master acknowledges without this replica from now on. A replica never uses an epoch that it has seen:
+        after a restart, metadata that names it as master is no leadership, because followers may have bytes of that
+        epoch that this replica lost.
+        """
         epoch = max(cell.epoch, self.epoch_seen) + 1
         if self._accepts_loss and not self._has_lowered:
             self._write_mark(self.mark.lowered(epoch, self.epochs, self.end))
@@ -475,7 +475,7 @@ class ReplicaCore:
             kept.clear()
             self.unclean = self._accepts_loss = self._has_lowered = False
             self.unclean_reason = ""
-        self._unfollow("this replica stands for election")
+        self._unfollow("this replica is a candidate for master")
         self.epoch_seen = epoch
         self._keep_state()
         self.role = ReplicaRole.STANDING
@@ -488,7 +488,7 @@ class ReplicaCore:
         self._ask_for(self._stand, now_ms)
 
     def _start(self, now_ms: int) -> None:
-        """The log ends with a whole record: begin the epoch there, on the device before the first append."""
+        """Start the epoch at the end of the last valid record, and flush that to disk before the first append."""
         assert self.seen is not None
         self.confirm = min(self.confirm, self.end)
         self.epochs = self.epochs.begin(self.seen.cell.epoch, self.end)
@@ -545,7 +545,7 @@ class ReplicaCore:
     # ---------------------------------------------------------------- the log
 
     def log_cut(self, end: int, synced: int, now_ms: int) -> list[effects.Effect]:
-        """The log was cut, or begun anew: it ends at END, and is on the device up to SYNCED."""
+        """The log was cut or restarted: it ends at END, and is on disk up to SYNCED."""
         self._cutting = False
         self.end, self.synced = end, synced
         self.epochs = self.epochs.cut(end)
@@ -558,7 +558,7 @@ class ReplicaCore:
         return self._take()
 
     def appended(self, end: int, now_ms: int) -> list[effects.Effect]:
-        """The master appended a run of whole records, which ends at END."""
+        """The master appended a batch of complete records, which ends at END."""
         assert self.in_sync is not None, "check_master comes first"
         self.end = end
         self.in_sync.appended(end, now_ms)
@@ -566,7 +566,7 @@ class ReplicaCore:
         return self._take()
 
     def log_synced(self, synced: int, now_ms: int) -> list[effects.Effect]:
-        """The log is on the device up to SYNCED."""
+        """The log is on disk up to SYNCED."""
         self.synced = max(self.synced, min(synced, self.end))
         if self.in_sync:
             self.in_sync.log_synced(self.synced)
@@ -656,7 +656,7 @@ class ReplicaCore:
     def reply(
         self, link: int, frame: pb.FollowReply, now_ms: int, more: Sequence[pb.FollowReply] = ()
     ) -> list[effects.Effect]:
-        """The master sent FRAME over LINK, and MORE bytes behind it. FollowState is not for this part."""
+        """The master sent FRAME over LINK, followed by MORE bytes. FollowState is handled elsewhere."""
         upstream = self._upstream
         if upstream is None or upstream.link != link:
             return self._take()
@@ -678,10 +678,10 @@ class ReplicaCore:
             raise InvalidArgument("begin came twice")
         if self.is_fenced(begin.epoch):
             raise InvalidArgument(f"epoch is {begin.epoch}, and {self.epoch_seen} was seen")
-        assert self.seen is not None, "a master is dialled because the cell names it"
+        assert self.seen is not None, "a master is dialled because the metadata names it"
         if begin.epoch > self.seen.cell.epoch:
             raise InvalidArgument(
-                f"epoch is {begin.epoch}, and the registry has {self.seen.cell.epoch}: read it again"
+                f"epoch is {begin.epoch}, and the metadata of the set has {self.seen.cell.epoch}: read it again"
             )
         if begin.epoch > self.epoch_seen:
             self.epoch_seen = begin.epoch
@@ -693,7 +693,7 @@ class ReplicaCore:
                 f"truncate_to is {begin.truncate_to}, and the logs part at {common}"
             )
         upstream.begin = begin
-        # Without epochs, whose file was lost, nothing tells what the logs have in common.
+        # Without epochs, whose file was lost, it is unknown what the logs have in common.
         known = self._acknowledged_end() if self.epochs else 0
         if (common or 0) < known:
             self.refuses = (
@@ -744,7 +744,7 @@ class ReplicaCore:
         self._out.append(effects.SendFrame(upstream.link, pb.FollowRequest(cut=cut)))
 
     def _receive(self, upstream: Upstream, sent: Sequence[pb.FollowBytes]) -> None:
-        """Append what was SENT, all of one file together; what is wrong ends the link behind what is good."""
+        """Append the data of SENT, all of one file at once; a bad frame ends the link after the good ones."""
         if not upstream.cut or upstream.begin is None:
             raise InvalidArgument("bytes came before the log was cut")
         pieces: list[bytes] = []
@@ -816,7 +816,7 @@ class ReplicaCore:
         return self._take()
 
     def _hear_hello(self, link: int, hello: pb.FollowHello) -> None:
-        """Somebody wants to follow: tell it what the log has here, and where its own has to be cut."""
+        """A replica wants to follow: send what the log has here, and where the replica must cut its own log."""
         links.check_hello(hello)
         replicas = self.seen.cell.replicas if self.seen else ()
         links.check_belongs(hello, self._settings, replicas)
@@ -827,9 +827,11 @@ class ReplicaCore:
             self._early[link] = hello
             return
         if self.in_sync is None:
-            raise InvalidArgument(f"replica {self._me} is no master: read the cell again")
+            raise InvalidArgument(
+                f"replica {self._me} is not the master: read the metadata of the set again"
+            )
         for other in [other for other, (one, _) in self._links.items() if one == hello.replica_id]:
-            self._drop(other, "the replica has connected anew")
+            self._drop(other, "the replica has connected again")
         if len(self._links) >= LINKS_MAX:
             raise InvalidArgument(f"{LINKS_MAX} replicas follow already, which is the limit")
         theirs = Epochs.of_wire(hello.epochs)

@@ -1,4 +1,4 @@
-"""What a replica is, what it begins with, and what it waits for: the master it follows, and the cell it asked for."""
+"""The role of a replica, its initial state, the master it follows, and the metadata that it asked for."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class ReplicaState:
     epoch_seen: int = 0
     unclean: bool = False
     epochs: Epochs = field(default_factory=Epochs)
-    #: The ends of the log: what there is, and what is on the device.
+    #: The ends of the log: of what is written, and of what is on disk.
     end: int = 0
     synced: int = 0
     confirm: int = 0
     #: The epoch of the master that said so.
     confirm_epoch: int = 0
     min_offset: int = 0
-    #: What tells its store from others.
+    #: Identifies its store.
     store_id: str = ""
 
 

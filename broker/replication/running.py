@@ -1,12 +1,12 @@
-"""A replica while it runs: inputs reach its core one after the other, and effects are carried out in order.
+"""A running replica: it passes inputs to its core one at a time, and carries out the effects in order.
 
-Inputs come from the registry, the links, the store and the broker, on the event loop. The effects of one input are
-carried out before the next one is given. What blocks (what has to be on the device, a cut) is done in a thread, and
-inputs wait meanwhile. An effect that fails ends it: `failed` tells, and the next one begins with what is on the device.
+Inputs come from the metadata store, the links, the store and the broker, on the event loop. All effects of one input
+are carried out before the next input. Blocking work (flushing to disk, cutting the log) runs in a thread while inputs
+wait. A failed effect ends the replica: `failed` has the error, and the next start continues from the disk.
 
     follower   the store takes a master's bytes
-    master     the broker that `Roles.lead` starts has the store. On StepDown it is fenced at once, by the end of its
-               mastership, and has stopped before the log is touched, or another master is followed
+    master     the broker that `Roles.lead` starts has the store. On StepDown it is fenced at once, and it has stopped
+               before the log is touched, or another master is followed
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from .state_stream import StateStream
 logger = logging.getLogger(__name__)
 
 TICK_MS: Final = 100
-#: How often is noted how far the log is on the device.
+#: Interval of notes of how far the log is on disk.
 _PROGRESS_MS: Final = 5_000
-#: How long a master that ends waits for the registry to take its last mark.
+#: How long a master that ends waits until its last mark is written.
 _LAST_MARK_S: Final = 0.5
 #: What needs the log, which a broker that was master may still have.
 _OF_LOG: Final = (
@@ -81,7 +81,7 @@ class Roles(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaParts:
-    """What a replica is given. CLOCK goes on while the machine sleeps, and nobody sets it."""
+    """What a replica needs. CLOCK continues while the machine sleeps, and cannot be set."""
 
     device: ReplicaDevice
     clock: Readings
@@ -149,13 +149,13 @@ class RunningReplica:
     # --- beginning and end
 
     def begin(self) -> None:
-        """Begin: open a session, and go on by what is read."""
+        """Begin: open a session, and act on what it returns."""
         self._take_store()
         self._spawn(self._sessions.run())
         self._tick()
 
     def _take_store(self) -> None:
-        """Hear of what the store, which was just opened, brings to the device."""
+        """Listen to the flushes of the store, which was just opened."""
         store = self.store
         store.start(self._loop.call_soon_threadsafe)
         store.confirm(self.core.confirm)
@@ -172,7 +172,7 @@ class RunningReplica:
         store.events.flushed.append(flushed)
 
     async def end(self, reason: str) -> None:
-        """End it, because of REASON: the session first, so that others may stand; the device is closed."""
+        """End it because of REASON: the session first, so that others may be candidates; the store is closed."""
         if not self.failed.done():
             self.failed.set_result(errors.MasterFenced(reason))
         if self._ticking is not None:
@@ -198,7 +198,7 @@ class RunningReplica:
                 await asyncio.to_thread(self._device.close)
 
     async def _write_last_mark(self) -> None:
-        """Have the registry learn how far acknowledged records reach, before the session ends; wait for a moment."""
+        """Write how far acknowledged records reach before the session ends; wait only for a moment."""
         asked = self.core.last_mark(self.now_ms())
         for effect in asked:
             self._carry_out(effect)
@@ -290,7 +290,7 @@ class RunningReplica:
 
     @property
     def refused(self) -> errors.ConfigError | None:
-        """Why the registry does not take it for live; None: it does, or was not asked."""
+        """Why the live node was refused; None: it was not, or was not announced yet."""
         return self._sessions.refused
 
     @property
@@ -309,7 +309,7 @@ class RunningReplica:
         return self.core.in_sync is not None and self.core.in_sync.waits_for(link)
 
     def status(self) -> pb.ReplicaStatusReply:
-        """Return what is told to whoever asks."""
+        """Return the status that clients may ask for."""
         core, settings = self.core, self.settings
         role = {ReplicaRole.FOLLOWER: pb.FOLLOWER, ReplicaRole.MASTER: pb.MASTER}.get(core.role)
         reply = pb.ReplicaStatusReply(
@@ -384,7 +384,7 @@ class RunningReplica:
         self._idle.append(waiting)
         return waiting
 
-    # of the registry
+    # of the metadata store
 
     def session_began(self) -> None:
         self._give(lambda core: core.session_began(self.now_ms()))
@@ -402,7 +402,9 @@ class RunningReplica:
         mark: VersionedEndMark | None,
     ) -> None:
         if cell is not None and cell.cell.epoch and mark is None and not self.core.mark.is_read:
-            logger.warning("no mark in the registry, a folder that went back is not detected")
+            logger.warning(
+                "no mark in the metadata of the set, a store restored from a backup is not detected"
+            )
         self._give(lambda core: core.registry_seen(cell, live, self.now_ms(), mark))
 
     def mark_written(self, found: VersionedEndMark | None) -> None:
@@ -422,7 +424,7 @@ class RunningReplica:
     # of links
 
     def followed(self, stream: Stream) -> FollowerLink:
-        """Somebody wants to follow over STREAM."""
+        """A replica wants to follow over STREAM."""
         link = FollowerLink(self._next_link(), stream, self, self)
         self._links[link.number] = link
         return link
@@ -507,11 +509,11 @@ class RunningReplica:
         return frozenset(self.core.seen.cell.replicas if self.core.seen else ())
 
     def has_state(self, replica: int) -> bool:
-        """Tell all that lies beside the log; return whether REPLICA has it."""
+        """Send all replicated tables; return whether REPLICA has them."""
         return self._state.is_told(replica)
 
     def hand_over(self, to: int, *, leaving: bool) -> bool:
-        """Have the cell name TO, if that is possible now; return whether it was asked for."""
+        """Make TO the master in the set's metadata, if possible now; return whether that was requested."""
         asked: list[effects.Effect] = []
 
         def hand_over(core: ReplicaCore) -> list[effects.Effect]:
@@ -525,7 +527,7 @@ class RunningReplica:
         return bool(asked)
 
     def accept_loss(self) -> None:
-        """Stand, though others may have more of the log."""
+        """Be a candidate even though others may have more of the log."""
         self._give(lambda core: core.accept_loss(self.now_ms()))
 
     # --- time
@@ -669,7 +671,7 @@ class RunningReplica:
                 self._not_followed.tell(f"replica {link.master}: {effect.reason}")
             link.close(effect.reason)
 
-    # on the device
+    # on disk
 
     async def _keep_state(self, effect: effects.KeepState) -> None:
         if effect.reason:
@@ -709,7 +711,7 @@ class RunningReplica:
         self._tell_cut(effect.begin)
 
     async def _replace_log(self, act: Callable[[], None]) -> None:
-        """ACT on the device, which may open another store."""
+        """Run ACT on the store, which may open another one."""
         before = self.store
         self._state.rest()
         await asyncio.to_thread(act)
@@ -772,7 +774,7 @@ class RunningReplica:
 
     def _step_down(self, effect: effects.StepDown) -> None:
         if self.office is None:
-            return  # It was elected, and had not begun.
+            return  # It was elected, but had not started.
         logger.warning("this replica is master no more reason=%s", effect.reason)
         self._end_office(effect.reason)
         self._stopping = self._loop.create_task(self._stop_leading())
@@ -796,14 +798,14 @@ class RunningReplica:
         await self._parts.roles.follow()
 
     async def _after_stop(self, effect: effects.Effect) -> None:
-        """Carry EFFECT out once what served as master has stopped, and the log is as it was told."""
+        """Carry EFFECT out after the master's services have stopped, and the log ends where the core expects it."""
         assert self._stopping is not None
-        await asyncio.shield(self._stopping)  # It goes on also if this replica ends.
+        await asyncio.shield(self._stopping)  # It continues also if this replica ends.
         self._stopping = None
         store = self.store
         if store.max_log_offset != self.core.end:
             raise errors.StoreError(
-                f"the log ends at {store.max_log_offset:,}, and {self.core.end:,} was told of: something was appended"
+                f"the log ends at {store.max_log_offset:,} instead of {self.core.end:,}: something was appended"
                 " after the master was fenced",
                 path=self._device.config.path,
             )

@@ -1,24 +1,15 @@
-"""Deliveries beside the log: what the master's journal of pops says, frame by frame, and the journal of a follower.
+"""Replicated progress of deliveries: the journal of in-flight messages (pop), and the timers of scheduled messages.
 
-A whole is what the files of the journal come to (pop/journal.py), a diff what was written since, each as changes
-of pop/journal_format.py, with the clocks that they are measured by. The follower keeps them in files of the same kind,
-a whole as a snapshot, diffs as frames of a journal. So a broker that leads finds them as after a kill of its own: what
-it does not know of is delivered again.
+Pop: a full frame is the current content of the journal (pop/journal.py), a diff what was written since, as changes of
+pop/journal_format.py. The follower stores them in the same files: a full frame as a snapshot, diffs as frames of a
+journal. So a new master finds them like its own after a kill: deliveries that it does not know are repeated. After
+DIFFS_MIN bytes, or DIFFS_RATIO times the last full frame, a full frame is sent again.
 
-Bounds: behind DIFFS_MIN bytes, or DIFFS_RATIO times what the last whole had, a whole is told again, and what the
-follower had before goes. The event loop owns both.
-
-Progress of timed messages beside the log: up to where the master has delivered them, and how many wait.
-
-The timer wheel and its log are derived from the log, on each replica by itself: a follower enters what the timer topic
-has, as far as its master had entered it when it reached a read time, and then passes to that read time as well. What
-was entered later may be due before it, and has not been delivered: it is entered behind it. So nothing that waits is
-passed over; and who leads next delivers again what was delivered since the last of these.
+Timers: each replica derives the timer wheel and its log from the message log. The master sends its delivery progress,
+and how many messages wait:
 
     {"progress": {"last": [read time in ms, next offset of the timer topic]}, "timingCount": {"topic": 7, …},
      "begun": {"slot's time in ms": [log offset, due time], …}}         as TimerStore.begun; null: the slot is over
-
-The event loop owns both.
 """
 
 from __future__ import annotations
@@ -104,7 +95,7 @@ class PopsPart:
 
 
 class PopsSink:
-    """The journal of deliveries beside STORE, which a master's is told to."""
+    """The journal of deliveries next to STORE, replicated from a master."""
 
     file = POPS_FILE
     is_kept = False
@@ -117,7 +108,7 @@ class PopsSink:
         self._file: Mapping | None = None
         self._number = self._at = self._frame = 0
         self._dirty: list[Syncable] = []
-        #: Does the folder hold what a master told, and nothing else?
+        #: Does the folder hold exactly what a master sent?
         self._is_told = False
 
     def read(self, content: bytes) -> bytes:
@@ -178,7 +169,7 @@ class PopsSink:
             self._file = None
 
 
-# ---------------------------------------------------------------- progress of timed messages beside the log
+# ---------------------------------------------------------------- replicated progress of scheduled messages
 
 
 TIMERS_FILE: Final = "timercheck"
@@ -235,7 +226,7 @@ class TimersState:
 
 
 class _TimersSaid(NamedTuple):
-    """What a frame says: what to reach, what was begun, and how many wait."""
+    """The content of a frame: what to reach, which slots were started, and how many messages wait."""
 
     goal: tuple[int, int] | None
     begun: dict[int, tuple[int, int] | None]
@@ -296,7 +287,7 @@ class TimersSink:
                 return
         except PocketMQError as error:
             if not self._is_behind:
-                logger.warning("timed messages wait to be entered: %s", error.message)
+                logger.warning("scheduled messages wait to be entered reason=%s", error.message)
             self._is_behind = True
             return
         self._is_behind = False

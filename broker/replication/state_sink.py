@@ -1,17 +1,13 @@
-"""State beside the log, kept by a follower in the files in which a broker finds it: state_source.py tells what comes.
+"""Replicated tables of a follower, in the files in which a broker expects them. state_source.py describes the frames.
 
-    topics, groups      as a broker keeps them: on the device beside the file at once, the file follows
-    the rest            in memory at once, in the file soon, once the log is on the device as far as it tells of it
+    topics, groups      as in a broker: on disk (journal) at once, the file itself follows
+    the rest            in memory at once, in the file soon, once the log is on disk as far as the table refers to it
 
-A frame waits until the log is confirmed here up to its `log_offset`; topics and groups do not. It is acknowledged when
-a power cut cannot take it. A kill between any two steps leaves each file as it was before or after a frame, and what is
-not known to be there is told again: after a start the follower says that it has nothing, and gets wholes.
+A frame waits until the log is confirmed here up to its `log_offset`; topics and groups do not wait. It is acknowledged
+when it survives a power cut. A kill leaves each file as before or after a frame. After a start the follower reports
+that it has nothing, and gets full tables.
 
-What a whole lacks goes. Where that are topics, groups or offsets that a master of before may have taken in and told
-nobody of, they are written to `<root>/pocketmq/set-aside/FILE.N` first, and never deleted.
-
-Before a broker opens the tables, `lead`. Bounds: HELD_BYTES_MAX wait for the log. The event loop owns it; a thread
-writes.
+Limit: HELD_BYTES_MAX bytes wait for the log. The event loop owns it; a thread writes.
 """
 
 from __future__ import annotations
@@ -53,7 +49,7 @@ SET_ASIDE_FOLDER: Final = "set-aside"
 #: Unless a hand-over waits, a file is written at most so often, and for at most one in _SHARE of the time.
 _SAVE_MS: Final = 100
 _SHARE: Final = 10
-#: Of timed messages that are entered in a tick: some milliseconds each.
+#: Scheduled messages that are entered per tick: some milliseconds each.
 _TIMER_PAGES: Final = 5
 #: How often topics and groups are written whole, if they changed.
 _TABLES_MS: Final = 1_000
@@ -74,7 +70,7 @@ class SinkPart(Protocol):
         """Take in what was SAID. WHOLE: there is nothing else. Raises StoreError."""
 
     def when_safe(self, done: Safe) -> None:
-        """Call DONE once all that was taken in is on the device, or with the error."""
+        """Call DONE once everything applied is on disk, or with the error."""
 
     def close(self) -> None:
         """Have it all in the file now; its threads have ended. Raises StoreError."""
@@ -112,7 +108,7 @@ class StateSink:
             POPS_FILE: PopsSink(store),
             TIMERS_FILE: self._timers,
         }
-        #: Versions: what came over this link, what was taken in, and what the device has.
+        #: Versions: received over this link, applied, and on disk.
         self._received = dict.fromkeys(self._parts, 0)
         self._applied = dict.fromkeys(self._parts, 0)
         self._safe = dict.fromkeys(self._parts, 0)
@@ -145,8 +141,8 @@ class StateSink:
     # --- following
 
     def begin(self) -> dict[str, int]:
-        """A link to a master begins: return the versions that the device has, for the hello."""
-        # They tell of this broker's own time as a master.
+        """Start a link to a master: return the versions on disk, for the hello."""
+        # These tables are from this broker's own time as a master.
         discard_tables(self._store.disk, self._store.config.own_folder)
         self._held.clear()
         self._held_bytes = 0
@@ -154,10 +150,10 @@ class StateSink:
         return dict(self._safe)
 
     def take(self, frame: pb.FollowState, confirm: int) -> None:
-        """The master sent FRAME; the log is confirmed here up to CONFIRM.
+        """Take FRAME of the master; the log is confirmed here up to CONFIRM.
 
-        Raises InvalidArgument for what cannot be: the link is of no use any more, and nothing has changed. StoreError:
-        it was not taken in, and is told again over the next link.
+        Raises InvalidArgument for an invalid frame: the link has to end, and nothing has changed. StoreError: it was
+        not applied, and is sent again over the next link.
         """
         check_state(frame)
         part = self._parts.get(frame.file)
@@ -211,12 +207,12 @@ class StateSink:
         whole = frame.WhichOneof("content") == "whole"
         part.apply(said, whole=whole, log_offset=frame.log_offset)
         self._applied[frame.file] = frame.version
-        # What the device has got since the hello comes again over this link, and is to be acknowledged over it.
+        # What reached the disk since the hello is sent again over this link, and must be acknowledged over it.
         if part.is_kept or frame.version == self._safe[frame.file]:
             self._save(frame.file)
 
     def _save(self, name: str) -> None:
-        """Have the device have what was taken in of file NAME, and acknowledge that."""
+        """Flush the applied version of file NAME to disk, and acknowledge it."""
         version, began_ms = self._applied[name], self._now_ms()
         self._saving.add(name)
 
@@ -233,9 +229,9 @@ class StateSink:
         self._parts[name].when_safe(safe)
 
     def when_kept(self, tell: Callable[[], None]) -> None:
-        """TELL once the device has the topics and groups that came so far; never, if that fails.
+        """Call TELL once the topics and groups received so far are on disk; never, if that fails.
 
-        Then what the log has relies on nothing that a power cut could take.
+        Then the log refers to nothing that a power cut could take.
         """
         waiting = len(self._kept)
 
@@ -280,7 +276,7 @@ class StateSink:
     # --- ending
 
     def lead(self) -> None:
-        """Follow no more: write every file, so that a broker finds all that the log here tells of. Raises StoreError.
+        """Stop following: write every file, so that a broker finds everything. Raises StoreError.
 
         The log is that of a master now, so all of it counts.
         """
@@ -291,7 +287,7 @@ class StateSink:
             raise errors[0]
 
     def close(self) -> None:
-        """Write every file, and let go; what cannot be written is told in the log. Twice is once."""
+        """Write every file and close; errors are only logged. Idempotent."""
         for error in self._end():
             logger.error("state not saved reason=%s", error.message)
 
@@ -302,7 +298,7 @@ class StateSink:
         self._held.clear()
         errors: list[PocketMQError] = []
         try:
-            # Who waits for the log has what it saves in the thread's hands then: nothing is written any later.
+            # Tables that wait for the log are saved by the thread then: nothing is written any later.
             if self._offsets.offsets.is_ahead_of_log or self._levels.is_ahead_of_log:
                 self._store.flush()
         except PocketMQError as error:
@@ -343,7 +339,7 @@ def _set_aside(store: MessageStore, file: str, entries: Entries) -> None:
     path = f"{folder}/{file}.{number}"
     store.disk.write_atomically(path, json.dumps(maps, ensure_ascii=False).encode())
     logger.warning(
-        "the master does not have what this follower had: it was set aside file=%s entries=%d path=%s",
+        "entries that the master does not have were quarantined file=%s entries=%d path=%s",
         file,
         len(entries),
         path,
@@ -488,7 +484,7 @@ class LevelsSink:
 
     @property
     def is_ahead_of_log(self) -> bool:
-        """Does it tell of a part of the log that the device may not have?"""
+        """Return whether it refers to a part of the log that may not be on disk."""
         return self._store.flushed_offset < self._log_end
 
     def read(self, content: bytes) -> dict[int, int]:

@@ -1,24 +1,19 @@
-"""State beside the log, told by the master: which tables its followers have, which they lack, who may be answered.
+"""Replicated tables of the master: what its followers have, what they lack, and when all have a change.
 
-    file                    what of it                                        goes out
+    file                    content                                           sent
     topics.json             each topic; so do groups                          in the turn of the change
     subscriptionGroup.json
     consumerOffset.json     each group's offsets of each topic                every COALESCED_MS, if it changed
     delayOffset.json        each delay level
-    accounts.jsonl          each account
+    accounts.jsonl          each filter statistic
 
-The content of a frame is JSON, {"map of the file": {"name": entry, …}, …}. A whole has every entry. A diff, of base b
-and version v, has those that changed behind b, as they are now, null for one that is gone: what came between is told
-with it, and no change alone that was made together with another. Versions are those of one master, epoch << 32 and a
-count: a follower of another epoch, and one that has started anew, gets a whole.
+A frame is JSON: {"map of the file": {"name": entry, …}, …}. A full frame has every entry. A diff of base b and version
+v has the entries that changed after b, null for deleted ones. Versions belong to one master: epoch << 32, plus a
+count. A follower of another epoch, or one that has restarted, gets a full frame.
 
-`log_offset` says up to where the log must be there, and confirmed, before a frame is applied: no offset points above
-what a replica keeps. Topics and groups wait for nothing: a link carries them before any byte of the log that was
-appended behind them, and a follower syncs them before these. So who has acknowledged a message has its
-topic as well.
-
-Bounds: FRAMES_MAX frames and STATE_SIZE_MAX bytes are unacknowledged on a link, and what changes meanwhile goes
-together; RECENT_MAX changes of a table are told apart. Not thread-safe: the event loop owns it.
+A frame is applied once the log is confirmed up to its `log_offset`, so no offset points beyond the log. Topics and
+groups do not wait: they are sent before later bytes of the log and flushed first, so a replica that acknowledged a
+message has its topic. Limits: FRAMES_MAX and STATE_SIZE_MAX unacknowledged per link, RECENT_MAX changes per table.
 """
 
 from __future__ import annotations
@@ -55,7 +50,7 @@ GROUPS_FILE: Final = "subscriptionGroup.json"
 DELAYS_FILE: Final = "delayOffset.json"
 ACCOUNTS_FILE: Final = "accounts.jsonl"
 
-#: Told once: of None, or of why it is not known.
+#: Called once: with None, or with the reason why the result is unknown.
 Replicated: TypeAlias = Callable[[PocketMQError | None], None]
 
 
@@ -120,7 +115,7 @@ class StatePart(Protocol):
         ...
 
     def behind(self, base: int) -> bytes | None:
-        """Return what changed behind count BASE; None: that is not known any more."""
+        """Return what changed after count BASE; None: that is no longer known."""
         ...
 
     def whole(self) -> bytes:
@@ -147,8 +142,10 @@ class _Link:
 
 
 class StateSource:
-    """What the master of EPOCH tells of PARTS. OTHERS are the other replicas of the maximal set, now; LOG_END is where
-    the log ends, now."""
+    """Sends PARTS, the tables of the master of EPOCH, to followers.
+
+    OTHERS returns the other replicas of the maximal set, LOG_END the end of the log.
+    """
 
     def __init__(
         self,
@@ -164,7 +161,7 @@ class StateSource:
         self._links: dict[int, _Link] = {}
         #: What each replica ever acknowledged of this epoch.
         self._has: dict[int, dict[str, int]] = {}
-        #: What all others must have, by file, before somebody is told.
+        #: Versions by file that all others must have before the callback is called.
         self._waiting: list[tuple[dict[str, int], Replicated]] = []
         self._coalesced_ms: int | None = None
         self._error: PocketMQError | None = None
@@ -266,7 +263,7 @@ class StateSource:
         self._settle()
 
     def close(self, error: PocketMQError) -> None:
-        """The epoch is over: fail whoever waits, and whoever will, with ERROR."""
+        """End the epoch: fail all current and later waiters with ERROR."""
         self._error = error
         self._links.clear()
         waiting, self._waiting = self._waiting, []
@@ -303,7 +300,7 @@ class StateSource:
             tell(told, None)
 
     def _frames(self, links: list[int], names: Iterable[str]) -> list[tuple[int, pb.FollowState]]:
-        """Return a frame for each link of LINKS and each part of NAMES that it lacks, where there is room."""
+        """Return a frame for each link of LINKS and each part of NAMES that it lacks, within the limits of links."""
         frames: list[tuple[int, pb.FollowState]] = []
         for name in names:
             part = self._parts[name]
@@ -352,7 +349,7 @@ class StateSource:
 
 
 def epoch_of(version: int) -> int:
-    """Return the epoch of the master that has told VERSION of a file; 0: nobody has."""
+    """Return the epoch of the master that sent VERSION of a file; 0: none did."""
     return version >> VERSION_BITS
 
 
@@ -409,8 +406,9 @@ class TablePart:
 class KeptState:
     """KEPT, the table of topics or of groups, whose map in the file is MEMBERS.
 
-    With LOG_END, which tells where the log ends, it says of what was deleted in this epoch when that was: the queues
-    of a topic that is made again begin anew, and older messages are none of its own. Of DELETED_MAX the latest.
+    With LOG_END, which returns the end of the log, it notes where the log ended when an entry was deleted in this
+    epoch. If a topic is created again, its queues start again, and older messages do not belong to it. The latest
+    DELETED_MAX deletions are kept.
     """
 
     def __init__(
@@ -544,8 +542,8 @@ def table_parts(
     levels: Callable[[], Mapping[int, int]],
     log_end: Callable[[], int],
 ) -> list[StatePart]:
-    """Return the parts of a broker's tables. LEVELS tells which message of each delay level comes next, LOG_END where
-    the log ends."""
+    """Return the parts of a broker's tables. LEVELS returns the next message of each delay level, LOG_END the end of
+    the log."""
     return [
         TablePart(KeptState(TOPICS_FILE, TOPICS.members, topics, log_end), is_kept=True),
         TablePart(KeptState(GROUPS_FILE, GROUPS.members, groups), is_kept=True),

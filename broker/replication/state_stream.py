@@ -1,7 +1,7 @@
-"""The state beside the log on the links of a replica: its source while it is master, its sink while it follows.
+"""The replicated tables on the links of a replica: the source while it is master, the sink while it follows.
 
-A follower's hello says which versions it has. The master answers with what is lacking, behind its Begin and before any
-byte of the log; from then on frames of state and of the log share the link, in the order in which things happened.
+A follower's hello has its versions. The master answers with what is missing, after its Begin and before any byte of
+the log. From then on frames of tables and of the log share the link, in the order of the changes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .follower_view import FollowerTables
 from .state_sink import StateSink
 from .state_source import StatePart, StateSource
 
-#: Who is about to be master is asked so often to have all on its device.
+#: Interval of requests to the next master to flush all tables to disk.
 _ASK_MS: Final = 20
 
 
@@ -35,26 +35,26 @@ class StateStream:
         self._source: StateSource | None = None
         #: Those who follow: their replica and what they said that they have.
         self._hellos: dict[int, pb.FollowHello] = {}
-        #: Who was answered with a Begin.
+        #: Links that got a Begin.
         self._begun: set[int] = set()
         self._asked_ms = 0
 
     # --- following
 
     def follow(self, store: MessageStore) -> None:
-        """Keep from now on beside STORE, which has started, what a master tells. Raises CorruptState."""
+        """Store replicated tables next to STORE, which has started, from now on. Raises CorruptState."""
         self.rest()
         self._sink = StateSink(store, self._clock.unix_ms, self._clock.now_ms, self._acknowledge)
         self._sink.start()
 
     def rest(self) -> None:
-        """Have all that was told in its files, as far as the log here goes: the store is about to be closed."""
+        """Write all tables to their files, as far as the log here goes: the store is about to be closed."""
         sink, self._sink = self._sink, None
         if sink is not None:
             sink.close()
 
     def lead(self) -> None:
-        """Have all that was told in its files, for the broker that opens them now. Raises StoreError."""
+        """Write all tables to their files, for the broker that opens them now. Raises StoreError."""
         sink, self._sink = self._sink, None
         if sink is not None:
             sink.lead()
@@ -71,7 +71,7 @@ class StateStream:
             self._sink.take(state, confirm)
 
     def save(self, link: int) -> None:
-        """The master at LINK wants all that it told on the device: this replica is about to be master."""
+        """The master at LINK wants all tables on disk: this replica is about to be master."""
         if link == self._upstream and self._sink is not None:
             self._sink.save()
 
@@ -81,7 +81,7 @@ class StateStream:
             self._sink.confirmed(confirm)
 
     def when_kept(self, tell: Callable[[], None]) -> None:
-        """TELL once the device has the topics and groups that came so far; never, if that fails."""
+        """Call TELL once the topics and groups received so far are on disk; never, if that fails."""
         if self._sink is None:
             tell()
         else:
@@ -92,7 +92,7 @@ class StateStream:
 
     @property
     def tables(self) -> FollowerTables | None:
-        """What a master has told; None: this replica follows none."""
+        """The tables that a master has sent; None: this replica follows none."""
         return None if self._sink is None else self._sink.tables
 
     # --- being followed
@@ -131,7 +131,7 @@ class StateStream:
         return self._source is not None and self._source.has_all(replica)
 
     def step_down(self, error: MasterFenced) -> None:
-        """Tell nobody anything any more; who waits fails with ERROR."""
+        """Send nothing any more, and fail waiters with ERROR."""
         source, self._source = self._source, None
         self._begun.clear()
         self._hellos.clear()

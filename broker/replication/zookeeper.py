@@ -1,28 +1,16 @@
-"""The registry of replica sets in ZooKeeper, through kazoo: the extra `cluster`.
+"""The metadata of replica sets in ZooKeeper, through kazoo (the extra `cluster`). Paths: see registry.py.
 
-    /pocketmq/<cluster>/sets/<name>/…      see registry.py
+Versions are one integer: epoch, czxid, version of the node. A node that is deleted and created again has a later czxid.
+An ensemble that lost its data restarts its zxids, but the metadata written then has a later epoch.
 
-**Versions** are (epoch of the cell, czxid, version of the node), in one integer. A node that was deleted and made anew
-starts its own version at 0, but its czxid is later. An ensemble that lost its data starts its zxids anew, but the cell
-that is then written has a later epoch than any replica has seen.
+`answered_ms` counts only answers that a quorum has committed: changes, and one empty transaction every sixth of a
+session. A server that is cut off from its ensemble keeps answering reads while the others end the session.
 
-**The lease.** What a server answers from its own memory says nothing of the session: a server that is cut off from its
-ensemble goes on doing so for seconds while the others end the session. So `answered_ms` counts only what a quorum has
-committed: changes, and one transaction that changes nothing every sixth of a session.
+kazoo silently starts a new session after the old one. Here, all operations raise SessionExpired from then on. A session
+without a connection for twice its timeout is given up.
 
-**The session.** kazoo begins a new one when the old is over, and says nothing to who waits. This does not: from then on
-all operations raise SessionExpired, and nothing that a later session of kazoo answers counts. A session that has had no
-connection for twice its time is given up: a server that lost its data refuses for good who has seen what it has not.
-
-A session has to last as long as was asked for, or a lease would outlive it: where ZooKeeper gives only shorter ones
-(twenty of its ticks, unless its maxSessionTimeout says otherwise) it is refused.
-
-**Watches** fire once, and are gone with a connection. Each read sets them again; until both the cell and the live nodes
-have been read since the last event, whoever watches is told again every sixth of a session.
-
-kazoo runs three threads of its own; they hand everything to the event loop by `call_soon_threadsafe`, and nothing else
-is shared. Bounds: `_REQUESTS_MAX` requests under way, none waits without a connection, and none longer than two thirds
-of a session. None of kazoo's recipes is used: its locks and elections know no fencing.
+kazoo runs three threads, which pass everything to the event loop by `call_soon_threadsafe`. Limits: `_REQUESTS_MAX`
+requests under way, each up to two thirds of a session. kazoo's locks and elections are not used: they do not fence.
 """
 
 from __future__ import annotations
@@ -57,7 +45,7 @@ if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
 logger = logging.getLogger(__name__)
-#: kazoo warns of each attempt to connect; whoever asks in vain tells it once.
+#: kazoo warns of each attempt to connect. These warnings are dropped: the caller logs the failure once.
 _kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
 _kazoo_logger.setLevel(logging.ERROR)
 
@@ -67,7 +55,7 @@ _REQUESTS_MAX: Final = 2 * REPLICAS_MAX
 _NAME_LENGTH_MAX: Final = 255
 _RECONNECT_S: Final = 0.1
 _CLOSE_S: Final = 3.0
-#: How often a live node is looked at while somebody else changes it.
+#: How many times a live node is replaced while another process changes it.
 _ANNOUNCE_TRIES: Final = 5
 _LOOK_MS: Final = 100
 _NUMBER_BITS: Final = 64
@@ -114,10 +102,10 @@ class ZooKeeperSession:
         wait_ms: int | None = None,
         access: ZooKeeperAccess = OPEN_TO_ALL,
     ) -> Self:
-        """Return a session that has begun, within WAIT_MS, by default that of a session; ACCESS is shown.
+        """Return a session that has started within WAIT_MS (default: the session timeout), with ACCESS.
 
-        Raises ConfigError if kazoo is not installed, SERVERS is malformed or the account is refused,
-        RegistryUnavailable if nobody answers.
+        Raises ConfigError if kazoo is not installed, SERVERS is malformed, the account is refused, or the server's
+        session timeout is shorter; RegistryUnavailable if there is no answer.
         """
         session = cls(servers, session_ms, now_ms, access)
         session._client.add_listener(session._on_state)
@@ -130,7 +118,7 @@ class ZooKeeperSession:
             await session.close()
             failure = f" (the last attempt: {session._log.failure})" if session._log.failure else ""
             raise RegistryUnavailable(
-                f"no ZooKeeper of {servers} has begun a session{failure}: is it running, and can it be reached from"
+                f"no ZooKeeper of {servers} has started a session{failure}: is it running, and can it be reached from"
                 " here, with TLS or without as replication.zookeeper_ca says?",
                 servers=servers,
             ) from None
@@ -218,7 +206,7 @@ class ZooKeeperSession:
                 return None
 
     async def close(self) -> None:
-        """End the session, if a server can be told so within some seconds; else it ends by itself."""
+        """End the session, if a server answers within some seconds; otherwise it expires."""
         self._is_over = True
         if self._beats is not None:
             self._beats.cancel()
@@ -240,7 +228,7 @@ class ZooKeeperSession:
         if given_ms < asked_ms:
             raise ConfigError(
                 f"session_ms is {asked_ms}, and ZooKeeper ({self.servers}) ends sessions after {given_ms} ms: set"
-                f" replication.session_ms to {given_ms} at most, or raise ZooKeeper's maxSessionTimeout",
+                f" replication.session_ms to {given_ms} or less, or raise ZooKeeper's maxSessionTimeout",
                 field="session_ms",
                 limit=given_ms,
                 value=asked_ms,
@@ -292,11 +280,11 @@ class ZooKeeperSession:
             self.answered_ms = max(self.answered_ms, sent_ms)
 
     def _hand_over(self, call: Callable[..., None], *arguments: Any) -> None:
-        with suppress(RuntimeError):  # The loop is closed: nobody is there to hear it.
+        with suppress(RuntimeError):  # The loop is closed: the event has no receiver.
             self._loop.call_soon_threadsafe(call, *arguments)
 
     def _on_state(self, state: str) -> None:
-        """Hear of a connection, in kazoo's thread: what is set here is seen before the next session can begin."""
+        """Handle a change of the connection, in kazoo's thread: what is set here is seen before the next session."""
         if state == "LOST" and self._client.client_state == "AUTH_FAILED":
             self._is_over = self._is_denied = True
             self._hand_over(self._began.set)
@@ -350,7 +338,7 @@ class ZooKeeperSession:
 
 
 class ZooKeeperRegistry:
-    """The registry of the replica set NAME of CLUSTER within SESSION, which ends with it; a `Registry`."""
+    """The metadata of the replica set NAME of CLUSTER within SESSION, which ends with it; a `Registry`."""
 
     def __init__(self, session: ZooKeeperSession, cluster: str, name: str) -> None:
         base = f"{sets_path(cluster)}/{_checked('set', name)}"
@@ -375,7 +363,7 @@ class ZooKeeperRegistry:
         now_ms: Callable[[], int],
         access: ZooKeeperAccess = OPEN_TO_ALL,
     ) -> Self:
-        """Return the registry of the set NAME of CLUSTER, with a session of its own.
+        """Return the metadata store of the set NAME of CLUSTER, with a session of its own.
 
         A warning names nodes that everyone may change although ACCESS has an account.
 
@@ -526,6 +514,11 @@ class ZooKeeperRegistry:
         return _node_version(stat)
 
     def watch(self, changed: Callable[[], None]) -> None:
+        """Call CHANGED at each watch event.
+
+        ZooKeeper's watches fire once and are lost with a connection; each read sets them again. Until metadata and live
+        nodes have been read since the last event, CHANGED is called again every sixth of a session.
+        """
         self._changed = changed
 
     async def close(self) -> None:
@@ -623,7 +616,7 @@ def _checked(kind: str, name: str) -> str:
 
 
 class _KazooLog(logging.LoggerAdapter[logging.Logger]):
-    """The log of one client of kazoo, which tells nobody else how long ZooKeeper made the session."""
+    """The log of one kazoo client. It also catches the session timeout, which kazoo shows only in its log."""
 
     def __init__(self) -> None:
         super().__init__(_kazoo_logger, {})
@@ -708,7 +701,7 @@ def _node_version(stat: Any) -> int:
 
 
 def _mark_changed(node: str) -> MetadataConflict:
-    return MetadataConflict(f"{node} was changed by somebody else: read it again", node=node)
+    return MetadataConflict(f"{node} was changed by another process: read it again", node=node)
 
 
 def _unpack(version: int) -> tuple[int, int]:

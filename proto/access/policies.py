@@ -350,6 +350,11 @@ class _Index:
                 self._others.append(policy)
 
     def candidates(self, need: Need) -> Iterator[Policy]:
+        """Yield the policies that may match NEED, in order.
+
+        A need for all of a type (`Topic:*`) is denied by each Deny of that type, also for a literal name or a prefix.
+        Otherwise a request for everything would return what is denied by name.
+        """
         if need.name == "*":  # Those that deny some of it; prefixes come before `*` anyway.
             for policies in self._literal.values():
                 yield from policies

@@ -429,7 +429,7 @@ def _parsed(name: str, words: Sequence[str]) -> dict[int, str]:
         render_cell(Cell(epoch=0, master=0, in_sync=frozenset(), replicas=addresses))
     except ConfigError as error:
         raise click.UsageError(
-            str(error).partition(";")[0].replace("the cell to write", name)
+            str(error).partition(";")[0].replace("the metadata to write", name)
         ) from None
     return addresses
 

@@ -19,7 +19,7 @@ def test_an_epoch_without_a_record_is_replaced_by_the_next() -> None:
 
 
 def test_an_epoch_is_begun_once() -> None:
-    with pytest.raises(ValueError, match="epoch 2 was begun after epoch 2"):
+    with pytest.raises(ValueError, match="epoch 2 was started after epoch 2"):
         epochs((2, 0)).begin(2, 8)
 
 

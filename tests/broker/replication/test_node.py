@@ -186,7 +186,7 @@ async def test_who_has_no_place_in_the_set_is_told_why(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="has the replicas 1, 2, and no replica 7"):
             await stranger.start()
         moved = Member(world, other.id, tmp_path / "moved", free_ports(1)[0])
-        with pytest.raises(ConfigError, match=r"says the registry, and this one is reached at"):
+        with pytest.raises(ConfigError, match="in the metadata of the set, but this one is at"):
             await moved.start()
         twin = Member(world, master.id, tmp_path / "twin", master.port)
         with pytest.raises(ConfigError, match="runs already, and is reached at"):
@@ -197,7 +197,7 @@ async def test_who_has_no_place_in_the_set_is_told_why(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=f"is the store of replica {master.id}"):
             await thief.start()
         world.ensemble.history.clear()
-        with pytest.raises(ConfigError, match="has no replica set 'orders' in cluster 'c'"):
+        with pytest.raises(ConfigError, match="there is no replica set 'orders' in cluster 'c'"):
             await other.start()
 
 
@@ -218,7 +218,7 @@ async def test_a_replica_whose_id_another_process_has_taken_waits_and_does_not_s
         await master.stop()
         core = other.running.core
         assert not core.may_stand(world.cell)
-        assert "this replica waits: the registry does not take it for live" in caplog.text
+        assert "live node refused by the metadata store" in caplog.text
 
         world.ensemble.expire(twin)
         await until(lambda: other.node.is_live and other.is_master)

@@ -374,7 +374,7 @@ async def test_where_no_server_is_the_start_says_so_in_time(server: ZooKeeperSer
         clock = SystemClock()
         before_ms = clock.now_ms()
 
-        with pytest.raises(RegistryUnavailable, match=r"no ZooKeeper of .* has begun a session"):
+        with pytest.raises(RegistryUnavailable, match=r"no ZooKeeper of .* has started a session"):
             await ZooKeeperSession.open(
                 relay.address, session_ms=SESSION_MS, now_ms=clock.now_ms, wait_ms=300
             )

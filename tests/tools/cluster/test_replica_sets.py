@@ -364,7 +364,7 @@ async def test_without_a_zookeeper_the_command_says_so() -> None:
     )
 
     assert done.code == 4
-    assert f"no ZooKeeper of 127.0.0.1:{port} has begun a session" in done.err
+    assert f"no ZooKeeper of 127.0.0.1:{port} has started a session" in done.err
     assert "is it running" in done.err
 
 
