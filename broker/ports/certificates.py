@@ -1,17 +1,16 @@
-"""What the broker shows over TLS: to callers the operator's certificate, or one made for development.
+"""The TLS certificate of the broker: the operator's, or one made for development.
 
-Two PEM files of the operator (`broker.tls_certificate`, with the certificates between it and a root behind it, and
-`broker.tls_key`) are read at start and again on `reload`. Without them a self-signed certificate is made when the first
-caller wants TLS, and kept:
+The operator's two PEM files (`broker.tls_certificate`, with intermediate certificates appended, and `broker.tls_key`)
+are read at start and again on `reload`. Without them a self-signed certificate is created for the first TLS client:
 
     <root>/pocketmq/tls/certificate.pem     for localhost, 127.0.0.1, ::1, the machine's name and the broker's address
     <root>/pocketmq/tls/key.pem             an EC key (P-256), readable by its owner only
 
 It is valid for ten years and replaced when less than 30 days are left, or when the two files do not belong together.
-Callers that verify are given `certificate.pem` as their root; whoever deletes the folder gets another certificate.
+Clients that verify use `certificate.pem` as their root. If you delete the folder, a new certificate is created.
 
-Replicas of a set show each other one of their operator's (`replication.certificate`, `key`, `authorities`), or speak
-plaintext: whoever shows a certificate of one of the authorities is taken for a replica, whatever name is in it.
+Replicas show each other a certificate of their operator (`replication.certificate`, `key`, `authorities`), or speak
+plaintext. Any client with a certificate of these authorities counts as a replica, whatever name is in it.
 """
 
 from __future__ import annotations

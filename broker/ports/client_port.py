@@ -1,13 +1,13 @@
-"""The port of a replica for its clients, and its place at the name servers, for as long as the process runs.
+"""The port of a replica for its clients, and its registration at the name servers, while the process runs.
 
     port = ClientPort(config, replica, …)
-    await port.start()                      it follows: follower_methods, and registered as a follower
+    await port.start()                      as a follower: follower_methods, and registered as a follower
     broker = Broker.build(…, network=Network(port=port))
     await broker.start(store=…, mastership=…)    the broker's methods, at the same port and over the same connections
-    await broker.stop()                     it follows again
+    await broker.stop()                     as a follower again
 
-The socket stays open, and connections with it. What came to the follower and waits for a master is served by the
-broker once it is that; what was under way at a broker that ends has the broker's grace, and then fails.
+The socket and its connections stay open. Requests that wait at the follower for a master are answered by the broker
+once it is master. Requests under way at a broker that stops get its grace period, and then fail.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from .relays import WAIT_S, KnownMaster, Relays
 
 logger = logging.getLogger(__name__)
 
-#: What came to the follower, and waits for a master, goes on so long beside the broker that is it now.
+#: Requests that wait at the follower for a master may continue this long after this replica became master.
 _WAITERS_S: Final = WAIT_S + 0.5
-#: How often is looked whether the replica has heard of another epoch or master.
+#: Interval of checks for another epoch or master.
 _LOOK_S: Final = 0.1
 
 
@@ -55,12 +55,12 @@ class PortReplica(Protocol):
 
     @property
     def settings(self) -> ReplicaSettings:
-        """Who it is, and where clients reach it."""
+        """Its identity, and where clients reach it."""
         ...
 
     @property
     def heard_master(self) -> tuple[str, int] | None:
-        """Where clients reach the master, and its epoch; None: the replica is it, or hears of none."""
+        """Where clients reach the master, and its epoch; None: this replica is the master, or it is unknown."""
         ...
 
     @property
@@ -70,7 +70,7 @@ class PortReplica(Protocol):
 
     @property
     def takes_calls(self) -> bool:
-        """Is it a master that may take what is asked now? Not while it hands over, nor when it is master no more."""
+        """Return whether it is a master that takes requests: not during a transfer, nor after stepping down."""
         ...
 
     @property
@@ -84,12 +84,12 @@ class PortReplica(Protocol):
         ...
 
     def look(self) -> ReplicaLook:
-        """Return how it stands, for `/metrics`."""
+        """Return its status, for `/metrics`."""
         ...
 
 
 def port_limits(config: BrokerConfig) -> Limits:
-    """Return the bounds of the port that CONFIG asks for."""
+    """Return the limits of the port by CONFIG."""
     return Limits(
         receive_bytes_max=2 * config.run_bytes_max,
         half_sent_bytes_server=config.held_bytes_max,
@@ -132,7 +132,7 @@ class ClientPort:
         status = unary(pb.BrokerStatusRequest, pb.BrokerStatusReply, self._status)
         own = service("pocketmq.v1.Broker", {"Status": status})
         self._reads = FollowerReads(config, lambda: self._replica.follower_view, clock)
-        #: Who may do what, at the broker that leads too; None: everybody everything.
+        #: Users and their permissions, also while the broker is master; None: everything is allowed.
         self.users = watched_users(
             config.users,
             clock.unix_ms,

@@ -1,13 +1,12 @@
-"""The client port of a replica that follows: what clients hear who come to it, and not to the master.
+"""The client port of a follower: how it answers clients that should ask the master.
 
-    pocketmq.v1.Broker       MasterFenced, with the master's address and epoch once both are known: our own clients go
-                             there at once. What the follower serves itself comes from OWN; fetches, offsets of groups
-                             and look-ups that may be from any replica (`from_any`) from READS, up to what it knows
-                             to be confirmed
-    apache.rocketmq.v2       carried to the master (relays.py), since official clients know no such answer; so are their
-                             measurements. Streams for traces are held open and left alone, as the broker does
+    pocketmq.v1.Broker       MasterFenced, with the master's address and epoch once both are known: PocketMQ's clients
+                             then connect there. OWN has what a follower serves itself; READS serves fetches, group
+                             offsets and look-ups that any replica may answer (`from_any`), of confirmed messages
+    apache.rocketmq.v2       relayed to the master (relays.py), because official clients know no such answer; also their
+                             metrics. Streams for traces are held open without an answer, as in the broker
 
-Nothing is decided here, and nothing stored. Runs and fetches that wait for an election are bounded by what their stream
+A follower decides and stores nothing here. Batches and fetches that wait for an election are limited by what a stream
 may have unanswered.
 """
 
@@ -59,13 +58,13 @@ _LOOK_S: Final = 0.05
 
 
 class FollowerReads:
-    """What a follower with CONFIG answers to requests that say `from_any`, of what it has, which VIEW returns.
+    """Answers requests that say `from_any` at a follower with CONFIG, from its own data, which VIEW returns.
 
-    It answers what its master would have answered a moment before, and refuses all else: what it does not have, while
-    it does not know whether its master has; what it has damaged; a queue of which it does not know that it may be read.
+    It answers what the master would have answered a moment before. It refuses all else: what it does not have or not
+    yet knows to exist at the master, damaged messages, and queues whose permission to read is unknown.
 
-    A fetch waits, by looking again every _LOOK_S, until something comes behind its offset, be it wanted or not.
-    WAITS_MAX of them do at once; more are answered with nothing.
+    A fetch waits, with a check every _LOOK_S, until any message arrives after its offset, matching or not. Limit:
+    WAITS_MAX waiting fetches; more are answered at once with nothing.
     """
 
     def __init__(
@@ -120,7 +119,9 @@ class FollowerReads:
             else:
                 ungrouped = pb.FetchRequest()
                 ungrouped.CopyFrom(request)
-                ungrouped.group = ""  # Its account is the master's, whom the client tells.
+                ungrouped.group = (
+                    ""  # The master keeps the filter statistics; the client reports there.
+                )
                 answer: asyncio.Future[pb.FetchReply] = asyncio.get_running_loop().create_future()
                 done = answer.set_result
                 FilteredFetch(ungrouped, limits, choice, store, self._filters, done).look_once()
@@ -154,7 +155,7 @@ class FollowerReads:
             return None
         tables, store = view.tables, view.store
         known = all(tables.has_queue(one.topic, one.queue) for one in request.queues)
-        most = IN_A_TURN if request.with_times else QUEUES_MAX  # Of more the master tells.
+        most = IN_A_TURN if request.with_times else QUEUES_MAX  # For more, clients ask the master.
         if tables.offsets_epoch != view.epoch or not known or len(request.queues) > most:
             return None
         offsets, bounds = [], []
@@ -178,7 +179,7 @@ class FollowerReads:
         return pb.GroupOffsetsReply(offsets=offsets, bounds=bounds, follows=True)
 
     def stop(self) -> None:
-        """Go on with nothing any more."""
+        """Stop all filters."""
         self._filters.stop()
 
 

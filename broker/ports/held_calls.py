@@ -1,11 +1,11 @@
-"""Calls that come to a master while it hands over, or just after: held, and carried to the next master.
+"""Calls that arrive at a master during or just after a transfer of leadership: held, then relayed to the next master.
 
-Official clients know no answer that says "ask another replica", so a send that is refused fails in the application.
-A master that may take nothing new therefore does what its followers do (relays.py): it holds the call until another
-master is known, WAIT_S at most, and carries it there. If the hand-over fails, the call comes back to this broker.
+Official clients know no answer that says "ask another replica", so a refused send would fail in the application. So a
+master that takes nothing new acts as its followers do (relays.py). It holds the call until another master is known,
+WAIT_S at most, and relays it there. If the transfer fails, this broker handles the call.
 
-Only calls that nothing was done for are carried. One that was taken before is answered before the hand-over ends. A
-call that another replica carried here is turned away, and that replica tries again.
+Only calls that were not processed are relayed. A call that was taken before is answered before the transfer ends. A
+call that another replica relayed here is rejected, and that replica tries again.
 """
 
 from __future__ import annotations

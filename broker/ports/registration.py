@@ -1,10 +1,10 @@
 """Registering with the name servers: one long-lived stream to each, all independent of each other.
 
-A stream is opened at start and again after a loss, with a growing, jittered pause. It carries the broker's whole state
-when it opens and when the name server asks, what changed when topics change, and in between a heartbeat every period
-that says that nothing did. A state of more than PART_TOPICS topics comes in parts, each answered, so that neither side
-is busy with it for long; to a name server that knows no parts and no changes it comes whole, each time. Closing the
-stream unregisters. `announced` lets a change wait until the reachable name servers know it.
+The broker opens a stream at start, and again after a loss, with a growing, jittered delay. The stream carries the whole
+state when it opens and when the name server asks, changes of topics, and a heartbeat per period. A state of more than
+PART_TOPICS topics is sent in parts that are answered one by one, so that neither side is busy for long. Name servers
+that know neither parts nor changes get the whole state each time. Closing the stream unregisters. `announced` waits
+until the reachable name servers know a change.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ PART_TOPICS: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class RegistrationState:
-    """What a broker says of itself: HEAD makes a message without topics, with the present version of them.
+    """The state that a broker registers. HEAD makes a message without topics, with their present version.
 
-    CHANGED_SINCE tells which names of topics changed since a version, None if that is not known; TOPIC makes the
-    message of one, None if there is none of that name.
+    CHANGED_SINCE returns the names of topics that changed since a version, None if that is unknown. TOPIC makes the
+    message of one topic, None if it does not exist.
     """
 
     head: Callable[[], pb.BrokerRegistration]
@@ -84,7 +84,7 @@ class Registration:
         await asyncio.gather(*(link.stop() for link in self._links))
 
     def changed(self) -> None:
-        """Send the state anew: it has changed."""
+        """Send the state again: it has changed."""
         for link in self._links:
             link.wake()
 
@@ -155,7 +155,7 @@ class _NameServerLink:
         return self._known_version is not None and self._known_version >= version
 
     async def _run(self) -> None:
-        """Keep a stream open, for ever; each failure makes the pause before the next try longer, up to a bound."""
+        """Keep a stream open for ever; each failure makes the delay before the next try longer, up to a limit."""
         pause_ms = _PAUSE_MS
         async with self._dial(self.address) as channel:
             method = channel.stream_stream(
@@ -261,7 +261,7 @@ class _NameServerLink:
             wake.cancel()
 
     def _lost(self, error: Exception) -> None:
-        """Note that the stream broke. A reason that is told again and again is a warning once only."""
+        """Log that the stream broke. The same reason in a row is a warning only once."""
         reason = _reason(error)
         level = logging.DEBUG if reason == self._told else logging.WARNING
         logger.log(level, "not registered nameserver=%s reason=%s", self.address, reason)
@@ -277,7 +277,7 @@ class _NameServerLink:
         self._waiters = [(asked, waiter) for asked, waiter in self._waiters if asked > version]
 
     def _release(self) -> None:
-        """Let everybody go who waits: this name server cannot be told now."""
+        """Release all waiters: this name server cannot be reached now."""
         for _, waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)

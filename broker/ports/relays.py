@@ -1,24 +1,14 @@
-"""Relays: calls of clients that came to a follower, carried to the master of its replica set and back.
+"""Relays: calls of clients that arrive at a follower are passed to the master of its replica set, and back.
 
     relays = Relays("orders", master, dial)
     table = relays.methods(v2.DESCRIPTOR.services_by_name["MessagingService"])
 
-Everything is carried both ways: messages as they come, metadata, the caller's deadline, status and trailing metadata,
-the end of either side; who does not read what comes holds the other back. A call looks for a master while none is
-known or reached, for WAIT_S at most and within the caller's deadline: a client that asks amid an election gets its
-answer from the new master. What has reached a master is asked once: if that is lost, or another is elected (which a
-master that is paused does not know), the call ends UNAVAILABLE, GRACE_S later, and its client asks again.
+Messages, metadata, deadline, status, trailers and the end are passed both ways, with back pressure. A call waits up to
+WAIT_S, within its deadline, for a master: during an election the client gets the answer of the new one. A call that has
+reached a master is not repeated. If that master is lost or replaced, the call ends UNAVAILABLE and the client retries.
 
-A stream of which the client says its settings at the beginning (Telemetry) outlasts its master: it is opened anew at
-the next one, and begins there with the client's latest settings.
-
-A call that was relayed is not relayed again: between replicas that take each other for the master it would go round.
-
-What a client's stream says before a master was reached is kept, and told to the first one in its order.
-
-Bounds: RELAYS_MAX calls at once, STREAMS_MAX on each connection to the master; EARLY_MAX messages that a stream keeps,
-which is not read on meanwhile; of answers that the client does not take what a channel and a carrier keep for one
-stream. The event loop owns it.
+A Telemetry stream outlasts its master: it is opened again at the next one, with the client's latest settings. A relayed
+call is not relayed again. Limits: RELAYS_MAX calls, STREAMS_MAX per connection, EARLY_MAX messages kept per stream.
 """
 
 from __future__ import annotations
@@ -52,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 #: How long a call looks for a master. Clients of RocketMQ 5 wait 3 s for an answer.
 WAIT_S: Final = 2.5
-#: How long a call that has reached a master may go on when another is known.
+#: How long a call that has reached a master may continue after another one is known.
 GRACE_S: Final = 0.5
 RELAYS_MAX: Final = 40_000
 #: A server takes 4,096 at once.
@@ -76,7 +66,7 @@ class KnownMaster(NamedTuple):
 
 
 class Relays:
-    """Carries calls to the master of replica set NAME, which MASTER tells; None: nobody is, or it is not heard of."""
+    """Relays calls to the master of replica set NAME, which MASTER returns; None: there is none, or it is unknown."""
 
     def __init__(
         self,
@@ -87,7 +77,7 @@ class Relays:
         relays_max: int = RELAYS_MAX,
         wait_s: float = WAIT_S,
     ) -> None:
-        """DIAL opens channels to masters, whose callers are told apart by their metadata alone."""
+        """DIAL opens channels to masters. Callers on one channel differ only in their metadata."""
         self._name = name
         self._master = master
         self._dial = dial
@@ -187,7 +177,7 @@ class Relays:
         )
 
     async def changed(self, patience_s: float) -> None:
-        """Return when MASTER tells something else than it did last, or after PATIENCE_S."""
+        """Return when MASTER returns something else than last time, or after PATIENCE_S."""
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.add(waiting)
         self._look_out()
@@ -197,7 +187,7 @@ class Relays:
             self._waiting.discard(waiting)
 
     def look(self) -> None:
-        """Hear that MASTER may tell something else now; who does not call this has it looked at soon all the same."""
+        """Ask MASTER again, because it may have changed. Without this call the change is noticed a little later."""
         known = self._master()
         if known == self._seen:
             return
@@ -228,9 +218,9 @@ class Relays:
     async def reached(
         self, method: Method, context: CallContext, deadline: float | None
     ) -> AsyncIterator[_Upstream]:
-        """Call METHOD of the master for the caller of CONTEXT, who gives up at DEADLINE, by the loop's clock.
+        """Call METHOD of the master for the caller of CONTEXT until DEADLINE (the loop's clock).
 
-        Raises ConnectionLost if nobody was reached in time, Overloaded beyond the bound, MasterFenced for a call that
+        Raises ConnectionLost if no master was reached in time, Overloaded beyond the limit, MasterFenced for a call that
         was relayed before.
         """
         if RELAYED in context.metadata:
@@ -320,7 +310,7 @@ class Relays:
         return way
 
     def _forget(self, way: _Way) -> None:
-        """Let go of WAY, which nobody uses."""
+        """Close WAY, which is no longer used."""
         if way.master != self._seen or way.is_leaving:
             with suppress(ValueError):
                 self._ways.remove(way)
@@ -394,7 +384,7 @@ class _Upstream:
         way.upstreams.add(self)
 
     async def write(self, message: Message) -> None:
-        """Send MESSAGE; what has ended hears nothing, and `read` tells why."""
+        """Send MESSAGE; after the end of the call it is dropped, and `read` raises the reason."""
         with suppress(asyncio.InvalidStateError, CallFailed):
             await self._call.write(message)
 
@@ -414,7 +404,7 @@ class _Upstream:
             raise
 
     async def pass_trailing(self, context: CallContext) -> None:
-        """Have the metadata behind the answer follow ours."""
+        """Append the trailing metadata of the response to this server's."""
         for name, value in await self._call.trailing_metadata():
             if isinstance(value, str):
                 context.add_trailing(name, value)
@@ -527,7 +517,7 @@ class _RelayedStream:
 
 
 class _TurnedAway(Exception):
-    """Who was asked is not the master, and did nothing; ERROR says so."""
+    """The called broker is not the master, and did nothing; ERROR has its answer."""
 
     def __init__(self, error: PocketMQError) -> None:
         super().__init__(error.message)

@@ -146,7 +146,7 @@ class Registry(Protocol):
         ...
 
     async def compare_and_set(self, cell: Cell, version: int) -> int:
-        """Replace the metadata of VERSION by CELL; return the new version. Raises MetadataConflict for another version."""
+        """Replace the metadata of VERSION by CELL; return the new version. Raises MetadataConflict if it changed."""
         ...
 
     async def announce(self, replica_id: int, node: LiveNode) -> None:

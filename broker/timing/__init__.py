@@ -1,1 +1,1 @@
-"""Time within a broker: the wheel that all waits hang on, requests that wait, and a clock that is moved by hand."""
+"""Time in a broker: the timing wheel for all waits, waiting requests, and the virtual clock."""

@@ -115,14 +115,14 @@ class Timers:
         return was_periodic
 
     def reschedule(self, timer: Timer, deadline_ms: int) -> None:
-        """Have TIMER fire at DEADLINE_MS instead, or again; a periodic one goes on from there."""
+        """Have TIMER fire at DEADLINE_MS instead, or again; a periodic one continues from there."""
         self._firing.discard(timer)
         self._wheel.reschedule(timer, deadline_ms)
         if self._wakes_ms is None or deadline_ms < self._wakes_ms:
             self._wake_earlier(deadline_ms)
 
     def _wake_earlier(self, deadline_ms: int) -> None:
-        """Sleep anew at the end of this turn, once for all timers that it adds: DEADLINE_MS is before the waking."""
+        """Sleep again at the end of this turn, once for all timers that it adds: DEADLINE_MS is before the waking."""
         if not self._running:
             return
         self._wakes_ms = deadline_ms
@@ -132,7 +132,7 @@ class Timers:
     def _sleep(self) -> None:
         self._resleep = None
         if self._wakes_ms == _NEVER_EARLIER:
-            return  # Callbacks run: who runs them asks for the next expiry afterwards.
+            return  # Callbacks run: the caller computes the next expiry afterwards.
         if self._sleeper is not None:
             self._sleeper.cancel()
         self._wakes_ms = self._wheel.next_expiry_ms()
@@ -195,7 +195,7 @@ class Timers:
 
 
 class TimerClock:
-    """CLOCK with its sleeps on TIMERS, for coroutines that wait. Nobody is woken once the timers are stopped."""
+    """CLOCK with its sleeps on TIMERS, for coroutines. After the timers stop, sleeps do not end."""
 
     def __init__(self, clock: Clock, timers: Timers) -> None:
         self._clock = clock

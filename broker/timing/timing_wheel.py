@@ -112,11 +112,11 @@ class TimingWheel:
     time into bucket [7] of wheel 1. At 7 it fires. A bucket is re-used as soon as its time has passed: at 5, a timer
     for 8 takes the place of the bucket that was [0], with expiry 8.
 
-    Adding, cancelling and re-scheduling cost O(m), m the number of wheels (with 512 buckets and a tick of 1 ms, 3
-    wheels cover 37 hours, 4 wheels 2 years, 5 wheels 1,100 years); advancing costs as much as buckets expire, not as
-    time passes. A cancelled timer leaves at once; its bucket stays in the delay queue until its expiry, so that the
-    queue holds each bucket once at most: n · m entries, whatever was added and cancelled. A timer is late by less than
-    a tick (plus what the caller is late with `advance`), and never early.
+    Adding, cancelling and rescheduling cost O(m), m the number of wheels (with 512 buckets and a tick of 1 ms, 3
+    wheels cover 37 hours, 4 wheels 2 years, 5 wheels 1,100 years). Advancing costs as much as buckets expire, however
+    much time passes. A cancelled timer leaves at once; its bucket stays in the delay queue until its expiry. The queue
+    holds each bucket only once, so n · m entries is its limit. A timer is late by less than a tick (plus the delay of
+    the call of `advance`), and never early.
 
     Not thread-safe: the event loop owns it.
     """

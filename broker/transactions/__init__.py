@@ -1,1 +1,1 @@
-"""Transactions: messages that become visible only when their sender says so, and never if he takes them back."""
+"""Transactions: messages become visible when their producer commits, and never if it rolls back."""

@@ -1,35 +1,21 @@
-"""Atomic commits: what a group has read and what follows from it, messages and offsets, all or nothing, here.
+"""Atomic consume-and-produce: the offsets that a group has processed and the messages it made of them, all or nothing.
 
-    asked     everything is checked as by a send and by a commit of offsets; the group has to stand where the reading
-              began, and its queues must be held by who asks
-    decided   in the same turn of the loop: the commit record (records.py) is appended, and the group stands
-              behind what was read. Whoever gets a queue from now on begins there
-    made      once the device has the record, whatever `store.flush` says: the messages are appended to their queues,
-              all in one turn, and the answer leaves. Nobody saw any of them before
-    done      once the device has these as well
+    asked     checked like a send and a commit of offsets; the group must be at the offset where the read began, and
+              the caller must own its queues
+    decided   in the same turn of the loop: the commit record (records.py) is appended, and the group's offsets move
+    made      once the record is on disk, whatever `store.flush` says: the messages are appended to their queues in one
+              turn, and the answer leaves. They were not visible before
+    done      once these messages are on disk as well
 
-The same commit asked for again, by its id, gets the same answer. Where its id is not known any more, the group does not
-stand where the reading began any more: OffsetMoved.
-
-A start makes true what records say that were decided and not done. How far that is stands in consumerOffset.json,
-beside the very offsets, so that both are always of the same moment: as the next number in the queue of commit records,
+The same commit (by id) gets the same answer again. If its id is no longer known, the group's offsets have moved on:
+OffsetMoved. A start completes commits that were decided but not done. consumerOffset.json, which has the offsets, also
+says which ones: the next numbers in the queue of commit records, as offsets of two system groups:
 
     CID_RMQ_SYS_ATOMIC_OFFSETS   of a record whose offsets the file does not have
-    CID_RMQ_SYS_ATOMIC_COPIES    of a record whose messages may not be on the device
+    CID_RMQ_SYS_ATOMIC_COPIES    of a record whose messages may not be on disk
 
-The file is never saved before the records are on the device whose offsets it has (offsets.py). So an administrator who
-moves a group afterwards is obeyed also by a start, and without the file, or with one that does not name the place,
-nothing is moved: messages come again. A run of the broker makes its first commit when the file says that all before are
-seen to, for what a power cut has left may say less than what the last run knew.
-
-The records lie in the order in which they were decided, and nothing of a commit happens before its record is on the
-device. So whatever was done, answered, or saved is about records that follow each other without a gap. A power cut may
-take one and leave a later one, which then was not on the device either: it is void, as if it had never been asked for.
-Each says which one it follows.
-
-Bounds: `_OPEN_MAX` commits, `_OPEN_BYTES_MAX` of their messages, are decided and not made; further ones are refused
-with Overloaded. `_KNOWN_MAX` answers, of `_KNOWN_MESSAGES_MAX` messages, are remembered, and at a start those of the
-last `_WINDOW_BYTES` of the log.
+Commit records are in the order of decisions, and nothing of a commit happens before its record is on disk. A power cut
+can leave a later record without an earlier one; that one is void. Each record names its predecessor.
 """
 
 from __future__ import annotations
@@ -82,7 +68,7 @@ _KNOWN_MAX: Final = 10_000
 _KNOWN_MESSAGES_MAX: Final = 1_000_000
 _WINDOW_BYTES: Final = 16 * 1024 * 1024
 _RETRY_MS: Final = 1_000
-#: Commits, of 4 MiB at most each, that wait until the first of a run of the broker may be decided.
+#: Commits of up to 4 MiB that wait until the first one after a start of the broker may be decided.
 _UNTIL_BEGUN_MAX: Final = 64
 
 #: Group, and the id of the commit.
@@ -93,7 +79,7 @@ _Key: TypeAlias = tuple[str, str]
 class _Commit:
     """A commit that is decided.
 
-    CONTENT is None once its messages are there: then END_OFFSET is the end of the log behind them, REPLY the answer.
+    CONTENT is None once its messages are appended: then END_OFFSET is the end of the log after them, REPLY the answer.
     """
 
     key: _Key
@@ -143,9 +129,9 @@ class AtomicCommits:
         self._known: dict[_Key, _Commit] = {}
         self._known_messages = 0
         self._has_started = False
-        #: The number of the last record of this run of the broker.
+        #: The number of the last record since the broker started.
         self._last = -1
-        #: The device has the records up to this number.
+        #: Records up to this number are on disk.
         self._safe_number = -1
         #: consumerOffset.json says that all before this run is seen to.
         self._has_begun = False
@@ -166,7 +152,7 @@ class AtomicCommits:
         return len(self._made) + len(self._decided)
 
     def oldest_log_offset(self) -> int | None:
-        """Return where the oldest record lies that is needed still; None: none is."""
+        """Return the log offset of the oldest record that is still needed; None: none is."""
         oldest = self._oldest()
         return None if oldest is None else oldest.log_offset
 
@@ -199,7 +185,7 @@ class AtomicCommits:
     def _find(self, low: int, copied: int, begin: int) -> None:
         """Take in the records from number COPIED on; the file has not the offsets of those from BEGIN on."""
         entries = self._store.queues.get(COMMIT_TOPIC, 0)
-        assert entries is not None, "it has bounds"
+        assert entries is not None, "a queue with commit records exists"
         window = entries.first_from(max(0, self._store.max_log_offset - _WINDOW_BYTES))
         moved = 0
         for found in found_commits(self._store, max(low, min(window, copied))):
@@ -256,7 +242,7 @@ class AtomicCommits:
     # --- asked
 
     def refuse(self, error: errors.PocketMQError) -> None:
-        """Refuse with ERROR what is to be decided from now on; who asks for what was decided is answered."""
+        """Refuse new commits with ERROR from now on; commits that were decided are still answered."""
         self._refusal = error
 
     def commit(self, request: pb.AtomicCommitRequest, call: Call) -> Later:
@@ -310,7 +296,7 @@ class AtomicCommits:
                 call.fail(refused)
 
     def _decide(self, request: pb.AtomicCommitRequest, call: Call) -> None:
-        """Append the record of REQUEST, and have the group stand where it says."""
+        """Append the record of REQUEST, and move the group's offsets."""
         self._store.health.check_writable()
         _check_fields(request)
         self._check_room(request)
@@ -393,8 +379,8 @@ class AtomicCommits:
             stands_at = -1 if committed is None else committed
             if stands_at != one.begin:
                 raise errors.OffsetMoved(
-                    f"group {group!r} stands at {stands_at} in queue {one.queue} of {one.topic!r}, and the reading"
-                    f" began at {one.begin}: somebody else has committed, drop what was made and read on from there",
+                    f"group {group!r} is at {stands_at} in queue {one.queue} of {one.topic!r}, and the reading"
+                    f" began at {one.begin}: another consumer has committed, drop what was made and read on from there",
                     group=group,
                     topic=one.topic,
                     queue=one.queue,
@@ -420,7 +406,7 @@ class AtomicCommits:
         while len(self._known) > _KNOWN_MAX or self._known_messages > _KNOWN_MESSAGES_MAX:
             oldest = next(iter(self._known.values()))
             if oldest.content is not None:
-                break  # There are bounds for those, too.
+                break  # Other limits apply to those.
             self._forget(oldest)
 
     def _forget(self, commit: _Commit) -> None:
@@ -430,12 +416,12 @@ class AtomicCommits:
     # --- made
 
     def _synced(self, commit: _Commit, error: errors.StoreError | None) -> None:
-        """Make what was decided up to COMMIT: the device has its record, unless there is an ERROR."""
+        """Append the messages of commits up to COMMIT: its record is on disk, unless there is an ERROR."""
         if error is None:
             self._safe_number = max(self._safe_number, commit.number)
             self._make()
             return
-        # Nobody knows whether it is decided. The store takes nothing any more; the next start will see.
+        # It is unknown whether it is decided. The store takes nothing any more; the next start will find out.
         self._forget(commit)
         calls, commit.calls = commit.calls, []
         for call in calls:
@@ -579,7 +565,7 @@ def _check_once(field: str, queues: Iterable[tuple[str, int]]) -> None:
     for topic, queue in queues:
         if (topic, queue) in seen:
             raise errors.InvalidArgument(
-                f"{field}: queue {queue} of {topic[:64]!r} stands twice: name it once",
+                f"{field}: queue {queue} of {topic[:64]!r} occurs twice: name it once",
                 field=field,
                 value=queue,
             )

@@ -1,20 +1,13 @@
-"""Checks: asking a producer of the group what became of its transaction, when it did not say so in time.
+"""Transaction checks: asking a producer of the group whether its open transaction commits or rolls back.
 
-A half message is checked first `transaction_timeout_ms` after it was stored (or after its own time,
-CHECK_IMMUNITY_TIME_IN_SECONDS), then every `transaction_check_interval_ms`, `transaction_checks_max` times. A check
-stores the half message again at the end of the half queue, with TRANSACTION_CHECK_TIMES one higher, marks the older one
-as resolved, and asks one listener of the group. The count goes on if nobody listens. One interval after
-the last check the message goes to TRANS_CHECK_MAX_TIME_TOPIC, as does one that has lain for longer than the store keeps
-messages. Times are the broker's: a sender whose clock is wrong changes nothing.
+A half message is checked first `transaction_timeout_ms` after it was stored (or after its own
+CHECK_IMMUNITY_TIME_IN_SECONDS), then every `transaction_check_interval_ms`, up to `transaction_checks_max` times. A
+check stores the half message again at the end of the half queue, with TRANSACTION_CHECK_TIMES one higher, marks the
+older one as resolved, and asks one listener of the group. The count rises even without a listener. One interval after
+the last check the message moves to TRANS_CHECK_MAX_TIME_TOPIC; so does one older than the retention time. All times
+are the broker's, so a wrong clock of a producer changes nothing.
 
-Bounds: `_CHUNK` half messages, or as many as make `_CHUNK_BYTES`, in one turn of the loop. One timer serves all; an
-open half message costs an entry of 100 bytes here.
-
-Those who are asked are producers that listen, by group, whatever they speak. Of a group's listeners with room one is
-asked: who sent the half message, if that is known, or else each in turn, those first that are there for the topic.
-
-Bounds: `_QUEUED_BYTES_MAX` bytes on their way to one stream, which is passed over beyond that; `_TOPICS_MAX` topics of
-one listener.
+Limits: `_CHUNK` half messages, or `_CHUNK_BYTES`, per turn of the loop. One timer serves all.
 """
 
 from __future__ import annotations
@@ -46,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 _CHUNK: Final = 256
 _CHUNK_BYTES: Final = 4 * 1024 * 1024
-#: Entries of half messages that have an outcome by now go when they are more than the open ones, and than this.
+#: Entries of resolved half messages are removed when they outnumber the open ones, and this number.
 _STALE_MIN: Final = 1_000
 
 
@@ -94,7 +87,7 @@ class Checks:
             self._going_on = None
 
     def stream(self, stream: Stream) -> Listener:
-        """Take in somebody who answers checks."""
+        """Add a stream that answers checks."""
         return Listener(stream, self.listeners)
 
     # --- when
@@ -179,7 +172,7 @@ class Checks:
                 self._enter(half, now_ms + self._config.transaction_check_interval_ms)
 
     def _ask(self, halves: Sequence[OpenHalf]) -> None:
-        """Store HALVES again, and ask for their outcomes."""
+        """Store HALVES again, and ask their producers."""
         halves, records = self._read(halves)
         if not halves:
             return
@@ -189,14 +182,14 @@ class Checks:
         self._appends.when_confirmed(appended.end_offset, partial(self._stored_again, halves))
 
     def _stored_again(self, halves: Sequence[OpenHalf], error: PocketMQError | None) -> None:
-        """Ask for the outcomes of HALVES, unless there is an ERROR: then another master does."""
+        """Ask the producers of HALVES, unless there is an ERROR: then another master does."""
         if error is not None:
             return
-        # They are open anew by now, and the older ones known as such.
+        # The new records are open by now, and the older ones are known as their predecessors.
         newest = [self._halves.open.get(*half.key) for half in halves]
         for older, half in zip(halves, newest, strict=True):
             if half is not None and half is not older:
-                # Where its properties have no room for the count, it is kept here.
+                # If its properties cannot hold the count, it is only in memory.
                 half.times = max(half.times, older.times + 1)
         rolled_back = self._overtaken(halves, newest)
         stored = [half for half in newest if half is not None and half.also]
@@ -226,7 +219,7 @@ class Checks:
         return offsets
 
     def _give_up(self, halves: Sequence[OpenHalf]) -> None:
-        """Put HALVES away: nobody said what became of them."""
+        """Give HALVES up: no producer resolved them. They move to TRANS_CHECK_MAX_TIME_TOPIC."""
         halves, records = self._read(halves)
         if not halves:
             return
@@ -284,7 +277,7 @@ _TOPICS_MAX: Final = 10_000
 
 
 class Answering(Protocol):
-    """Somebody who can be asked."""
+    """A listener that can be asked."""
 
     @property
     def group(self) -> str:
@@ -373,7 +366,12 @@ class Listener:
 
 
 class Listeners:
-    """Those who answer checks, by group; each has his turn."""
+    """The producers that answer checks, by group. One is asked per check.
+
+    The producer that sent the half message is preferred, if known; otherwise they take turns, those that listen for the
+    topic first. Limits per listener: `_QUEUED_BYTES_MAX` bytes under way (it is skipped beyond that), `_TOPICS_MAX`
+    topics.
+    """
 
     def __init__(self) -> None:
         self._by_group: dict[str, list[Answering]] = {}
@@ -392,7 +390,7 @@ class Listeners:
             self._by_group.pop(listener.group, None)
 
     def choose(self, group: str, topic: str, transaction_id: str) -> Answering | None:
-        """Return who of GROUP is asked next about TRANSACTION_ID, a message for TOPIC; None: nobody has room."""
+        """Return the listener of GROUP to ask about TRANSACTION_ID, of a message for TOPIC; None: all are busy."""
         listeners = self._by_group.get(group, [])
         ready = [one for one in listeners if one.has_room and one.may_see(topic)]
         if not ready:

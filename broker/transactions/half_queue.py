@@ -1,35 +1,19 @@
-"""The half queue and the op queue: which transactions are open, found at start, followed afterwards; and what became of
-those that are not.
+"""The half queue and the op queue: which transactions are open, and how the others ended (commit or rollback).
 
-At start the queues are read from the offsets that were committed last; what op messages from there on tell is
-resolved. A half message whose committed copy lies in the log although no op message tells of it (a kill came between
-the two; a Java broker writes them seconds apart) is resolved as well, so it cannot be committed twice. And after a
-power cut the log may have the op message of a copy that it lost: a half message whose promised copy is not there is
-open again, and stored again. The broker does not start if the store cannot take that.
+At start the queues are read from the last committed offsets. Half messages named by later op messages are resolved.
+So is a half message whose committed copy is in the log without an op message, so it cannot be committed twice. If a
+power cut took a copy but not its op message, the half message is open again, and is stored again.
 
-The index may miss what was appended last, so copies are looked for in the queues that they were meant for: each is read
-from the place in the log on where the oldest half message for it lies, some 0.5 µs a message of it since then.
+Later, all appends to the half queue arrive here. `Progress` commits where the next start begins, as offsets of the
+group CID_RMQ_SYS_TRANS in consumerOffset.json, as in Apache RocketMQ:
 
-Afterwards whatever is appended to the half queue arrives here, who appended it does not matter. `Progress` is what the
-next broker, of whatever make, begins from:
+    half queue   everything below the offset is resolved, or was stored again later
+    op queue     everything below the offset names only half messages below that of the half queue
 
-    half queue   everything below the committed offset has an outcome, or lies further behind once more
-    op queue     everything below the committed offset tells of half messages below that of the half queue only
+They are committed only once the log is on disk that far. A kill loses some seconds of progress, never a half message.
 
-These are offsets of the group CID_RMQ_SYS_TRANS in consumerOffset.json, as Apache's. They are committed only once the
-log is on the device as far as they claim: after a power cut the log may end before an outcome, and then its half
-message must not count as done. A kill or a power cut loses some seconds of progress, never a half message.
-
-A transaction may lie in the half queue more than once: its sender repeated it, or it was checked and the mark on the
-older one is not written yet. The newest counts, the `also` ones are resolved with it.
-
-Of those with an outcome the latest `RECENT_MAX` are remembered. Older ones are found in the store's index, as long as
-it has them (100 µs): a half message of the id and a committed copy; a half message that was given up; a half message
-alone, so it was rolled back.
-
-Memory: some 800 bytes an open half message, so 80 MB at the default bound of 100,000 (see Transactions.check_room);
-some 500 bytes a recent outcome, 5 MB in all. `_OPS_MAX` op messages are told apart, beyond that neighbours count as
-one, which begins earlier than it might.
+A transaction may have several half messages: sent twice, or checked. The newest counts; `also` has the older ones.
+Memory: about 800 bytes per open half message, 80 MB at the default limit of 100,000, and 5 MB for `Outcomes`.
 """
 
 from __future__ import annotations
@@ -69,7 +53,7 @@ _INT_MAX: Final = (1 << 31) - 1
 
 
 class OpenHalf:
-    """One half message without an outcome."""
+    """One unresolved half message."""
 
     __slots__ = (
         "also",
@@ -118,7 +102,7 @@ class OpenHalf:
 
 
 def halves_in(slices: Slices) -> Iterator[OpenHalf]:
-    """Yield what SLICES of the half queue hold; what nobody could ever resolve is passed over with a warning."""
+    """Yield the half messages in SLICES of the half queue; those that cannot be resolved are skipped with a warning."""
     columns = parse_run(slices.records, starts_of(slices.sizes))
     texts = _Texts(slices.records, PropertyRanges(slices.records, columns))
     groups, ids = texts.of(names.PRODUCER_GROUP), texts.of(names.UNIQ_KEY)
@@ -134,7 +118,7 @@ def halves_in(slices: Slices) -> Iterator[OpenHalf]:
         queue = _number(queues[row])
         if not (groups[row] and ids[row] and topics[row]) or not 0 <= queue <= _INT_MAX:
             logger.warning(
-                "a half message that nobody can resolve is passed over",
+                "a half message that cannot be resolved was skipped",
                 extra={"queue_offset": offsets[row], "log_offset": log_offsets[row]},
             )
             continue
@@ -218,7 +202,7 @@ class OpenHalves:
         self._in_order.append(half.queue_offset)
 
     def remove(self, half: OpenHalf) -> None:
-        """Forget HALF, and the older ones of its transaction: it has an outcome."""
+        """Forget HALF, and the older ones of its transaction: it is resolved."""
         del self._by_key[half.key]
         self._offsets.discard(half.queue_offset)
         self.remove_older(half)
@@ -233,7 +217,7 @@ class OpenHalves:
         in_order, offsets = self._in_order, self._offsets
         while in_order and in_order[0] not in offsets:
             in_order.popleft()
-        # What was resolved behind the lowest one stays listed until then: not for ever.
+        # Entries resolved after the lowest one stay listed until then: not for ever.
         if len(in_order) > 2 * len(offsets) + 1000:
             self._in_order = in_order = deque(sorted(offsets))
         return in_order[0] if in_order else end
@@ -251,7 +235,7 @@ RECENT_MAX: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a transaction for TOPIC ended, and where its message lies if it was committed (else offsets are −1)."""
+    """How a transaction for TOPIC ended, and where its message is if it was committed (else offsets are −1)."""
 
     committed: bool
     topic: str
@@ -259,12 +243,12 @@ class Outcome:
     queue_offset: int = -1
     log_offset: int = -1
     store_ms: int = 0
-    #: Nobody said so: it was checked too often, or lay too long.
+    #: No producer resolved it: it was checked too often, or was open too long.
     given_up: bool = False
 
     @classmethod
     def committed_as(cls, copy: Record) -> Outcome:
-        """Return the outcome of the transaction whose message is COPY."""
+        """Return the result of the transaction whose message is COPY."""
         at = copy.queue_id, copy.queue_offset, copy.log_offset, copy.store_timestamp_ms
         return cls(True, copy.topic, *at)
 
@@ -275,7 +259,7 @@ class Outcome:
         return "committed" if self.committed else "rolled back"
 
     def reply(self, *, repeated: bool) -> pb.EndTransactionReply:
-        """Return the answer to who asked for this outcome."""
+        """Return the reply to a request with this result."""
         return pb.EndTransactionReply(
             topic=self.topic,
             queue=self.queue,
@@ -287,7 +271,11 @@ class Outcome:
 
 
 class Outcomes:
-    """Outcomes, over STORE. The event loop owns it."""
+    """Results of transactions, over STORE. The event loop owns it.
+
+    The latest `RECENT_MAX` are kept in memory. Older ones are found in the store's index (100 µs), as long as it has
+    them: a committed copy, a half message that was given up, or only a half message, which was then rolled back.
+    """
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -300,7 +288,7 @@ class Outcomes:
             self._recent.popitem(last=False)
 
     def find(self, group: str, transaction_id: str) -> Generator[None, None, Outcome | None]:
-        """Return, in turns, what became of a transaction of GROUP that is not open; None: there was none."""
+        """Find, in steps, how a transaction of GROUP that is not open ended; None: there was none."""
         recent = self._recent.get((group, transaction_id))
         if recent is not None:
             return recent
@@ -316,7 +304,7 @@ class Outcomes:
     def durable(
         self, group: str, transaction_id: str, topic: str
     ) -> Generator[None, None, Outcome | None]:
-        """Return, in turns, the outcome that the log tells of a transaction for TOPIC: committed, or given up."""
+        """Find, in steps, the result that the log has of a transaction for TOPIC: committed, or given up."""
         for copy in self._records(topic, transaction_id):
             if copy is None:
                 yield
@@ -330,7 +318,7 @@ class Outcomes:
         return None
 
     def is_known(self, transaction_id: str) -> Generator[None, None, bool]:
-        """Return, in turns, whether any group has, or had, a half message of this id."""
+        """Find out, in steps, whether any group has, or had, a half message of this id."""
         for half in self._records(HALF_TOPIC, transaction_id):
             if half is not None:
                 return True
@@ -338,7 +326,7 @@ class Outcomes:
         return False
 
     def is_half_of(self, log_offset: int, transaction_id: str) -> bool:
-        """Lies a half message of this id at LOG_OFFSET, as far as the log still tells?"""
+        """Return whether there is a half message of this id at LOG_OFFSET. True if the log no longer reaches there."""
         if 0 <= log_offset < self._store.min_log_offset:
             return True
         data = self._store.read_at(log_offset)
@@ -367,7 +355,7 @@ def _decoded(data: bytes) -> Record | None:
     try:
         return decode_record(data)
     except InvalidRecord:
-        return None  # Damaged: it tells nothing.
+        return None  # Damaged: it is no evidence.
 
 
 def _is_of(record: Record, group: str) -> bool:
@@ -377,12 +365,12 @@ def _is_of(record: Record, group: str) -> bool:
 _REMOVE_TAG = "d"
 
 
-#: Offsets of the half queue that are marked as resolved, and where in the log the op message lies that says so.
+#: Offsets of the half queue that are marked as resolved, with the log offset of the op message that says so.
 _Marks: TypeAlias = dict[int, int]
 
 
 def _is_marked(half: OpenHalf, marks: _Marks) -> bool:
-    """Do MARKS tell of HALF? An op message that is older tells of one that a power cut took, whose place it has."""
+    """Return whether MARKS has HALF. An older op message is about a lost half message that had the same offset."""
     return marks.get(half.queue_offset, -1) > half.log_offset
 
 
@@ -403,14 +391,14 @@ class HalfQueue:
         self._clock = clock
         self._progress = Progress(store, offsets, appends)
         self._next = 0
-        #: Half messages that have an outcome and could not be marked yet.
+        #: Half messages that are resolved but not marked yet.
         self._owed: list[int] = []
         self.open = OpenHalves()
-        #: Told of every half message that becomes open.
+        #: Called with each half message that becomes open.
         self.on_open: list[Callable[[OpenHalf], None]] = []
 
     def start(self) -> None:
-        """Find what is open, and follow the queue from here on; `on_open` hears of all."""
+        """Find what is open, and follow the queue from here on; `on_open` gets all of it."""
         begin, op_offset = self._progress.beginnings()
         self._progress.begin(begin, op_offset)
         resolved, copied = self._read_ops(op_offset)
@@ -454,9 +442,9 @@ class HalfQueue:
     def _copies(
         self, begin: int, resolved: _Marks, copied: _Marks
     ) -> tuple[dict[Key, Outcome], set[int]]:
-        """Return the outcomes that the log has of the half messages from BEGIN on which are not RESOLVED for sure.
+        """Return the results in the log of half messages from BEGIN on that are not RESOLVED for sure.
 
-        And which of those that are said to be COPIED have no copy.
+        Also return those of COPIED that have no copy.
         """
         newest: dict[Key, OpenHalf] = {}
         for slices in slices_from(self.store, HALF_TOPIC, 0, begin):
@@ -495,7 +483,7 @@ class HalfQueue:
             self._forget(older)
 
     def _settle_durable(self, copies: dict[Key, Outcome] | None) -> None:
-        """Resolve what the log itself says the outcome of: COPIES, or what the index finds."""
+        """Resolve the half messages whose result is in the log: in COPIES, or found by the index."""
         for half in self.open:
             if copies is None:
                 found = self._outcomes.durable(half.group, half.transaction_id, half.topic)
@@ -528,20 +516,20 @@ class HalfQueue:
             logger.error("half messages cannot be read reason=%s", error.message)
 
     def _tell(self, half: OpenHalf) -> None:
-        # From here on an instant for waits, which nobody can set.
+        # From here on it is a time for waits, independent of later changes of the clock.
         half.stored_ms = past_instant(self._clock, half.stored_ms)
         for listener in self.on_open:
             listener(half)
 
-    # --- outcomes
+    # --- results
 
     def settle(self, halves: Sequence[OpenHalf]) -> None:
-        """Note that HALVES have an outcome of which the log has the copy; the next `mark` marks them."""
+        """Note that HALVES are resolved and that the log has the copy; the next `mark` marks them."""
         for half in halves:
             self._forget(half)
 
     def settle_older(self, half: OpenHalf) -> None:
-        """Note that HALF stands for the older half messages of its transaction; the next `mark` marks them."""
+        """Note that HALF replaces the older half messages of its transaction; the next `mark` marks them."""
         self._owed += half.also
         self.open.remove_older(half)
 
@@ -561,7 +549,7 @@ class HalfQueue:
             [parts for parts in (copied, others) if parts], outcomes, strict=True
         ):
             if isinstance(outcome, PocketMQError):
-                logger.error("outcomes cannot be marked reason=%s", outcome.message)
+                logger.error("op messages not written reason=%s", outcome.message)
                 end_offset = outcome
                 continue
             for number, part in enumerate(parts, outcome.first_queue_offset):
@@ -609,7 +597,7 @@ def slices_from(
 
 
 def find_copies(store: MessageStore, halves: Iterable[OpenHalf]) -> dict[Key, Outcome]:
-    """Return the outcomes of HALVES that the log has: committed, or given up."""
+    """Return the results of HALVES that the log has: committed, or given up."""
     since: dict[tuple[str, int], int] = {}
     topics: dict[Key, str] = {}
     for half in halves:
@@ -630,7 +618,7 @@ def find_copies(store: MessageStore, halves: Iterable[OpenHalf]) -> dict[Key, Ou
 
 
 def _copies(store: MessageStore, topic: str, queue: int, log_offset: int) -> Iterator[Record]:
-    """Yield the messages of a queue, behind LOG_OFFSET in the log, that were committed or given up."""
+    """Yield the messages of a queue after LOG_OFFSET in the log that were committed or given up."""
     entries = store.queues.get(topic, queue)
     if entries is None:
         return
@@ -657,7 +645,7 @@ class Progress:
         self._store = store
         self._appends = appends
         self._offsets = offsets
-        #: Op messages that are needed: queue offset, and the highest half message that it tells of.
+        #: Op messages that are needed: queue offset, and the highest half message that it names.
         self._ops: deque[tuple[int, int]] = deque()
         self._op_end = 0
         self._half = 0
@@ -680,7 +668,7 @@ class Progress:
         self._half, self._op_end = half, op
 
     def wrote_op(self, op_offset: int, halves: list[int]) -> None:
-        """Note the op message at OP_OFFSET of its queue, which tells of HALVES."""
+        """Note the op message at OP_OFFSET of its queue, which names HALVES."""
         self._op_end = op_offset + 1
         self._ops.append((op_offset, max(halves, default=-1)))
         if len(self._ops) > _OPS_MAX:
@@ -724,7 +712,7 @@ class Progress:
             self._offsets.commit(topic, GROUP, 0, offset)
 
     def close(self) -> None:
-        """Commit exactly what is done. The log goes to the device first."""
+        """Commit exactly what is done. The log is flushed to disk first."""
         if self._waiting is not None:
             self._store.flush()
             self._flushed(self._store.flushed_offset)

@@ -1,32 +1,27 @@
-"""The records of a transaction, as Apache writes them: half message, outcome, check, and what was given up.
+"""The records of transactions, as Apache RocketMQ writes them, and the commit record of atomic commits. Pure.
 
-    half         RMQ_SYS_TRANS_HALF_TOPIC, queue 0   as sent (TRAN_MSG=true, PGROUP, UNIQ_KEY), with REAL_TOPIC,
-                                                     REAL_QID and __transactionId__ = UNIQ_KEY besides; no
-                                                     transaction bits in sysFlag
+    half         RMQ_SYS_TRANS_HALF_TOPIC, queue 0   as sent (TRAN_MSG=true, PGROUP, UNIQ_KEY), plus REAL_TOPIC,
+                                                     REAL_QID and __transactionId__ = UNIQ_KEY; no transaction bits in
+                                                     sysFlag
     committed    the real topic and queue            sysFlag says committed, prepared offset = log offset of the half;
-                                                     REAL_TOPIC and REAL_QID are gone, the rest stays
-    checked      the half topic again, at its end    TRANSACTION_CHECK_TIMES = how often the sender was asked
+                                                     without REAL_TOPIC and REAL_QID
+    checked      the half topic again, at its end    TRANSACTION_CHECK_TIMES = number of checks so far
     given up     TRANS_CHECK_MAX_TIME_TOPIC, queue 0 the last half message, all its properties
     op           RMQ_SYS_TRANS_OP_HALF_TOPIC         tag d, body "12,15,": these offsets of the half queue are resolved;
-                                                     COPIED=true (our own): each lies somewhere else as well by now
+                                                     COPIED=true (PocketMQ only): each has a copy elsewhere by now
 
-Body, flags, born time and host stay the same throughout. All pure. Source: store-format.md §7.5, fixture
-`transactions`. A copy costs some 3 µs.
-
-The commit record: what an atomic commit decides, in one record of the log (queue 0 of rmq_sys_ATOMIC_COMMITS).
+Body, flags, born time and host never change. Source: store-format.md §7.5, fixture `transactions`. The commit record
+(queue 0 of rmq_sys_ATOMIC_COMMITS, integers big-endian) has the commit's id as UNIQ_KEY:
 
     offset  size  field
     0       4     "PMAC"
     4       1     version, 1
     5       4     CRC-32 of all that follows
-    9       8     number in this queue of the commit record before, −1: the first since the broker started
+    9       8     number in this queue of the previous commit record, −1: the first since the broker started
     17            the AtomicCommitRequest, with its messages as they are appended later, without leases
 
-All integers are big-endian. The record is an ordinary one of Apache's format, in a topic that only the broker writes;
-its property UNIQ_KEY is the id of the commit.
-
 The messages follow as *copies* in their queues. A copy's prepared transaction offset is the log offset of the commit
-record, which with its UNIQ_KEY tells it among all that its queue has behind there. Pure.
+record; with its UNIQ_KEY this identifies it.
 """
 
 from __future__ import annotations
@@ -69,13 +64,13 @@ from ...proto.topics import (
     PROPERTIES_SIZE_MAX,
 )
 
-#: Bytes of one op message's body, as Apache's `transactionOpMsgMaxSize`.
+#: Bytes of one op message's body, as RocketMQ's `transactionOpMsgMaxSize`.
 OP_BODY_BYTES_MAX: Final = 4096
-#: Room that a half message needs for being checked: TRANSACTION_CHECK_TIMES and up to four digits.
+#: Space that a half message needs for checks: TRANSACTION_CHECK_TIMES and up to four digits.
 _CHECK_ROOM: Final = len(names.TRANSACTION_CHECK_TIMES) + 6
 #: Of the values by which a transaction is known: they are kept in memory while it is open.
 _KEY_BYTES_MAX: Final = 255
-#: The property of an op message that promises a copy, committed, checked again or given up, of what it tells of.
+#: Property of an op message: each half message that it names has a copy (committed, checked again or given up).
 COPIED: Final = "COPIED"
 _OP_PROPERTIES: Final = b"WAIT\x01true\x02TAGS\x01d\x02"
 _COPIED_PROPERTIES: Final = _OP_PROPERTIES + b"COPIED\x01true\x02"
@@ -99,14 +94,14 @@ def prepare(run: Run) -> Run:
     """Return RUN, whose messages are all transactional, as half messages.
 
     Raises InvalidRecord, which names record and field, for one without PGROUP or UNIQ_KEY, or with long ones,
-    MessageTooLarge for one whose properties have no room for the broker's own.
+    MessageTooLarge for one whose properties leave no space for the broker's own.
     """
     ranges = run.properties
     _required(
         run,
         ranges,
         names.PRODUCER_GROUP,
-        "the group of producers that may be asked for the outcome",
+        "the group of producers that may be asked to commit or roll back",
     )
     ids = _required(run, ranges, names.UNIQ_KEY, "the id of the message, and so of its transaction")
     copier = RecordCopier(run.records, run.columns)
@@ -196,7 +191,7 @@ class HalfCopies:
         )
 
     def checked(self, index: int, times: int) -> bytes:
-        """Return half message INDEX, checked TIMES by now; one without room for that as it is."""
+        """Return half message INDEX with TIMES checks; unchanged if its properties have no space for that."""
         string = self._copier.properties(index)
         dropped = (names.TRANSACTION_CHECK_TIMES, *_UNTRUE)
         counted = names.without(string, dropped) + names.encode_pair(
@@ -212,7 +207,7 @@ class HalfCopies:
         return self._to(index, HALF_TOPIC, string)
 
     def given_up(self, index: int) -> bytes:
-        """Return half message INDEX as it ends that nobody resolved."""
+        """Return half message INDEX as it is stored when no producer resolved it."""
         string = names.without(self._copier.properties(index), _UNTRUE)
         return self._to(index, CHECK_MAX_TIME_TOPIC, string)
 
@@ -276,7 +271,7 @@ _PREPARED_AT: Final = RECONSUME_TIMES_AT + _INT.size
 
 @dataclass(frozen=True, slots=True)
 class CommitRecord:
-    """A commit record that was read: its NUMBER in the queue, where it lies, and what it says."""
+    """A commit record that was read: its NUMBER in the queue, its log offset, and its content."""
 
     number: int
     log_offset: int

@@ -1,23 +1,18 @@
-"""Transactions: half messages in, their senders' outcomes, and what comes of them.
+"""Transactions: half messages, and their commit or rollback by the producer.
 
-COMMIT appends the message to its real queue and then marks the half message as resolved, in one turn of the loop, in
-this order: whatever is cut off behind, a mark never stands without its message, and a message without its mark is
-found at the next start. ROLLBACK marks only. All outcomes of one turn share the work, and an op message
-of each kind. An outcome is answered when it is as safe as the store's setting promises. What the store refuses, or
-cannot read, stays open, and its sender hears why. Of large messages as many as make `_CHUNK_BYTES` are committed in one
-turn, the others in the next ones.
+COMMIT appends the message to its real queue and then marks the half message as resolved, in one turn of the loop. In
+this order a mark never exists without its message, and a message without its mark is found at the next start. ROLLBACK
+only marks. All requests of one turn share one op message of each kind. A request is answered when its result is as
+safe as the store's setting promises. If the store refuses, the transaction stays open and the producer gets the reason.
 
-    asked again, the same outcome      it is answered again, `repeated`
-    the other outcome                  TransactionResolved
-    an id of nobody, or another group  TransactionNotFound
+    the same request again             answered again, `repeated`
+    the opposite request               TransactionResolved
+    unknown id, or another group       TransactionNotFound
     another topic or half message      InvalidArgument
-    UNSPECIFIED                        nothing happens: the sender is asked later (checks.py)
+    UNSPECIFIED                        nothing happens: the producer is asked later (checks.py)
 
-A half message with a time of its own (CHECK_IMMUNITY_TIME_IN_SECONDS) takes no outcome from its sender after that
-time, only answers to a check; as Apache's, so that a late sender and a check do not contradict each other.
-
-Bounds: `transactions_open_max` half messages; beyond, `check_room` refuses further ones before they are stored. What is
-sent in one turn of the loop counts together.
+After its CHECK_IMMUNITY_TIME_IN_SECONDS a half message can only be resolved by the answer to a check, as in RocketMQ.
+Limit: `transactions_open_max`; `check_room` refuses more before they are stored.
 """
 
 from __future__ import annotations
@@ -54,7 +49,7 @@ _CHUNK_BYTES: Final = 4 * 1024 * 1024
 
 
 class _Decision:
-    """An outcome that arrived in this turn of the loop, and who waits for the answer."""
+    """A commit or rollback that arrived in this turn of the loop, and the calls that wait for the answer."""
 
     __slots__ = ("calls", "commit", "key")
 
@@ -85,9 +80,9 @@ class Decisions:
         self._arrived: dict[Key, _Decision] = {}
 
     def take(self, key: Key, call: Call, *, commit: bool) -> None:
-        """Carry out the outcome of transaction KEY at the end of this turn of the loop, and answer CALL.
+        """Commit or roll back transaction KEY at the end of this turn of the loop, and answer CALL.
 
-        Raises TransactionResolved if the other one arrived in the same turn before.
+        Raises TransactionResolved if the opposite arrived earlier in the same turn.
         """
         if not self._arrived:
             asyncio.get_running_loop().call_soon(self.carry_out)
@@ -163,7 +158,7 @@ class Decisions:
         decision.fail(resolved_already(decision.key[1], name))
 
     def _commit(self, pairs: Sequence[_Pair]) -> tuple[int, list[_Decided]]:
-        """Append the messages of PAIRS; return the end of the log behind them, and what is committed."""
+        """Append the messages of PAIRS; return the end of the log after them, and what is committed."""
         there: list[_Pair] = []
         records: list[bytes] = []
         for decision, half in sorted(pairs, key=_place):
@@ -251,14 +246,14 @@ def _committed(group: Iterable[_Pair], appended: Appended) -> Iterator[_Decided]
 def _replies(
     decided: Iterable[_Decided],
 ) -> Iterator[tuple[list[Call], pb.EndTransactionReply]]:
-    """Yield the answers; whoever said the same in the same turn repeated it."""
+    """Yield the answers; further calls with the same request in the same turn get `repeated`."""
     for decision, outcome in decided:
         yield decision.calls[:1], outcome.reply(repeated=False)
         yield decision.calls[1:], outcome.reply(repeated=True)
 
 
 def resolved_already(transaction_id: str, outcome: str) -> errors.TransactionResolved:
-    """Return the error for an outcome that comes after another."""
+    """Return the error for a commit or rollback that comes after another."""
     return errors.TransactionResolved(
         f"transaction {transaction_id!r} was {outcome} already: an outcome is final",
         transaction_id=transaction_id,
@@ -304,20 +299,20 @@ class Transactions:
         self._halves.on_open.append(self._came)
 
     def open_by_topic(self) -> dict[str, int]:
-        """Return how many transactions have no outcome, by the topic that they are for."""
+        """Return the number of open transactions by their topic."""
         return dict(Counter(half.topic for half in self._halves.open))
 
     def open_halves(self) -> list[OpenHalf]:
-        """Return the half messages without an outcome, the newest of each transaction."""
+        """Return the open half messages, the newest of each transaction."""
         return list(self._halves.open)
 
     @property
     def open_count(self) -> int:
-        """How many transactions have no outcome."""
+        """The number of open transactions."""
         return self._halves.open.transactions
 
     def oldest_log_offset(self) -> int | None:
-        """Return where in the log the oldest half message without an outcome begins; None if there is none."""
+        """Return where in the log the oldest open half message begins; None if there is none."""
         return min((half.log_offset for half in self._halves.open), default=None)
 
     @property
@@ -385,7 +380,7 @@ class Transactions:
     # --- what is asked
 
     def end(self, request: pb.EndTransactionRequest, call: Call) -> pb.EndTransactionReply | Later:
-        """Take the outcome of a transaction; it is answered when it is safe."""
+        """Commit or roll back a transaction; the answer follows when that is safe."""
         _check_fields(request)
         if request.resolution == pb.RESOLUTION_UNSPECIFIED:
             return pb.EndTransactionReply(topic=request.topic, queue_offset=-1, log_offset=-1)
@@ -445,7 +440,7 @@ class Transactions:
         in_turns(self._find(request), found, call.fail)
 
     def _find(self, request: pb.EndTransactionRequest) -> Generator[None, None, Outcome]:
-        """Return, in turns, what became of the transaction; raise TransactionNotFound."""
+        """Find, in steps, how the transaction ended; raise TransactionNotFound."""
         outcome = yield from self._outcomes.find(request.group, request.transaction_id)
         if outcome is not None:
             return outcome

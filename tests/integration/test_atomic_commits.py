@@ -464,7 +464,7 @@ async def test_who_finds_the_group_elsewhere_is_refused_and_goes_on_from_there(
                         commit.send("out", message.body)
                     await transform(producer, other, 8)
 
-            with pytest.raises(OffsetMoved, match="stands at 16"):
+            with pytest.raises(OffsetMoved, match="is at 16"):
                 await come_late()
             assert await transform(producer, chosen, COUNT - 16) == COUNT - 16
 

@@ -154,7 +154,7 @@ def test_who_began_elsewhere_than_the_group_stands_commits_nothing(desk: Desk, b
     with pytest.raises(OffsetMoved) as refused:
         desk.commit("c2", {1: (-1, 1), 0: (begin, 5)}, {OUT: ["a"]})
 
-    assert f"group {GROUP!r} stands at 3 in queue 0 of {SOURCE!r}" in refused.value.message
+    assert f"group {GROUP!r} is at 3 in queue 0 of {SOURCE!r}" in refused.value.message
     assert str(begin) in refused.value.message
     assert refused.value.details["committed"] == "3"
     assert desk.committed(1) is None
