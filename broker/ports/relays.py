@@ -220,8 +220,8 @@ class Relays:
     ) -> AsyncIterator[_Upstream]:
         """Call METHOD of the master for the caller of CONTEXT until DEADLINE (the loop's clock).
 
-        Raises ConnectionLost if no master was reached in time, Overloaded beyond the limit, MasterFenced for a call that
-        was relayed before.
+        Raises ConnectionLost if no master was reached in time, Overloaded beyond the limit, MasterFenced for a call
+        that was relayed before.
         """
         if RELAYED in context.metadata:
             raise self.turned_away()

@@ -1,12 +1,10 @@
-"""The config files of a store as Apache's broker holds them in memory after its load.
+"""The config files of a store as Apache RocketMQ's broker holds them in memory after its load.
 
-A file that does not parse is deleted and its `.bak` is read; if that fails as well, the broker does not start. Both
-missing means defaults. Values are plain JSON with strings as keys, as `java-store dump` prints them.
+A file that does not parse is deleted and its `.bak` is read; if that fails as well, the broker does not start. If both
+are missing, defaults apply. Values are plain JSON with strings as keys, as `java-store dump` prints them.
 
-The beans in Apache's smaller config files: what its reader takes from them, and what its writer would print.
-
-A field that the bean does not have is dropped, a missing one has its default; fields without a value (None) are not
-printed. A value of the wrong kind is a ValueError. Pure.
+The beans of the smaller files follow RocketMQ's reader and writer: unknown fields are dropped, missing ones get their
+defaults, and fields without a value (None) are not printed. A value of the wrong type is a ValueError. Pure.
 """
 
 from __future__ import annotations
@@ -103,11 +101,11 @@ def _string_keys(value: Any) -> Any:
 
 
 class ConfigLoader:
-    """Loads the files in the order of Apache's broker: first `metadata`, and after the message store the rest.
+    """Loads the files in the order of RocketMQ's broker: first `metadata`, and after the message store the rest.
 
-    ASIDE is a folder that files go to that do not parse; without it they are deleted, as by Apache.
-    WARNINGS: with this list, the entries that can be read count although Apache would drop the whole file; the list
-    says what is left out. Without it the tables are exactly those that Apache's broker would have.
+    ASIDE is a folder for files that do not parse; without it they are deleted, as in RocketMQ.
+    WARNINGS: with this list, the readable entries count although RocketMQ would drop the whole file; the list names
+    what is left out. Without it the tables are exactly those that RocketMQ's broker would have.
     """
 
     def __init__(
@@ -169,7 +167,7 @@ class ConfigLoader:
         config.order = _known_orders(found or {}, config)
 
     def timers(self, config: JavaConfig) -> bool:
-        """Load the numbers of pending timers; False where Java's load says false."""
+        """Load the numbers of pending timers; return False where RocketMQ's load does."""
         try:
             found = self._load("timermetrics", lambda text: counts(_bean(text)))
         except StartRefused:
@@ -196,7 +194,7 @@ class ConfigLoader:
         if self._disk.exists(path):
             data = self._disk.read(path)
             if data:
-                with contextlib.suppress(ValueError):  # Apache goes on with the backup.
+                with contextlib.suppress(ValueError):  # RocketMQ continues with the backup.
                     return self._parsed(path, data, parse_text)
             self._remove(path)
         backup = path + ".bak"
@@ -216,7 +214,7 @@ class ConfigLoader:
         return None
 
     def _readable(self, path: str, data: bytes, parse_text: Callable[[str], T]) -> T | None:
-        """Return what stands in DATA without the entries that cannot be read, which the warnings name."""
+        """Return the content of DATA without the unreadable entries, which the warnings name."""
         found = _parsed(data, parse_text)
         dropped = "; Apache's broker drops the whole file" if self._aside is None else ""
         if self._warnings is not None:
@@ -227,7 +225,7 @@ class ConfigLoader:
         return found
 
     def _parsed(self, path: str, data: bytes, parse_text: Callable[[str], T]) -> T | None:
-        """Return what stands in DATA; to Apache's broker one entry that cannot be read spoils its file."""
+        """Return the content of DATA; to RocketMQ's broker one unreadable entry spoils its whole file."""
         if self._aside is not None:
             return self._readable(path, data, parse_text)
         found = _parsed(data, parse_text)
@@ -245,7 +243,7 @@ class ConfigLoader:
 
 
 def _parsed(data: bytes, parse_text: Callable[[str], T]) -> T | None:
-    """Return what stands in DATA; fastjson takes zero bytes around it for blanks, and `null` for nothing."""
+    """Return the content of DATA; fastjson treats zero bytes around it as blanks, and `null` as nothing."""
     text = data.decode("utf-8", "replace").strip("\0")
     return None if text.strip() == "null" else parse_text(text)
 
@@ -317,7 +315,7 @@ def _built_in_groups() -> dict[str, state_tables.GroupConfig]:
     }
 
 
-# ---------------------------------------------------------------- the beans in Apache's smaller config files
+# ---------------------------------------------------------------- the beans in RocketMQ's smaller config files
 
 
 Bean = dict[Any, Any]

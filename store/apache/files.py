@@ -1,6 +1,6 @@
-"""A row of mapped files as Apache's MappedFileQueue sees it, with its wrote positions and its rules at load.
+"""A sequence of mapped files as RocketMQ's MappedFileQueue sees it, with its wrote positions and its rules at load.
 
-Nothing is zeroed behind a cut: stale bytes stay, and later steps of the recovery may read them, as in Java.
+Nothing is zeroed after a cut: stale bytes stay, and later steps of the recovery may read them, as in Java.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _JAVA_LONG = re.compile(r"[+-]?[0-9]+")
 
 
 class StartRefused(Exception):
-    """Apache's broker does not start on this store.
+    """Apache RocketMQ's broker does not start on this store.
 
-    text: what its launcher would say.  reason: what is wrong and what helps, with the file; "" where text is all.
+    text: what its launcher would print.  reason: the fault and the remedy, with the file; "" where text is all.
     """
 
     def __init__(
@@ -30,14 +30,14 @@ class StartRefused(Exception):
 
 
 def java_long(text: str) -> int:
-    """Return what Java's Long.parseLong returns; ValueError where it throws."""
+    """Return the result of Long.parseLong; ValueError where it throws."""
     if not _JAVA_LONG.fullmatch(text) or not -(1 << 63) <= int(text) < 1 << 63:
         raise ValueError(f'For input string: "{text}"')
     return int(text)
 
 
 def remainder(value: int, divisor: int) -> int:
-    """Return Java's VALUE % DIVISOR: its sign is that of VALUE."""
+    """Return VALUE % DIVISOR as in Java: its sign is that of VALUE."""
     return value % divisor if value >= 0 else -(-value % divisor)
 
 
@@ -58,9 +58,9 @@ class JavaFile:
         return self.mapping.view
 
     def select(self, at: int, size: int | None = None) -> memoryview | None:
-        """Return the written bytes from AT on (SIZE of them); None where Java's selectMappedBuffer has none.
+        """Return the written bytes from AT on (SIZE of them); None where selectMappedBuffer returns null.
 
-        A SIZE that overflows Java's int, or is negative, is a ValueError (there: IllegalArgumentException).
+        A SIZE that overflows a Java int, or is negative, is a ValueError (there: IllegalArgumentException).
         """
         if size is None:
             return self.view[at : self.wrote] if 0 <= at < self.wrote else None
@@ -93,7 +93,7 @@ class JavaFiles:
         self.files: list[JavaFile] = []
 
     def load(self) -> bool:
-        """Open what is there; False where Java's load says false. A name that is no number is a ValueError."""
+        """Open the files; return False where RocketMQ's load does. A name that is no number is a ValueError."""
         entries = self.disk.list(self.folder)
         for number, entry in enumerate(entries):
             path = posixpath.join(self.folder, entry.name)
@@ -187,5 +187,5 @@ class JavaFiles:
             self.disk.delete_folder(self.folder)
 
     def roll_next(self, offset: int) -> int:
-        """Return where the file behind that of OFFSET begins."""
+        """Return where the next file after that of OFFSET begins."""
         return offset + self.size - remainder(offset, self.size)

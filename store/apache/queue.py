@@ -30,7 +30,7 @@ Unit = tuple[int, ...]
 
 
 class JavaQueue(Protocol):
-    """What both kinds of queue can do. `max_log_offset` is Java's getMaxPhysicOffset."""
+    """The operations of both kinds of queue. `max_log_offset` is RocketMQ's getMaxPhysicOffset."""
 
     topic: str
     queue_id: int
@@ -76,7 +76,7 @@ class SimpleQueue:
         return self.files.max_offset // ENTRY_SIZE
 
     def bound(self, min_offset: int, max_offset: int, *, files_end: int, log_end: int) -> None:
-        """Take the bounds that another recovery found: its files end at FILES_END, its newest record at LOG_END."""
+        """Take the limits that another recovery found: its files end at FILES_END, its newest record at LOG_END."""
         self.files.truncate(files_end)
         self.max_log_offset = log_end
         self.min_position = min_offset * ENTRY_SIZE
@@ -98,7 +98,7 @@ class SimpleQueue:
         self.files.truncate(end)
 
     def truncate_dirty(self, log_end: int) -> None:
-        """Drop the entries of records at LOG_END or behind it."""
+        """Drop the entries of records at or after LOG_END."""
         if self._greatest is not None and self._greatest < log_end:
             return  # Nothing was put since `recover`, and everything that it found stays.
         self.max_log_offset = log_end
@@ -161,7 +161,7 @@ class SimpleQueue:
         self.files.destroy()
 
     def units(self, at: int) -> Iterator[Unit]:
-        """Yield what Java's iterator from queue offset AT yields: to the end of that file."""
+        """Yield what RocketMQ's iterator from queue offset AT yields: to the end of that file."""
         position = at * ENTRY_SIZE
         if position < self.min_position:
             return
@@ -176,7 +176,7 @@ class SimpleQueue:
                 yield (index, *row)
 
     def behind_hole(self, at: int) -> int:
-        """Return the first queue offset of the file behind that of AT."""
+        """Return the first queue offset of the next file after that of AT."""
         count = self.files.size // ENTRY_SIZE
         return at + count - at % count
 
@@ -218,7 +218,7 @@ def _leading(
 
 
 def _search(offsets: NDArray[np.int64], wanted: int) -> range:
-    """Return the one to three indexes that Java's binary search ends with; the entries need not be sorted."""
+    """Return the one to three indexes that RocketMQ's binary search ends with; the entries need not be sorted."""
     low, high = 0, len(offsets) - 1
     while high - low > 1:
         middle = (low + high) // 2
@@ -249,7 +249,7 @@ class BatchQueue:
         self.max_offset = 0
 
     def bound(self, min_offset: int, max_offset: int, *, files_end: int, log_end: int) -> None:
-        """Take the bounds that another recovery found: its files end at FILES_END, its newest record at LOG_END."""
+        """Take the limits that another recovery found: its files end at FILES_END, its newest record at LOG_END."""
         self.files.truncate(files_end)
         self.max_log_offset = log_end
         self.min_offset, self.max_offset = min_offset, max_offset
@@ -272,7 +272,7 @@ class BatchQueue:
         self._revise()
 
     def truncate_dirty(self, log_end: int) -> None:
-        """Drop the entries of records at LOG_END or behind it."""
+        """Drop the entries of records at or after LOG_END."""
         self.max_log_offset = log_end - 1
         while (file := self.files.last) is not None:
             entries = _entries(file)
@@ -348,7 +348,7 @@ class BatchQueue:
         self.files.destroy()
 
     def units(self, at: int) -> Iterator[Unit]:
-        """Yield what Java's iterator from queue offset AT yields: from the batch that holds it to the file's end."""
+        """Yield what RocketMQ's iterator from queue offset AT yields: from the batch with AT to the file's end."""
         file = self._file_of(at)
         if at >= self.max_offset or file is None:
             return
@@ -385,7 +385,7 @@ def _valid(entries: NDArray[np.void]) -> NDArray[np.bool_]:
 
 
 def _search_bases(bases: NDArray[np.int64], wanted: int) -> int:
-    """Return the index that Java's binary search ends with, −1 if it finds none; BASES need not be sorted."""
+    """Return the index that RocketMQ's binary search ends with, −1 if it finds none; BASES need not be sorted."""
     left, right = 0, len(bases) - 1
     last = right
     while left <= right:

@@ -1,7 +1,7 @@
-"""Apache's check of one record (CommitLog.checkMessageAndReturnSize) and its decoder, on the bytes of a log file.
+"""RocketMQ's check of one record (CommitLog.checkMessageAndReturnSize) and its decoder, on the bytes of a log file.
 
-The check decides where the log ends at recovery, so it is followed to the letter: what Java answers with an exception
-is a failure here, and what it forgives is forgiven (a body length below zero, a foreign physical offset).
+The check decides where the log ends at recovery, so it is copied exactly: an exception in Java is a failure here, and
+what Java accepts is accepted here (a body length below zero, a foreign physical offset).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PORT_MAX: Final = 65535
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """The outcome: success with a size is a record, success with size 0 the blank at a file's end."""
+    """The result: success with a size is a record, success with size 0 the blank at a file's end."""
 
     success: bool
     size: int = -1
@@ -59,7 +59,7 @@ class Checked:
 
     @property
     def is_record(self) -> bool:
-        """Is there a sound record?"""
+        """Return whether there is a valid record."""
         return self.success and self.size > 0
 
     @property
@@ -84,7 +84,7 @@ class RecordCheck:
         self._delays = settings.delay_table()
 
     def check(self, data: memoryview, at: int, *, crc: bool) -> Checked:
-        """Check what stands at AT of DATA, which ends where Java's buffer would."""
+        """Check the bytes at AT of DATA, which ends where the buffer in Java would."""
         if len(data) - at <= 4:
             return FAILED
         try:
@@ -198,7 +198,7 @@ def _property_crc_fits(
 
 
 def decode(data: memoryview) -> Record | None:
-    """Return the record that Java's MessageDecoder makes of DATA; None where it gives up."""
+    """Return the record that RocketMQ's MessageDecoder makes of DATA; None where it fails."""
     try:
         record = decode_record(data)
     except InvalidRecord:

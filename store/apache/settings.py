@@ -1,7 +1,7 @@
-"""The broker settings of Apache RocketMQ 5.5.0 that decide what it makes of a store, by its own names.
+"""The settings of Apache RocketMQ 5.5.0's broker that affect how it reads a store, by their names there.
 
-Settings that change nothing about load, recovery and reading are accepted and have no effect, as unknown ones have
-none in Apache's broker.conf.
+Settings that change nothing about load, recovery and reading are accepted and have no effect, like unknown ones in
+RocketMQ's broker.conf.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 from ...proto.errors import ConfigError
 from ..config import StoreConfig
 
-#: Java's int.
+#: The largest int in Java.
 _INT_MAX: Final = (1 << 31) - 1
 
 
@@ -59,7 +59,7 @@ class ApacheSettings:
 
     @classmethod
     def of(cls, given: Mapping[str, str], **derived: int) -> ApacheSettings:
-        """Return the settings GIVEN by Apache's names; DERIVED are values (by field) for what was not given."""
+        """Return the settings GIVEN by RocketMQ's names; DERIVED are values (by field) for the others."""
         values: dict[str, Any] = dict(derived)
         for one in fields(cls):
             name = one.metadata["apache"]
@@ -79,7 +79,7 @@ class ApacheSettings:
 
     @property
     def sync_flush(self) -> bool:
-        """Is a send acknowledged on the device?"""
+        """Is a send acknowledged only when it is on disk?"""
         return self.flush_disk_type == "SYNC_FLUSH"
 
     def store_config(self, root: str) -> StoreConfig:
@@ -106,7 +106,7 @@ class ApacheSettings:
 
 def _parsed(name: str, text: str, kind: type) -> object:
     if kind is bool:
-        return text.lower() == "true"  # as Java's Boolean.parseBoolean
+        return text.lower() == "true"  # as Boolean.parseBoolean in Java
     if kind is not int:
         return text
     try:

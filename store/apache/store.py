@@ -1,23 +1,12 @@
-"""What Apache RocketMQ 5.5.0's broker would see of a store: its load and recovery, step by step, over any disk.
+"""A model of Apache RocketMQ 5.5.0's load and recovery of a store: what its broker would see, over any disk.
 
-`JavaReading` is what it reads once it runs, within bounds that any recovery may have found; `ApacheStore` adds its own.
+`JavaReading` is what the broker reads once it runs, within the limits that a recovery found. `ApacheStore` adds load
+and recovery. Pass an `OverlayDisk` to write nothing.
 
-Hand it an `OverlayDisk` and nothing is written. The model follows the code of 5.5.0 (DefaultMessageStore.load and
-recover, CommitLog.recoverNormally and recoverAbnormally) down to its faults, because tools use it to predict: one bad
-record ends the log after an unclean stop, only the last ten files are looked at, and so on. The recorded stores in
-tests/fixtures hold the real broker's verdicts.
-
-Not modelled: compaction topics, consumequeue_ext, RocksDB engines, controller and DLedger modes.
-
-Many records at once, for Apache's recovery: which its check certainly accepts, which are in their queues already.
-
-Checking and decoding one record takes some 10 µs, a log file has millions. Nearly all of them are ordinary: lengths
-agree, the CRC fits, no property has a say in the check. `SoundRuns` finds those by the column (record_run.py), in whole
-windows of a log file, and leaves whatever is not plainly sound to `RecordCheck`, which follows Apache to the letter.
-With records that are entered already Apache's dispatch would do nothing: `EnteredRecords` tells which.
-
-Not plain are records of the schedule topic and with INNER_NUM, whose properties Apache parses as numbers, those with a
-topic length that Java reads as negative, and under forceVerifyPropCRC all.
+The model follows the code of 5.5.0 (DefaultMessageStore.load and recover, CommitLog.recoverNormally and
+recoverAbnormally) including its faults, because tools predict with it. For example, one bad record ends the log after
+an unclean stop, and only the last ten files are checked. The recorded stores in tests/fixtures have the real broker's
+results. Not modelled: compaction topics, consumequeue_ext, RocksDB engines, controller and DLedger modes.
 """
 
 from __future__ import annotations
@@ -48,9 +37,9 @@ _LOG_OFFSET_AT: Final = 28
 
 
 class JavaReading:
-    """Log, queues and index of a store on DISK as Apache's broker reads them, with bounds that a recovery found.
+    """Log, queues and index of a store on DISK as RocketMQ's broker reads them, within limits that a recovery found.
 
-    Whose recovery that was, this class does not know: it begins with `load`, after which every file counts as full.
+    It begins with `load`, after which every file counts as full. Any recovery may follow.
     """
 
     def __init__(
@@ -61,7 +50,7 @@ class JavaReading:
         queue_type: Callable[[str], str],
         now_ms: int,
     ) -> None:
-        """QUEUE_TYPE tells the kind of a topic's queues ("SimpleCQ", "BatchCQ"), from its attributes."""
+        """QUEUE_TYPE returns the type of a topic's queues ("SimpleCQ", "BatchCQ"), from its attributes."""
         self.disk = disk
         self.root = root
         self.settings = settings
@@ -191,7 +180,7 @@ class JavaReading:
 
 
 class ApacheStore(JavaReading):
-    """The message store after Apache's load and recovery. Raises `StartRefused` where the broker would not start."""
+    """The message store after RocketMQ's load and recovery. Raises `StartRefused` where the broker would not start."""
 
     def __init__(
         self,
@@ -201,7 +190,7 @@ class ApacheStore(JavaReading):
         queue_type: Callable[[str], str],
         now_ms: int,
     ) -> None:
-        """QUEUE_TYPE tells the kind of a topic's queues ("SimpleCQ", "BatchCQ"), from its attributes."""
+        """QUEUE_TYPE returns the type of a topic's queues ("SimpleCQ", "BatchCQ"), from its attributes."""
         super().__init__(disk, root, settings, queue_type, now_ms)
         self.clean = not disk.exists(posixpath.join(root, "abort"))
 
@@ -237,7 +226,7 @@ class ApacheStore(JavaReading):
         return max((queue.max_log_offset for queue in self.queues.values()), default=-1)
 
     def _recover_log(self, dispatch_from: int) -> None:
-        """Walk from the start file to the first record that fails, dispatch on the way, cut everything behind."""
+        """Read from the start file to the first record that fails, dispatch the records, and cut everything after."""
         index = self._start_file(dispatch_from)
         file = self.log.files[index]
         at = 0
@@ -268,7 +257,7 @@ class ApacheStore(JavaReading):
         self._end_log(file.start + at, last_sound)
 
     def _runs(self, file: JavaFile, dispatch_from: int) -> SoundRuns:
-        """Return the runs of records in FILE that need no dispatch."""
+        """Return the batches of records in FILE that need no dispatch."""
         wanted: Wanted | None = EnteredRecords(self.queues)
         if self.clean:
             wanted = partial(_at_or_before, dispatch_from)
@@ -328,7 +317,7 @@ def _at_or_before(log_offset: int, _: object, columns: record_run.RunColumns) ->
 
 
 def _queue_id(name: str) -> int | None:
-    """Return what Java's Integer.parseInt makes of a folder's name."""
+    """Return the result of Integer.parseInt for a folder's name."""
     digits = name[1:] if name[:1] in ("+", "-") else name
     if not (digits.isascii() and digits.isdecimal()) or abs(int(name)) >= 1 << 31:
         return None
@@ -340,12 +329,12 @@ def queue_type_of(attributes: Mapping[str, str]) -> str:
     return "BatchCQ" if attributes.get("queue.type") == "BatchCQ" else "SimpleCQ"
 
 
-# ---------------------------------------------------------------- many records at once, for Apache's recovery
+# ---------------------------------------------------------------- many records at once, for RocketMQ's recovery
 
 
 Bytes = NDArray[np.uint8]
 Bools = NDArray[np.bool_]
-#: Tells which records of a window may be passed over, beside being sound.
+#: Returns which records of a window may be skipped if they are valid.
 Wanted = Callable[[Bytes, record_run.RunColumns], Bools]
 
 WINDOW_BYTES: Final = 4 << 20
@@ -354,17 +343,21 @@ _JAVA_BYTE_MAX: Final = 127
 
 
 class Passed(NamedTuple):
-    """A run of records: where the last one begins, and where it ends."""
+    """A batch of records: where the last one begins, and where the batch ends."""
 
     last: int
     end: int
 
 
 class SoundRuns:
-    """Finds runs of plainly sound records in one log file.
+    """Finds batches of plainly valid records in one log file.
 
-    DATA is the file, WANTED picks among its records (None: none of them). What WANTED says of a record must not become
-    false later.
+    Checking and decoding one record takes about 10 µs, and a log file has millions. Nearly all are ordinary: lengths
+    agree, the CRC fits, and no property affects the check. These are found by whole columns (record_run.py). All others
+    are left to `RecordCheck`: records of the schedule topic, those with INNER_NUM or a topic length that Java reads as
+    negative, and under forceVerifyPropCRC all.
+
+    DATA is the file, WANTED picks among its records (None: none of them). What WANTED selects must stay selected.
     """
 
     def __init__(self, data: memoryview, settings: ApacheSettings, wanted: Wanted | None) -> None:
@@ -400,7 +393,7 @@ class SoundRuns:
         if not columns.well_formed.all():
             columns = columns.take(slice(int(columns.well_formed.argmin())))
         self._starts, self._ends = columns.starts, columns.starts + columns.sizes
-        # A record that does not fit a window is looked at by itself, and the next window begins behind it.
+        # A record that does not fit a window is checked by itself, and the next window begins after it.
         self._searched_to = end if len(columns) else at + 1
         plain = self._plain(columns, bytes(self._data[at:end])) if len(columns) else _NONE
         places = np.where(plain, len(columns), np.arange(len(columns)))
@@ -423,16 +416,17 @@ _NONE: Final = np.zeros(0, np.bool_)
 
 
 class EnteredRecords:
-    """Tells of records whether their entries lie in QUEUES (by topic and queue), or whether they have none.
+    """Returns whether records have their entries in QUEUES (by topic and queue), or need none.
 
-    Only queues with an entry a message are looked at; a record of another one is not entered.
+    RocketMQ's dispatch does nothing for such records. Only queues with one entry per message are checked; records of
+    other queues count as not entered.
     """
 
     def __init__(self, queues: Mapping[tuple[str, int], JavaQueue]) -> None:
         self._queues = queues
 
     def __call__(self, array: Bytes, columns: record_run.RunColumns) -> Bools:
-        """Tell it of each record of COLUMNS, which stand in ARRAY."""
+        """Return it for each record of COLUMNS, which are in ARRAY."""
         kind = columns.sys_flag & SYS_TRANSACTION
         has_entry = (kind == 0) | (kind == SYS_COMMIT)
         entered: Bools = columns.log_offset + columns.sizes <= self._ends(array, columns)

@@ -28,7 +28,7 @@ class JavaTimers:
         folder = posixpath.join(store.root, "timerlog")
         self.log = JavaFiles(store.disk, folder, store.settings.timer_log_file_size)
         self.queue_offset = 0
-        #: All slots before were handed on. Java goes on behind it where that is more than a week ago.
+        #: All slots before this were delivered. RocketMQ continues after it if that is more than a week ago.
         self.handed_on_ms = 0
         self.precision_ms = store.settings.timer_precision_ms
 
@@ -60,7 +60,7 @@ class JavaTimers:
         self.recover(now_ms, read_ms)
 
     def recover(self, now_ms: int, read_ms: int | None) -> None:
-        """Find the end of the log, repair the wheel, work out where reading goes on."""
+        """Find the end of the log, repair the wheel, and compute where reading continues."""
         begin = self.checkpoint.log_flushed
         if self.log.last is not None:
             begin -= self.log.size
@@ -114,7 +114,7 @@ class JavaTimers:
         return at, at < len(data)
 
     def _queue_offset(self, end: int) -> int:
-        """Return where reading the timer topic goes on."""
+        """Return where reading the timer topic continues."""
         known = self._offset_of_last(end)
         offset = self.checkpoint.queue_offset if known is None else known + 1
         offset = min(offset, self.checkpoint.master_queue_offset)

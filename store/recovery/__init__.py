@@ -1,1 +1,1 @@
-"""Recovery: from whatever files a stop or a crash left behind to a store that can be served."""
+"""Recovery: turns the files that a stop or a crash left into a store that can be served."""

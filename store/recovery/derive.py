@@ -1,29 +1,12 @@
-"""Bringing queues and index into line with the log: what they lack is derived again, what contradicts it goes.
+"""Rebuilding queues and index from the log, and the note of what was verified.
 
-A queue is compared entry by entry with the records that the log holds, also one of which the log holds none. They agree
-if every record that has a place in the queue has its entry there, with its log offset and size. Any other entry may
-point to what the log no longer holds (a file of it is missing), or repeat a neighbour (the record between is damaged,
-see ConsumeQueue.put). One that disagrees, or lacks a file in the middle, is made again as a whole; one that is only too
-short is continued. Light queues (%LMQ%) point to records of other topics, and are left as they are. Of the index,
-damaged files and all behind them are made again, and all behind a missing one.
+A queue is compared with all records of the log entry by entry. It matches if each record that has a place in the queue
+has its entry there, with its log offset and size. A queue that is only too short is continued. One with a mismatch or a
+missing file in the middle is rebuilt. Light queues (%LMQ%) are left as they are. Damaged index files, all later ones,
+and all after a missing one are rebuilt. Queue offsets of damaged records are not reused (`ConsumeQueue.put`).
 
-Numbers of damaged records are not given again: where one was the last of its queue, the entry before it is repeated,
-or the queue stays empty and goes on behind it.
-
-After an unclean stop nothing that is newer than what was verified need be whole on the device. So the index is cut back
-to that and completed, and the newest entry of each queue, of which only the beginning may be there, is made again.
-
-Up to where everything was verified: `<root>/pocketmq/verified.json`.
-
-It says that every record before LOG_END was read, or appended by us, and is in its queue and in the index, all of it on
-the device: as of the last opening or clean stop, and while running once a minute (with each thorough flush of the
-queues). The next recovery then reads only what is newer. It is believed only if the last record before LOG_END still
-has the same bytes, and queues and index reach at least as far as then; otherwise, or without the file (a store that
-Apache wrote), the whole log is read, and the file goes first: what reading it makes again is not what it told of.
-
-What came into the index since may be on the device in parts after a power cut, its header without its entries or the
-other way round. Entries are only ever added, so what the file tells of is still there: the header at that moment says
-where to cut the index back to it.
+After an unclean stop, data newer than the last verified point may be only partly on disk. So the index is cut back to
+that point and completed, and the newest entry of each queue is rebuilt. `Verified` describes that point.
 """
 
 from __future__ import annotations
@@ -60,7 +43,7 @@ _STRANGERS: Final = "entries point to records that are damaged or of other queue
 Rows = NDArray[np.intp]
 Name = tuple[str, int]
 
-#: So many repeated entries at most stand at the end of a queue for damaged records.
+#: Up to this number of repeated entries at the end of a queue replace damaged records.
 _PAD_MAX: Final = 1000
 
 
@@ -95,7 +78,7 @@ class QueueRecords:
         return numbers, offsets, np.concatenate(self.sizes).astype(np.int64)
 
     def beyond(self, log_end: int) -> Iterator[tuple[int, Rows]]:
-        """Yield file and rows of the records that end behind LOG_END."""
+        """Yield file and rows of the records that end after LOG_END."""
         for number, file in enumerate(self.files):
             offsets = self.offsets[number]
             if len(offsets) and int(offsets[-1]) + int(self.sizes[number][-1]) > log_end:
@@ -119,7 +102,7 @@ def plain_fault(
         return _STRANGERS if any(strange) else None
     numbers, offsets, sizes = records.joined()
     if not (numbers[1:] > numbers[:-1]).all():
-        return None  # Numbered anew, or numbers given twice: ConsumeQueue.put decides.
+        return None  # Numbering that restarts, or repeats numbers: ConsumeQueue.put decides.
     claimed = np.zeros(len(numbers), np.bool_)
     for file in queue.files.files:
         entries = queue.all_of(file)
@@ -223,7 +206,7 @@ class Derivation:
             self._note(
                 FindingKind.CUT,
                 "consumequeue",
-                f"entries point behind the log's end at {log_end:,}",
+                f"entries point beyond the end of the log at {log_end:,}",
                 cut,
             )
         for record in voided:
@@ -262,9 +245,9 @@ class Derivation:
     # ---- queues
 
     def _drop_newest(self) -> None:
-        """Take out the newest entry of each queue with its repetitions, if its record was read: it is made again.
+        """Drop the newest entry of each queue with its repetitions, if its record was read: it is rebuilt.
 
-        Its log offset and size may have reached the device without its tags code, which nothing compares.
+        Its log offset and size may be on disk without its tags code, which nothing compares.
         """
         for name, found in self._records.items():
             queue = self._queue(name)
@@ -407,7 +390,7 @@ class Derivation:
             raise ContradictionFound from error
 
     def _log_places(self) -> LogPlaces:
-        """Return where all sound records are; the whole log was read."""
+        """Return where all valid records are; the whole log was read."""
         nothing = np.zeros(0, np.int64)
         records = np.concatenate([nothing, *(scanned.log_offsets for scanned in self._files)])
         log_files = self._parts.log.files
@@ -418,7 +401,7 @@ class Derivation:
         return LogPlaces(log_files.min_offset, records, is_gone)
 
     def _drop_incomplete(self, index: MessageIndex) -> None:
-        """Delete what lies behind a missing index file."""
+        """Delete everything after a missing index file."""
         covered = -1
         for file in index.files:
             header = file.header
@@ -473,7 +456,16 @@ _NAMES_A_PIECE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """The state at that moment. QUEUES: next queue offset by `topic/queue`; INDEX: the fields of the header by file.
+    """Up to where everything was verified: `<root>/pocketmq/verified.json`.
+
+    Every record before LOG_END was read, or appended by this broker, and is in its queue and in the index, all on disk:
+    at the last opening or clean stop, and once per minute while running (with each thorough flush of the queues). The
+    next recovery reads only what is newer. The note is trusted only if the last record before LOG_END is unchanged, and
+    queues and index reach at least as far as then. Otherwise, or without the file, the whole log is read, and the file
+    is deleted first. After a power cut, later index entries may be incomplete; the header in the note says where to cut
+    the index.
+
+    QUEUES: next queue offset by `topic/queue`; INDEX: the fields of the header by file.
 
     SUMS: the CRCs of the files of each queue, as they were at the last clean stop (EntryRow.sums).
     """
@@ -505,7 +497,7 @@ class Verified:
 
     @classmethod
     def load(cls, disk: Disk, folder: str) -> Verified | None:
-        """Return what stands in FOLDER; None for nothing that can be believed."""
+        """Return the note in FOLDER; None if there is none that can be trusted."""
         path = os.path.join(folder, _NAME)
         if not disk.exists(path):
             return None
@@ -521,7 +513,7 @@ class Verified:
 
     @staticmethod
     def forget(disk: Disk, folder: str) -> None:
-        """Delete the file in FOLDER, also on the device, if there is one."""
+        """Delete the file in FOLDER, also on disk (synced), if there is one."""
         path = os.path.join(folder, _NAME)
         if disk.exists(path):
             disk.delete(path)

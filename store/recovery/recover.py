@@ -1,25 +1,17 @@
-"""Recovery after a stop, clean or not: find what the log soundly holds, and make everything else agree with it.
+"""Recovery after a stop, clean or not: find the valid records of the log, and make everything else agree with them.
 
-Policy OURS, in this order:
+The policy of PocketMQ (`RecoveryPolicy.OURS`), in this order:
 
-1. Read the log: all of it, or only what is newer than the last point up to which everything was verified (derive.py).
-2. Find its end: the last sound record, or the blank behind it. Bytes behind it are cut and read as zeros from now on,
-   also where they look like records: stale ones say that they stand elsewhere, or are older than what precedes them.
-3. Make damage between sound records harmless (store/damage.py), keep the rest.
+1. Read the log: all of it, or only what is newer than the last verified point (derive.py).
+2. Find its end: the last valid record, or the blank after it. Later bytes are cut and zeroed, even if they look like
+   records: such stale records have other offsets, or are older than their predecessors.
+3. Quarantine damage between valid records (store/damage.py), keep the rest.
 4. Complete queues and index from the log (derive.py).
 
-Doing it again changes nothing.
-
-Of a replica's log nothing is kept behind a missing file, or the first damage that a power cut may have made: it may
-take any of what was not on the device yet, and the other replicas have it, at the same place. A replica that kept what
-follows would have a hole where others have messages, and yet the end of one that has all. Damage in front of a record
-that was on the device is not that of a power cut: it stays, is noted (healing.py), and what follows is kept.
-
-Stale records are bytes of an earlier life of the file that join the new end by chance: a broker that cuts its log
-without zeroing (Apache) and writes on leaves them behind the new end, and they even say that they stand where they
-stand. They are taken for stale if nothing from the first of them on is as young as the record in front of it, and their
-queue offsets do not continue those of the records in front. One alone is no proof: clocks step back, and acknowledged
-messages must not be thrown away for that.
+Running it again changes nothing. In a replica's log, nothing is kept after a missing file, or after the first damage
+that a power cut may have caused: the other replicas have it. Otherwise the replica would have a hole where others have
+messages, and yet the end of a complete one. Damage before a record that was on disk stays, is noted (healing.py), and
+what follows is kept.
 """
 
 from __future__ import annotations
@@ -50,8 +42,8 @@ from .scan import (
     ScannedFile,
 )
 
-#: Records whose parsed fields are kept for the steps behind the reading (some 150 bytes each); those of older files are
-#: parsed again. What stays of every record is some 35 bytes.
+#: Records whose parsed fields are kept for the steps after reading (about 150 bytes each); those of older files are
+#: parsed again. Every record takes about 35 bytes permanently.
 _COLUMNS_KEPT_MAX: Final = 1_500_000
 
 
@@ -60,9 +52,9 @@ def recover(
 ) -> RecoveryReport:
     """Recover the store of PARTS, which were just loaded; return what was found and done.
 
-    CLEAN: its last owner left no `abort` behind; REPLICA: it is one of a replica set; CUT_AT: its log is to end there,
+    CLEAN: its last owner left no `abort` file; REPLICA: it belongs to a replica set; CUT_AT: its log must end there,
     whatever it holds, where a record begins (`LogCut`).
-    Raises StoreFull and DiskFailure; then the next opening goes on.
+    Raises StoreFull and DiskFailure; the next opening then continues.
     """
     return _Recovery(parts, clean=clean, replica=replica, cut_at=cut_at).run()
 
@@ -87,7 +79,7 @@ class LogCut:
         text = self._disk.read(self._path)
         if not text.strip().isdigit():
             raise CorruptState(
-                f"{self._path} holds no log offset: {text[:40]!r}: move the file away, and let the replica follow anew",
+                f"{self._path} holds no log offset: {text[:40]!r}: move the file away, and start the replica again",
                 path=self._path,
             )
         return int(text)
@@ -98,7 +90,7 @@ class LogCut:
         self._disk.write_atomically(self._path, b"%d\n" % offset)
 
     def remove(self) -> None:
-        """The log was cut, and all that follows from it is on the device."""
+        """Remove the request: the log was cut, and everything derived from it is on disk."""
         self._disk.delete(self._path)
         self._disk.sync_folder(self._folder)
 
@@ -184,7 +176,7 @@ class _Recovery:
     # ---- the end
 
     def _end_log(self, files: list[ScannedFile], known: Verified | None) -> None:
-        """Set the end of the log behind the last sound record; forget the files behind it."""
+        """Set the end of the log after the last valid record; forget the files after it."""
         last = max((n for n, one in enumerate(files) if len(one)), default=-1)
         if last < 0:
             self._cut(self._log.min_offset if known is None else known.log_end)
@@ -202,10 +194,10 @@ class _Recovery:
         del files[last + 1 :]
 
     def _cut_log(self, end: int, known: Verified | None) -> Verified | None:
-        """End the log at END, on the device; return what is KNOWN of what is left, None if all of it is to be read."""
-        why = "cut, as was asked for: the master's log goes on otherwise from here"
+        """End the log at END, on disk; return what is KNOWN of the rest, None if all of it is to be read."""
+        why = "cut, as was asked for: the master's log continues differently from here"
         self._note(FindingKind.CUT, self._config.log_folder, why, offset=end)
-        # From here on nothing of queues and index need be whole: whoever comes after a crash reads all of the log.
+        # From here on queues and index may be incomplete: after a crash, the whole log is read again.
         self._disk.write_atomically(self._config.abort_path, b"")
         Verified.forget(self._disk, self._config.own_folder)
         self._log.truncate(end)
@@ -220,7 +212,7 @@ class _Recovery:
         )
 
     def _cut_epochs(self, end: int) -> None:
-        """Forget the epochs that begin behind END; one that begins there is known, if without a record."""
+        """Forget the epochs that begin after END; one that begins there is known, if without a record."""
         file = StateFile(self._disk, self._config.path, EPOCHS_FILE, "")
         known = file.load(parse_epochs).value or ()
         kept = [(epoch, start) for epoch, start in known if start <= end]
@@ -231,14 +223,14 @@ class _Recovery:
         files = self._log.files.files
         lost = sum(_used_behind(file, end) for file in files)
         if lost:
-            why = "no sound record follows: cut, and the bytes were zeroed"
+            why = "no valid record follows: cut, and the bytes were zeroed"
             self._note(FindingKind.CUT, self._config.log_folder, why, offset=end, size_bytes=lost)
         self._log.truncate(end)
 
     # ---- damage
 
     def _note_cut_files(self) -> bool:
-        """Note the files that somebody cut; return whether there are any."""
+        """Note the files that were shortened by something else; return whether there are any."""
         log = f"{self._config.log_folder}/"
         for path, size in self._parts.cut:
             lost = (
@@ -297,7 +289,7 @@ class _Recovery:
         return voided
 
     def _leave(self, file: MappedFile, start: int, end: int) -> None:
-        """Leave the damage [START, END) of FILE as it is: another replica has what stood there."""
+        """Leave the damage [START, END) of FILE as it is: another replica has the original bytes."""
         self._damaged.append((file.start + start, file.start + end))
 
     def _close_file(self, scanned: ScannedFile) -> None:
@@ -318,7 +310,7 @@ class _Recovery:
     # ---- around
 
     def _without_log(self) -> RecoveryReport:
-        """Go on behind what the queues know of, so that no queue offset is given twice."""
+        """Continue after the last entries of the queues, so that no queue offset is given twice."""
         queues = self._parts.queues
         queues.recover(None)
         end = queues.max_log_end
@@ -368,9 +360,9 @@ def _last_record(log: CommitLog) -> int | None:
 
 
 def _keep_whole(files: list[ScannedFile], flushed_ms: int) -> None:
-    """Leave of FILES what lies in front of the first damage, or of a file that is missing.
+    """Keep of FILES only what is before the first damage, or before a missing file.
 
-    Damage counts only behind all records that were stored before FLUSHED_MS: those were on the device.
+    Damage counts only after all records that were stored before FLUSHED_MS: those were on disk.
     """
     for number, scanned in enumerate(files):
         following = files[number + 1] if number + 1 < len(files) else None
@@ -386,7 +378,7 @@ def _keep_whole(files: list[ScannedFile], flushed_ms: int) -> None:
 
 
 def _behind_flushed(scanned: ScannedFile, flushed_ms: int) -> list[FileDamage]:
-    """Return the damage of SCANNED behind all of its records that were stored before FLUSHED_MS."""
+    """Return the damage of SCANNED after all of its records that were stored before FLUSHED_MS."""
     if not scanned.damages:
         return []
     columns = scanned.columns
@@ -413,6 +405,11 @@ def _used_behind(file: MappedFile, end: int) -> int:
 
 def stale_begin(scanned: ScannedFile, oldest_ms: int, queues: ConsumeQueues) -> int | None:
     """Return the row of the first stale record of the log's last file; None if there is none.
+
+    Stale records are old bytes of the file that follow the new end by chance. A broker that cuts its log without
+    zeroing (Apache RocketMQ) and then appends leaves them after the new end, with their own right offsets. Records are stale if
+    none from the first of them on is as young as the record before it, and their queue offsets do not continue those
+    before. One alone is no proof: clocks step back, and acknowledged messages must not be dropped for that.
 
     OLDEST_MS is the store time of the newest record before the file. QUEUES tell what was numbered before it. A record
     is older if two before it are newer: no CRC covers a store time, so that one alone may be damaged.

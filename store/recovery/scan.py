@@ -1,15 +1,14 @@
-"""Reading a log file as it is: sound records, and the damage between them.
+"""Reading a log file as it is: valid records, and the damage between them.
 
-A record is *sound* if its lengths agree, it says that it stands where it stands, its body fits its CRC, its queue and
-number can be, and its end was written: a kill or a power cut amid a write leaves zeros there, and no CRC covers topic
-and properties. Behind a record that is not, reading goes on at the next sound one: the next position at which magic,
-own log offset, lengths and CRC agree and whose store time is not older than what came before (bytes of an earlier life
-of the file are). So one flipped bit costs one record. No CRC covers the store time, so the second newest one is what
-counts.
+A record is *valid* if its lengths agree, its own log offset is right, its body matches its CRC, its queue and number
+are possible, and its end was written. The last check matters because a kill or a power cut during a write leaves zeros
+there, and no CRC covers topic and properties.
 
-Pure but for reading the map. Cost for 1 KiB records: some 0.7 ms a MiB, most of it the CRC.
+After an invalid record, reading continues at the next valid one: a position with magic, log offset, lengths and CRC,
+and a store time not older than that of the records before. So one flipped bit costs one record. No CRC covers the store
+time, so the second newest one is compared. Cost for 1 KiB records: about 0.7 ms per MiB, most of it the CRC.
 
-What recovery found and did, for people (`text`) and for programs (`to_json`).
+`RecoveryReport` is what recovery found and did, for people (`text`) and for programs (`to_json`).
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from ..format.log_and_queues import (
     size_and_magic,
 )
 
-#: A record of an empty body, a topic of one character and no properties; damage is covered by a void of that size.
+#: A record of an empty body, a topic of one character and no properties: the least size that a void can cover.
 RECORD_SIZE_LEAST: Final = 92
 
 
@@ -54,7 +53,7 @@ _FAULTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class FileDamage:
-    """Bytes [START, END) of a file that hold no sound record. IS_FRAMED: lengths agree, only the contents are wrong."""
+    """Bytes [START, END) of a file without a valid record. IS_FRAMED: lengths agree, only the contents are wrong."""
 
     start: int
     end: int
@@ -63,10 +62,10 @@ class FileDamage:
 
 
 class ScannedFile:
-    """What a file holds. END is where its sound part ends; HAS_BLANK tells whether a blank stands there.
+    """What a file holds. END is where its valid part ends; HAS_BLANK says whether a blank follows.
 
-    Its length is the number of its sound records. `columns` are theirs; what `release` let go is parsed again when
-    it is asked for, so that a long log needs a few bytes a record.
+    Its length is the number of its valid records. `columns` are theirs; after `release` they are parsed again when
+    needed, so that a long log takes a few bytes per record.
     """
 
     __slots__ = ("_columns", "_starts", "damages", "end", "file", "has_blank", "newest_ms")
@@ -96,18 +95,18 @@ class ScannedFile:
 
     @property
     def columns(self) -> RunColumns:
-        """The fields of the sound records; positions count from the file's beginning."""
+        """The fields of the valid records; positions count from the file's beginning."""
         return parse_run(self.file.view, self._starts) if self._columns is None else self._columns
 
     @property
     def log_offsets(self) -> Longs:
-        """Log offsets of the sound records, in order."""
+        """Log offsets of the valid records, in order."""
         offsets: Longs = self._starts + self.file.start
         return offsets
 
     @property
     def last_log_offset(self) -> int:
-        """Log offset of the last sound record; −1 without records."""
+        """Log offset of the last valid record; −1 without records."""
         return self.file.start + int(self._starts[-1]) if len(self._starts) else -1
 
     def release(self) -> None:
@@ -162,7 +161,7 @@ class FileScan:
         return ScannedFile(self._file, _joined(self._runs), end, has_blank, self._damages)
 
     def _read_run(self, at: int) -> int:
-        """Read sound records from AT on; return where the first stands that is no record."""
+        """Read valid records from AT on; return the position of the first invalid one."""
         starts, end = walk(self._view, at, self._end)
         if not len(starts):
             return at
@@ -202,7 +201,7 @@ class FileScan:
         return is_blank(self._view, at, self._file.size - at, end=self._end)
 
     def _next_sound(self, at: int) -> int | None:
-        """Return the position behind AT of the next sound record; None if none follows in the file."""
+        """Return the position after AT of the next valid record; None if none follows in the file."""
         end = self._file.mapping.data_end(at, self._end)
         position = at + RECORD_SIZE_LEAST + MAGIC_AT
         while (match := MAGIC_PATTERN.search(self._view, position, end)) is not None:
@@ -254,7 +253,7 @@ def _joined(runs: list[RunColumns]) -> RunColumns:
 class RecoveryPolicy(StrEnum):
     """Whose rules decide what is kept.
 
-    OURS keeps every sound record. APACHE is what a Java broker of 5.5.0 would make of the files: for tools that
+    OURS keeps every valid record. APACHE is what a Java broker of 5.5.0 would make of the files: for tools that
     predict; a store is never opened for writing under it.
     """
 
@@ -301,9 +300,9 @@ class RecoveryFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryReport:
-    """The outcome of one opening.
+    """The result of one opening.
 
-    CLEAN tells whether the last owner stopped cleanly. The log holds [LOG_BEGIN, LOG_END) now; SCANNED_RECORDS and
+    CLEAN says whether the last owner stopped cleanly. The log holds [LOG_BEGIN, LOG_END) now; SCANNED_RECORDS and
     SCANNED_BYTES of it were read and checked. `findings` is in the order of discovery, and empty after a clean stop
     without damage.
     """

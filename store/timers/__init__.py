@@ -1,1 +1,1 @@
-"""Messages for any time, on disk as Apache keeps them: the wheel, the log behind it, and how far both have come."""
+"""Scheduled messages on disk in RocketMQ's format: the timer wheel, its log, and the progress of both."""

@@ -1,18 +1,12 @@
-"""What is entered for timed messages: the slot of each, its record, and its place in the slot's chain. Pure but for
-the wheel that `chain` asks.
+"""Entries of scheduled messages: the slot of each, its record in the timer log, and its place in the slot's chain.
 
-Apache's rule (doEnqueue): a message is filed under its TIMER_OUT_MS. One that is due after a roll window or more
-gets the roll bit, and is filed one window ahead, or half a window if less than a third of one would be left then.
-One that is due before the oldest slot that still waits is filed under that. A recall has the delete bit, and takes one
-off its slot's count.
+RocketMQ's rule (doEnqueue): a message goes to the slot of its TIMER_OUT_MS. If it is due after a roll window or more,
+it gets the roll bit and goes one window ahead, or half a window if less than a third would remain. If it is due before
+the oldest pending slot, it goes to that slot. A recall has the delete bit, and reduces its slot's count by one.
 
-Reading one slot of the timer wheel: the chain of its records, in pages, and what it came to, oldest first.
-
-A slot's records are chained from the newest to the oldest. Where they lie close together in the log, which is what
-sending many messages for one moment makes of them, the stretch between the oldest and the newest is looked through
-at once (some 0.03 µs a record of any slot), and the chain only compared; else it is followed step by step (0.2 µs).
-
-A link that leads forward, out of the log or to something that is no record ends the chain.
+A slot's records are chained from the newest to the oldest, and read in pages, oldest first. Where they are close
+together in the log, the range is scanned at once (about 0.03 µs per record) and the chain only verified. Otherwise it
+is followed link by link (0.2 µs). A link that leads forward, out of the log or to no record ends the chain.
 """
 
 from __future__ import annotations
@@ -33,10 +27,10 @@ from .files import TimerLog, TimerRing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimerBatch:
-    """Consecutive messages of the timer topic, one row each; messages without a sound TIMER_OUT_MS are left out.
+    """Consecutive messages of the timer topic, one row each; messages without a valid TIMER_OUT_MS are left out.
 
     log_offsets, sizes: where they are;  out_ms: TIMER_OUT_MS;  deletes: has it TIMER_DEL_UNIQKEY;
-    topic_hashes: Java's hash of REAL_TOPIC, 0 if none;  next_queue_offset: of the timer topic, behind them.
+    topic_hashes: String.hashCode of REAL_TOPIC, 0 if none;  next_queue_offset: of the timer topic, after them.
     """
 
     log_offsets: Longs
@@ -95,7 +89,7 @@ class Filing:
         rows = RECORD.zeros(len(batch))
         rows["size"] = RECORD_SIZE
         rows["magic"] = ORDINARY + roll * ROLL + batch.deletes * DELETE
-        # Java's int holds 24 days: what is longer overdue counts as entered when it was due.
+        # An int of milliseconds covers 24 days: what is longer overdue counts as entered when it was due.
         too_old = np.abs(delays) > INT_MAX
         rows["write_ms"] = np.where(too_old, slots_ms, write_ms)
         rows["delay_ms"] = np.where(too_old, 0, delays)
@@ -150,7 +144,7 @@ class SlotChanges:
 
 
 def chain(ring: TimerRing, rows: Rows, positions: Longs, precision_ms: int) -> SlotChanges:
-    """Chain ROWS, which will stand at POSITIONS, to each other and to what the slots of RING hold; none is empty."""
+    """Chain ROWS, which will be at POSITIONS, to each other and to the content of RING's slots; ROWS are not empty."""
     times = times_of(rows, precision_ms)
     order = np.argsort(times, kind="stable")
     times, places = times[order], positions[order]
@@ -171,9 +165,9 @@ def chain(ring: TimerRing, rows: Rows, positions: Longs, precision_ms: int) -> S
 
 
 def replay(ring: TimerRing, rows: Rows, positions: Longs, precision_ms: int) -> None:
-    """Enter ROWS of the log, at POSITIONS, into RING, as far as its slots do not hold them.
+    """Enter ROWS of the log, at POSITIONS, into RING, as far as its slots do not have them.
 
-    A record without one in front of it begins its slot anew. Slots that are not pending are left alone.
+    A record without a predecessor restarts its slot. Slots that are not pending are left alone.
     """
     times = times_of(rows, precision_ms)
     pending = (times >= ring.read_time) & (times <= ring.end_time)
@@ -232,7 +226,7 @@ class TimerRecords:
 
     @classmethod
     def of(cls, positions: Longs, rows: Rows) -> TimerRecords:
-        """Return the records ROWS that stand at POSITIONS."""
+        """Return the records ROWS at POSITIONS."""
         write_ms = rows["write_ms"].astype(np.int64)
         return cls(
             positions,
@@ -275,7 +269,7 @@ class TimerSlot:
         precision_ms: int,
         after: int = NONE,
     ) -> None:
-        """FOUND is what the wheel says; only records behind the position AFTER are read."""
+        """FOUND is the slot in the wheel; only records after the position AFTER are read."""
         self._log = log
         self.slot_ms = slot_ms
         self.first, self.last, self.count = found or (NONE, NONE, 0)
@@ -298,7 +292,7 @@ class TimerSlot:
         return self._next - self._scan_begin() <= _STRETCH * RECORD_SIZE * max(self.count, 1)
 
     def read(self, limit: int) -> bool:
-        """Read on, looking at some LIMIT records at most; return whether the slot is read as a whole now."""
+        """Read on, up to about LIMIT records; return whether the whole slot is read now."""
         if not self.complete:
             if self._scan_at != NONE:
                 self._scan(limit)
@@ -373,7 +367,7 @@ class TimerSlot:
             self._finish_scan()
 
     def _keep(self, positions: Longs, rows: Rows) -> None:
-        """Add a page of the slot's records; a record that is not chained to the one before it begins the slot anew."""
+        """Add a page of the slot's records; a record that is not chained to the one before it restarts the slot."""
         before = self._pages[-1].positions[-1:] if self._pages else _NOWHERE
         previous = rows["previous"].astype(np.int64)
         breaks = np.flatnonzero(previous != np.concatenate((before, positions[:-1])))

@@ -1,14 +1,14 @@
-"""The files of a live store's timers: the wheel, its slots in memory, and the row of the timer log's files.
+"""The timer files of a live store: the wheel, its slots in memory, and the files of the timer log.
 
-Formats: format/timers.py. Wheel: pages of 4 KiB (128 slots) are read from the file when a slot of theirs is first
-wanted, and go back with `write_dirty`, through the descriptor, so that a full disk is StoreFull. Opening reads the
-parts of the file that are no holes once, and keeps the pages of slots that are still pending.
+Formats: format/timers.py. The wheel has pages of 4 KiB (128 slots). A page is read when one of its slots is first
+needed, and written back by `write_dirty` through the descriptor, so that a full disk raises StoreFull. Opening reads
+the allocated parts of the file once, and keeps the pages of pending slots.
 
-Memory: 32 bytes a slot in pages that were touched (2.8 MB for each day of seconds, 38.7 MB at most), and 1.2 MB, one
-byte for each slot, which make finding the next pending one a search for a byte.
+Memory: 32 bytes per slot in used pages (2.8 MB per day with slots of a second, up to 38.7 MB), plus 1.2 MB with one
+byte per slot, so that finding the next pending slot is a search for a byte.
 
-Pending are slots whose time is at least `read_time`; less than a whole turn of them can be. All times here are
-in units of the precision. Not thread-safe: the store's owner calls it.
+Pending slots have a time of at least `read_time`, within less than a turn of the wheel. All times here are in units of
+the precision. Not thread-safe: the store's owner calls it.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class TimerRing:
         return len(dirty)
 
     def sync(self) -> None:
-        """Bring what was written to the device; any thread may call it."""
+        """Flush what was written to disk; any thread may call it."""
         if self._mapping is not None:
             self._mapping.sync()
 
@@ -265,7 +265,7 @@ class TimerLog:
     # --- writing -------------------------------------------------------------------------------------------------
 
     def places(self, count: int) -> list[tuple[int, int]]:
-        """Return where COUNT new records will stand: position of the first and number, for each file they take."""
+        """Return where COUNT new records will be: position of the first and number, for each file they take."""
         last = self.files.last
         at = end = fits = 0
         if last is not None:
@@ -279,7 +279,7 @@ class TimerLog:
         return found
 
     def append(self, data: Buffer, places: list[tuple[int, int]]) -> None:
-        """Append DATA, whole records, at PLACES; all of it, or the log is as it was and StoreFull is raised."""
+        """Append DATA, complete records, at PLACES; if it raises StoreFull, nothing was appended."""
         end = self.max_offset
         rest = memoryview(data)
         try:
@@ -308,7 +308,7 @@ class TimerLog:
         return RECORD.columns(file.view, count)
 
     def rows_at(self, positions: Longs) -> Rows:
-        """Return the records at POSITIONS, which lie in the log, in the same order."""
+        """Return the records at POSITIONS of the log, in the same order."""
         rows = RECORD.zeros(len(positions))
         for file in self.files.files:
             inside = (positions >= file.start) & (positions < file.start + file.position)
@@ -317,7 +317,7 @@ class TimerLog:
         return rows
 
     def holds(self, position: int) -> bool:
-        """Can a record stand at POSITION?"""
+        """Return whether POSITION is a possible position of a record."""
         file = self.files.file_at(position)
         if file is None or (position - file.start) % RECORD_SIZE:
             return False
@@ -326,10 +326,10 @@ class TimerLog:
     # --- growing old ---------------------------------------------------------------------------------------------
 
     def delete_expired(self, min_log_offset: int) -> int:
-        """Delete leading files all of whose messages lie before MIN_LOG_OFFSET; return how many.
+        """Delete leading files all of whose messages are before MIN_LOG_OFFSET; return how many.
 
-        Apache's rule looks at a file's last record only. That decides here too, but a file in which records stand
-        that were written anew out of their order stays until the last of their messages is gone.
+        RocketMQ's rule checks only the last record of a file. That rule applies here too, except for files with
+        rewritten records out of order: they stay until the last of their messages is gone.
         """
         gone = 0
         for file in self.files.files[:-1]:
@@ -343,7 +343,7 @@ class TimerLog:
         return self.files.delete_leading(gone)
 
     def take_dirty(self) -> list[Syncable]:
-        """Return what must be synced to have everything up to `max_offset` on the device."""
+        """Return what must be synced so that everything up to `max_offset` is on disk."""
         return self.files.take_dirty()
 
     def close(self) -> None:

@@ -1,17 +1,13 @@
-"""Opening the timers of a store: where the log ends, what the slots hold, and where entering and reading go on.
+"""Opening the timers of a store: the end of their log, the content of the slots, and where entering and reading resume.
 
-Like Apache's recovery, but it loses nothing where Apache's does: slots are found however long the broker was down, and
-counts are right again. The log is read from one file before the checkpoint's position on (after a clean stop from the
-position on); it ends at the first record that is none, or whose message the commit log does not hold. Slots get the
-records that they lack, and lose those that the log lacks. Entering goes on behind the message of the last record.
+It follows RocketMQ's recovery without its losses: slots are found however long the broker was down, and counts are
+corrected. The log is read from one file before the checkpoint's position (after a clean stop: from the position). It
+ends at the first invalid record, or one whose message the commit log lacks. Slots get missing records and lose records
+that the log lacks. Entering resumes after the message of the last record.
 
-What is missing is made again: the wheel from the log; the log, if it is shorter than the checkpoint says, from the
-messages of the timer topic. Without a checkpoint, everything of the last week that the wheel knows
-counts as not handed on, as for Apache. Without any of the files, the topic is read from its beginning, as by Apache.
-
-A message of the topic was handed on if the slot that it was filed under at the latest, that of its TIMER_OUT_MS or of
-the moment at which it was stored, lies before the read time. One that was rolled on the way lies in the topic twice: of
-those with one UNIQ_KEY and one TIMER_OUT_MS only the one with the most TIMER_ROLL_TIMES is entered.
+A missing wheel is rebuilt from the timer log. A timer log shorter than the checkpoint says is rebuilt from the timer
+topic. Without a checkpoint, everything of the last week in the wheel counts as not delivered, and without any file the
+topic is read from its beginning; RocketMQ does the same. See `_Recovery` for messages that were rolled.
 """
 
 from __future__ import annotations
@@ -50,9 +46,9 @@ from .store import TimerStore
 logger = logging.getLogger(__name__)
 
 _CHUNK: Final = 1 << 16
-#: Apache's: so much younger than half a turn is the oldest slot that it looks at.
+#: RocketMQ's rule: the oldest slot that is checked is half a turn minus this number of slots old.
 _YOUNGER: Final = 60
-#: Apache's: so far back in the queue a message is looked for that has another number there than in its record.
+#: RocketMQ's rule: how far back in the queue a message is searched whose number differs from that in its record.
 _STEPS_BACK_MAX: Final = 20_000
 _TIMERS: Final = QueueName(TIMER_TOPIC)
 #: Messages that are looked at together, and bytes of them.
@@ -74,7 +70,7 @@ def open_timers(
 ) -> TimerStore:
     """Load and recover the timers of a store whose log and queues are recovered; CLEAN: it was stopped cleanly.
 
-    CUT_MS: the log was cut behind a record that was stored then: what was handed on later is handed on again.
+    CUT_MS: the log was cut after a record that was stored at this time: later deliveries are repeated.
     Raises StoreMismatch (a file of the log has a wrong length or name), StoreFull, DiskFailure.
     """
     timers = TimerStore(parts, health, now_ms)
@@ -94,7 +90,12 @@ class _End:
 
 
 class _Recovery:
-    """The recovery of one store's timers."""
+    """The recovery of one store's timers.
+
+    A message of the timer topic was delivered if its latest possible slot is before the read time: that of its
+    TIMER_OUT_MS, or of the time at which it was stored. A message that was rolled is in the topic twice: of those with
+    the same UNIQ_KEY and TIMER_OUT_MS only the one with the most TIMER_ROLL_TIMES is entered.
+    """
 
     def __init__(
         self,
@@ -141,7 +142,7 @@ class _Recovery:
             self._timers.go_on_at(self._queue.min_offset)
             if self._queue.min_offset < self._queue.max_offset:
                 logger.warning(
-                    "wheel, timer log and checkpoint are missing: every timed message is delivered again",
+                    "timers rebuilt without wheel, log and checkpoint, all scheduled messages are delivered again",
                     extra={"count": self._queue.max_offset - self._queue.min_offset},
                 )
 
@@ -237,7 +238,7 @@ class _Recovery:
     # --- the queue -----------------------------------------------------------------------------------------------
 
     def _queue_offset(self, end: int) -> int:
-        """Return where entering goes on."""
+        """Return where entering resumes."""
         if self._queue is None:
             return 0
         offset = self._known.queue_offset
@@ -267,7 +268,7 @@ class _Recovery:
     # --- the slots -----------------------------------------------------------------------------------------------
 
     def _drop_beyond(self, end: int) -> int:
-        """Empty the slots that point behind END; return from where on the log tells what they hold."""
+        """Empty the slots that point beyond END; return from where on the log defines their content."""
         times: Longs = self._ring.pending_times()
         firsts, lasts, _ = self._ring.get_many(times)
         bad = np.flatnonzero((lasts >= end) | (firsts >= end) | (firsts < 0) | (lasts < firsts))
@@ -299,7 +300,7 @@ class _Recovery:
 
 
 def sound_count(log: TimerLog, file: MappedFile, begin: int) -> tuple[int, bool]:
-    """Return how many leading records of FILE are sound (those before BEGIN are), and whether it goes on behind it."""
+    """Return how many leading records of FILE are valid (those before BEGIN are), and whether the log continues."""
     rows = RECORD.columns(file.view, log.file_records)
     for at in range(begin, len(rows), _CHUNK):
         part = rows[at : at + _CHUNK]
@@ -311,7 +312,7 @@ def sound_count(log: TimerLog, file: MappedFile, begin: int) -> tuple[int, bool]
 
 
 def _is_blank(file: MappedFile, count: int) -> bool:
-    """Does a blank stand behind COUNT records?"""
+    """Return whether a blank follows COUNT records."""
     at = count * RECORD_SIZE
     return is_blank(file.view, at, file.size - at)
 
@@ -430,7 +431,7 @@ def numbers(records: bytes, starts: Longs, sizes: Longs) -> Longs:
 
 
 class RebuildMark:
-    """The file PATH that stands while wheel or log are made again: what an interruption leaves is not to be used."""
+    """The file PATH that exists while wheel or log are rebuilt: the result of an interruption must not be used."""
 
     def __init__(self, disk: Disk, folder: str) -> None:
         self._disk = disk

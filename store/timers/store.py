@@ -1,16 +1,15 @@
-"""Messages for any time: which slot of the wheel each is filed under, on disk as Apache keeps it.
+"""Scheduled messages: the slot of the timer wheel for each, on disk in RocketMQ's format.
 
-The timer topic's messages lie in the commit log like all others. For each there is a record in the timer log, chained
-to the others of its slot, one slot for each `timer_precision_ms`; the wheel knows both ends of each chain. Whoever
-hands messages on (the broker) enters new ones with `enqueue`, reads slots from `read_ms` on, and says with
-`delivered_up_to` what was handed on. The files are made when the first message is entered.
+Messages of the timer topic are in the commit log like all others. Each has a record in the timer log, chained to the
+others of its slot; there is one slot per `timer_precision_ms`, and the wheel has both ends of each chain. The broker
+enters messages with `enqueue`, reads slots from `read_ms` on, and reports deliveries with `delivered_up_to`.
 
-Kept through a kill: everything entered (what the log lacks is entered again from the queue), and the read time up to
-what was handed on some two seconds before. Kept through a power cut: the same, as far as the commit log was on the
-device; the checkpoint says nothing that the device does not hold, so what it forgets is handed on twice, not lost.
+After a kill everything that was entered is there (missing records are entered again from the queue), and the read time
+is up to two seconds old. After a power cut the same holds for what the commit log has on disk. The checkpoint never
+claims what is not on disk, so messages may be delivered twice, but are not lost.
 
-Bounds: slots span less than two weeks from `read_ms` on; memory, see files.py. Opening: see recovery.py.
-Synchronous, not thread-safe: the store's owner calls it. Source: store-format.md §7.2 and Apache's TimerMessageStore.
+Slots span less than two weeks from `read_ms` on. Synchronous, not thread-safe: the store's owner calls it. Source:
+store-format.md §7.2 and RocketMQ's TimerMessageStore.
 """
 
 from __future__ import annotations
@@ -50,10 +49,10 @@ _FEW: Final = 24
 
 
 class TimerMetrics:
-    """How many timed messages of each topic of the store at ROOT wait: config/timermetrics. NOW_MS stamps changes.
+    """How many scheduled messages of each topic of the store at ROOT wait: config/timermetrics.
 
-    Counts are for people: nothing is delivered by them, and what changed in the last second before a kill may be
-    missing.
+    NOW_MS stamps changes. The counts are only shown, not used for delivery. Changes of the last second before a kill
+    may be missing.
     """
 
     def __init__(self, disk: Disk, root: str, now_ms: Callable[[], int]) -> None:
@@ -66,7 +65,7 @@ class TimerMetrics:
         try:
             loaded = self._file.load(parse_timer_metrics)
         except CorruptState as error:
-            logger.warning("timer metrics begin anew", extra={"reason": error.message})
+            logger.warning("timer metrics start from zero", extra={"reason": error.message})
             return
         if loaded.problem:
             logger.warning("timer metrics", extra={"reason": loaded.problem})
@@ -121,17 +120,16 @@ class TimerMetrics:
         return render_timer_metrics(self._version, self._counts)
 
     def save(self, text: str) -> None:
-        """Bring TEXT to the device; StoreFull or DiskFailure. The flushing thread may call it."""
+        """Write TEXT to disk; StoreFull or DiskFailure. The flushing thread may call it."""
         self._file.save(text)
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A state of the timers. It may be written down once the commit log is on the device up to `log_end`, which
-    holds the messages of all records before `timer_end` and everything that was handed on before `read_ms`.
+    """A state of the timers that may be written once the commit log is on disk up to `log_end`.
 
-    worth_ms: from which read time on it is worth writing, if nothing else changed: what was handed on before it;
-    always: it is worth it anyway.
+    Up to there are the messages of all records before `timer_end`, and everything delivered before `read_ms`.
+    worth_ms: the read time from which writing is worthwhile, if nothing else changed;  always: it is worthwhile anyway.
     """
 
     log_end: int
@@ -156,7 +154,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPart:
-    """Writing VALUES, as something that a flusher does behind what they tell of."""
+    """Writes VALUES, as a step of the flusher after the data that they are about."""
 
     file: TimerCheckpointFile
     values: TimerCheckpoint
@@ -185,9 +183,9 @@ class MetricsPart:
 class TimerStore:
     """The timers of one store; `recovery.open_timers` makes it.
 
-    read_ms: start of the oldest slot that was not handed on as a whole, a multiple of the precision (Java's
-    currReadTimeMs);  queue_offset: next message of the timer topic to enter (commitQueueOffset);
-    metrics: how many messages of each topic wait.
+    read_ms: start of the oldest slot that was not completely delivered, a multiple of the precision (currReadTimeMs in
+    RocketMQ);  queue_offset: next message of the timer topic to enter (commitQueueOffset);  metrics: how many messages
+    of each topic wait.
     """
 
     def __init__(self, parts: StoreParts, health: StoreHealth, now_ms: Callable[[], int]) -> None:
@@ -204,8 +202,8 @@ class TimerStore:
         self._now_ms = now_ms
         #: The read time that was reached last, and what of the timer topic had been entered then; None: none was.
         self.reached: tuple[int, int] | None = None
-        #: Of slots that are not over, by their time: where the newest message that was looked at begins in the log,
-        #: and before which due time all up to that one were handed on. Whoever hands on keeps it.
+        #: Partly delivered slots by their time: log offset of the newest message that was examined, and the due time
+        #: up to which all were delivered. The broker maintains it.
         self.begun: dict[int, tuple[int, int]] = {}
         self._claim: Claim | None = None
         self._worth_ms = 0
@@ -243,11 +241,11 @@ class TimerStore:
         return None if time is None else time * self.precision_ms
 
     def slot(self, slot_ms: int, *, after: int = NONE) -> TimerSlot:
-        """Return the slot of SLOT_MS for reading; only records behind the position AFTER of the timer log.
+        """Return the slot of SLOT_MS for reading; only records after the position AFTER of the timer log.
 
-        A record may be entered into a slot that is being read: only with a later look-up it is seen, and its
-        position is behind the `last` of the earlier one. A record with the delete bit whose message has no
-        TIMER_DEL_UNIQKEY means nothing, and a message that is not of the timer topic is not the record's.
+        Records may be entered into a slot that is being read. Only a later look-up sees them, with positions after the
+        `last` of the earlier one. A record with the delete bit whose message has no TIMER_DEL_UNIQKEY is ignored, and
+        so is a record whose message is not in the timer topic.
         """
         time = slot_ms // self.precision_ms
         return TimerSlot(
@@ -267,8 +265,8 @@ class TimerStore:
     def enqueue(self, batch: TimerBatch, now_ms: int) -> None:
         """Enter BATCH, which begins at `queue_offset` of the timer topic; all of it or nothing.
 
-        StoreFull without room on the disk, or for a slot that is so far ahead of what was handed on that the
-        wheel has no place for it yet (details `reason` = "behind"): wait and do it again. DiskFailure, StoreClosed.
+        Raises StoreFull if the disk is full, or for a slot too far ahead of the oldest undelivered one for the wheel
+        (details `reason` = "behind"): wait and retry. Also DiskFailure, StoreClosed.
         """
         self._health.check_changeable()
         try:
@@ -342,12 +340,12 @@ class TimerStore:
             self._worth_ms = read_ms
 
     def replace_slot(self, slot_ms: int, positions: Longs) -> None:
-        """Only the records at POSITIONS, in this order, are still to be handed on of the slot of SLOT_MS.
+        """Keep only the records at POSITIONS, in this order, as undelivered ones of the slot of SLOT_MS.
 
-        For a stop amid a slot: it waits for the device. They are written again, as a chain of their own, for none
-        it is `delivered_up_to`. A crash leaves the old chain or the new one: the first new record is written when
-        all others, and the commit log with what was handed on, are on the device.
-        StoreFull or DiskFailure: the old chain is still the slot's.
+        For a stop in the middle of a slot; it waits for the disk. The records are written again as a new chain; for
+        none it is `delivered_up_to`. A crash leaves the old chain or the new one: the first new record is written when
+        all others, and the commit log with the delivered messages, are on disk.
+        StoreFull or DiskFailure: the slot keeps the old chain.
         """
         self._health.check_changeable()
         if not len(positions):
@@ -374,7 +372,7 @@ class TimerStore:
             self.ring.put(mark_time, int(at[-1]) if first == NONE else first, int(at[-1]), count)
 
     def _write_sealed(self, data: bytes, places: list[tuple[int, int]]) -> None:
-        """Append DATA; recovery sees none of it until its first record, which comes last, is on the device."""
+        """Append DATA; recovery sees none of it until its first record, which comes last, is on disk."""
         end = self.log.max_offset
         self._sync_commit_log()
         self.log.append(bytes(RECORD_SIZE) + data[RECORD_SIZE:], places)
@@ -397,10 +395,10 @@ class TimerStore:
                 file.mapping.sync()
 
     def _mark(self, log_offset: int) -> tuple[bytes, tuple[int, int, int] | None]:
-        """Return a record that means nothing, with its slot (time, first, count); nothing if it is not needed.
+        """Return a record without effect, with its slot (time, first, count); nothing if it is not needed.
 
-        Java goes on in the queue behind the message of the last record, so that must be the newest message that was
-        entered. The record has the delete bit and stands in the slot before the oldest one that waits.
+        RocketMQ resumes in the queue after the message of the last record, so that must be the newest message that was
+        entered. The record has the delete bit and is in the slot before the oldest pending one.
         """
         queue = self._parts.queues.get(TIMER_TOPIC, 0)
         newest = self.queue_offset - 1
@@ -415,7 +413,7 @@ class TimerStore:
         place = int(offsets[0]), int(sizes[0])
         return RECORD.pack(RECORD_SIZE, last, magic, slot_ms, 0, *place, 0, 0), (time, first, count)
 
-    # --- to the device -------------------------------------------------------------------------------------------
+    # --- to disk -------------------------------------------------------------------------------------------------
 
     def _state(self) -> Claim:
         return Claim(
@@ -427,9 +425,9 @@ class TimerStore:
         )
 
     def take_parts(self, flushed_offset: int) -> list[Syncable]:
-        """Return what to sync now, in this order; the checkpoint comes last. Call it about each second.
+        """Return what to sync now, in this order; the checkpoint comes last. Call it about once per second.
 
-        The commit log is on the device up to FLUSHED_OFFSET. Writes what changed of the wheel to its file.
+        The commit log is on disk up to FLUSHED_OFFSET. Writes changed pages of the wheel to its file.
         """
         parts: list[Syncable] = []
         self._flushed_offset = flushed_offset
@@ -456,9 +454,9 @@ class TimerStore:
         return [*self.log.take_dirty(), self.ring, CheckpointPart(self.checkpoint, values)]
 
     def flush(self, *, all_of_it: bool = False) -> bool:
-        """Bring everything to the device now; the commit log is there already. DiskFailure if that failed.
+        """Flush everything to disk now; the commit log is there already. DiskFailure if that failed.
 
-        Return False if there was no room for some of it. Without ALL_OF_IT nothing is written that says nothing new.
+        Return False if the disk was full for some of it. Without ALL_OF_IT only changes are written.
         """
         parts: list[Syncable] = []
         state, known = self._state(), self.checkpoint.written

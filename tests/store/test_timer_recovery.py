@@ -229,7 +229,7 @@ def test_without_anything_the_topic_is_read_from_its_beginning(
 
     again = opened(path, Hand(NOW + 10 * SECOND))
 
-    assert "every timed message is delivered again" in caplog.text
+    assert "all scheduled messages are delivered again" in caplog.text
     assert again.timers.queue_offset == 0
     enter_all(again, NOW + 10 * SECOND)
     rolling = NOW + 2 * DAY

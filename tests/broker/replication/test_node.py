@@ -296,7 +296,7 @@ async def test_who_waits_for_replicas_when_a_hand_over_begins_is_answered_before
             await asyncio.gather(*sent)
         moving = asyncio.ensure_future(old.node.hand_over(to.id, 60_000))
         await until(lambda: bool(office.handing_over_to))
-        with pytest.raises(MasterFenced, match="hands over"):
+        with pytest.raises(MasterFenced, match="transfers leadership"):
             office.check_open()
 
         assert await asyncio.gather(*sent) == [3] * len(sent)
