@@ -407,10 +407,9 @@ def stale_begin(scanned: ScannedFile, oldest_ms: int, queues: ConsumeQueues) -> 
     """Return the row of the first stale record of the log's last file; None if there is none.
 
     Stale records are old bytes of the file that follow the new end by chance. A broker that cuts its log without
-    zeroing (Apache RocketMQ) and then appends leaves them after the new end, with their own right offsets. Records are stale if
-    none from the first of them on is as young as the record before it, and their queue offsets do not continue those
-    before. One alone is no proof: clocks step back, and acknowledged messages must not be dropped for that.
-
+    zeroing (Apache RocketMQ) and then appends leaves them after the new end, with their own right offsets. Records are
+    stale if none from the first of them on is as young as the record before it, and their queue offsets do not continue
+    those before. One alone is no proof: clocks step back, and acknowledged messages must not be dropped for that.
     OLDEST_MS is the store time of the newest record before the file. QUEUES tell what was numbered before it. A record
     is older if two before it are newer: no CRC covers a store time, so that one alone may be damaged.
     """
