@@ -527,7 +527,8 @@ def test_a_follower_keeps_no_epoch_that_the_registry_does_not_know() -> None:
     out = follower.reply(7, pb.FollowReply(begin=begin), 0)
 
     assert (
-        only(effects.CloseLink, out).reason == "epoch is 4, and the registry has 3: read it again"
+        only(effects.CloseLink, out).reason
+        == "epoch is 4, and the metadata of the set has 3: read it again"
     )
     assert none(effects.KeepState, out)
     assert follower.epoch_seen == 3
