@@ -1,1 +1,1 @@
-"""Measurements, each beside what it ran on: a copy of the same bytes, an echo of the same sizes."""
+"""Benchmarks. Each result has a baseline of the same run: a copy of the same bytes, an echo of the same sizes."""

@@ -1,29 +1,19 @@
-"""`bench ordinary`: the shapes that ordinary programs have, 128 B, default settings, acknowledged in memory.
+"""`bench ordinary` and `bench growth`: the shapes of ordinary programs, 128 B, default settings, acks from memory.
 
     64 in flight         `send_nowait(Message(…))` from one thread, a callback each, 64 without an acknowledgement
     lists of 100         `send_many` from one thread and from four: of new Messages, and of values
     one at a time        `send(Message(…))`
     delayed              64 in flight, as above, due in two hours
-    push, all read       a listener that reads what one of Java's has decoded: body, keys, tag, properties, id, offset
-                         and time
-    push, body read      a listener that reads the body; listeners are timed from the first message to the last
+    push, all read       a listener that reads body, keys, tag, properties, id, offset and time
+    push, body read      a listener that reads the body; both are timed from the first message to the last
 
-Each shape runs for as long before it is measured, for code that runs first and connections that grow. Client and server
-share the machine, so that the figure that holds on a busy one is processor time a message, of both; beside it stands
-what a bare loopback echo of the same bytes costs in the same run (loopback.py), a message. With --apache the same
-shapes run on Apache's broker by its Java client behind that, and the official client of 5.x on both (apache.py).
+Each shape warms up as long as it is measured. Client and server share the machine, so compare the CPU time per message
+of both with that of a loopback echo of the same bytes. With --apache the shapes also run on Apache RocketMQ's broker.
 
-`bench growth`: the same sends by more connections, to more queues, of longer bodies; a store larger than memory.
-
-    connections     1, 10, 100 producers, a connection each, 128 B bodies, one send after the other on each of 64 tasks
-                    (on 100 with 100 connections)
+    connections     1, 10, 100 producers with one connection each, one send after the other on each of 64 tasks
     bodies          1 KiB, 64 KiB, 1 MiB; 64 tasks, of 1 MiB 16
-    queues          1; 1,000; 100,000 (a hundred topics of a thousand), each send to one by chance; 64 tasks
-    cold            1 KiB messages, ten times as many bytes as the page cache has for them: the broker runs in a memory
-                    cgroup (version 1 or 2, which takes root), after the files have left the cache. A pull consumer
-                    reads all from the oldest on, while a producer sends one message after the other
-
-Each shape runs for `--seconds`, after one message from each connection to each topic; cold to its end.
+    queues          1; 1,000; 100,000 (a hundred topics of a thousand), each send to a random one; 64 tasks
+    cold            a pull consumer reads ten times the page cache (a memory cgroup, needs root) while a producer sends
 """
 
 from __future__ import annotations

@@ -1,36 +1,15 @@
-"""`bench consume`: from a queue that nobody has read to decoded messages, 128 B bodies.
+"""Benchmarks of reading: `consume`, `push`, `poll`, `scan` and `spark`, with bodies of 128 B and default settings.
 
-The topic is filled first; then a consumer that starts with the oldest message polls until it has had all, and reads
-body, properties and queue offset of each. A latency is that of one poll. `body_only_messages_per_second` leaves the
-properties alone, which the client decodes only when they are asked for. The yardstick is a bare gRPC stream whose
-answers are as long as a fetch's.
+    consume   from a full topic to decoded messages with body, properties and offset; a latency is that of one poll.
+              `body_only_messages_per_second` does not decode the properties
+    push      a listener that is called per message and reads the body; also a coroutine listener, and one in order
+    poll      batches whose columns (offsets, places of bodies) are read with numpy; the other rates read more
+    scan      messages and queue entries from files to Arrow columns, as `pocketmq export` and Spark tasks do, in one
+              thread. Baseline: pyarrow with all its threads reads the same rows from Parquet (ZSTD)
+    spark     scans, a filter and the lag job on local[2], warm, the best of three. Baselines: the same aggregate over
+              Spark's Parquet reader, and `pocketmq lag`
 
-`bench push`: a listener that is called once a message, 128 B bodies, default settings.
-
-The topic is filled first; then a push consumer handles all of it, from its start to the last call, reading each body. A
-second figure is for a coroutine listener on the loop, a third in the order of each queue. The yardstick is a bare gRPC
-stream whose answers are as long as a fetch's.
-
-`bench poll`: from queues that nobody has read to batches whose columns are read, 128 B bodies.
-
-The topic is filled first; then a consumer that starts with the oldest message polls until it has had all, and reads the
-queue offsets and the place of the bodies of each batch as numpy columns. The other rates read more: every body as a
-row of a matrix, every body as bytes, every message as an object with its body. The yardstick is a bare gRPC stream
-whose answers are as long as a fetch's.
-
-`bench scan`: messages and queue entries from files to Arrow columns, every column, without Spark.
-
-What is timed is a scan as `pocketmq export` and a task of Spark run it: reading the files, finding the records,
-checking their lengths, and making all columns, the map of properties among them. One thread does all of it, so rates by
-CPU time tell what a machine would do that has nothing else to do. Beside it: pyarrow, with all its threads, reading the
-same rows from Parquet files that were written from them (ZSTD), in the same run.
-
-`bench spark`: stores on Spark: scans, a filter and the lag job, each beside what does the same without our format.
-
-Stores: 10 M queue entries in 36 files; 1 M records of 157 B; 10,000 queues with three groups each. Spark is local[2]
-and warm: each query runs twice before it is measured, and the best of three counts. A scan is an aggregate that touches
-every column; beside it stands the same aggregate over Spark's own Parquet reader, and beside the lag job what
-`pocketmq lag` does. What a scan takes without Spark is `bench scan`.
+The baseline of consume, push and poll is a bare gRPC stream with answers as long as a fetch's.
 """
 
 from __future__ import annotations

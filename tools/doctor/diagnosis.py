@@ -1,8 +1,4 @@
-"""The diagnosis of a store: its messages as they are, and what a power cut, or a start of either broker, would do.
-
-A diagnosis for people: both brokers side by side, then what each loses.
-
-`pocketmq doctor STORE`: what a start of either broker would do to a store, without writing a byte.
+"""`pocketmq doctor STORE`: what a power cut, or a start of either broker, would do to a store; it writes nothing.
 
 Exit codes: 0 healthy, or running or killed with nothing to lose; 1 something would be lost or served damaged, a store
 that stopped cleanly would be rebuilt, or a broker would refuse it; 2 wrong arguments.
@@ -53,7 +49,7 @@ from .losses import (
 
 @dataclass(frozen=True, slots=True)
 class PowerCut:
-    """At most MESSAGES of BYTES, from FROM_LOG_OFFSET on, may not be on the device; None: the store does not tell."""
+    """Up to MESSAGES of BYTES, from FROM_LOG_OFFSET on, may not be on disk; None: the store does not show it."""
 
     why: str
     messages: int | None
@@ -73,9 +69,9 @@ class PowerCut:
 
 
 def power_cut(disk: Disk, root: str, evidence: StoreEvidence) -> PowerCut:
-    """Return what the marks of the store ROOT, as it is, leave open.
+    """Return what may be lost by a power cut, by the marks of the store ROOT as it is.
 
-    The checkpoint's log time is written a second or less behind the flush that it tells of, so it is an upper bound.
+    The checkpoint's log time is written up to a second after its flush, so the result is an upper limit.
     """
     if not disk.exists(posixpath.join(root, "abort")):
         return PowerCut("the store was stopped cleanly: everything is on the device", 0, 0)
@@ -102,7 +98,7 @@ def power_cut(disk: Disk, root: str, evidence: StoreEvidence) -> PowerCut:
 
 @dataclass(frozen=True, slots=True)
 class StartVerdict:
-    """One broker's start: what comes of it, and what it loses and changes. A refused start has the outcome alone."""
+    """One broker's start: its result, losses and changes. A refused start has only the result."""
 
     outcome: StartOutcome
     losses: StartLosses | None = None
@@ -357,7 +353,7 @@ def _details(apache: StartVerdict, ours: StartVerdict) -> Iterator[str]:
 
 
 def _losses_lines(apache: StartVerdict, ours: StartVerdict) -> Iterator[str]:
-    """Yield the losses; one that both brokers have stands there once."""
+    """Yield the losses; one that both brokers have is printed once."""
     theirs, mine = (
         verdict.losses.to_json()["reasons"] if verdict.losses is not None else []
         for verdict in (apache, ours)

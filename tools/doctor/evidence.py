@@ -1,19 +1,14 @@
-"""What the files of a store tell of its messages as they are now, before any recovery.
+"""The messages in the files of a store before any recovery, and the result of a start of either broker.
 
-The log is read record by record, past damage, as our recovery reads it; then every queue entry is looked at that no
-record was found for: it tells of a message that the log no longer holds. Files that a broker would refuse are read as
-far as they can be.
+The log is read record by record, past damage, as PocketMQ's recovery does. Then all queue entries without a record are
+examined. Files that a broker would refuse are read as far as possible.
 
-A message is `SOUND`; or `DAMAGED`: its lengths agree, its body does not fit its CRC; or `MISSING`: its queue entry
-stands, and at its place in the log is no record; or `DELETED`: its topic was deleted, or deleted and created again, and
-only the log still holds it. Prepared and rolled-back records are no messages.
+A message is `SOUND`; `DAMAGED`: its lengths agree, its body does not match its CRC; `MISSING`: its queue entry has no
+record; or `DELETED`: only the log has it, because its topic was deleted (and maybe created again). Prepared and
+rolled-back records are no messages. Cost: about 60 bytes and 1.6 µs per message of 1 KiB, most of it the CRC.
 
-Memory: some 60 bytes a message. Time: some 1.6 µs a message of 1 KiB, most of it the CRC.
-
-What a broker would have after its start on a store, in one form for both brokers.
-
-`apache_outcome` runs the model of Apache RocketMQ 5.5.0 (store/apache), `our_outcome` our own opening. Each works on
-an overlay of its own; nothing is written.
+`apache_outcome` runs the model of Apache RocketMQ 5.5.0 (store/apache), `our_outcome` an opening by PocketMQ, each on
+an overlay: nothing is written.
 """
 
 from __future__ import annotations
@@ -72,7 +67,7 @@ _CHUNK: Final = 1 << 20
 
 @dataclass(slots=True)
 class Messages:
-    """One array a field. QUEUE numbers `StoreEvidence.names`; STORE_MS is −1 where no record tells it."""
+    """One array per field. QUEUE numbers `StoreEvidence.names`; STORE_MS is −1 if no record shows it."""
 
     log_offset: Longs
     size: Longs
@@ -101,7 +96,7 @@ class Messages:
 
 @dataclass(frozen=True, slots=True)
 class Bad:
-    """Bytes [START, END) of the log that are no sound record, and why."""
+    """Bytes [START, END) of the log without a valid record, and why."""
 
     start: int
     end: int
@@ -112,9 +107,9 @@ class Bad:
 class StoreEvidence:
     """The messages of one store.
 
-    entries: log offsets in the entries of each queue, as the files hold them;  beyond: entries that point behind the
+    entries: log offsets in the entries of each queue, as the files hold them;  beyond: entries that point beyond the
     last log file;  expired: entries whose messages went with older log files;  used_end: where the last byte of the
-    log that is not zero ends;  notes: what could not be looked at;  topics: those of topics.json, None if it cannot be
+    log that is not zero ends;  notes: what could not be read;  topics: those of topics.json, None if it cannot be
     read;  firsts: the first entry of each queue that has some, its queue offset and its log offset.
     """
 
@@ -188,7 +183,7 @@ class _Gathering:
         return found
 
     def _mark_deleted(self, messages: Messages) -> None:
-        """Mark the messages of topics that were deleted, as `pocketmq inspect STORE verify` tells them apart."""
+        """Mark the messages of deleted topics, by the same rule as `pocketmq inspect STORE verify`."""
         for name, number in self._numbers.items():
             rows = (messages.queue == number) & (messages.state == MessageState.SOUND)
             first = self._found.firsts.get(name)
@@ -255,7 +250,7 @@ class _Gathering:
         self._add_tail(scanned)
 
     def _add_tail(self, scanned: ScannedFile) -> None:
-        """Look behind the last sound record of a file: one with a wrong body may end it."""
+        """Examine the bytes after the last valid record of a file: they may be a record with a wrong body."""
         file = scanned.file
         if scanned.has_blank:
             return
@@ -358,7 +353,7 @@ def _entries(row: EntryRow) -> tuple[Longs, Longs, Longs]:
 
 
 def _framed(file: MappedFile, at: int) -> Iterator[tuple[Record, int]]:
-    """Yield the records from AT on whose lengths agree and that say that they stand where they stand."""
+    """Yield the records from AT on whose lengths agree and whose own log offset is right."""
     while True:
         try:
             record = decode_record(file.view, at)
@@ -447,7 +442,7 @@ def overlay(root: str, *, crash: bool) -> OverlayDisk:
 def apache_outcome(
     root: str, settings: ApacheSettings, now_ms: int, *, crash: bool
 ) -> StartOutcome:
-    """Return what Apache's broker would have after its start."""
+    """Return what Apache RocketMQ's broker would have after its start."""
     disk = overlay(root, crash=crash)
     try:
         java = OpenedStore.as_java(disk, root, settings, now_ms)
@@ -514,7 +509,7 @@ def load_tables(disk: Disk, root: str, now_ms: Callable[[], int]) -> list[str]:
 
 
 def outcome_of(store: MessageStore, paths: dict[str, int]) -> StartOutcome:
-    """Return the outcome that the opened STORE is; PATHS are its files with their lengths."""
+    """Return the opened STORE as a result; PATHS are its files with their lengths."""
     return StartOutcome(
         oracle=OURS,
         log_begin=store.min_log_offset,

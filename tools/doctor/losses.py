@@ -1,14 +1,14 @@
-"""What a start costs: the evidence held against an outcome, message by message, key by key, file by file.
+"""What a start costs: a store's evidence compared with the result, message by message, key by key, file by file.
 
 A message is lost if consumers can no longer read it from its queue. Reasons:
 
-    missing     its queue entry stands, its record does not: lost already, whoever starts
-    damaged     its body does not fit its CRC, and the broker takes it out
-    cut         it is sound, and lies behind the place where the broker ends the log
-    no entry    it is sound and stays in the log, but its queue has no entry for it
+    missing     its queue entry has no record: it is lost already, whichever broker starts
+    damaged     its body does not match its CRC, and the broker removes it
+    cut         it is valid, and after the place where the broker ends the log
+    no entry    it is valid and stays in the log, but its queue has no entry for it
 
-Changes are where the log is cut, and which entries, index files and tables go or come. Whether keys are still found is
-told by a sample of messages, looked up in the broker's index.
+Changes are where the log is cut, and which entries, index files and tables are removed or added. Whether keys are still
+found is checked by a sample of messages, looked up in the broker's index.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Reason(StrEnum):
 
 @dataclass(slots=True)
 class StartLosses:
-    """What an outcome whose log ends at LOG_END loses. SERVED_DAMAGED: messages delivered with a wrong body."""
+    """The losses of a start whose log ends at LOG_END. SERVED_DAMAGED: messages delivered with a wrong body."""
 
     evidence: StoreEvidence
     log_end: int
@@ -107,7 +107,7 @@ class StartLosses:
         }[reason]
 
     def _why_missing(self, lost: Messages) -> list[str]:
-        """Return what stands where the messages should be."""
+        """Return what is in the log where the messages should be."""
         offsets = lost.log_offset
         in_file = np.zeros(len(offsets), np.bool_)
         in_bad = np.zeros(len(offsets), np.bool_)
@@ -153,7 +153,7 @@ class StartLosses:
 
 
 def find_losses(evidence: StoreEvidence, outcome: StartOutcome) -> StartLosses:
-    """Return what is lost of EVIDENCE if OUTCOME comes."""
+    """Return what is lost of EVIDENCE by OUTCOME."""
     messages = evidence.messages
     delivered = np.isin(messages.log_offset, outcome.delivered())
     in_log = (messages.log_offset >= outcome.log_begin) & (
@@ -186,7 +186,7 @@ class Before:
 
 @dataclass(slots=True)
 class StartChanges:
-    """CUT_BYTES of the log go; REVIVED_BYTES behind its sound end become part of it; entries of queues go and come."""
+    """CUT_BYTES of the log go; REVIVED_BYTES after its valid end become part of it; entries of queues go and come."""
 
     cut_bytes: int = 0
     revived_bytes: int = 0
@@ -233,7 +233,7 @@ def _named(names: list[str]) -> dict[str, Any]:
 
 
 def find_changes(evidence: StoreEvidence, before: Before, outcome: StartOutcome) -> StartChanges:
-    """Return what OUTCOME changes of the store that EVIDENCE and BEFORE tell of."""
+    """Return what OUTCOME changes of the store that EVIDENCE and BEFORE describe."""
     changes = StartChanges(cut_bytes=max(0, evidence.used_end - outcome.log_end))
     changes.revived_bytes, changes.revived_records = _revived(evidence, outcome.log_end)
     for name in evidence.entries.keys() | outcome.entries.keys():
@@ -255,7 +255,7 @@ def find_changes(evidence: StoreEvidence, before: Before, outcome: StartOutcome)
 
 
 def _revived(evidence: StoreEvidence, log_end: int) -> tuple[int, int]:
-    """Return bytes and records behind the last message that the log takes in though they are not sound."""
+    """Return bytes and records after the last message that the log takes in though they are not valid."""
     messages = evidence.messages
     there = messages.take(messages.state != MessageState.MISSING)
     last = int((there.log_offset + there.size).max()) if len(there) else evidence.log_begin

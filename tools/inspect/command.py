@@ -1,15 +1,15 @@
-"""`pocketmq inspect STORE [VIEW]`: what is in a store, without writing a byte.
+"""`pocketmq inspect STORE [VIEW]`: the content of a store; it writes nothing.
 
     inspect STORE                      an overview, in a second whatever the store's size (overview.py)
     inspect STORE VIEW …               one part of it: log, record, queue, index, … (VIEWS below)
-    inspect STORE --recovery WHOSE     the store as a broker would have it after its recovery, in short
-    inspect STORE --json               the same (Apache's recovery, if nothing is said) as one JSON document
+    inspect STORE --recovery WHOSE     a summary of the store as a broker would have it after its recovery
+    inspect STORE --json               the same (by default of RocketMQ's recovery) as one JSON document
 
-Views read the files as they lie. The last two open the store as a broker would, on an overlay in memory, and look at
+Views read the files as they are. The last two forms open the store as a broker would, on an overlay in memory, and read
 every record.
 
-Exit codes: 0 fine, 1 a broker would refuse the store (it is described all the same), or what a view looked for is
-wrong, 2 wrong arguments, 3 no such record, queue or file.
+Exit codes: 0 fine, 1 a broker would refuse the store (it is described all the same), or a view found a fault, 2 wrong
+arguments, 3 no such record, queue or file.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ VIEWS: Final[dict[str, tuple[str, str]]] = {
 
 
 class Views(LazyGroup):
-    """Views of a store. Options may stand before and behind STORE."""
+    """Views of a store. Options may be before or after STORE."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words, stores = stores_taken_out(args)

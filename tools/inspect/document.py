@@ -1,16 +1,16 @@
 """The description of a store as one JSON document, field for field that of `java-store dump`.
 
-`describe_apache` says what the broker of Apache RocketMQ 5.5.0 would see after its own load and recovery, and
-`describe_ours` what ours would serve; nothing is written, all changes stay in an overlay. NOW_MS is the time of
-day that such a broker would have.
+`describe_apache` describes what Apache RocketMQ 5.5.0's broker would see after its load and recovery, `describe_ours`
+what PocketMQ would serve. Nothing is written: all changes stay in an overlay. NOW_MS is the time that the broker would
+have.
 
-Keys: `accepted` and `refusal` are the verdict. `filesBefore`, `filesAfter`: every file with its length.
+Keys: `accepted` and `refusal` are the result. `filesBefore`, `filesAfter`: every file with its length.
 `checkpointBefore`, `checkpoint`. `minPhyOffset`, `maxPhyOffset`, `records`, `blanks`, `broken`: the commit log in
-order. `queues`: bounds, entries, entries whose message cannot be read, ranges without entries. `lookups`: what a query
-for each key and tag of the records returns. `indexFiles`, `config`, `timer`.
+order. `queues`: limits, entries, entries whose message cannot be read, ranges without entries. `lookups`: the results
+for each key and tag of the records. `indexFiles`, `config`, `timer`.
 
-Of our own recovery `oracle` is "PocketMQ", and `recovery` is the report; a record that recovery skipped stands among
-`records` as it was, with `crcOk` false, or among `broken` where no record can be made of it.
+For PocketMQ's recovery `oracle` is "PocketMQ", and `recovery` is the report. A record that recovery skipped is in
+`records` with `crcOk` false, or in `broken` if it cannot be decoded.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def describe_apache(
     *,
     lookups: bool = True,
 ) -> Document:
-    """Return the description of the store ROOT; GIVEN are the settings by Apache's names, repeated in the document.
+    """Return the description of the store ROOT; GIVEN are the settings by RocketMQ's names, repeated in the document.
 
     Without LOOKUPS, half of the work in a large store, that key is an empty list.
     """
@@ -76,7 +76,7 @@ def describe_apache(
 
 
 def head(disk: Disk, root: str, given: Mapping[str, str], oracle: str) -> Document:
-    """Return the keys that stand before the verdict's consequences."""
+    """Return the first keys of the document, before those of the result."""
     return {
         "oracle": oracle,
         "settings": dict(sorted(given.items())),
@@ -117,7 +117,7 @@ def checkpoint_before(disk: Disk, root: str) -> Document | None:
 
 
 def checkpoint(values: Checkpoint) -> Document:
-    """Return the six fields by Apache's names."""
+    """Return the six fields by RocketMQ's names."""
     return {
         "physicMsgTimestamp": values.log_time_ms,
         "logicsMsgTimestamp": values.queues_time_ms,
@@ -181,7 +181,7 @@ class Description:
         return {"records": records, "blanks": blanks, "broken": broken}
 
     def record(self, data: memoryview, at: int, crc_ok: bool) -> Document:
-        """Return the description of the record DATA, which stands at AT; its keys will be looked up."""
+        """Return the description of the record DATA at AT; its keys will be looked up."""
         record = decode_record(data)  # the check has shown that it can be decoded
         self.collect_keys(record)
         return record_document(record, at, crc_ok)
@@ -245,7 +245,7 @@ class Description:
 
 
 def record_document(record: Record, at: int, crc_ok: bool) -> Document:
-    """Return the description of RECORD, which stands at AT."""
+    """Return the description of RECORD at AT."""
     try:
         body: bytes | None = decompress_body(record.body, record.sys_flag)
     except PocketMQError:
@@ -355,7 +355,7 @@ def describe_ours(
     *,
     lookups: bool = True,
 ) -> Document:
-    """Return the description of the store ROOT after our recovery; GIVEN are the settings by Apache's names.
+    """Return the description of the store ROOT after PocketMQ's recovery; GIVEN are settings by RocketMQ's names.
 
     Without LOOKUPS, half of the work in a large store, that key is an empty list.
     """

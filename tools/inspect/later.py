@@ -1,9 +1,9 @@
-"""Views of what waits: `schedule` (delay levels), `timer` (timed messages), `transactions` (half messages).
+"""Views of waiting messages: `schedule` (delay levels), `timer` (scheduled messages), `transactions` (half messages).
 
-The timer's files are read as they lie: checkpoint, wheel and log (formats: store/format/). A half message lies in
-RMQ_SYS_TRANS_HALF_TOPIC; a record of RMQ_SYS_TRANS_OP_HALF_TOPIC with the tag `d` names queue offsets there that are
-done with, each followed by a comma. Whether an outcome was commit or rollback is not written down; a committed message
-carries its half message's log offset. Source: store-format.md §7.5.
+The timer's files are read as they are: checkpoint, wheel and log (formats: store/format/). A half message is in
+RMQ_SYS_TRANS_HALF_TOPIC. A record of RMQ_SYS_TRANS_OP_HALF_TOPIC with the tag `d` lists queue offsets there that are
+resolved, each followed by a comma. The files do not say whether it was commit or rollback; a committed message has the
+log offset of its half message. Source: store-format.md §7.5.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ _PROPERTIES: Final = {
 def half_messages(files: StoreView, walk: LogWalk) -> Iterator[dict[str, Any]]:
     """Yield every half message that the log still has, oldest first.
 
-    `state` is "open" (waits for its outcome), "ended" (has one), or "put again" (was checked and lies further behind
-    once more; its own mark was not written yet).
+    `state` is "open" (not resolved), "ended" (committed or rolled back), or "put again" (was checked and stored again
+    later; its own mark was not written yet).
     """
     queues = [one.queue_id for one in files.queues() if one.topic == HALF_TOPIC]
     for queue_id in queues:
@@ -177,7 +177,7 @@ def _rows(part: LogStretch) -> Iterator[dict[str, Any]]:
 
 
 def _done(files: StoreView, walk: LogWalk, queue_id: int) -> set[int]:
-    """Return the queue offsets of half messages of queue QUEUE_ID that have an outcome."""
+    """Return the queue offsets of half messages of queue QUEUE_ID that are resolved."""
     done: set[int] = set()
     for part in queue_records(files, walk, OP_HALF_TOPIC, queue_id):
         tags = PropertyRanges(as_bytes(part.view), part.columns).texts(names.TAGS)
@@ -191,7 +191,7 @@ def _done(files: StoreView, walk: LogWalk, queue_id: int) -> set[int]:
 def queue_records(
     files: StoreView, walk: LogWalk, topic: str, queue_id: int, first: int = 0
 ) -> Iterator[LogStretch]:
-    """Yield the sound records of queue QUEUE_ID of TOPIC from queue offset FIRST on; none for an unknown queue."""
+    """Yield the valid records of queue QUEUE_ID of TOPIC from queue offset FIRST on; none for an unknown queue."""
     folder = files.queue(topic, queue_id)
     if folder is None:
         return

@@ -1,15 +1,11 @@
-"""What a store holds, and what is wrong with it, in a second whatever its size: by names, lengths, heads and tails.
+"""`pocketmq inspect STORE`: what a store holds, and what is wrong with it, in a second whatever its size.
 
-Looked at: every file's name and length; of the log the first bytes of each file (HEADS_MAX of them) and the last
-records; of each queue (QUEUES_MAX of them) its first and last entry; the tables. Not looked at, and said so in
-`notLookedAt`: every record between, bodies and CRCs, entries between a queue's first and last, index entries.
+It reads every file's name and length; of the log the first bytes of each file (HEADS_MAX of them) and the last records;
+of each queue (QUEUES_MAX of them) its first and last entry; the tables. It does not read the records between, bodies
+and CRCs, other queue entries, and index entries; `notLookedAt` says so.
 
 Findings have a severity: `refused` (a broker does not start), `wrong` (something is lost or contradicts), `note` (worth
-knowing).
-
-A description of a store for people.
-
-`pocketmq inspect STORE`: the overview. Exit code 1 where a broker would refuse the store.
+knowing). Exit code 1 if a broker would refuse the store.
 """
 
 from __future__ import annotations
@@ -84,7 +80,7 @@ def row_findings(row: FileRow, what: str, size: str | None = None) -> Iterator[H
 
 @dataclass(frozen=True, slots=True)
 class HealthFindings:
-    """Looks at the store FILES, whose log, tables and BOUNDS of queues are known."""
+    """Checks the store FILES, whose log, tables and BOUNDS of queues are known."""
 
     files: StoreView
     walk: LogWalk
@@ -234,7 +230,7 @@ class Overview:
         }
 
     def look_at_queues(self, queues_max: int | None = QUEUES_MAX) -> None:
-        """Find the bounds of the first QUEUES_MAX queues (None: of all), and count the others."""
+        """Find the limits of the first QUEUES_MAX queues (None: of all), and count the others."""
         for number, folder in enumerate(self.files.queues()):
             if queues_max is not None and number >= queues_max:
                 self.queues_unseen += 1
@@ -434,7 +430,7 @@ def _log_line(document: dict[str, Any]) -> Text:
 
 
 def _waiting(document: dict[str, Any]) -> str:
-    """Return how many messages wait for their time; "" for none."""
+    """Return how many scheduled messages wait; "" for none."""
     queues = {
         (queue["topic"], queue["queueId"]): queue["maxOffset"] for queue in document["queues"]
     }

@@ -1,19 +1,14 @@
-"""The whole store held together: the log read once, its records against queues and index.
+"""`pocketmq inspect STORE verify`: the log read once, its records compared with queues and index.
 
-    for done_bytes in verification.run(): …     # tells how far it has come
+    for done_bytes in verification.run(): …     # yields its progress
 
-Has every record its entry, and every entry its record? Each record's place in its queue is looked at: an entry that
-agrees in log offset, size and tags code *matches*. No two records match one entry, so a queue of as many matches as it
-has entries is sound, and only the others are looked at entry by entry. Memory: some numbers a queue.
+Each record's place in its queue is read: an entry with the same log offset, size and tags code *matches*. No two
+records match one entry, so a queue with as many matches as entries is correct, and only others are compared entry by
+entry. Index entries are in the order of the log, so expected and actual entries of a range are two short arrays. Every
+index file is also checked by itself: header, slots, links (store/index_file.py).
 
-Has every index entry its record, and the record that key? Index entries stand in the order of the log. So what a
-stretch of records should have and what the files have for its range are two short arrays; where they are equal, all is
-well. Every file is also held against itself: header, slots, links (store/index_file.py).
-
-Cost: some 2 µs a record with three keys, and what the CRC of the bodies takes. A live broker may append meanwhile: what
-comes after the beginning is not looked at.
-
-`pocketmq inspect STORE verify`: is the store sound? Exit code 1 when anything is wrong.
+Cost: about 2 µs per record with three keys, plus the CRC of the bodies. Records that a live broker appends meanwhile
+are ignored. Exit code 1 when anything is wrong.
 """
 
 from __future__ import annotations
@@ -266,7 +261,7 @@ class IndexPass:
         self._tally.add(kind, places, len(rows))
 
     def finish(self) -> None:
-        """Count what the files have behind the log's end."""
+        """Count the index entries after the end of the log."""
         offsets, hashes = self._take(1 << 62)
         self._add("indexWithoutRecord", np.ones(len(offsets), np.bool_), offsets, hashes)
 
@@ -293,7 +288,7 @@ class CheckedQueue:
         self.bounds: QueueExtent = self.entries.bounds()
         self.matched = 0
         first = next(self.entries.read(self.bounds.first, self.bounds.end), None)
-        #: Where the record of the first entry is; what stands before it is older than the queue.
+        #: Log offset of the first entry's record; records before it are older than the queue.
         self.log_begin = int(first[1]["log_offset"][0]) if first is not None else None
 
     @property
@@ -327,7 +322,7 @@ class QueuePass:
         columns: record_run.RunColumns,
         ranges: record_run.PropertyRanges,
     ) -> None:
-        """Look for the entries of the records COLUMNS in ARRAY; log offsets are where they stand."""
+        """Look for the entries of the records COLUMNS in ARRAY; log offsets are their actual places."""
         kinds = columns.sys_flag & SYS_TRANSACTION
         voided = np.flatnonzero(kinds == SYS_ROLLBACK)
         self._tally.add("voided", _places(columns.log_offset[voided]), len(voided))

@@ -1,13 +1,7 @@
 """`pocketmq lookup`: single messages by key, tag, id, offset or time; exit code 3 when there is none.
 
-From live brokers, or from the files of stores, of either broker, live or cold, without writing a byte. The files are
-read as they are: what a broker would cut off at the end of a damaged log is found too, and said to be faulty.
-
-What a look-up asks for, checked: one way to name messages, and a range of time.
-
-Look-ups in the files of stores: every store is asked, and the records are printed, for people or as JSON.
-
-Looking for messages by asking the brokers.
+It asks live brokers, or reads the files of stores of either broker, live or not, without writing. The files are read as
+they are: a record that a broker would cut off at the end of a damaged log is found, too, and marked as faulty.
 """
 
 from __future__ import annotations
@@ -132,7 +126,7 @@ class Question:
 
     @property
     def count(self) -> int:
-        """How many messages at most; one where an offset is named."""
+        """The maximum number of messages; 1 for an offset."""
         return self.asked_count or (1 if self.offset is not None else _COUNT)
 
     @property
@@ -392,7 +386,7 @@ def _not_found(
 def print_live(
     question: Question, nameserver: str, read_from: ReadFrom, *, as_json: bool, raw: bool
 ) -> None:
-    """Print what the brokers behind NAMESERVER answer to QUESTION, by READ_FROM; RAW: bodies alone.
+    """Print what the brokers of NAMESERVER answer to QUESTION, by READ_FROM; RAW: bodies alone.
 
     Raises MessageNotFound.
     """

@@ -1,14 +1,12 @@
-"""Log and queues as their files have them, read at any place, without recovery, whatever is damaged.
+"""Log and queues as their files have them, read at any place, without recovery, however damaged.
 
-Nothing is opened before it is needed, so that one look into a store of a terabyte costs one listing and a page or two:
-by queue offset a page, by time a page for each halving. A record that is found here is in the files; whether a broker
-keeps it, its recovery decides (see docs/recovery.md).
-
-Where nothing can be read, an `Absence` says why:
+Files are opened when they are needed, so one look-up in a store of a terabyte costs one listing and a few pages: one
+page by queue offset, one per halving by time. A record found here is in the files; a broker's recovery decides whether
+it is kept (docs/recovery.md). Where nothing can be read, an `Absence` has the reason:
 
     expired   before the first file: the retention has deleted the file
     hole      a file is missing between two others
-    beyond    behind the last byte that was written
+    beyond    after the last byte that was written
     nothing   inside the log, but no record begins there, or it is damaged beyond reading
 """
 
@@ -122,7 +120,7 @@ class LogFiles(PagedRow):
         return Absence(log_offset, "hole", "the log file that held it is missing")
 
     def records(self, begin: int, end: int | None = None) -> Iterator[StoredRecord]:
-        """Yield the records from BEGIN, where one begins, up to END; behind damage from the next file on."""
+        """Yield the records from BEGIN, where one begins, up to END; after damage from the next file on."""
         at = max(begin, self.begin)
         stop = self.limit if end is None else end
         while at < stop:
@@ -138,10 +136,10 @@ class LogFiles(PagedRow):
 
     @cached_property
     def end(self) -> int:
-        """Log offset behind the last record of the newest file in use.
+        """Log offset after the last record of the newest file in use.
 
-        Walks through the headers of one file, or of what lies behind a record that is known: some 0.3 µs a record.
-        Damage is passed over to the next sound record; zeros end the log.
+        Reads the record heads of one file, or only those after a known record: about 0.3 µs per record. Damage is
+        skipped up to the next valid record; zeros end the log.
         """
         for file in reversed(self.files):
             at = self._written(file, self._first_head(file))
@@ -174,7 +172,7 @@ class LogFiles(PagedRow):
         return at
 
     def _next_sound(self, file: FilePages, begin: int) -> int | None:
-        """Return the position from BEGIN on of the next sound record in FILE; None if there is none."""
+        """Return the position from BEGIN on of the next valid record in FILE; None if there is none."""
         overlap = log_and_queues.BLANK_SIZE - 1
         for start, piece in file.pieces(begin, file.data_end, overlap):
             for match in log_and_queues.MAGIC_PATTERN.finditer(piece):
@@ -186,7 +184,7 @@ class LogFiles(PagedRow):
 
     @property
     def data_end(self) -> int:
-        """Log offset behind which there can be nothing: `end`, or further behind where zeros may be damage."""
+        """Log offset after which there can be nothing: `end`, or later where zeros may be damage."""
         if not self.files:
             return self.begin
         last = self.files[-1]
@@ -301,7 +299,7 @@ class QueueFiles(PagedRow):
 
     @cached_property
     def _end_place(self) -> int:
-        """The place behind the last entry: the end of the row's newest file that has any."""
+        """The place after the last entry: the end of the newest file that has any."""
         for file in reversed(self.files):
             first, last = file.start // self._entry_size, file.end // self._entry_size
             if self._at(first) is not None:

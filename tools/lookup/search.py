@@ -1,9 +1,9 @@
-"""Looking for messages in the files of one store, without its recovery: by key, id, offset and time.
+"""Searching messages in the files of one store, without its recovery: by key, id, offset and time.
 
-By key: every index file is asked, newest first, and each candidate's record is read, so that another key of the same
-hash is told from a hit. What no sound index file covers (the log before the oldest file, around a damaged one, behind
-the newest entry) is searched byte by byte where that is no more than SCAN_BYTES, or all of it if that is asked for.
-What is found comes with what the files cannot tell any more.
+By key: every index file is searched, newest first, and each candidate's record is read to exclude other keys of the
+same hash. Ranges of the log without a valid index file (before the oldest file, around a damaged one, after the newest
+entry) are scanned byte by byte if they are no larger than SCAN_BYTES, or completely on request. The answer also says
+what the files no longer show.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class LookupAnswer:
         }
 
     def sentences(self) -> list[str]:
-        """Return what people should know beside the hits."""
+        """Return the notes for people in addition to the hits."""
         told = []
         if self.collisions:
             told.append(
@@ -135,7 +135,7 @@ _Matches = Callable[[Record], bool]
 
 
 class StoreSearch:
-    """The store in ROOT of DISK; GIVEN are sizes by Apache's names. MAPPED: its files are local. Reads only."""
+    """The store in ROOT of DISK; GIVEN are sizes by RocketMQ's names. MAPPED: its files are local. Reads only."""
 
     def __init__(
         self, disk: Disk, root: str, given: Mapping[str, str] | None = None, *, mapped: bool = True
@@ -181,7 +181,7 @@ class StoreSearch:
         return found
 
     def _tell_of_other_topics(self, topic: str, key: str, kind: str, found: LookupAnswer) -> None:
-        """Note which other topics have the KEY: a message that waits or failed lies in another one than its own."""
+        """Note which other topics have the KEY: a waiting or failed message is in another topic than its own."""
         others = [
             name
             for name in self.queues.topics

@@ -1,1 +1,1 @@
-"""Why a message is where it is: its life, told from the files of a store alone."""
+"""The history of one message, from the files of a store alone."""

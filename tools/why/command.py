@@ -1,6 +1,6 @@
 """`pocketmq why MESSAGE [STORE…]`: the history of one message, from the files of stores or from live brokers.
 
-Exit codes: 0 a story was told, 3 nothing is known of the message (or only that it is gone), 2 wrong usage, 4 no broker
+Exit codes: 0 a history was printed, 3 the message is unknown (or only known to be gone), 2 wrong usage, 4 no broker
 answered.
 """
 
@@ -158,7 +158,7 @@ def why(
 
 
 def _print_live(nameserver: str, asked: WhyAsked, *, as_json: bool) -> None:
-    """Print what the brokers behind NAMESERVER know of the message ASKED for."""
+    """Print what the brokers of NAMESERVER know of the message ASKED for."""
     from .live import told_by_brokers
 
     stories, failures = asyncio.run(
@@ -181,7 +181,7 @@ def _not_found(asked: WhyAsked, answers: Sequence[LookupAnswer]) -> MessageNotFo
 
 
 def _print(told: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
-    """Print the stories TOLD; those of messages that are gone only if there are no others: then the exit code is 3."""
+    """Print the histories TOLD; those of messages that are gone only if there are no others: then exit with code 3."""
     whole = [story for story in told if story["state"] != "gone"]
     chosen = whole or told[:1]
     console = None if as_json else terminal.console(width=None if sys.stdout.isatty() else _WIDTH)

@@ -1,6 +1,6 @@
-"""What the files of a store tell besides the copies of a message. Plain values; who reads them: witnesses.py.
+"""What a store's files show of a message in addition to its copies. Plain values; witnesses.py reads them.
 
-The copies of a message, and what each is: it waits, is retried and dies as records of different topics. Pure.
+The copies of a message, and the role of each: it waits, is retried, or is dead-lettered as records of different topics.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from ..lookup.files import StoredRecord
 
 @dataclass(frozen=True, slots=True)
 class GroupReading:
-    """Where GROUP stood in a queue when the table of offsets was written, at AT_MS; and when the one before was.
+    """The offset of GROUP in a queue in the table of offsets, written at AT_MS, and in the table before it.
 
-    committed: the next queue offset that it wanted;  earlier, earlier_ms: the same in the backup of the table.
+    committed: the next queue offset of the group;  earlier, earlier_ms: the same in the backup of the table.
     """
 
     group: str
@@ -47,7 +47,7 @@ class GroupReading:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """The EXPRESSION by which a group subscribes; KIND is Apache's: TAG or SQL92."""
+    """The EXPRESSION by which a group subscribes; KIND has RocketMQ's names: TAG or SQL92."""
 
     kind: str
     expression: str
@@ -55,7 +55,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class TimerMark:
-    """The record of a timed message in the timer log: where, under which second it is filed, and its bits."""
+    """The record of a scheduled message in the timer log: its place, the second of its slot, and its bits."""
 
     path: str
     position: int
@@ -68,7 +68,7 @@ class TimerMark:
 class PopMark:
     """A check point of POP consumers, or an acknowledgement of one: stored as COPY, made at TIME_MS by GROUP.
 
-    popped_ms: what the two have in common;  copy: None for what stands in a table (groups that read in order).
+    popped_ms: what the two have in common;  copy: None for an entry of a table (groups that read in order).
     """
 
     is_ack: bool
@@ -120,7 +120,7 @@ Role = Literal[
 REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
 FIRST_POP_TIME: Final = "1ST_POP_TIME"
 ORIGIN_GROUP: Final = "ORIGIN_GROUP"
-#: A wheel of Apache's has slots of a second, or of up to ten.
+#: Slots of RocketMQ's timer wheel last one second, or up to ten.
 _SLOT_MS_MAX: Final = 10_000
 _ROLES: Final[dict[str, Role]] = {
     topics.SCHEDULE_TOPIC: "scheduled",
@@ -164,7 +164,7 @@ def origin_offset(record: Record) -> int | None:
 
 
 def real_topic(record: Record) -> str:
-    """Return the topic that the message of RECORD was sent to, as far as RECORD tells."""
+    """Return the topic that the message of RECORD was sent to, as far as RECORD shows."""
     properties = record.properties
     if properties.get(DEAD_LETTER_ORIGIN_TOPIC):
         return properties[DEAD_LETTER_ORIGIN_TOPIC]
@@ -218,7 +218,7 @@ def checks(record: Record) -> int:
 
 
 def identity(stored: StoredRecord) -> tuple[str, int]:
-    """Return what all copies of a message share, as far as one copy tells."""
+    """Return what all copies of a message share, as far as one copy shows."""
     unique = stored.record.properties.get(UNIQ_KEY)
     return (unique, 0) if unique else ("", stored.log_offset)
 

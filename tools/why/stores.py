@@ -48,7 +48,7 @@ def told_of(
 def _found(search: StoreSearch, asked: WhyAsked) -> LookupAnswer:
     place = _PLACE.fullmatch(asked.message)
     if asked.topic is not None:
-        # In all topics: a message that waits lies in another one than its own.
+        # In all topics: a waiting message is in another topic than its own.
         found = search.by_key(None, asked.message, count=COPIES_MAX, scan=asked.scan)
         found.hits = [one for one in found.hits if real_topic(one.record) == asked.topic]
         return found

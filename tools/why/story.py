@@ -1,4 +1,4 @@
-"""The life of a message as a list of events, as JSON shows it, and where it ended, as far as the files know. Pure."""
+"""The history of a message as a list of events, as in JSON, and its final state as far as the files show. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Verdict = Literal[
 class Event:
     """One thing that happened to the message.
 
-    time_ms: when, Unix milliseconds; None where nothing tells;  is_bound: the time is the latest that it can have been;
+    time_ms: when, Unix milliseconds; None if unknown;  is_bound: the time is the latest possible one;
     copy: the record that shows it, if one does;  due_ms: until when it waits.
     """
 
@@ -99,7 +99,7 @@ class GroupView:
 
 @dataclass(slots=True, kw_only=True)
 class Story:
-    """A message's life: its EVENTS in order of time, what each group made of it, and where it ended."""
+    """A message's history: its EVENTS in order of time, what each group did with it, and its final state."""
 
     message_id: str | None
     topic: str | None

@@ -1,11 +1,10 @@
-"""From the copies of a message and the evidence beside them to its story. Pure: no file is read here, and no clock.
+"""The history of a message, derived from its copies and other evidence. Pure: it reads no file and no clock.
 
-What each consumer group made of a message: from committed offsets, filters, retries and POP check points. Pure.
-
-A committed offset beyond a message means that its group is done with it: it was read, passed over by a filter, or left
-out by an administrator's move. Our broker's accounts (pocketmq/accounts.jsonl) tell which; a store without them knows a
-filter only where a table holds it (consumerFilter.json, subscriptionGroup.json): tags that a consumer of Apache's gave
-with its pulls stand nowhere.
+What each consumer group did with a message follows from committed offsets, filters, retries and POP check points. A
+committed offset beyond a message means that its group is done with it: it was read, filtered out, or skipped by an
+administrator's reset. The broker's filter statistics (pocketmq/accounts.jsonl) show which. Without them a filter is
+only known from a table (consumerFilter.json, subscriptionGroup.json); tags in the pulls of RocketMQ's clients are not
+stored anywhere.
 """
 
 from __future__ import annotations
@@ -115,7 +114,7 @@ def expired_text(evidence: Evidence) -> str:
 
 
 def _origin(copies: Sequence[StoredRecord], evidence: Evidence) -> Iterator[Event]:
-    """Yield that the first copy is gone, if later ones name it and it lies before the log's beginning."""
+    """Yield that the first copy is gone, if later ones name it and it was before the log's beginning."""
     here = {copy.log_offset for copy in copies}
     named = {offset for copy in copies if (offset := origin_offset(copy.record)) is not None}
     for offset in sorted(named - here):
@@ -181,7 +180,7 @@ def _in_topic(
 
 
 def _late(copy: StoredRecord, before: Sequence[StoredRecord], evidence: Evidence) -> str:
-    """Return how long after its due time COPY was stored, if one of the copies BEFORE tells."""
+    """Return how long after its due time COPY was stored, if one of the copies BEFORE shows that."""
     for waiting in reversed(before):
         due_ms = due_of(waiting, evidence)
         if due_ms is not None:
@@ -293,7 +292,7 @@ def _faults(copies: Sequence[StoredRecord]) -> list[str]:
 # ---------------------------------------------------------------- what each consumer group made of a message
 
 
-#: Kinds of filters by Apache's names.
+#: Kinds of filters by RocketMQ's names.
 _KINDS: Final = {"TAG": "TAG", "SQL": "SQL92"}
 
 
@@ -342,7 +341,7 @@ def pop_events(copies: Sequence[StoredRecord], evidence: Evidence) -> Iterator[E
 
 
 def wants(wanted: Filter, record: Record) -> bool | None:
-    """Does the filter WANTED let RECORD through? None if it cannot be told."""
+    """Return whether the filter WANTED matches RECORD; None if unknown."""
     try:
         if wanted.kind == "TAG":
             tags = parse_tags(wanted.expression)
@@ -356,7 +355,7 @@ def wants(wanted: Filter, record: Record) -> bool | None:
 
 
 def _wants(name: Filtering, record: Record) -> bool | None:
-    """Does the filter NAME of an account let RECORD through? None if it cannot be told."""
+    """Return whether the filter NAME of the statistics matches RECORD; None if unknown."""
     kind, expression = name
     if expression.endswith("…"):
         return None

@@ -1,8 +1,8 @@
-"""Gathering what a store's files tell of one message: its copies, and the marks that others left of it.
+"""Gathering what a store's files show of one message: its copies, and the marks of others about it.
 
-Each part is bounded, and only looked for where a copy asks for it; damage makes a note, never an error. A table that is
-missing, empty or does not parse is replaced by its `.bak`, as a broker would; both unreadable is a note, and an empty
-table: a story is told from what is left.
+Each part is limited, and only searched if a copy needs it. Damage makes a note, never an error. A table that is
+missing, empty or does not parse is replaced by its `.bak`, as in a broker. If both are unreadable, there is a note and
+an empty table.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ProgressTables:
         self._notes = notes
 
     def readings(self) -> dict[tuple[str, int], list[GroupReading]]:
-        """Return where each group stands, by topic and queue."""
+        """Return the offset of each group, by topic and queue."""
         name = offsets_file(self._disk, self._root)
         table, at_ms = self._offsets(name)
         earlier, earlier_ms = self._offsets(f"{name}.bak")
@@ -243,7 +243,7 @@ class Witnesses:
     # --- evidence ------------------------------------------------------------------------------------------------
 
     def evidence(self, copies: Sequence[StoredRecord]) -> Evidence:
-        """Return what is known beside COPIES."""
+        """Return what is known in addition to COPIES."""
         log, notes = self._search.log, list[str]()
         tables = ProgressTables(self._disk, self._search.root, notes)
         checkpoint = tables.timer_checkpoint()
