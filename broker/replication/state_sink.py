@@ -7,6 +7,9 @@ A frame waits until the log is confirmed here up to its `log_offset`; topics and
 when it survives a power cut. A kill leaves each file as before or after a frame. After a start the follower reports
 that it has nothing, and gets full tables.
 
+A full frame removes what it does not have. Removed topics, groups or offsets that a former master may have accepted
+are first written to `<root>/pocketmq/set-aside/FILE.N`, and never deleted.
+
 Limit: HELD_BYTES_MAX bytes wait for the log. The event loop owns it; a thread writes.
 """
 
