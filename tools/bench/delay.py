@@ -1,27 +1,14 @@
-"""`bench delay`: messages with times of their own, from the call that sends them to a consumer that has them.
+"""`bench delay`: scheduled messages, from the call that sends them to a consumer that has them.
 
-One process sends N messages of 128 B, due at instants drawn evenly (from a fixed seed) out of a stretch of time that
-begins once all are stored: 16,667 a second over four times --seconds, so `--seconds 15` is a million over a minute.
-Then a consumer, in the same process, waits for them; how late a message is counts
+One process sends N messages of 128 B. Their delivery times are drawn evenly (fixed seed) from a period that begins once
+all are stored: 16,667 per second over four times --seconds. A consumer in the same process measures the delay:
 
-    stored     from the instant that it was due to the store timestamp of the delivered copy, both by the broker's clock
-    arrived    from that instant to the return of the consumer's `poll`, by the clock of the same machine
+    stored     from the delivery time to the store timestamp of the delivered copy, both by the broker's clock
+    arrived    from the delivery time to the return of the consumer's `poll`, by the same machine's clock
 
-What did not come, came twice, or came before its time is counted and said: each must be none. The yardstick for
-lateness is a bare asyncio loop that has `call_at`ed the same instants: nothing stored, nothing sent. The one for the
-insert rate carries the same requests and answers over a bare gRPC stream.
-
-With --pending N it measures instead what messages cost that are not due for long.
-
-What messages cost that wait for long: `bench delay --pending N` sends N, due at some time within a day, and stops.
-
-Told are the insert rate, the bytes on disk (blocks, so that holes do not count), the server's resident memory before,
-after, and after a restart (all of it, and the process's own: the rest are pages of the store's files, which the kernel
-takes back when it needs them), and how long a restart takes from the start to serving: after a clean stop, and after
-`kill -9`. The number of waiting messages, as the server says it, must be N each time. The yardsticks are the bytes of
-the records alone, and the memory and the start of the same server with an empty store.
-
-Messages with times of their own, for the benches that send them: how they are made, told apart and sent.
+Missing, duplicate and early messages are counted; each count must be 0. Baselines: an asyncio loop with `call_at`, and
+a bare gRPC stream. With --pending N it sends N messages due within a day and measures the insert rate, bytes on disk,
+memory, and restarts after a clean stop and after `kill -9`. The baseline is a server with an empty store.
 """
 
 from __future__ import annotations

@@ -1,20 +1,13 @@
-"""The stores that benches read.
+"""The stores that benchmarks read: small records over many queues, each field computed from the record's number.
 
     queues     10 M entries in four queues of nine files each; of the log only the last file holds its records
     messages   1 M records of 157 B in three log files, four queues
-    lag        the same over 10,000 queues, with three groups at different places in each
+    lag        the same over 10,000 queues, with three groups at different offsets in each
 
-All were stopped cleanly. A log file that holds no records reads as zeros, as does one on a device that lost it: readers
-of queues never look there, and recovery begins at the last file.
-
-What a generated store holds: small records over many queues, each field worked out from the record's number.
-
-Record i belongs to queue i mod Q (all topics' queues counted through) and is its record number i // Q. It has one tag
-of eight, one key `K` and ten digits of i, and a body of 16 to 47 bytes: 157.5 bytes in the mean. Sizes vary from record
-to record in an order that repeats only after 1,000 of them, so that no reader profits from equal sizes.
-
-Records are laid out as a broker lays them: one that would leave less than 8 bytes in its file begins the next one, and
-the rest is a blank. Everything is numpy over whole columns.
+All were stopped cleanly. Log files without records read as zeros; readers of queues do not read them, and recovery
+begins at the last file. Record i is number i // Q of queue i mod Q, counted over all topics. It has one of eight tags,
+one key (`K` and ten digits of i), and a body of 16 to 47 bytes. Sizes repeat only after 1,000 records, so no reader
+profits from equal sizes. As in a broker, a record that would leave less than 8 bytes begins the next file.
 """
 
 from __future__ import annotations

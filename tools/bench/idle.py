@@ -1,24 +1,13 @@
-"""`bench start`: from starting `pocketmq serve` to the first acknowledged send, over a new store.
+"""Benchmarks of an idle broker: `start`, `memory`, `idle-consumers` and `idle-receives`.
 
-The process is started, its ready line is read, and a client that was imported before connects, finds the route of a
-topic that is created by the send, and waits for the acknowledgement. The yardstick is an interpreter that starts,
-imports numpy and gRPC, and ends.
-
-`bench memory`: resident memory of an idle `pocketmq serve`, after it has served one client.
-
-The yardstick is an interpreter that has imported numpy and gRPC, and nothing else.
-
-`bench idle-consumers`: what a thousand consumers that have nothing to do cost a broker.
-
-Each has a connection of its own, with the library's settings, is a member of a group of a hundred (a stream, with
-heartbeats), holds a queue and waits for a message of it (fetches one after the other, which renew the lease): as the
-client library does with default settings, in its periods. They speak the protocol and do nothing else, so that one
-process can be all of them. What the library asks a name server is not in it.
-
-`bench idle-receives`: what ten thousand consumers cost that wait for messages which do not come.
-
-Each waiting is a ReceiveMessage as an official simple consumer sends it, a thousand on each of ten connections, with a
-long-polling time beyond the measurement. Beside them is what it cost to take them.
+start            from starting `pocketmq serve` to the first acknowledged send over a new store, which also creates
+                 the topic. Baseline: an interpreter that starts, imports numpy and gRPC, and ends
+memory           resident memory of `pocketmq serve` after one client. Baseline: an interpreter with these imports
+idle-consumers   a thousand consumers in groups of a hundred, each with its own connection, heartbeats, and fetches
+                 on one queue, in the periods of the client library. They only speak the protocol, so that one
+                 process can be all of them; queries to name servers are not included
+idle-receives    ten thousand waiting ReceiveMessage calls of official simple consumers, a thousand per connection,
+                 with a long-polling time beyond the measurement; also the cost of accepting them
 """
 
 from __future__ import annotations

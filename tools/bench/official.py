@@ -1,26 +1,12 @@
-"""`bench v2`: an official client of Apache RocketMQ against our broker on loopback, 128 B, memory acknowledgement.
+"""`bench v2` and `bench unary`: official clients of Apache RocketMQ with PocketMQ on loopback, 128 B.
 
-Single sends with 64 in flight, then one after the other; then a simple consumer that receives 32 and acknowledges each,
-by one thread and by eight. Beside it what the handlers alone cost, called without a carrier: the rest
-is gRPC's, and the client's.
+`v2` runs a client program of tests/interop/official, built as for the tests: single sends with 64 in flight, then one
+after the other; then a simple consumer that receives 32 and acknowledges each, with one thread and with eight. It also
+calls the handlers directly, without a carrier, to show how much of the time is theirs. That is CPU time of the event
+loop's thread, with replies serialized.
 
-An official client of Apache RocketMQ, run for a bench: a program of tests/interop/official, in a checkout.
-
-They are built by what builds them for the tests; a language whose tools are missing cannot be had.
-
-What apache.rocketmq.v2 costs us: from a decoded request to its finished reply, without a carrier.
-
-A broker over a real store runs in this process; the methods that it gives to its carrier are called directly, 64 at a
-time. Requests are made before the clock starts; replies are serialized within, since that is what a carrier is handed.
-The time is processor time of the event loop's thread, so that other work of the machine does not count.
-
-`bench unary`: what a SendMessage costs the server, by our own HTTP/2 and by grpcio's, 128 B, acknowledged in memory.
-
-The calls are those of an official client as they travel: its headers with a new request id each. They come from a bare
-socket, 64 in flight on one connection and then one after the other, so that the figure is the server's: its CPU time
-divided by the calls.
-
-Calls as an official client sends them, from a bare socket that does nothing else: what they cost is the server's.
+`unary` measures the server's CPU time per SendMessage, with the built-in HTTP/2 server and with grpcio. A bare socket
+sends the calls as an official client does, 64 in flight on one connection, then one after the other.
 """
 
 from __future__ import annotations

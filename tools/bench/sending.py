@@ -1,26 +1,13 @@
-"""`bench send`: one message at a time through the full producer, from one thread, with default settings.
+"""Benchmarks of sending: `send`, `send-many`, `produce` and `sync`, with 128 B bodies and default settings.
 
-New Messages of 128 B, then of 1 KiB, go through `Producer.send_nowait` as fast as one thread makes them, until a flush
-has all acknowledgements; then `Producer.send` one after the other, whose latencies stand in the table. The yardstick
-carries the same requests and answers over a bare gRPC stream, in runs as large as the producer made them; beside it a
-memcpy of the records.
+    send        new Messages (also of 1 KiB) through `Producer.send_nowait` from one thread, until a flush has all
+                acknowledgements; then `Producer.send` one after the other, which gives the latencies
+    send-many   lists of 10,000 new bodies through `send_many_nowait("topic", bodies)`, four at a time; also Messages
+    produce     batches of 1,000 new messages through `send_many_nowait`; a latency is that of a whole batch. Also
+                single messages: 1,000 `send`s at once, and one after the other
+    sync        64 coroutines send one message each and wait until it is on disk. Baseline: 4 KiB written and forced
 
-`bench send-many`: lists of bodies to our broker on loopback, 128 B, acknowledged in memory, default settings.
-
-Lists of 10,000 new bodies go through `send_many_nowait("topic", bodies)`, four at a time, as an application does that
-has its data in lists: no Message is made. Beside it the same with Messages, made anew, and a memcpy of the records.
-
-`bench produce`: our client to our broker on loopback, 128 B bodies, acknowledged in memory.
-
-Batches of 1,000 new messages go through `send_many_nowait`, some at a time; a latency is that of a whole batch, from
-the call to the last acknowledgement. Besides, single messages: as many as 1,000 `send`s wait at once, and one after the
-other. The yardstick carries the same requests and answers over a bare gRPC stream.
-
-`bench sync`: messages acknowledged on the device, 64 single sends in flight.
-
-Each of 64 coroutines sends one message of 128 B, waits until it is on the device, and sends the next: the broker forces
-whole groups at once. The yardsticks are 4 KiB written and forced one after the other, and a bare gRPC stream with 64
-small requests in flight.
+The baseline is a bare gRPC stream with the same requests and answers, in batches as large as the producer's.
 """
 
 from __future__ import annotations

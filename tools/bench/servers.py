@@ -1,20 +1,12 @@
-"""Servers and topics for the benches that need a broker.
+"""Servers for benchmarks: PocketMQ's, and Apache RocketMQ's from given jars.
 
-Apache RocketMQ's own servers, from given jars: what `bench ordinary` and `bench replicas` run beside.
+`apache_alone` is a name server and a broker with its proxy, as in RocketMQ's quick start. `bench ordinary --apache`
+runs the same shapes there with two Java programs (java/): the remoting client, and the official one of 5.x,
+which also runs with PocketMQ. They warm up as long as they measure, and need a Java Development Kit.
 
-`apache_alone` is a name server and a broker with its proxy, as Apache's quick start has them.
-
-`apache_pair` is a name server, a SYNC_MASTER with `inSyncReplicas=2` and its SLAVE, each a Java process on loopback
-with a heap of a gibibyte: a send is answered once the slave has it in memory too; with SYNC_FLUSH the master's device
-has it besides. Messages are sent by our own remoting client, over one connection and one by one, as Apache's own
-producers do: so the client takes a part of each figure. Nothing is elected here: that would need a controller.
-
-What `bench ordinary --apache` runs beside: the same shapes by Apache's Java clients, on Apache's broker and on ours.
-
-Apache's broker is `apache_alone`, with its proxy and its defaults. The load are two Java programs (java/): by the
-client of the remoting protocol, and by the official one of 5.x, which is run on our broker as well. They warm each
-shape as long as they measure it, as `bench ordinary` does, and have a Java process each. A Java Development Kit is
-needed, whose `java` runs a source file.
+`apache_pair` is a name server, a SYNC_MASTER with `inSyncReplicas=2` and its SLAVE, on loopback, with a heap of 1 GiB
+each. A send is answered once the slave has it in memory; with SYNC_FLUSH the master's disk has it, too. Messages are
+sent one by one over one connection by PocketMQ's remoting client, whose cost is included. There is no election.
 """
 
 from __future__ import annotations

@@ -1,32 +1,13 @@
-"""`bench store`: append, consume queue and key index: 200 B records with one key, runs of 1,000, one thread.
+"""Benchmarks of stores: `store`, `recovery`, `inspect` and `lookup`.
 
-What a broker does with a run beyond the network is to check it and to append it. The headline times the append, which
-patches the store's fields, copies into the log, and writes queue and index entries; `with_check_messages_per_second`
-times both. The yardstick is a memcpy of the same bytes.
-
-`bench recovery`: from the start to serving, over a log of 1 GiB of 1 KiB messages that `kill -9` left.
-
-The log is in the page cache, for it was just written. The yardstick is the CRC of the same bytes, which recovery has to
-compute and compare: no reader that checks what it finds can be quicker on one core.
-
-`bench inspect`: the overview of a store of 100 GiB, and the verification of one that is read as a whole.
-
-The large store is holes, but for a record at the beginning of each log file, some thousands at the end, and 1,000
-queues: what an overview must not read costs no room. The verification reads VERIFIED_LOG_BYTES of 1 KiB messages with a
-key and a tag; its yardstick is the CRC of the same bytes, which no check can do without. Both run in this process:
-starting Python and importing comes on top for who types the command.
-
-`bench lookup`: a key in a full index file of Apache's default size (20 M entries, 420 MB), read from the files.
-
-The log holds RECORDS real messages; all other entries have random hashes and point into it, as those of other keys do:
-so chains have the length that they have in a full file (four entries a slot on average), and a hit is one that the
-record confirms.
-
-- cold: the store is opened anew and nothing of the index file is in the page cache (asked for by posix_fadvise; a
-  device or file system may keep it all the same). The first look-up pays for opening, and for a page each entry;
-- warm: the same open store, all keys in turn.
-
-The yardstick is one page of the same file, read through its map once it is dropped from the cache.
+store      append, consume queue and key index of 200 B records with one key, batches of 1,000, one thread;
+           `with_check_messages_per_second` adds the checks of a broker. Baseline: a memcpy of the same bytes
+recovery   from start to serving, with a log of 1 GiB of 1 KiB messages (in the page cache) after `kill -9`.
+           Baseline: the CRC of the same bytes, which recovery must compute
+inspect    the overview of a store of 100 GiB, mostly holes, with 1,000 queues; the verification of
+           VERIFIED_LOG_BYTES of 1 KiB messages. Baseline: the CRC. Without the start of Python
+lookup     a key in a full index file of the default size (20 M entries, 420 MB) whose chains have their usual
+           length; cold (opened again, dropped from the page cache) and warm. Baseline: one page of the same file
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ SIZES: Final = (10_000, 100_000, 1_000_000)
 HORIZON_MS: Final = 60_000
 OPERATIONS: Final = ("insert", "re-schedule", "cancel", "advance", "tick by tick")
 _STEP_MS: Final = 10
-#: The size whose rates stand in the table of figures.
+#: The size whose rates are in the table of results.
 _SHOWN: Final = 100_000
 
 #: Nanoseconds by operation.

@@ -1,25 +1,18 @@
-"""A store that follows the log of a Java broker over Apache's HA wire, byte by byte, for as long as it is told to.
+"""A store that follows the log of a Java broker over RocketMQ's HA protocol, byte by byte, until it is stopped.
 
-One connection carries the log, another the requests that tell the rest (master.py). Whenever one ends, both are made
-again; before the log goes on, what the store has is compared with the master's: by epochs in controller mode, else by
-its newest record. Where they are not one log, nothing is changed: OtherHistory says what to do.
+One connection carries the log, another the requests for everything else (master.py). If one ends, both are opened again
+and the logs are compared: by epochs in controller mode, else by the newest record. If they differ, nothing is changed;
+OtherHistory says what to do. In controller mode the follower is a learner without a vote, and no send waits for it. In
+the classic mode it counts as a slave for SYNC_MASTER.
 
-The master hears how much of its log is on this device. In controller mode the follower is a learner: it votes for
-nobody, and nobody waits for it. In the classic mode it counts as any slave does with SYNC_MASTER.
-
-The tables are the master's once the log has come to where it was when they were read. A stop in order is told from a
-kill by what Apache's broker does: it closes its ports for requests first, and goes on sending its log for three
-seconds, in which nothing is appended. Who saw that, and silence at its end, has all of the log.
-
-Memory is bounded: one frame of 4 MiB, one chunk of 1 MiB. One event loop owns everything.
-
-The note in a store that it follows a Java broker: `pocketmq/following.json`.
+The tables are applied once the log is as long as it was when they were read. A clean stop is recognized by what the
+broker does: it closes its ports for requests, and sends its log for three more seconds without appending. Memory: one
+frame of 4 MiB, one chunk of 1 MiB. While the note `pocketmq/following.json` exists, no broker serves the store;
+`pocketmq promote` removes it:
 
     {"format":1,"address":"10.0.0.1:10912","rpc":"10.0.0.1:10911","cluster":"DefaultCluster","broker":"broker-a",
      "autoSwitch":false,"settings":{"mappedFileSizeCommitLog":"1073741824",…},"masterEnd":4096,"tablesEnd":4096,
      "stoppedAt":null,"timerCheckpoint":"0000…"}
-
-While it is there no broker serves the store; `pocketmq promote` takes it away.
 """
 
 from __future__ import annotations

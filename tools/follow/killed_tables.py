@@ -1,4 +1,4 @@
-"""The tables in the store of a Java broker that was killed, and those of the store that followed it: the newer ones.
+"""The newer of two sets of tables: those in the store of a killed Java broker, and those of the store that followed it.
 
 A broker that is killed leaves its tables as it wrote them last: topics and groups at each change, offsets every five
 seconds. The follower read them from the living broker every second. So either may be newer:

@@ -1,16 +1,15 @@
-"""What makes the store of a follower a broker's own: the ends are compared, and what Java would do over is settled.
+"""`pocketmq promote`: turns the store of a follower into a broker's own, once its log ends where the master's did.
 
-Nothing is written before the ends agree. Then, in this order, and the same if it has to be done again after a kill:
+Nothing is written before the ends agree. Then, in this order, which may be repeated after a kill:
 
-- offsets of groups and delay levels that lie behind what their queues hold are set to their ends: messages to come
+- Offsets of groups and delay levels beyond the ends of their queues are set to these ends. Otherwise later messages
   would be skipped. With equal ends there are none.
-- topics of which there are queues and no configuration get one, as they were made after the tables were last read.
-- the timers begin with the master's checkpoint: what it has not handed on is entered when a broker opens the store.
-- the note that the store follows goes.
+- Topics that have queues but no configuration get one: they were made after the tables were last read.
+- The timers start with the master's checkpoint: what it has not delivered is entered when a broker opens the store.
+- The note that the store follows is removed.
 
-Of a Java broker that has stopped, or was killed, what its log has behind the follower's is taken first, and only what
-nobody could have done otherwise is read as the log: whole records that say where they stand, with sound bodies, in a
-row from the follower's end on, and the blank that closes a file. Not a byte is written there.
+If the Java broker was stopped or killed, the rest of its log is copied first: valid records at their own offsets, from
+the follower's end on without a gap, and the blank that closes a file. Nothing is written in its store.
 """
 
 from __future__ import annotations
