@@ -1,20 +1,9 @@
-"""Gathers messages into runs, a deque of them for each queue, and says which may leave.
+"""The accumulator: gathers messages into batches, a deque per queue, and decides which batches may leave.
 
-A run is ready when
-    it is full (of bytes or of messages)
-    it has lingered; without a linger, at the end of the event loop's turn in which it was begun
-    somebody flushes, or waits for the memory that it takes
-    it is tried again, and its pause is over
-but while order is kept a queue is *muted* as long as one of its runs is under way: what arrives meanwhile gathers.
-So batching is natural: a message for an idle queue leaves at once, with whatever else this turn has brought, and under
-load a run holds what arrived while its predecessor travelled.
+`Accumulator.drain` says when a batch is ready. While order is kept, a queue has one batch under way, and what arrives
+meanwhile gathers in the next. So an idle queue sends at once, and a busy one sends larger batches.
 
-`drain` visits the brokers in turn, and the ready queues of each in turn, and takes one run at a visit, so that neither
-a broker nor a queue starves another; a broker with max_in_flight runs under way is passed over. What comes back to be
-tried again goes to the front of its deque, and so do the parts of a run that was cut, in their order.
-
-Pure: the time is an argument. Not thread-safe: the producer's event loop owns it. Bounded by the producer's budget. A
-queue with nothing to send is forgotten.
+Pure: the time is an argument. Not thread-safe: the producer's event loop owns it, except for `Budget`.
 """
 
 from __future__ import annotations
@@ -28,8 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 from ...proto.errors import BufferFull, PocketMQError
 from ..config import ProducerConfig
 from ..queue import Queue
+from .batch import Batch
+from .batch_parts import JointPart, SinglesPart
 from .bodies import Bodies
-from .run import MessageRow, Parcel, Run
 
 
 class Budget:
@@ -124,24 +114,24 @@ class Budget:
         )
 
 
-class _Lane:
-    """The runs of one queue that wait, in order; the last one may be open."""
+class _QueueBatches:
+    """The batches of one queue that wait, in order; the last one may be open."""
 
-    __slots__ = ("broker", "listed", "queue", "runs", "under_way")
+    __slots__ = ("batches", "broker", "queue", "scheduled", "under_way")
 
     def __init__(self, queue: Queue, broker: _Broker) -> None:
         self.queue = queue
         self.broker = broker
-        self.runs: deque[Run] = deque()
+        self.batches: deque[Batch] = deque()
         #: Runs of it that travel.
         self.under_way = 0
         #: It stands in its broker's ring.
-        self.listed = False
+        self.scheduled = False
 
     @property
-    def open_run(self) -> Run | None:
-        """The run that messages may join."""
-        return self.runs[-1] if self.runs and self.runs[-1].open else None
+    def open_batch(self) -> Batch | None:
+        """The batch that messages may join."""
+        return self.batches[-1] if self.batches and self.batches[-1].open else None
 
 
 class _Broker:
@@ -152,12 +142,12 @@ class _Broker:
     def __init__(self, name: str) -> None:
         self.name = name
         #: The queues that have something to send and are not muted, the next one first.
-        self.ring: deque[_Lane] = deque()
+        self.ring: deque[_QueueBatches] = deque()
         self.under_way = 0
 
 
 class Accumulator:
-    """Takes messages, and hands out runs; every run ends in `finished` or `back`."""
+    """Takes messages, and hands out batches; every batch ends in `finished` or `back`."""
 
     def __init__(self, config: ProducerConfig, budget: Budget) -> None:
         """BUDGET gets the bytes of what is done back."""
@@ -168,281 +158,299 @@ class Accumulator:
         self._bytes_max = config.run_bytes_max
         self._messages_max = config.batch_messages_max
         self._budget = budget
-        self._lanes: dict[Queue, _Lane] = {}
+        self._pending: dict[Queue, _QueueBatches] = {}
         self._brokers: dict[str, _Broker] = {}
         #: The brokers in the order in which they are visited.
         self._visits: deque[_Broker] = deque()
-        #: By topic, the lane that messages for any queue joined last.
-        self._last_opened: dict[str, _Lane] = {}
-        self._unfinished: set[Run] = set()
-        self._flushes: list[tuple[set[Run], Callable[[], None]]] = []
+        #: By topic, the queue that messages for any queue joined last.
+        self._last_opened: dict[str, _QueueBatches] = {}
+        self._unfinished: set[Batch] = set()
+        self._flushes: list[tuple[set[Batch], Callable[[], None]]] = []
 
     # --- messages in
 
     def open_queue(self, topic: str, count: int, size_bytes: int) -> Queue | None:
-        """Return the queue whose run COUNT more messages for any queue of TOPIC may join; None: choose one."""
-        lane = self._last_opened.get(topic)
-        if lane is None or (run := lane.open_run) is None:
+        """Return the queue whose batch COUNT more messages for any queue of TOPIC may join; None: choose one."""
+        pending = self._last_opened.get(topic)
+        if pending is None or (batch := pending.open_batch) is None:
             return None
-        return lane.queue if self._fits(run, count, size_bytes) else None
+        return pending.queue if self._fits(batch, count, size_bytes) else None
 
-    def add(self, queue: Queue, parcel: Parcel, now_ms: int, *, pinned: bool) -> None:
-        """Send PARCEL to QUEUE. PINNED: to this very queue, wherever else there may be room."""
+    def add(self, queue: Queue, part: JointPart, now_ms: int, *, pinned: bool) -> None:
+        """Send PART to QUEUE. PINNED: to this very queue, wherever else there may be room."""
         # What is encoded by the column travels by itself.
-        alone = isinstance(parcel.messages, Bodies)
-        count = self._messages_max + 1 if alone else len(parcel.messages)
-        lane, run = self._open_run(queue, count, parcel.size_bytes, now_ms)
-        run.add(parcel)
+        alone = isinstance(part.messages, Bodies)
+        count = self._messages_max + 1 if alone else len(part.messages)
+        pending, batch = self._open_batch(queue, count, part.size_bytes, now_ms)
+        batch.add(part)
         if alone:
-            run.open = False
-        self._added(lane, run, pinned)
+            batch.open = False
+        self._added(pending, batch, pinned)
 
-    def add_row(
-        self, queue: Queue, row: MessageRow, begin: int, now_ms: int, *, pinned: bool
+    def add_singles(
+        self, queue: Queue, singles: SinglesPart, begin: int, now_ms: int, *, pinned: bool
     ) -> int:
-        """Send as many of ROW from BEGIN on to QUEUE as fit one run, at least one; return where they end."""
-        ends = row.ends
-        lane, run = self._open_run(queue, 1, ends[begin + 1] - ends[begin], now_ms)
-        room_bytes = self._bytes_max - run.size_bytes
+        """Send as many of SINGLES from BEGIN on to QUEUE as fit one batch, at least one; return where they end."""
+        ends = singles.ends
+        pending, batch = self._open_batch(queue, 1, ends[begin + 1] - ends[begin], now_ms)
+        room_bytes = self._bytes_max - batch.size_bytes
         fit = bisect_left(ends, ends[begin] + room_bytes, begin + 1) - 1
-        end = max(begin + 1, min(fit, begin + self._messages_max - len(run.messages)))
-        run.add(row.part(begin, end))
-        self._added(lane, run, pinned)
+        end = max(begin + 1, min(fit, begin + self._messages_max - len(batch.messages)))
+        batch.add(singles.part(begin, end))
+        self._added(pending, batch, pinned)
         return end
 
-    def _open_run(
+    def _open_batch(
         self, queue: Queue, count: int, size_bytes: int, now_ms: int
-    ) -> tuple[_Lane, Run]:
-        """Return the open run of QUEUE, a new one if COUNT more messages do not fit."""
-        lane = self._lane(queue)
-        run = lane.open_run
-        if run is not None and not self._fits(run, count, size_bytes):
-            run.open = False
-            run = None
-        if run is None:
-            run = Run(queue, now_ms, self._done)
-            lane.runs.append(run)
-            self._unfinished.add(run)
-            self._list(lane)
-        return lane, run
+    ) -> tuple[_QueueBatches, Batch]:
+        """Return the open batch of QUEUE, a new one if COUNT more messages do not fit."""
+        pending = self._pending_of(queue)
+        batch = pending.open_batch
+        if batch is not None and not self._fits(batch, count, size_bytes):
+            batch.open = False
+            batch = None
+        if batch is None:
+            batch = Batch(queue, now_ms, self._done)
+            pending.batches.append(batch)
+            self._unfinished.add(batch)
+            self._schedule(pending)
+        return pending, batch
 
-    def _added(self, lane: _Lane, run: Run, pinned: bool) -> None:
+    def _added(self, pending: _QueueBatches, batch: Batch, pinned: bool) -> None:
         if pinned:
-            run.pinned = True
+            batch.pinned = True
         else:
-            self._last_opened[lane.queue.topic] = lane
-        if not self._fits(run, 1, 0):
-            run.open = False
+            self._last_opened[pending.queue.topic] = pending
+        if not self._fits(batch, 1, 0):
+            batch.open = False
 
-    def _fits(self, run: Run, count: int, size_bytes: int) -> bool:
+    def _fits(self, batch: Batch, count: int, size_bytes: int) -> bool:
         return (
-            len(run.messages) + count <= self._messages_max
-            and run.size_bytes + size_bytes < self._bytes_max
+            len(batch.messages) + count <= self._messages_max
+            and batch.size_bytes + size_bytes < self._bytes_max
         )
 
-    # --- lanes and brokers
+    # --- queues and brokers
 
-    def _lane(self, queue: Queue) -> _Lane:
-        lane = self._lanes.get(queue)
-        if lane is None:
+    def _pending_of(self, queue: Queue) -> _QueueBatches:
+        pending = self._pending.get(queue)
+        if pending is None:
             broker = self._brokers.get(queue.broker)
             if broker is None:
                 broker = self._brokers[queue.broker] = _Broker(queue.broker)
                 self._visits.append(broker)
-            lane = self._lanes[queue] = _Lane(queue, broker)
-        return lane
+            pending = self._pending[queue] = _QueueBatches(queue, broker)
+        return pending
 
-    def _list(self, lane: _Lane) -> None:
-        """Let LANE be visited, if it has something to send and is not muted; an idle queue keeps nothing."""
-        if lane.runs and not (self._ordered and lane.under_way):
-            if not lane.listed:
-                lane.listed = True
-                lane.broker.ring.append(lane)
-        elif not lane.runs and not lane.under_way:
-            self._lanes.pop(lane.queue, None)
+    def _schedule(self, pending: _QueueBatches) -> None:
+        """Let PENDING be visited, if it has something to send and is not muted; an idle queue keeps nothing."""
+        if pending.batches and not (self._ordered and pending.under_way):
+            if not pending.scheduled:
+                pending.scheduled = True
+                pending.broker.ring.append(pending)
+        elif not pending.batches and not pending.under_way:
+            self._pending.pop(pending.queue, None)
 
-    # --- runs out
+    # --- batches out
 
-    def drain(self, now_ms: int) -> list[Run]:
-        """Take the runs that may leave now, in fair turns. Each is under way until `finished` or `back`."""
-        drained: list[Run] = []
+    def drain(self, now_ms: int) -> list[Batch]:
+        """Take the batches that may leave now. Each is under way until `finished` or `back`.
+
+        A batch is ready if it is full, has lingered (without a linger: always), is flushed, or another sender waits
+        for memory, and, after an error, when its pause is over.
+
+        Brokers take turns, and the ready queues of a broker too, so that none starves another. A broker with
+        `max_in_flight` batches under way is skipped.
+        """
+        drained: list[Batch] = []
         visits = self._visits
         idle = 0
         while idle < len(visits):
             broker = visits[0]
             visits.rotate(-1)
-            run = self._next_of(broker, now_ms)
-            if run is None:
+            batch = self._next_of(broker, now_ms)
+            if batch is None:
                 idle += 1
             else:
                 idle = 0
-                drained.append(run)
+                drained.append(batch)
         return drained
 
-    def _next_of(self, broker: _Broker, now_ms: int) -> Run | None:
-        """Return the next ready run for BROKER, if it may have one more."""
+    def _next_of(self, broker: _Broker, now_ms: int) -> Batch | None:
+        """Return the next ready batch for BROKER, if it may have one more."""
         if broker.under_way >= self._in_flight_max:
             return None
         ring = broker.ring
         for _ in range(len(ring)):
-            lane = ring.popleft()
-            lane.listed = False
-            if lane.runs:
-                if self._ready_ms(lane) <= now_ms and not lane.runs[0].finding:
-                    return self._take(lane)
-                lane.listed = True
-                ring.append(lane)
+            pending = ring.popleft()
+            pending.scheduled = False
+            if pending.batches:
+                if self._ready_ms(pending) <= now_ms and not pending.batches[0].route_pending:
+                    return self._take(pending)
+                pending.scheduled = True
+                ring.append(pending)
         return None
 
-    def _take(self, lane: _Lane) -> Run:
-        run = lane.runs.popleft()
-        run.open = False
-        lane.under_way += 1
-        lane.broker.under_way += 1
-        self._list(lane)
-        return run
+    def _take(self, pending: _QueueBatches) -> Batch:
+        batch = pending.batches.popleft()
+        batch.open = False
+        pending.under_way += 1
+        pending.broker.under_way += 1
+        self._schedule(pending)
+        return batch
 
-    def _ready_ms(self, lane: _Lane) -> int:
-        """Return from when on the first run of LANE may leave, as far as time tells."""
-        run = lane.runs[0]
-        if run.not_before_ms:
-            return run.not_before_ms
-        if self._linger_ms and run.open and not run.hurried and not self._budget.is_short:
-            return run.born_ms + self._linger_ms
+    def _ready_ms(self, pending: _QueueBatches) -> int:
+        """Return from when on the first batch of PENDING may leave, as far as time tells."""
+        batch = pending.batches[0]
+        if batch.not_before_ms:
+            return batch.not_before_ms
+        if (
+            self._linger_ms
+            and batch.open
+            and not batch.flush_requested
+            and not self._budget.is_short
+        ):
+            return batch.born_ms + self._linger_ms
         return 0
 
     @property
     def has_waiting(self) -> bool:
-        """Does any run wait for anything but another one of its queue?"""
+        """Does any batch wait for anything but another one of its queue?"""
         return any(broker.ring for broker in self._visits)
 
     def next_ms(self, now_ms: int) -> int | None:
         """Return the earliest instant after NOW_MS at which `drain` or `expired` may have something; None: not by time.
 
-        A run counts from when on it may leave, though its route is still asked for or its broker has enough to do: that
-        may be over by then. What time does not hold back any more is looked at when such a thing ends.
+        A batch counts even if its route is still asked for or its broker is busy: that may be over by then. What does
+        not wait for a time is checked when such an event ends.
         """
         instants = [
             ready_ms
             for broker in self._visits
-            for lane in broker.ring
-            if lane.runs and (ready_ms := self._ready_ms(lane)) > now_ms
+            for pending in broker.ring
+            if pending.batches and (ready_ms := self._ready_ms(pending)) > now_ms
         ]
         instants += [
-            min(run.born_ms for run in lane.runs) + self._delivery_timeout_ms
-            for lane in self._lanes.values()
-            if lane.runs
+            min(batch.born_ms for batch in pending.batches) + self._delivery_timeout_ms
+            for pending in self._pending.values()
+            if pending.batches
         ]
         return min(instants, default=None)
 
-    # --- runs back
+    # --- batches back
 
-    def finished(self, run: Run) -> None:
-        """RUN does not travel any more, and does not come back."""
-        lane = self._lanes[run.queue]
-        lane.under_way -= 1
-        lane.broker.under_way -= 1
-        self._list(lane)
+    def finished(self, batch: Batch) -> None:
+        """BATCH does not travel any more, and does not come back."""
+        pending = self._pending[batch.queue]
+        pending.under_way -= 1
+        pending.broker.under_way -= 1
+        self._schedule(pending)
 
-    def back(self, run: Run) -> None:
-        """RUN does not travel any more, and waits at the front to be sent again."""
-        lane = self._lanes[run.queue]
-        lane.runs.appendleft(run)
-        self.finished(run)
+    def back(self, batch: Batch) -> None:
+        """BATCH does not travel any more, and waits at the front to be sent again."""
+        pending = self._pending[batch.queue]
+        pending.batches.appendleft(batch)
+        self.finished(batch)
 
-    def back_in_parts(self, run: Run, parts: Sequence[Run]) -> None:
-        """RUN does not travel any more; PARTS of it wait at the front, in their order."""
-        lane = self._lanes[run.queue]
-        lane.runs.extendleft(reversed(parts))
-        for runs in (self._unfinished, *(runs for runs, _ in self._flushes)):
-            if run in runs:
-                runs.remove(run)
-                runs.update(parts)
-        self.finished(run)
+    def back_in_parts(self, batch: Batch, parts: Sequence[Batch]) -> None:
+        """BATCH does not travel any more; PARTS of it wait at the front, in their order."""
+        pending = self._pending[batch.queue]
+        pending.batches.extendleft(reversed(parts))
+        for batches in (self._unfinished, *(batches for batches, _ in self._flushes)):
+            if batch in batches:
+                batches.remove(batch)
+                batches.update(parts)
+        self.finished(batch)
 
-    def move(self, run: Run, queue: Queue) -> None:
-        """Have RUN, which waits, wait for QUEUE instead: in front, but behind what has its numbers there."""
-        self.drop(run)
-        run.queue = queue
-        lane = self._lane(queue)
+    def move(self, batch: Batch, queue: Queue) -> None:
+        """Have BATCH, which waits, wait for QUEUE instead: in front, but behind what has its sequence there."""
+        self.drop(batch)
+        batch.queue = queue
+        pending = self._pending_of(queue)
         at = next(
-            (at for at, other in enumerate(lane.runs) if other.numbers is None), len(lane.runs)
+            (at for at, other in enumerate(pending.batches) if other.sequence is None),
+            len(pending.batches),
         )
-        lane.runs.insert(at, run)
-        self._list(lane)
+        pending.batches.insert(at, batch)
+        self._schedule(pending)
 
-    def drop(self, run: Run) -> None:
-        """Forget that RUN waits."""
-        lane = self._lanes[run.queue]
-        lane.runs.remove(run)
-        self._list(lane)
+    def drop(self, batch: Batch) -> None:
+        """Forget that BATCH waits."""
+        pending = self._pending[batch.queue]
+        pending.batches.remove(batch)
+        self._schedule(pending)
 
-    def waiting_for(self, queue: Queue) -> Iterator[Run]:
-        """Yield the runs that wait for QUEUE, in order."""
-        lane = self._lanes.get(queue)
-        return iter(lane.runs if lane is not None else ())
+    def waiting_for(self, queue: Queue) -> Iterator[Batch]:
+        """Yield the batches that wait for QUEUE, in order."""
+        pending = self._pending.get(queue)
+        return iter(pending.batches if pending is not None else ())
 
-    def expired(self, now_ms: int) -> list[Run]:
-        """Take the waiting runs whose time to be delivered is over."""
+    def expired(self, now_ms: int) -> list[Batch]:
+        """Take the waiting batches whose time to be delivered is over."""
         born_ms = now_ms - self._delivery_timeout_ms
-        late = [run for lane in self._lanes.values() for run in lane.runs if run.born_ms <= born_ms]
-        for run in late:
-            self.drop(run)
+        late = [
+            batch
+            for pending in self._pending.values()
+            for batch in pending.batches
+            if batch.born_ms <= born_ms
+        ]
+        for batch in late:
+            self.drop(batch)
         return late
 
-    # --- the end of runs
+    # --- the end of batches
 
-    def _done(self, run: Run) -> None:
-        self._budget.give(run.size_bytes)
-        self._unfinished.discard(run)
+    def _done(self, batch: Batch) -> None:
+        self._budget.give(batch.size_bytes)
+        self._unfinished.discard(batch)
         if not self._flushes:
             return
         flushes, self._flushes = self._flushes, []
-        for runs, flushed in flushes:
-            runs.discard(run)
-            if runs:
-                self._flushes.append((runs, flushed))
+        for batches, flushed in flushes:
+            batches.discard(batch)
+            if batches:
+                self._flushes.append((batches, flushed))
             else:
                 flushed()
 
     def flush(self, flushed: Callable[[], None]) -> None:
         """Let everything leave that was added before; call FLUSHED once it has been acknowledged or has failed."""
-        runs = set(self._unfinished)
-        if not runs:
+        batches = set(self._unfinished)
+        if not batches:
             flushed()
             return
-        for run in runs:
-            run.hurried = True
-        self._flushes.append((runs, flushed))
+        for batch in batches:
+            batch.flush_requested = True
+        self._flushes.append((batches, flushed))
 
     @property
     def message_count(self) -> int:
         """Messages without an acknowledgement."""
-        return sum(len(run.messages) for run in self._unfinished)
+        return sum(len(batch.messages) for batch in self._unfinished)
 
     def fail_all(self, error: PocketMQError) -> None:
         """Give up everything that is not finished; what travels comes to `finished` all the same."""
-        for lane in list(self._lanes.values()):
-            lane.runs.clear()
-            self._list(lane)
-        for run in list(self._unfinished):
-            run.fail(error)
+        for pending in list(self._pending.values()):
+            pending.batches.clear()
+            self._schedule(pending)
+        for batch in list(self._unfinished):
+            batch.fail(error)
 
     def check(self) -> None:
         """Assert what holds at any time."""
-        waiting = [run for lane in self._lanes.values() for run in lane.runs]
+        waiting = [batch for pending in self._pending.values() for batch in pending.batches]
         assert len(waiting) == len(set(waiting))
         assert self._unfinished.issuperset(waiting)
-        for queue, lane in self._lanes.items():
-            assert lane.queue == queue
-            assert lane.runs or lane.under_way
-            assert all(run.queue == queue and not run.done for run in lane.runs)
-            assert not any(run.open for run in list(lane.runs)[:-1])
-            assert not self._ordered or lane.under_way <= 1
-            if lane.runs and not (self._ordered and lane.under_way):
-                assert lane.listed
-                assert lane in lane.broker.ring
+        for queue, pending in self._pending.items():
+            assert pending.queue == queue
+            assert pending.batches or pending.under_way
+            assert all(batch.queue == queue and not batch.done for batch in pending.batches)
+            assert not any(batch.open for batch in list(pending.batches)[:-1])
+            assert not self._ordered or pending.under_way <= 1
+            if pending.batches and not (self._ordered and pending.under_way):
+                assert pending.scheduled
+                assert pending in pending.broker.ring
         for name, broker in self._brokers.items():
-            lanes = [lane for lane in self._lanes.values() if lane.queue.broker == name]
-            assert broker.under_way == sum(lane.under_way for lane in lanes)
+            of_broker = [one for one in self._pending.values() if one.queue.broker == name]
+            assert broker.under_way == sum(one.under_way for one in of_broker)
             assert broker.under_way <= self._in_flight_max

@@ -42,11 +42,11 @@ from ..message import NO_VALUE, Message, MessageParts, record_size
 from ..queue import Queue
 from ..routes import Route
 from ..session import Session
+from .batch import ProducerIdentity, unique_property
 from .intake import Intake
 from .interceptors import Sending
 from .queue_choice import QueueChoice, queue_for
 from .receipt import Receipt
-from .run import Origin, unique_property
 from .transaction import until_answered
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class AsyncAtomicCommit(AsyncBlock):
         session: Session,
         intake: Intake,
         choice: QueueChoice,
-        origin: Origin,
+        origin: ProducerIdentity,
         reading: AtomicReading,
     ) -> None:
         """Producers make it."""

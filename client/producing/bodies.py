@@ -1,8 +1,6 @@
-"""Bodies for one topic that share everything but their keys: messages that are made only when they are looked at; and
-the cutting of what `send_many` is given, bodies or messages, by the size of their records.
+"""The bodies of `send_many`: messages that are made only when they are looked at, and cutting them by record size.
 
-A list of a hundred thousand bodies travels as slices of itself: no Message is made for a body, its records are encoded
-by the column (proto/body_run.py), and its receipts are made when they are read.
+A list of 100,000 bodies is sent as slices of itself, encoded by the column (proto/body_run.py).
 """
 
 from __future__ import annotations

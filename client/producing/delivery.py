@@ -1,52 +1,7 @@
-"""Brings runs to their end: to the right broker, again after an error that passes, elsewhere if there is elsewhere.
+"""Delivery: sends batches to their broker, and again after an error, to another queue if possible.
 
-A run is in one of these states; of its numbers run.py tells.
-
-    state       where it is                        event                            next
-    open        last of its deque                  ready (accumulator.py)           numbered, under way
-    waiting     in its deque                       ready, route known               numbered, under way
-                                                   delivery_timeout_ms is over      expired
-    under way   with the broker, its queue muted   acknowledged                     done
-                                                   definitely refused, will pass    waiting in front, or elsewhere;
-                                                                                    its numbers are given back
-                                                   no answer, may have been stored  waiting in front, numbers kept
-                                                   refused, can be cut              two waiting in front
-                                                   the broker does not know the     new epoch; waiting in front
-                                                   producer, or misses something
-                                                   an error that stays, or retries  failed
-                                                   or delivery_timeout_ms are over  expired
-    failed,     with its senders                   it had numbers that cannot be    its queue begins a new epoch
-    expired                                        given back
-
-An idempotent producer sends a run that may have been stored to no other queue: there the broker could not tell that it
-is a repeat. Others do: at least once, with the same message ids.
-
-After a new epoch a run that may have been stored is sent again all the same, and may then be there twice: that is
-logged, and counted as possible repeats. It happens when a broker has lost what it knew of the producer.
-
-What an error says of a run: whether it may have been stored, and what is to be done with it.
-
-    error                                     stored?      then
-    nothing left (ConnectFailed), no route      no           wait, ask for the route, send again, also elsewhere
-    Overloaded StoreFull NotEnoughReplicas …  no           the same
-    TopicNotFound QueueNotFound NotWritable   no           once: ask for the route, send again, also elsewhere
-    no answer (RequestTimeout ConnectionLost)   perhaps      wait, send again to the same queue
-    NotEnoughReplicasAfterAppend              yes          the same
-    FlushTimeout                              yes          the same: the broker answers once the device has it
-    MasterFenced, which tells of the master   perhaps      send again there at once
-    MessageTooLarge, of several messages      no           cut it in two, send both in order
-    InvalidArgument, of several senders       no           cut it between them, so that only the culprit hears of it
-    UnknownProducer OutOfOrderSequence            (as before)  begin a new epoch, send again
-    ProducerFenced, in the newest epoch       no           the producer is at its end
-    BadReply, which acknowledges wrongly      perhaps      the senders get the error
-    any other                                 (see below)  the senders get the error
-
-"Perhaps" holds on: what one try may have stored, a later refusal does not undo, unless it is for what the run is: then
-every try was refused, heard or not (but not for its size or its time: limits and clocks change). Of other errors,
-DiskFailure and those without a class of their own leave it open whether the run was stored; and a run that the broker
-stores in parts, because some of its messages wait, may have been stored in part by any error of the store.
-
-Only what travels has a task. Not thread-safe: the producer's event loop owns it.
+`Delivery` lists the states of a batch, `_remedy_for` what each error means. A batch has a task only while it travels.
+Not thread-safe: the producer's event loop owns it.
 """
 
 from __future__ import annotations
@@ -68,13 +23,14 @@ from ..queue import Queue
 from ..routes import Route
 from ..session import Session
 from .accumulator import Accumulator
+from .batch import Batch, ProducerIdentity
 from .receipt import ACKS_CODES
-from .run import Numbering, Origin, Run
+from .sequences import SequenceAllocator
 
 logger = logging.getLogger(__name__)
 
 _STALE_ROUTE: Final = (errors.TopicNotFound, errors.QueueNotFound, errors.NotWritable)
-#: Leave it open whether a run was stored.
+#: Leave it open whether a batch was stored.
 _OPEN: Final = (
     errors.RequestTimeout,
     errors.ConnectionLost,
@@ -88,7 +44,7 @@ _OPEN: Final = (
 
 
 class _Remedy(enum.Enum):
-    """What is done with a run that was not acknowledged."""
+    """What is done with a batch that was not acknowledged."""
 
     #: Send it again after a pause, elsewhere if it may be.
     RETRY = "retry"
@@ -132,9 +88,9 @@ class RetryLog:
         #: Brokers of which a warning was logged, and no success since.
         self._failing: set[str] = set()
 
-    def retried(self, run: Run, error: errors.PocketMQError, *, quiet: bool) -> None:
-        """Note that RUN is tried again after ERROR; QUIET: it was expected."""
-        broker, now_ms = run.queue.broker, self._now_ms()
+    def retried(self, batch: Batch, error: errors.PocketMQError, *, quiet: bool) -> None:
+        """Note that BATCH is tried again after ERROR; QUIET: it was expected."""
+        broker, now_ms = batch.queue.broker, self._now_ms()
         told_ms, retries = self._told.get((broker, type(error)), (None, 0))
         is_due = told_ms is None or now_ms - told_ms >= _RETRIES_TOLD_EVERY_MS
         retries += 1
@@ -148,9 +104,9 @@ class RetryLog:
             logging.WARNING if is_due and not quiet else logging.DEBUG,
             "batch not acknowledged, retrying %s",
             Facts(
-                queue=run.queue,
-                messages=len(run.messages),
-                attempt=run.attempts,
+                queue=batch.queue,
+                messages=len(batch.messages),
+                attempt=batch.attempts,
                 retries=retries,
                 reason=error.message,
             ),
@@ -164,7 +120,28 @@ class RetryLog:
 
 
 class Delivery:
-    """Sends what the accumulator hands out."""
+    """Sends the batches that leave the accumulator. A batch is in one of these states:
+
+    state       where it is                        event                            next
+    open        last of its deque                  ready (accumulator.py)           numbered, under way
+    waiting     in its deque                       ready, route known               numbered, under way
+                                                   delivery_timeout_ms is over      expired
+    under way   with the broker                    acknowledged                     done
+                                                   refused, retriable, not stored   waiting in front, or in another
+                                                                                    queue; its numbers are taken back
+                                                   no answer, may be stored         waiting in front, numbers kept
+                                                   refused, can be split            two waiting in front
+                                                   broker lacks the producer's      new epoch; waiting in front
+                                                   state or a batch
+                                                   other error, retries used up     failed
+                                                   delivery_timeout_ms is over      expired
+    failed,     with its senders                   its numbers cannot be taken      its queue starts a new epoch
+    expired                                        back
+
+    An idempotent producer sends a batch that may have been stored to no other queue: the broker there could not
+    recognise the duplicate. After a new epoch such a batch is sent again and may be stored twice: that is logged and
+    counted as possible repeats.
+    """
 
     def __init__(
         self,
@@ -172,7 +149,7 @@ class Delivery:
         session: Session,
         accumulator: Accumulator,
         counters: ProducerCounters,
-        origin: Origin,
+        identity: ProducerIdentity,
         observer: Observer | None,
         on_fatal: Callable[[], None],
     ) -> None:
@@ -183,11 +160,11 @@ class Delivery:
         self._accumulator = accumulator
         self._counters = counters
         self._retry_log = RetryLog(session.clock.now_ms)
-        self._origin = origin
+        self._identity = identity
         self._observer = observer
         self._durability = ACKS_CODES[config.acks]
         self._silent = config.acks == "none"
-        self._numbering = Numbering(origin.producer_id) if config.idempotent else None
+        self._sequences = SequenceAllocator(identity.producer_id) if config.idempotent else None
         #: Whether a pump is scheduled for the end of this turn of the loop.
         self._woken = False
         self._alarm: asyncio.Task[object] | None = None
@@ -196,7 +173,7 @@ class Delivery:
         self.fatal: errors.PocketMQError | None = None
         self._on_fatal = on_fatal
 
-    # --- which run, and when
+    # --- which batch, and when
 
     def wake(self) -> None:
         """Send what is ready at the end of this turn of the event loop."""
@@ -212,10 +189,10 @@ class Delivery:
     def _pump(self) -> None:
         self._woken = False
         now_ms = self._clock.now_ms()
-        for run in self._accumulator.drain(now_ms):
-            if self._numbering is not None and run.numbers is None:
-                run.numbers = self._numbering.give(run.queue, len(run.messages))
-            self._session.tasks.spawn(self._try(run))
+        for batch in self._accumulator.drain(now_ms):
+            if self._sequences is not None and batch.sequence is None:
+                batch.sequence = self._sequences.give(batch.queue, len(batch.messages))
+            self._session.tasks.spawn(self._try(batch))
         # An alarm that is set already is early enough for what was added since, but for a linger.
         if self._alarm is None or self._config.linger_ms:
             next_ms = self._accumulator.next_ms(now_ms)
@@ -234,138 +211,140 @@ class Delivery:
     async def _sleep(self, until_ms: int) -> None:
         await self._clock.sleep_until(until_ms)
         self._alarm = None
-        for run in self._accumulator.expired(self._clock.now_ms()):
-            self._expire(run)
+        for batch in self._accumulator.expired(self._clock.now_ms()):
+            self._expire(batch)
         self._pump()
 
     # --- one try
 
-    async def _try(self, run: Run) -> None:
+    async def _try(self, batch: Batch) -> None:
         began_ms = self._clock.now_ms()
         reply: pb.ProduceReply | None = None
         error: errors.PocketMQError | None = None
         address, moved = "", False
         try:
-            run.seal(self._origin)
-            address = self._session.routes.address(run.queue.broker)
-            reply = await self._ask(run, address)
+            batch.seal(self._identity)
+            address = self._session.routes.address(batch.queue.broker)
+            reply = await self._ask(batch, address)
         except errors.PocketMQError as failure:
             error = failure
-            moved = self._session.routes.astray(run.queue.broker, address, failure)
+            moved = self._session.routes.astray(batch.queue.broker, address, failure)
         except Exception as bug:  # The edge: a bug must not leave senders waiting for ever.
-            logger.exception("delivery failed %s", Facts(queue=run.queue, reason=repr(bug)))
-            error = errors.SendFailed(f"delivery to {run.queue} failed: {bug!r}")
-        self._note(run, began_ms, error)
-        if run.done:  # Given up when the producer was closed.
-            self._accumulator.finished(run)
+            logger.exception("delivery failed %s", Facts(queue=batch.queue, reason=repr(bug)))
+            error = errors.SendFailed(f"delivery to {batch.queue} failed: {bug!r}")
+        self._note(batch, began_ms, error)
+        if batch.done:  # Given up when the producer was closed.
+            self._accumulator.finished(batch)
         elif error is None:
-            self._succeed(run, reply)
+            self._succeed(batch, reply)
             if not self._accumulator.has_waiting:
                 return
         else:
-            self._refused(run, error, moved=moved)
+            self._refused(batch, error, moved=moved)
         self.wake()
 
-    async def _ask(self, run: Run, address: str) -> pb.ProduceReply | None:
+    async def _ask(self, batch: Batch, address: str) -> pb.ProduceReply | None:
         connection = self._session.connections.to(address)
-        timeout_ms = min(self._config.request_timeout_ms, max(1, self._left_ms(run)))
-        request = run.request(self._durability, self._origin.producer_id, no_reply=self._silent)
+        timeout_ms = min(self._config.request_timeout_ms, max(1, self._left_ms(batch)))
+        request = batch.request(self._durability, self._identity.producer_id, no_reply=self._silent)
         if not self._silent:
             asked = connection.produce(request, timeout_ms)
-            reply = await self._session.of_master(run.queue.broker, address, asked)
-            check_produced(request, reply, f"broker {run.queue.broker} at {address}")
+            reply = await self._session.of_master(batch.queue.broker, address, asked)
+            check_produced(request, reply, f"broker {batch.queue.broker} at {address}")
             return reply
-        await connection.post(request, timeout_ms, partial(self._unheard, run))
+        await connection.post(request, timeout_ms, partial(self._unheard, batch))
         return None
 
-    def _left_ms(self, run: Run) -> int:
-        """Return the milliseconds until RUN is given up."""
-        return run.born_ms + self._config.delivery_timeout_ms - self._clock.now_ms()
+    def _left_ms(self, batch: Batch) -> int:
+        """Return the milliseconds until BATCH is given up."""
+        return batch.born_ms + self._config.delivery_timeout_ms - self._clock.now_ms()
 
-    def _note(self, run: Run, began_ms: int, error: errors.PocketMQError | None) -> None:
-        """Count the try of RUN that began at BEGAN_MS and ended in ERROR, or well."""
+    def _note(self, batch: Batch, began_ms: int, error: errors.PocketMQError | None) -> None:
+        """Count the try of BATCH that began at BEGAN_MS and ended in ERROR, or well."""
         counters = self._counters
         latency_ms = self._clock.now_ms() - began_ms
         counters.requests += 1
         counters.request_latency_ms.add(latency_ms)
-        if not run.attempts:
-            counters.queue_time_ms.add(began_ms - run.born_ms)
-            counters.batch_messages.add(len(run.messages))
-            counters.batch_bytes.add(run.size_bytes)
+        if not batch.attempts:
+            counters.queue_time_ms.add(began_ms - batch.born_ms)
+            counters.batch_messages.add(len(batch.messages))
+            counters.batch_bytes.add(batch.size_bytes)
         if self._observer is not None:
             try:
-                self._observer(run.queue, latency_ms, error)
+                self._observer(batch.queue, latency_ms, error)
             except Exception as bug:  # The edge: the application's queue choice may raise anything.
                 logger.exception(
                     "queue choice failed to hear of a result %s",
-                    Facts(queue=run.queue, reason=repr(bug)),
+                    Facts(queue=batch.queue, reason=repr(bug)),
                 )
 
-    def _unheard(self, run: Run, error: errors.PocketMQError) -> None:
-        """Note that RUN was refused for which nobody waits."""
+    def _unheard(self, batch: Batch, error: errors.PocketMQError) -> None:
+        """Note that BATCH was refused for which nobody waits."""
         self._counters.refused_unheard += 1
         logger.warning(
-            "run refused that nobody waits for %s",
-            Facts(queue=run.queue, messages=len(run.messages), reason=error.message),
+            "batch refused that nobody waits for %s",
+            Facts(queue=batch.queue, messages=len(batch.messages), reason=error.message),
         )
 
     # --- its end
 
-    def _succeed(self, run: Run, reply: pb.ProduceReply | None) -> None:
-        self._accumulator.finished(run)
+    def _succeed(self, batch: Batch, reply: pb.ProduceReply | None) -> None:
+        self._accumulator.finished(batch)
         if reply is not None:
-            self._retry_log.acknowledged(run.queue.broker)
-        self._counters.messages_sent += len(run.messages)
-        self._counters.bytes_sent += run.size_bytes
+            self._retry_log.acknowledged(batch.queue.broker)
+        self._counters.messages_sent += len(batch.messages)
+        self._counters.bytes_sent += batch.size_bytes
         if reply is None:
-            run.leave()
+            batch.leave()
         else:
             self._counters.repeats_dropped += reply.repeated_count
-            run.succeed(reply)
+            batch.succeed(reply)
 
-    def _refused(self, run: Run, error: errors.PocketMQError, *, moved: bool) -> None:
-        """Do what the ERROR that ended a try of RUN asks for. MOVED: now it is known where the master is."""
-        run.attempts += 1
-        run.last_error = error
+    def _refused(self, batch: Batch, error: errors.PocketMQError, *, moved: bool) -> None:
+        """Do what the ERROR that ended a try of BATCH asks for. MOVED: now it is known where the master is."""
+        batch.attempts += 1
+        batch.last_error = error
         if _was_never_stored(error):
-            run.maybe_stored = False
-        elif _may_have_stored(run, error):
-            run.maybe_stored = True
-        latest_epoch = self._numbering.latest_epoch if self._numbering is not None else 0
-        remedy = _Remedy.FOLLOW if moved else _remedy_for(run, error, latest_epoch)
-        if not run.maybe_stored:
-            self._take_numbers_back(run)
+            batch.maybe_stored = False
+        elif _may_have_stored(batch, error):
+            batch.maybe_stored = True
+        latest_epoch = self._sequences.latest_epoch if self._sequences is not None else 0
+        remedy = _Remedy.FOLLOW if moved else _remedy_for(batch, error, latest_epoch)
+        if not batch.maybe_stored:
+            self._take_sequence_back(batch)
         if remedy is _Remedy.SPLIT:
             self._counters.splits += 1
-            self._accumulator.back_in_parts(run, run.split(_split_point(run, error)))
+            self._accumulator.back_in_parts(batch, batch.split(_split_point(batch, error)))
         elif remedy is _Remedy.END:
             self.fatal = error
             self._on_fatal()
-            self._accumulator.finished(run)
+            self._accumulator.finished(batch)
             self.end(error)
-        elif (final := self._final(run, error, remedy)) is not None:
-            self._accumulator.finished(run)
-            self._give_up(run, final)
+        elif (final := self._final(batch, error, remedy)) is not None:
+            self._accumulator.finished(batch)
+            self._give_up(batch, final)
         else:
-            self._again(run, error, remedy)
+            self._again(batch, error, remedy)
 
     def _final(
-        self, run: Run, error: errors.PocketMQError, remedy: _Remedy
+        self, batch: Batch, error: errors.PocketMQError, remedy: _Remedy
     ) -> errors.PocketMQError | None:
-        """Return what the senders of RUN get after ERROR; None: there is another try, and from when on is noted."""
+        """Return what the senders of BATCH get after ERROR; None: there is another try, and from when on is noted."""
         if remedy is _Remedy.FAIL:
             return error
-        if run.attempts > self._config.retries:
-            return self._failed(run, errors.SendFailed)
-        run.not_before_ms = 0
-        if remedy is _Remedy.RETRY or (remedy is not _Remedy.FOLLOW and run.attempts > 1):
+        if batch.attempts > self._config.retries:
+            return self._failed(batch, errors.SendFailed)
+        batch.not_before_ms = 0
+        if remedy is _Remedy.RETRY or (remedy is not _Remedy.FOLLOW and batch.attempts > 1):
             # A hand-over takes some tenth of a second: longer and longer pauses would only be waited too long.
-            tries = min(run.attempts, 2) if isinstance(error, errors.MasterFenced) else run.attempts
+            tries = (
+                min(batch.attempts, 2) if isinstance(error, errors.MasterFenced) else batch.attempts
+            )
             pause_ms = self._pause_ms(tries)
-            if pause_ms >= self._left_ms(run):
+            if pause_ms >= self._left_ms(batch):
                 self._counters.expired += 1
-                return self._failed(run, errors.DeliveryTimeout)
-            run.not_before_ms = self._clock.now_ms() + pause_ms
+                return self._failed(batch, errors.DeliveryTimeout)
+            batch.not_before_ms = self._clock.now_ms() + pause_ms
         return None
 
     def _pause_ms(self, attempts: int) -> int:
@@ -373,44 +352,46 @@ class Delivery:
         pause_ms = min(longest, self._config.retry_backoff_ms << min(attempts - 1, 20))
         return round(pause_ms * (0.5 + self._session.random.random() / 2))
 
-    def _again(self, run: Run, error: errors.PocketMQError, remedy: _Remedy) -> None:
-        """Put RUN in front again, after ERROR, and look where it goes."""
+    def _again(self, batch: Batch, error: errors.PocketMQError, remedy: _Remedy) -> None:
+        """Put BATCH in front again, after ERROR, and look where it goes."""
         self._counters.retries += 1
-        self._retry_log.retried(run, error, quiet=remedy in (_Remedy.REROUTE, _Remedy.FOLLOW))
-        self._accumulator.back(run)
+        self._retry_log.retried(batch, error, quiet=remedy in (_Remedy.REROUTE, _Remedy.FOLLOW))
+        self._accumulator.back(batch)
         if remedy is _Remedy.RENUMBER:
-            self._begin_anew(run.queue)
+            self._bump_epoch(batch.queue)
         elif remedy is not _Remedy.FOLLOW:
-            run.finding = True
-            self._session.routes.forget(run.queue.topic)
-            self._session.tasks.spawn(self._find(run, error))
-        if run.not_before_ms:
-            self._set_alarm(run.not_before_ms)
+            batch.route_pending = True
+            self._session.routes.forget(batch.queue.topic)
+            self._session.tasks.spawn(self._find(batch, error))
+        if batch.not_before_ms:
+            self._set_alarm(batch.not_before_ms)
 
-    async def _find(self, run: Run, error: errors.PocketMQError) -> None:
-        """Ask for the route of RUN, which waits after ERROR, and choose where it goes now."""
+    async def _find(self, batch: Batch, error: errors.PocketMQError) -> None:
+        """Ask for the route of BATCH, which waits after ERROR, and choose where it goes now."""
         route: Route | None = None
         try:
-            route = await self._session.routes.find(run.queue.topic, provisional=True)
+            route = await self._session.routes.find(batch.queue.topic, provisional=True)
         except errors.PocketMQError as failure:
-            logger.debug("no route for a run %s", Facts(queue=run.queue, reason=failure.message))
-        if run.done:  # Expired meanwhile, or closed.
+            logger.debug(
+                "no route for a batch %s", Facts(queue=batch.queue, reason=failure.message)
+            )
+        if batch.done:  # Expired meanwhile, or closed.
             return
-        run.finding = False
-        if route is not None and self._may_move(run):
-            queue = self._elsewhere(run.queue, route)
-            if queue != run.queue:
+        batch.route_pending = False
+        if route is not None and self._may_move(batch):
+            queue = self._elsewhere(batch.queue, route)
+            if queue != batch.queue:
                 self._counters.moves += 1
-                self._accumulator.move(run, queue)
-        if error.retriable or (route is not None and run.queue in route.writable):
+                self._accumulator.move(batch, queue)
+        if error.retriable or (route is not None and batch.queue in route.writable):
             self.wake()
         else:
-            self._accumulator.drop(run)
-            self._give_up(run, error)
+            self._accumulator.drop(batch)
+            self._give_up(batch, error)
 
-    def _may_move(self, run: Run) -> bool:
-        """Tell whether another queue will do for RUN. With numbers it may have been stored where it has them."""
-        return not run.pinned and run.numbers is None
+    def _may_move(self, batch: Batch) -> bool:
+        """Tell whether another queue will do for BATCH. With sequence it may have been stored where it has them."""
+        return not batch.pinned and batch.sequence is None
 
     def _elsewhere(self, queue: Queue, route: Route) -> Queue:
         """Return a queue of another broker; failing that the same, or any if it is not there any more."""
@@ -421,107 +402,127 @@ class Delivery:
             return queue
         return self._session.random.choice(route.writable)
 
-    def _expire(self, run: Run) -> None:
+    def _expire(self, batch: Batch) -> None:
         self._counters.expired += 1
-        self._give_up(run, self._failed(run, errors.DeliveryTimeout))
+        self._give_up(batch, self._failed(batch, errors.DeliveryTimeout))
 
     def end(self, error: errors.PocketMQError) -> None:
         """Give up everything that is not acknowledged, because of ERROR."""
         self._counters.messages_failed += self._accumulator.message_count
         self._accumulator.fail_all(error)
 
-    def _give_up(self, run: Run, error: errors.PocketMQError) -> None:
-        """Tell the senders of RUN, which neither waits nor travels any more; leave no gap in its queue's numbers."""
-        self._counters.messages_failed += len(run.messages)
-        if not run.maybe_stored:
-            self._take_numbers_back(run)
-        numbering, numbers = self._numbering, run.numbers
-        if numbering is not None and numbers is not None:
-            lost = numbering.is_current(run.queue, numbers)
+    def _give_up(self, batch: Batch, error: errors.PocketMQError) -> None:
+        """Tell the senders of BATCH, which neither waits nor travels any more; leave no gap in its queue's sequence."""
+        self._counters.messages_failed += len(batch.messages)
+        if not batch.maybe_stored:
+            self._take_sequence_back(batch)
+        sequences, sequence = self._sequences, batch.sequence
+        if sequences is not None and sequence is not None:
+            lost = sequences.is_current(batch.queue, sequence)
             if lost:
-                self._begin_anew(run.queue)
-        run.fail(error)
+                self._bump_epoch(batch.queue)
+        batch.fail(error)
 
-    def _failed(self, run: Run, kind: type[errors.SendFailed]) -> errors.SendFailed:
-        """Return the error of a run that will not be tried again."""
-        elapsed_ms = self._clock.now_ms() - run.born_ms
-        last = run.last_error
+    def _failed(self, batch: Batch, kind: type[errors.SendFailed]) -> errors.SendFailed:
+        """Return the error of a batch that will not be tried again."""
+        elapsed_ms = self._clock.now_ms() - batch.born_ms
+        last = batch.last_error
         why = f"the last: {last.message}" if last else "its broker takes less than is sent"
         failed = kind(
-            f"not acknowledged by {run.queue} in {run.attempts} tries over {elapsed_ms} ms; {why}",
-            topic=run.queue.topic,
-            attempts=run.attempts,
+            f"not acknowledged by {batch.queue} in {batch.attempts} tries over {elapsed_ms} ms; {why}",
+            topic=batch.queue.topic,
+            attempts=batch.attempts,
             last_error=type(last).__name__ if last else "",
         )
         failed.__cause__ = last
         return failed
 
-    # --- numbers
+    # --- sequence
 
-    def _take_numbers_back(self, run: Run) -> None:
-        """Give back the numbers of RUN, which was not stored, if none were given after them."""
-        if self._numbering is None or run.numbers is None:
+    def _take_sequence_back(self, batch: Batch) -> None:
+        """Give back the sequence of BATCH, which was not stored, if none were given after them."""
+        if self._sequences is None or batch.sequence is None:
             return
-        if self._numbering.give_back(run.queue, run.numbers, len(run.messages)):
-            run.numbers = None
+        if self._sequences.take_back(batch.queue, batch.sequence, len(batch.messages)):
+            batch.sequence = None
 
-    def _begin_anew(self, queue: Queue) -> None:
-        """Begin a new epoch in QUEUE: what waits there to be sent again gets new numbers."""
-        assert self._numbering is not None
-        self._numbering.begin_anew(queue)
+    def _bump_epoch(self, queue: Queue) -> None:
+        """Begin a new epoch in QUEUE: what waits there to be sent again gets new sequence."""
+        assert self._sequences is not None
+        self._sequences.bump_epoch(queue)
         self._counters.epochs += 1
-        for run in self._accumulator.waiting_for(queue):
-            if run.numbers is not None and run.maybe_stored:
-                self._counters.possible_repeats += len(run.messages)
+        for batch in self._accumulator.waiting_for(queue):
+            if batch.sequence is not None and batch.maybe_stored:
+                self._counters.possible_repeats += len(batch.messages)
                 logger.warning(
                     "a broker cannot tell repeats any more: messages may be there twice %s",
-                    Facts(queue=queue, messages=len(run.messages), reason=run.last_error),
+                    Facts(queue=queue, messages=len(batch.messages), reason=batch.last_error),
                 )
-                run.maybe_stored = False
-            run.numbers = None
+                batch.maybe_stored = False
+            batch.sequence = None
 
 
 # --- what an error means
 
 
-def _may_have_stored(run: Run, error: errors.PocketMQError) -> bool:
-    """Tell whether the try of RUN that ended in ERROR may have stored it."""
+def _may_have_stored(batch: Batch, error: errors.PocketMQError) -> bool:
+    """Tell whether the try of BATCH that ended in ERROR may have stored it."""
     if isinstance(error, errors.ConnectFailed):
         return False
     if isinstance(error, _OPEN) or type(error) is errors.PocketMQError:
         return True
-    return run.scattered and isinstance(error, errors.StoreError)
+    return batch.split_by_broker and isinstance(error, errors.StoreError)
 
 
 def _was_never_stored(error: errors.PocketMQError) -> bool:
-    """Tell whether ERROR says that no try of the same run can have been stored."""
+    """Tell whether ERROR says that no try of the same batch can have been stored."""
     if isinstance(error, errors.MessageTooLarge | errors.InvalidDelay):
         return False
     return isinstance(error, errors.InvalidArgument)
 
 
-def _split_point(run: Run, error: errors.PocketMQError) -> int:
-    """Return before which message RUN is to be cut because of ERROR; 0: it is not."""
+def _split_point(batch: Batch, error: errors.PocketMQError) -> int:
+    """Return before which message BATCH is to be cut because of ERROR; 0: it is not."""
     if isinstance(error, errors.MessageTooLarge):
-        return run.middle(within_a_sender=True)
+        return batch.middle(within_a_sender=True)
     if isinstance(error, errors.InvalidArgument):
-        return run.middle(within_a_sender=False)
+        return batch.middle(within_a_sender=False)
     return 0
 
 
-def _remedy_for(run: Run, error: errors.PocketMQError, latest_epoch: int) -> _Remedy:
-    """Return what is to be done about ERROR, which ended a try of RUN. LATEST_EPOCH: of any queue of the producer."""
-    if _split_point(run, error):
+def _remedy_for(batch: Batch, error: errors.PocketMQError, latest_epoch: int) -> _Remedy:
+    """Return what to do about ERROR, which ended a try of BATCH. LATEST_EPOCH: of any queue of the producer.
+
+    error                                     stored?     then
+    ConnectFailed, no route                   no          wait, find the route, send again, also to another queue
+    Overloaded StoreFull NotEnoughReplicas …  no          the same
+    TopicNotFound QueueNotFound NotWritable   no          once: find the route, send again, also to another queue
+    RequestTimeout ConnectionLost             perhaps     wait, send again to the same queue
+    NotEnoughReplicasAfterAppend              yes         the same
+    FlushTimeout                              yes         the same: the broker answers after the fsync
+    MasterFenced, which names the master      perhaps     send there at once
+    MessageTooLarge, of several messages      no          split it, send both halves in order
+    InvalidArgument, of several senders       no          split it between them, so that only the culprit fails
+    UnknownProducer OutOfOrderSequence        as before   start a new epoch, send again
+    ProducerFenced, in the newest epoch       no          the producer ends
+    BadReply, a wrong acknowledgement         perhaps     fail
+    any other                                 see below   fail
+
+    "Perhaps" stays: a later refusal does not undo what an earlier try may have stored, unless it refuses the content
+    of the batch, so that every try was refused. DiskFailure and errors without a class of their own may have stored
+    the batch, and so may any error of the store if the broker stores it in parts.
+    """
+    if _split_point(batch, error):
         return _Remedy.SPLIT
-    if run.numbers is not None:
+    if batch.sequence is not None:
         if isinstance(error, errors.UnknownProducer | errors.OutOfOrderSequence):
             return _Remedy.RENUMBER
         if isinstance(error, errors.ProducerFenced):
             # A newer epoch of our own in another queue, or somebody else with our id?
-            own = run.numbers.epoch < latest_epoch
+            own = batch.sequence.epoch < latest_epoch
             return _Remedy.RENUMBER if own else _Remedy.END
     if error.retriable:
         return _Remedy.RETRY
-    if isinstance(error, _STALE_ROUTE) and run.attempts <= 1:
+    if isinstance(error, _STALE_ROUTE) and batch.attempts <= 1:
         return _Remedy.REROUTE
     return _Remedy.FAIL

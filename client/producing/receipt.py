@@ -1,13 +1,7 @@
-"""Receipts: where each message lies, and how safe it is; and the futures through which senders get them.
+"""Receipts: where each message is stored and how durably; and the futures through which senders get them.
 
-One reply acknowledges a whole run; `Receipts` makes the receipt of a message when it is looked at, so that a
-sender of a hundred thousand messages does not pay for a hundred thousand receipts that it never reads.
-
-A `SendFuture` is a `concurrent.futures.Future` in all that its users see, also to `concurrent.futures.wait` and
-`asyncio.wrap_future`; what callbacks and waiting threads need is made when they first ask for it, and its receipt when
-it is looked at. So a message that nobody waits for costs a quarter of a microsecond here.
-
-Thread contract: the client's event loop settles; any thread may ask.
+One reply acknowledges a whole batch. `Receipts` makes the receipt of a message when it is looked at. Thread contract:
+the client's event loop settles; any thread may ask.
 """
 
 from __future__ import annotations
@@ -139,8 +133,8 @@ def recall_handle_of(handle: str | Receipt) -> str:
     )
 
 
-class RunReceipts:
-    """The acknowledgement of a run: the broker's reply, and what the client knows of its messages."""
+class BatchReceipts:
+    """The acknowledgement of a batch: the broker's reply, and what the client knows of its messages."""
 
     __slots__ = (
         "_ids",
@@ -175,7 +169,7 @@ class RunReceipts:
         self._scattered = bool(self._reply.queue_offsets or self._reply.due_ms)
 
     def receipt(self, index: int) -> Receipt:
-        """Return the receipt of the message with INDEX in the run."""
+        """Return the receipt of the message with INDEX in the batch."""
         reply, (topic, broker, number) = self._reply, self._queue
         message_id = self._ids[index].decode()
         if reply is _NO_REPLY:
@@ -216,8 +210,8 @@ class RunReceipts:
 class Receipts(Sequence[Receipt]):
     """The receipts of `send_many`, in the order of its messages."""
 
-    def __init__(self, parts: Sequence[tuple[RunReceipts, int, int]]) -> None:
-        """PARTS are (run, index of the first message in it, number of messages)."""
+    def __init__(self, parts: Sequence[tuple[BatchReceipts, int, int]]) -> None:
+        """PARTS are (batch, index of the first message in it, number of messages)."""
         self._parts = parts
         self._begins = list(accumulate((count for _, _, count in parts), initial=0))
 
@@ -226,8 +220,8 @@ class Receipts(Sequence[Receipt]):
         """Return the receipts of PARTS in one row: those of each at its indexes, if it has some, else one part after
         the other.
         """
-        row: list[tuple[RunReceipts, int, int]] = []
-        placed: dict[int, tuple[RunReceipts, int, int]] = {}
+        row: list[tuple[BatchReceipts, int, int]] = []
+        placed: dict[int, tuple[BatchReceipts, int, int]] = {}
         for indexes, receipts in parts:
             if receipts is None:
                 continue
@@ -237,11 +231,11 @@ class Receipts(Sequence[Receipt]):
                 placed.update(zip(indexes, receipts._singles(), strict=True))
         return cls(row + [placed[index] for index in sorted(placed)])
 
-    def _singles(self) -> Iterator[tuple[RunReceipts, int, int]]:
+    def _singles(self) -> Iterator[tuple[BatchReceipts, int, int]]:
         """Yield each message as a part of its own, in order."""
-        for run, first, count in self._parts:
+        for batch, first, count in self._parts:
             for index in range(first, first + count):
-                yield run, index, 1
+                yield batch, index, 1
 
     def __len__(self) -> int:
         return self._begins[-1]
@@ -257,13 +251,13 @@ class Receipts(Sequence[Receipt]):
         if not 0 <= position < len(self):
             raise IndexError(f"receipt {index} of {len(self)}")
         part = bisect_right(self._begins, position) - 1
-        run, first, _ = self._parts[part]
-        return run.receipt(first + position - self._begins[part])
+        batch, first, _ = self._parts[part]
+        return batch.receipt(first + position - self._begins[part])
 
     def __iter__(self) -> Iterator[Receipt]:
-        for run, first, count in self._parts:
+        for batch, first, count in self._parts:
             for index in range(first, first + count):
-                yield run.receipt(index)
+                yield batch.receipt(index)
 
     def __repr__(self) -> str:
         return f"<Receipts of {len(self)} messages in {len(self._parts)} runs>"
@@ -299,6 +293,9 @@ class _Watch:
 class SendFuture(Future[Receipt]):
     """The receipt of one message, or why there is none. It cannot be cancelled.
 
+    It works with `concurrent.futures.wait` and `asyncio.wrap_future`. What callbacks and waiting threads need is made
+    when they first ask for it, so that a message that nobody waits for costs a quarter of a microsecond here.
+
     Without a lock: who wants to hear of the end appends to `_hearing` and then looks at `_state`; who settles sets
     `_state` and then takes from `_hearing`. So one of the two sees the other, and because an entry is taken out before
     it is called, by whomever, it is called once. Threads that wait stand in front: no callback keeps them waiting.
@@ -309,7 +306,7 @@ class SendFuture(Future[Receipt]):
     _exception: BaseException | None = None
     _watch: _Watch | None = None
     _hearing: list[partial[Any]] | None = None
-    _receipts: RunReceipts
+    _receipts: BatchReceipts
     _index: int
     #: What was sent, until it is settled, and its bytes: so that a row of messages is a row of these, and the collector
     #: of garbage has no third object a message to look at.
@@ -409,7 +406,7 @@ class SendFuture(Future[Receipt]):
         """Return False: what was taken is sent."""
         return False
 
-    def acknowledge(self, receipts: RunReceipts, index: int) -> None:
+    def acknowledge(self, receipts: BatchReceipts, index: int) -> None:
         """Have the receipt with INDEX in RECEIPTS as the result."""
         acknowledge_all((self,), receipts, index)
 
@@ -467,7 +464,7 @@ def message_of(future: SendFuture) -> Message:
     return message
 
 
-def acknowledge_all(futures: Sequence[SendFuture], receipts: RunReceipts, first: int) -> None:
+def acknowledge_all(futures: Sequence[SendFuture], receipts: BatchReceipts, first: int) -> None:
     """Give FUTURES their receipts, which are those of RECEIPTS from FIRST on."""
     for index, future in enumerate(futures, first):
         future._receipts = receipts
@@ -490,7 +487,7 @@ class SendOutcome(Protocol):
 Watch: TypeAlias = Callable[[int, int, SendOutcome], SendOutcome]
 
 
-class Gathered:
+class CombinedResult:
     """One outcome for messages that travel in several runs: their receipts in order, or the first error at the end."""
 
     def __init__(self, outcome: SendOutcome) -> None:
@@ -502,7 +499,7 @@ class Gathered:
         self._error: BaseException | None = None
 
     def part(self, indexes: Sequence[int] | None = None) -> SendOutcome:
-        """Return the outcome for the next run; INDEXES, of its messages in the whole: of all parts, or of none."""
+        """Return the outcome for the next batch; INDEXES, of its messages in the whole: of all parts, or of none."""
         self._parts.append((indexes, None))
         self._missing += 1
         return _Part(self, len(self._parts) - 1)
@@ -530,11 +527,11 @@ class Gathered:
 
 
 class _Part:
-    """The outcome of one run of a gathered sending."""
+    """The outcome of one batch of a combined sending."""
 
     __slots__ = ("_done", "_index", "_whole")
 
-    def __init__(self, whole: Gathered, index: int) -> None:
+    def __init__(self, whole: CombinedResult, index: int) -> None:
         self._whole = whole
         self._index = index
         self._done = False

@@ -1,14 +1,7 @@
-"""The core of both producers: what happens to a message from `send` to its receipt.
+"""The core of both producers: a message's way from `send` to its receipt.
 
-    intake.py        interceptors, the wait for the topic's route, serializers, compression
-    here             room in the buffer, the route, the choice of a queue (queue_choice.py)
-    accumulator.py   gathers what goes to one queue into runs, and says which may leave
-    run.py           encodes a run's records
-    delivery.py      brings runs to their broker, again and elsewhere if need be
-    receipt.py       the acknowledgement, as each sender gets it
-
-Messages for a topic whose route is not known yet wait for it together, in order. Not thread-safe, but for `budget`,
-`size_of`, `intake` and `transaction`: the producer's event loop owns it.
+The docstring of `Producer.send` lists the steps. Messages for a topic whose route is unknown wait for it together, in
+order. Not thread-safe, except `budget`, `size_of`, `intake` and `transaction`: the producer's event loop owns it.
 """
 
 from __future__ import annotations
@@ -37,13 +30,15 @@ from ..routes import Route
 from ..session import Session, local_host
 from .accumulator import Accumulator, Budget
 from .atomic_commit import AsyncAtomicCommit
+from .batch import ProducerIdentity
+from .batch_parts import JointPart, Part, SinglesPart
 from .bodies import PLACE, parts_of
 from .delivery import Delivery
 from .intake import Intake
 from .interceptors import Sending
 from .queue_choice import queue_choice, queue_for
 from .receipt import (
-    Gathered,
+    CombinedResult,
     Receipt,
     Receipts,
     SendFuture,
@@ -52,7 +47,6 @@ from .receipt import (
     message_of,
     recall_handle_of,
 )
-from .run import MessageRow, Origin, Parcel
 from .transaction import AsyncTransaction
 from .transaction_checks import Checker, Transacting
 
@@ -80,12 +74,12 @@ class Sender:
         )
         self._tell_added = getattr(self._choice, "on_added", None)
         #: What waits for the route of its topic, in order.
-        self._unrouted: dict[str, list[Parcel | MessageRow]] = {}
+        self._unrouted: dict[str, list[Part]] = {}
         #: Tasks that will bring more to the accumulator: routes being found, long sendings under way.
         self._bringing: set[asyncio.Task[object]] = set()
         self._accumulator = Accumulator(config, self.budget)
         self._delivery: Delivery | None = None
-        self._origin: Origin | None = None
+        self._identity: ProducerIdentity | None = None
         self._transacting = Transacting(config, session, checker)
         self._closed = False
         self._disconnected = False
@@ -98,13 +92,13 @@ class Sender:
         host = await local_host(session.name_servers.addresses[0])
         ids = UniqueIds(session.clock.unix_ms, os.getpid(), session.random)
         producer_id = session.random.getrandbits(63) or 1
-        self._origin = Origin(host, ids, session.clock, producer_id)
+        self._identity = ProducerIdentity(host, ids, session.clock, producer_id)
         self._delivery = Delivery(
             self.config,
             session,
             self._accumulator,
             self._counters,
-            self._origin,
+            self._identity,
             getattr(self._choice, "on_result", None),
             self._end,
         )
@@ -234,9 +228,9 @@ class Sender:
     def atomic_commit(self, reading: AtomicReading) -> AsyncAtomicCommit:
         """Return an atomic commit of what READING reads, which has not begun."""
         self.check_open()
-        assert self._origin is not None, "it was started"
+        assert self._identity is not None, "it was started"
         return AsyncAtomicCommit(
-            self.config, self._session, self.intake, self._choice, self._origin, reading
+            self.config, self._session, self.intake, self._choice, self._identity, reading
         )
 
     async def _send_half(self, sending: Sending, half: Message) -> Receipt:
@@ -245,17 +239,17 @@ class Sender:
             size_bytes = await self._room(half)
         return await self._watched(sending, half, size_bytes)
 
-    # --- what is sent, in parcels
+    # --- what is sent, in parts
 
     def accept(self, message: Message, size_bytes: int, outcome: SendOutcome) -> None:
         """Send MESSAGE, for which SIZE_BYTES were taken from the budget; OUTCOME gets its Receipt."""
-        self._take_in(Parcel((message,), size_bytes, outcome, single=True))
+        self._take_in(JointPart((message,), size_bytes, outcome, single=True))
 
     def accept_row(self, futures: Sequence[SendFuture]) -> None:
         """Send the messages of FUTURES, whose bytes were taken from the budget; they get the Receipts."""
         messages = [future.message for future in futures]
         if len(set(map(PLACE, messages))) == 1:
-            self._take_in(MessageRow.of(futures))
+            self._take_in(SinglesPart.of(futures))
             return
         by_topic: dict[str, list[SendFuture]] = {}
         for future in futures:
@@ -263,64 +257,64 @@ class Sender:
         for of_topic in by_topic.values():
             # The order of what goes to one queue holds, also between messages that name it and others.
             for _, group in groupby(of_topic, lambda future: message_of(future).placed):
-                self._take_in(MessageRow.of(list(group)))
+                self._take_in(SinglesPart.of(list(group)))
 
     def accept_many(
         self, messages: Sequence[Message], outcome: SendOutcome, watch: Watch | None = None
     ) -> None:
         """Send MESSAGES as the budget allows; OUTCOME gets Receipts. WATCH hears of each part before."""
-        gathered = Gathered(outcome)
+        combined = CombinedResult(outcome)
         if self._disconnected:
-            return _refuse_rest(messages, 0, gathered, watch, _closed_before())
+            return _refuse_rest(messages, 0, combined, watch, _closed_before())
         parts = parts_of(messages, self.config, self.size_of)
         try:
             first = next(parts, None)
         except PocketMQError as error:
-            return _refuse_rest(messages, 0, gathered, watch, error)
+            return _refuse_rest(messages, 0, combined, watch, error)
         if first is None:
-            gathered.no_more_parts()
+            combined.no_more_parts()
         elif len(first[0]) == len(messages) and self.budget.take(first[1]):
-            self._take_part(first, 0, gathered, watch)  # A list for one run needs no task.
-            gathered.no_more_parts()
+            self._take_part(first, 0, combined, watch)  # A list for one batch needs no task.
+            combined.no_more_parts()
         else:
-            self._bring(self._feed(messages, chain((first,), parts), gathered, watch))
+            self._bring(self._feed(messages, chain((first,), parts), combined, watch))
 
     def _take_part(
         self,
         part: tuple[Sequence[Message], int],
         begin: int,
-        gathered: Gathered,
+        combined: CombinedResult,
         watch: Watch | None,
     ) -> None:
-        """Send PART, which has its bytes: those of the messages from BEGIN on that fit a run."""
+        """Send PART, which has its bytes: those of the messages from BEGIN on that fit a batch."""
         messages, size_bytes = part
-        outcome = gathered.part()
+        outcome = combined.part()
         if watch is not None:
             outcome = watch(begin, begin + len(messages), outcome)
-        self._take_in(Parcel(messages, size_bytes, outcome))
+        self._take_in(JointPart(messages, size_bytes, outcome))
 
     async def _feed(
         self,
         messages: Sequence[Message],
         parts: Iterable[tuple[Sequence[Message], int]],
-        gathered: Gathered,
+        combined: CombinedResult,
         watch: Watch | None,
     ) -> None:
         begin = 0
         try:
             for part in parts:
                 await self.budget.take_within(part[1], self.config.max_block_ms)
-                self._take_part(part, begin, gathered, watch)
+                self._take_part(part, begin, combined, watch)
                 begin += len(part[0])
-                await asyncio.sleep(0)  # Lets the run leave before the next one is encoded.
+                await asyncio.sleep(0)  # Lets the batch leave before the next one is encoded.
         except PocketMQError as error:
-            _refuse_rest(messages, begin, gathered, watch, error)
+            _refuse_rest(messages, begin, combined, watch, error)
         except asyncio.CancelledError:
             closed = ClientClosed("the producer was closed while sending")
-            _refuse_rest(messages, begin, gathered, watch, closed)
+            _refuse_rest(messages, begin, combined, watch, closed)
             raise
         else:
-            gathered.no_more_parts()
+            combined.no_more_parts()
 
     def _bring(self, work: Coroutine[object, object, None]) -> None:
         task = self._session.tasks.spawn(work)
@@ -329,26 +323,26 @@ class Sender:
 
     # --- its route, its queue
 
-    def _take_in(self, parcel: Parcel | MessageRow) -> None:
-        """Hand PARCEL on to the accumulator, or have it wait for its route."""
+    def _take_in(self, part: Part) -> None:
+        """Hand PART on to the accumulator, or have it wait for its route."""
         if self._disconnected:
-            return self._fail(parcel, _closed_before())
-        topic = parcel.messages[0].topic
+            return self._fail(part, _closed_before())
+        topic = part.messages[0].topic
         routes = self._session.routes
         route = None if topic in self._unrouted else routes.known(topic)
         if route is None:
-            self._wait_for_route(topic, parcel)
-        elif parcel.messages[0].placed and self._is_outdated(route, parcel):
+            self._wait_for_route(topic, part)
+        elif part.messages[0].placed and self._is_outdated(route, part):
             routes.forget(topic)  # Asked for once: the queue that is named may be a new one.
-            self._wait_for_route(topic, parcel)
+            self._wait_for_route(topic, part)
         else:
-            self._place(parcel, route)
+            self._place(part, route)
 
-    def _is_outdated(self, route: Route, parcel: Parcel | MessageRow) -> bool:
-        """Does PARCEL name a queue that ROUTE does not know, which was not asked for just now?"""
+    def _is_outdated(self, route: Route, part: Part) -> bool:
+        """Does PART name a queue that ROUTE does not know, which was not asked for just now?"""
         if self._session.clock.now_ms() - route.fetched_ms < _ASKED_MS:
             return False
-        messages = parcel.messages if isinstance(parcel, MessageRow) else parcel.messages[:1]
+        messages = part.messages if isinstance(part, SinglesPart) else part.messages[:1]
         wanted = {message.queue for message in messages} - {None}
         known = route.writable
         return not all(
@@ -356,87 +350,87 @@ class Sender:
             for one in wanted
         )
 
-    def _wait_for_route(self, topic: str, parcel: Parcel | MessageRow) -> None:
+    def _wait_for_route(self, topic: str, part: Part) -> None:
         waiting = self._unrouted.get(topic)
         if waiting is None:
-            self._unrouted[topic] = [parcel]
+            self._unrouted[topic] = [part]
             self._bring(self._find_route(topic))
         else:
-            waiting.append(parcel)
+            waiting.append(part)
 
     async def _find_route(self, topic: str) -> None:
         try:
             timeout_ms = min(self.config.route_timeout_ms, self.config.max_block_ms)
             route = await self._session.find_route(topic, timeout_ms)
         except PocketMQError as error:
-            for parcel in self._unrouted.pop(topic, ()):
-                self._fail(parcel, error)
+            for part in self._unrouted.pop(topic, ()):
+                self._fail(part, error)
             return
-        for parcel in self._unrouted.pop(topic, ()):
-            self._place(parcel, route)
+        for part in self._unrouted.pop(topic, ()):
+            self._place(part, route)
 
-    def _place(self, parcel: Parcel | MessageRow, route: Route) -> None:
-        """Choose where PARCEL goes, and let the accumulator have it."""
+    def _place(self, part: Part, route: Route) -> None:
+        """Choose where PART goes, and let the accumulator have it."""
         assert self._delivery is not None
         try:
-            if isinstance(parcel, MessageRow):
-                self._place_row(parcel, route)
+            if isinstance(part, SinglesPart):
+                self._place_singles(part, route)
             else:
-                self._place_parcel(parcel, route)
+                self._place_joint(part, route)
         except Exception as error:  # The application's queue choice may raise anything.
-            self._fail(parcel, error)
-        if isinstance(parcel, MessageRow):
+            self._fail(part, error)
+        if isinstance(part, SinglesPart):
             self._delivery.send_ready()  # A row is what has gathered already.
         else:
             self._delivery.wake()
 
-    def _place_parcel(self, parcel: Parcel, route: Route) -> None:
-        messages = parcel.messages
+    def _place_joint(self, part: JointPart, route: Route) -> None:
+        messages = part.messages
         now_ms = self._session.clock.now_ms()
         if len(messages) > 1 and not (self._choice.for_a_run or messages[0].placed):
             by_queue: dict[Queue, list[int]] = {}
             for index, message in enumerate(messages):
                 by_queue.setdefault(queue_for(message, route, self._choice), []).append(index)
-            shares = parcel.shares(list(by_queue.values()))
+            shares = part.shares(list(by_queue.values()))
             for queue, share in zip(by_queue, shares, strict=True):
                 self._accumulator.add(queue, share, now_ms, pinned=True)
                 self._tell(queue, share.size_bytes)
             return
-        queue, pinned = self._queue_for(messages[0], len(messages), parcel.size_bytes, route)
-        self._accumulator.add(queue, parcel, now_ms, pinned=pinned)
-        self._tell(queue, parcel.size_bytes)
+        queue, pinned = self._queue_for(messages[0], len(messages), part.size_bytes, route)
+        self._accumulator.add(queue, part, now_ms, pinned=pinned)
+        self._tell(queue, part.size_bytes)
 
-    def _place_row(self, row: MessageRow, route: Route) -> None:
-        """Send ROW in as few runs as it takes; a queue choice that raises fails what it was asked for and the rest."""
+    def _place_singles(self, singles: SinglesPart, route: Route) -> None:
+        """Send SINGLES in as few batches as possible. If the queue choice raises, its message and all after it fail."""
         now_ms = self._session.clock.now_ms()
-        if not self._choice.for_a_run or row.messages[0].placed:
-            return self._place_singly(row, route, now_ms)
-        begin, ends = 0, row.ends
-        while begin < len(row.messages):
+        if not self._choice.for_a_run or singles.messages[0].placed:
+            return self._place_singly(singles, route, now_ms)
+        begin, ends = 0, singles.ends
+        while begin < len(singles.messages):
             size_bytes = ends[begin + 1] - ends[begin]
             try:
-                queue, pinned = self._queue_for(row.messages[begin], 1, size_bytes, route)
+                queue, pinned = self._queue_for(singles.messages[begin], 1, size_bytes, route)
             except Exception as error:  # As in `_place`: what has its place by now keeps it.
-                return self._fail(row.part(begin, len(row.messages)), error)
-            end = self._accumulator.add_row(queue, row, begin, now_ms, pinned=pinned)
+                return self._fail(singles.part(begin, len(singles.messages)), error)
+            end = self._accumulator.add_singles(queue, singles, begin, now_ms, pinned=pinned)
             self._tell(queue, ends[end] - ends[begin])
             begin = end
 
-    def _place_singly(self, row: MessageRow, route: Route, now_ms: int) -> None:
-        """Send each message of ROW to the queue that is chosen for it."""
+    def _place_singly(self, singles: SinglesPart, route: Route, now_ms: int) -> None:
+        """Send each message of SINGLES to the queue that is chosen for it."""
         by_queue: dict[Queue, list[int]] = {}
-        for index, message in enumerate(row.messages):
+        for index, message in enumerate(singles.messages):
             try:
                 queue = queue_for(message, route, self._choice)
             except Exception as error:  # As in `_place`: each sender hears of his own message.
-                self._fail(row.part(index, index + 1), error)
+                self._fail(singles.part(index, index + 1), error)
             else:
                 by_queue.setdefault(queue, []).append(index)
         for queue, indexes in by_queue.items():
-            share = row.taken(indexes)
+            share = singles.taken(indexes)
             begin = 0
             while begin < len(indexes):
-                begin = self._accumulator.add_row(queue, share, begin, now_ms, pinned=True)
+                begin = self._accumulator.add_singles(queue, share, begin, now_ms, pinned=True)
             self._tell(queue, share.size_bytes)
 
     def _queue_for(
@@ -456,10 +450,10 @@ class Sender:
         if self._tell_added is not None:
             self._tell_added(queue, size_bytes)
 
-    def _fail(self, parcel: Parcel | MessageRow, error: Exception) -> None:
-        self._counters.messages_failed += len(parcel.messages)
-        parcel.refuse(error)
-        self.budget.give(parcel.size_bytes)
+    def _fail(self, part: Part, error: Exception) -> None:
+        self._counters.messages_failed += len(part.messages)
+        part.refuse(error)
+        self.budget.give(part.size_bytes)
 
     # --- what is not sending
 
@@ -516,15 +510,15 @@ class Sender:
         self.intake.interceptors.close()
 
     def _give_up(self, timeout_ms: int) -> None:
-        waiting = [parcel for parcels in self._unrouted.values() for parcel in parcels]
+        waiting = [part for parts in self._unrouted.values() for part in parts]
         self._unrouted.clear()
         count = self._accumulator.message_count + sum(len(p.messages) for p in waiting)
         error = ClientClosed(
             f"the producer was closed; {count} messages were not acknowledged within {timeout_ms} ms",
             messages=count,
         )
-        for parcel in waiting:
-            self._fail(parcel, error)
+        for part in waiting:
+            self._fail(part, error)
         if self._delivery is not None:
             self._delivery.end(error)
 
@@ -532,14 +526,14 @@ class Sender:
 def _refuse_rest(
     messages: Sequence[Message],
     begin: int,
-    gathered: Gathered,
+    combined: CombinedResult,
     watch: Watch | None,
     error: PocketMQError,
 ) -> None:
     """Tell the sender of MESSAGES that those from BEGIN on will not be sent, because of ERROR."""
     if watch is not None:
-        watch(begin, len(messages), gathered.part()).set_exception(error)
-    gathered.no_more_parts(error)
+        watch(begin, len(messages), combined.part()).set_exception(error)
+    combined.no_more_parts(error)
 
 
 def _closed_before() -> ClientClosed:

@@ -12,8 +12,9 @@ from pocketmq.client import Message, Queue
 from pocketmq.client.config import ProducerConfig
 from pocketmq.client.message import record_size
 from pocketmq.client.producing.accumulator import Accumulator, Budget
+from pocketmq.client.producing.batch import Batch
+from pocketmq.client.producing.batch_parts import JointPart, SinglesPart
 from pocketmq.client.producing.receipt import SendFuture
-from pocketmq.client.producing.run import MessageRow, Parcel, Run
 from pocketmq.proto.errors import SendFailed
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
@@ -53,7 +54,7 @@ class AccumulatorModel(RuleBasedStateMachine):
         self.futures: list[SendFuture] = []
         #: What was added and neither travels nor is settled, by queue, in order.
         self.waiting: dict[Queue, list[bytes]] = {queue: [] for queue in QUEUES}
-        self.under_way: list[Run] = []
+        self.under_way: list[Batch] = []
         #: How many runs a broker got since each of its queues was ready and did not get its turn.
         self.skipped: dict[Queue, int] = {}
         self.flushed: list[list[SendFuture]] = []
@@ -79,7 +80,7 @@ class AccumulatorModel(RuleBasedStateMachine):
         count=st.integers(1, 9),
         size=st.integers(1, 400),
     )
-    def add_row(self, queue: Queue, pinned: bool, count: int, size: int) -> None:
+    def add_singles(self, queue: Queue, pinned: bool, count: int, size: int) -> None:
         row = self.messages(count, size)
         sizes = list(map(record_size, row))
         futures = [SendFuture() for _ in row]
@@ -88,8 +89,8 @@ class AccumulatorModel(RuleBasedStateMachine):
         self.futures += futures
         begin = 0
         while begin < count:
-            end = self.accumulator.add_row(
-                queue, MessageRow(row, ends, futures), begin, self.now_ms, pinned=pinned
+            end = self.accumulator.add_singles(
+                queue, SinglesPart(row, ends, futures), begin, self.now_ms, pinned=pinned
             )
             assert begin < end <= count
             begin = end
@@ -100,7 +101,7 @@ class AccumulatorModel(RuleBasedStateMachine):
         row = self.messages(count, 10)
         size_bytes = sum(map(record_size, row))
         assert self.budget.take(size_bytes)
-        self.accumulator.add(queue, Parcel(row, size_bytes, Told()), self.now_ms, pinned=False)
+        self.accumulator.add(queue, JointPart(row, size_bytes, Told()), self.now_ms, pinned=False)
         assert self.accumulator.open_queue("orders", 4, 10) != queue or count == 4
         self.waiting[queue] += [message.body for message in row]
 
@@ -128,7 +129,7 @@ class AccumulatorModel(RuleBasedStateMachine):
             if busy < 2:
                 assert not any(map(self.is_ready, self.of_broker(broker)))
 
-    def note_turn(self, queue: Queue, drained: list[Run]) -> None:
+    def note_turn(self, queue: Queue, drained: list[Batch]) -> None:
         """QUEUE had a turn: nobody who is ready may be passed over for long."""
         self.skipped.pop(queue, None)
         taken = {run.queue for run in drained}
@@ -149,16 +150,16 @@ class AccumulatorModel(RuleBasedStateMachine):
             return first.not_before_ms <= self.now_ms
         full = len(first.messages) == 4 or len(runs) > 1 or first.size_bytes >= 1_000
         lingered = self.now_ms >= first.born_ms + LINGER_MS
-        return full or lingered or first.hurried or self.budget.short
+        return full or lingered or first.flush_requested or self.budget.short
 
     # --- what becomes of a run
 
-    def one_under_way(self, data: st.DataObject) -> Run:
+    def one_under_way(self, data: st.DataObject) -> Batch:
         run = data.draw(st.sampled_from(self.under_way))
         self.under_way.remove(run)
         return run
 
-    def wait_in_front(self, run: Run) -> None:
+    def wait_in_front(self, run: Batch) -> None:
         self.waiting[run.queue][:0] = [message.body for message in run.messages]
 
     @precondition(lambda self: self.under_way)
@@ -272,7 +273,7 @@ def accumulator(**options: Any) -> Accumulator:
 
 
 def add(to: Accumulator, queue: Queue, body: bytes) -> None:
-    to.add(queue, Parcel((Message("orders", body),), 100, Told(), single=True), 0, pinned=True)
+    to.add(queue, JointPart((Message("orders", body),), 100, Told(), single=True), 0, pinned=True)
 
 
 def test_queues_of_a_busy_broker_take_turns() -> None:
@@ -307,7 +308,7 @@ def test_an_idle_accumulator_keeps_nothing() -> None:
     run.fail(FAILED)
 
     assert one.next_ms(0) is None
-    assert not one._lanes
+    assert not one._pending
     assert not one._unfinished
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pocketmq.client import AsyncProducer, Message, Queue, Receipt, Receipts
-from pocketmq.client.producing.receipt import RunReceipts
+from pocketmq.client.producing.receipt import BatchReceipts
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
     AlreadyDelivered,
@@ -135,7 +135,7 @@ def test_a_receipt_is_what_the_reply_says(data: st.DataObject) -> None:
         store_timestamp_ms=5,
     )
     ids = [b"id-%d" % at for at in range(count)]
-    run = RunReceipts(Queue("orders", "b", 2), ids, sizes, reply, "1.2.3.4:5", timed)
+    run = BatchReceipts(Queue("orders", "b", 2), ids, sizes, reply, "1.2.3.4:5", timed)
 
     for at, receipt in enumerate(Receipts([(run, 0, count)])):
         handle = receipt.recall_handle

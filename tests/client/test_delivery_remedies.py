@@ -11,8 +11,8 @@ from unittest.mock import Mock
 import pytest
 
 from pocketmq.client import Message, Queue, Receipt
+from pocketmq.client.producing.batch import Batch
 from pocketmq.client.producing.delivery import RetryLog
-from pocketmq.client.producing.run import Run
 from pocketmq.proto.errors import (
     ConnectFailed,
     DeliveryTimeout,
@@ -186,7 +186,7 @@ class ManualHand:
         return self.now_ms
 
 
-def run_for(broker: str) -> Run:
+def run_for(broker: str) -> Batch:
     return Mock(queue=Queue("T", broker, 0), messages=[b"x"], attempts=1)
 
 

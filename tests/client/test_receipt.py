@@ -14,18 +14,18 @@ import pytest
 
 from pocketmq.client import Message, Queue, Receipt, Receipts
 from pocketmq.client.message import record_size
-from pocketmq.client.producing.receipt import RunReceipts, SendFuture, acknowledge_all
-from pocketmq.client.producing.run import MessageRow, Parcel
+from pocketmq.client.producing.batch_parts import JointPart, SinglesPart
+from pocketmq.client.producing.receipt import BatchReceipts, SendFuture, acknowledge_all
 from pocketmq.proto.errors import SendFailed
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
 MESSAGE = Message("orders", b"x")
 
 
-def receipts(count: int = 3) -> RunReceipts:
+def receipts(count: int = 3) -> BatchReceipts:
     ids = [b"id-%d" % number for number in range(count)]
     reply = pb.ProduceReply(first_queue_offset=10)
-    return RunReceipts(Queue("orders", "a", 0), ids, [100] * count, reply, "")
+    return BatchReceipts(Queue("orders", "a", 0), ids, [100] * count, reply, "")
 
 
 def test_an_acknowledged_future_has_its_receipt() -> None:
@@ -239,7 +239,7 @@ def test_as_completed_takes_them() -> None:
 
 def test_a_cut_row_waits_in_two_parts() -> None:
     futures = [SendFuture() for _ in range(3)]
-    first, second = MessageRow([MESSAGE] * 3, [0, 200, 400, 600], futures).cut(1)
+    first, second = SinglesPart([MESSAGE] * 3, [0, 200, 400, 600], futures).cut(1)
 
     second.refuse(SendFailed("no"))
     first.acknowledge(receipts(), 0)
@@ -253,7 +253,7 @@ def test_a_cut_row_waits_in_two_parts() -> None:
 def test_a_sender_of_many_that_was_cut_hears_once(fail: bool) -> None:
     outcome: concurrent.futures.Future[Any] = concurrent.futures.Future()
     size = record_size(MESSAGE)
-    first, second = Parcel([MESSAGE] * 3, 3 * size, outcome).cut(2)
+    first, second = JointPart([MESSAGE] * 3, 3 * size, outcome).cut(2)
 
     assert (first.size_bytes, second.size_bytes) == (2 * size, size)
     second.acknowledge(receipts(), 2)
@@ -275,7 +275,7 @@ def test_a_sender_that_has_gone_is_left_alone() -> None:
     outcome: concurrent.futures.Future[Any] = concurrent.futures.Future()
     outcome.cancel()
 
-    parcel = Parcel((MESSAGE,), record_size(MESSAGE), outcome, single=True)
+    parcel = JointPart((MESSAGE,), record_size(MESSAGE), outcome, single=True)
     parcel.acknowledge(receipts(), 0)
     parcel.refuse(SendFailed("no"))
 

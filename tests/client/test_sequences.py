@@ -1,42 +1,42 @@
-"""Numbers of idempotent sending, against what a broker would make of them."""
+"""BatchSequence of idempotent sending, against what a broker would make of them."""
 
 from __future__ import annotations
 
 from hypothesis import given, strategies as st
 
 from pocketmq.client import Queue
-from pocketmq.client.producing.run import Numbering, Numbers
+from pocketmq.client.producing.sequences import BatchSequence, SequenceAllocator
 
 ONE, OTHER = Queue("orders", "a", 0), Queue("orders", "a", 1)
 
 
 def test_numbers_of_a_queue_follow_each_other() -> None:
-    sequences = Numbering(7)
+    sequences = SequenceAllocator(7)
 
     given = [sequences.give(ONE, 3), sequences.give(OTHER, 1), sequences.give(ONE, 2)]
 
-    assert given == [Numbers(0, 0), Numbers(0, 0), Numbers(0, 3)]
+    assert given == [BatchSequence(0, 0), BatchSequence(0, 0), BatchSequence(0, 3)]
 
 
 def test_only_the_last_numbers_can_be_given_back() -> None:
-    sequences = Numbering(7)
+    sequences = SequenceAllocator(7)
     first, second = sequences.give(ONE, 3), sequences.give(ONE, 2)
 
-    assert not sequences.give_back(ONE, first, 3)
-    assert sequences.give_back(ONE, second, 2)
-    assert not sequences.give_back(ONE, second, 2)
+    assert not sequences.take_back(ONE, first, 3)
+    assert sequences.take_back(ONE, second, 2)
+    assert not sequences.take_back(ONE, second, 2)
     assert sequences.give(ONE, 1) == second
 
 
 def test_a_new_epoch_begins_at_zero_and_leaves_other_queues_alone() -> None:
-    sequences = Numbering(7)
+    sequences = SequenceAllocator(7)
     old, other = sequences.give(ONE, 3), sequences.give(OTHER, 3)
 
-    sequences.begin_anew(ONE)
+    sequences.bump_epoch(ONE)
 
-    assert sequences.give(ONE, 1) == Numbers(1, 0)
-    assert sequences.give(OTHER, 1) == Numbers(0, 3)
-    assert not sequences.give_back(ONE, old, 3)
+    assert sequences.give(ONE, 1) == BatchSequence(1, 0)
+    assert sequences.give(OTHER, 1) == BatchSequence(0, 3)
+    assert not sequences.take_back(ONE, old, 3)
     assert not sequences.is_current(ONE, old)
     assert sequences.is_current(OTHER, other)
     assert sequences.latest_epoch == 1
@@ -44,14 +44,14 @@ def test_a_new_epoch_begins_at_zero_and_leaves_other_queues_alone() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["give", "back", "anew"]), st.integers(1, 5))))
 def test_what_is_kept_has_no_gaps(steps: list[tuple[str, int]]) -> None:
-    sequences = Numbering(7)
-    kept: list[tuple[Numbers, int]] = []
+    sequences = SequenceAllocator(7)
+    kept: list[tuple[BatchSequence, int]] = []
     for step, count in steps:
         if step == "give":
             kept.append((sequences.give(ONE, count), count))
         elif step == "anew":
-            sequences.begin_anew(ONE)
-        elif kept and sequences.give_back(ONE, *kept[-1]):
+            sequences.bump_epoch(ONE)
+        elif kept and sequences.take_back(ONE, *kept[-1]):
             kept.pop()
 
     epoch, following = 0, 0

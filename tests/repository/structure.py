@@ -34,10 +34,6 @@ from .source_tree import (
 )
 
 LIMITS: Final = Path(__file__).with_name("structure.toml")
-#: A class name that client and store may both define, because both classes are the same idea.
-SAME_IDEA: Final = {
-    "Run": "messages of one queue that are stored together: the store's records, and the client's futures for them"
-}
 #: The file that may hold lists of hooks: all objects get it when they are created.
 EVENTS_FILE: Final = "broker/events.py"
 _BANNER: Final = re.compile(r"[ \t]*# ?-{4,}")
@@ -281,7 +277,7 @@ def mutual_imports() -> list[tuple[str, str]]:
 def repeated_class_names() -> dict[str, int]:
     """Return how often each public class name is defined that more than one file defines."""
     counts = Counter(name for one in sources() for name in one.classes if not name.startswith("_"))
-    return {name: count for name, count in counts.items() if count > 1 and name not in SAME_IDEA}
+    return {name: count for name, count in counts.items() if count > 1}
 
 
 def attributes_set_on_others() -> list[str]:

@@ -39,11 +39,11 @@ class Producer(ThreadProducer):
             Budget.take_within                 reserve memory, wait for it if needed
             Sender.accept                      find the route of the topic
             queue_for                          choose a queue
-            Accumulator.add, add_row           join the open run (batch) of the queue
-            Accumulator.drain                  take the runs that may leave
-            Run.seal                           encode the records
-            Connection.produce                 send the run to its broker
-            Run.succeed, fail                  pass the receipts, or the error, to the senders
+            Accumulator.add, add_singles       join the open batch of the queue
+            Accumulator.drain                  take the batches that may leave
+            Batch.seal                         encode the records
+            Connection.produce                 send the batch to its broker
+            Batch.succeed, fail                pass the receipts, or the error, to the senders
         """
         return self._sender.send(message, value, parts)
 
