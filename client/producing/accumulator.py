@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ...proto.errors import BufferFull, PocketMQError
 from ..config import ProducerConfig
 from ..queue import Queue
-from .batch import Batch
+from .batch import ProducerBatch
 from .batch_parts import JointPart, SinglesPart
 from .bodies import Bodies
 
@@ -122,14 +122,14 @@ class _QueueBatches:
     def __init__(self, queue: Queue, broker: _Broker) -> None:
         self.queue = queue
         self.broker = broker
-        self.batches: deque[Batch] = deque()
+        self.batches: deque[ProducerBatch] = deque()
         #: Runs of it that travel.
         self.under_way = 0
         #: It stands in its broker's ring.
         self.scheduled = False
 
     @property
-    def open_batch(self) -> Batch | None:
+    def open_batch(self) -> ProducerBatch | None:
         """The batch that messages may join."""
         return self.batches[-1] if self.batches and self.batches[-1].open else None
 
@@ -164,8 +164,8 @@ class Accumulator:
         self._visits: deque[_Broker] = deque()
         #: By topic, the queue that messages for any queue joined last.
         self._last_opened: dict[str, _QueueBatches] = {}
-        self._unfinished: set[Batch] = set()
-        self._flushes: list[tuple[set[Batch], Callable[[], None]]] = []
+        self._unfinished: set[ProducerBatch] = set()
+        self._flushes: list[tuple[set[ProducerBatch], Callable[[], None]]] = []
 
     # --- messages in
 
@@ -202,7 +202,7 @@ class Accumulator:
 
     def _open_batch(
         self, queue: Queue, count: int, size_bytes: int, now_ms: int
-    ) -> tuple[_QueueBatches, Batch]:
+    ) -> tuple[_QueueBatches, ProducerBatch]:
         """Return the open batch of QUEUE, a new one if COUNT more messages do not fit."""
         pending = self._pending_of(queue)
         batch = pending.open_batch
@@ -210,13 +210,13 @@ class Accumulator:
             batch.open = False
             batch = None
         if batch is None:
-            batch = Batch(queue, now_ms, self._done)
+            batch = ProducerBatch(queue, now_ms, self._done)
             pending.batches.append(batch)
             self._unfinished.add(batch)
             self._schedule(pending)
         return pending, batch
 
-    def _added(self, pending: _QueueBatches, batch: Batch, pinned: bool) -> None:
+    def _added(self, pending: _QueueBatches, batch: ProducerBatch, pinned: bool) -> None:
         if pinned:
             batch.pinned = True
         else:
@@ -224,7 +224,7 @@ class Accumulator:
         if not self._fits(batch, 1, 0):
             batch.open = False
 
-    def _fits(self, batch: Batch, count: int, size_bytes: int) -> bool:
+    def _fits(self, batch: ProducerBatch, count: int, size_bytes: int) -> bool:
         return (
             len(batch.messages) + count <= self._messages_max
             and batch.size_bytes + size_bytes < self._bytes_max
@@ -253,7 +253,7 @@ class Accumulator:
 
     # --- batches out
 
-    def drain(self, now_ms: int) -> list[Batch]:
+    def drain(self, now_ms: int) -> list[ProducerBatch]:
         """Take the batches that may leave now. Each is under way until `finished` or `back`.
 
         A batch is ready if it is full, has lingered (without a linger: always), is flushed, or another sender waits
@@ -262,7 +262,7 @@ class Accumulator:
         Brokers take turns, and the ready queues of a broker too, so that none starves another. A broker with
         `max_in_flight` batches under way is skipped.
         """
-        drained: list[Batch] = []
+        drained: list[ProducerBatch] = []
         visits = self._visits
         idle = 0
         while idle < len(visits):
@@ -276,7 +276,7 @@ class Accumulator:
                 drained.append(batch)
         return drained
 
-    def _next_of(self, broker: _Broker, now_ms: int) -> Batch | None:
+    def _next_of(self, broker: _Broker, now_ms: int) -> ProducerBatch | None:
         """Return the next ready batch for BROKER, if it may have one more."""
         if broker.under_way >= self._in_flight_max:
             return None
@@ -291,7 +291,7 @@ class Accumulator:
                 ring.append(pending)
         return None
 
-    def _take(self, pending: _QueueBatches) -> Batch:
+    def _take(self, pending: _QueueBatches) -> ProducerBatch:
         batch = pending.batches.popleft()
         batch.open = False
         pending.under_way += 1
@@ -339,20 +339,20 @@ class Accumulator:
 
     # --- batches back
 
-    def finished(self, batch: Batch) -> None:
+    def finished(self, batch: ProducerBatch) -> None:
         """BATCH does not travel any more, and does not come back."""
         pending = self._pending[batch.queue]
         pending.under_way -= 1
         pending.broker.under_way -= 1
         self._schedule(pending)
 
-    def back(self, batch: Batch) -> None:
+    def back(self, batch: ProducerBatch) -> None:
         """BATCH does not travel any more, and waits at the front to be sent again."""
         pending = self._pending[batch.queue]
         pending.batches.appendleft(batch)
         self.finished(batch)
 
-    def back_in_parts(self, batch: Batch, parts: Sequence[Batch]) -> None:
+    def back_in_parts(self, batch: ProducerBatch, parts: Sequence[ProducerBatch]) -> None:
         """BATCH does not travel any more; PARTS of it wait at the front, in their order."""
         pending = self._pending[batch.queue]
         pending.batches.extendleft(reversed(parts))
@@ -362,7 +362,7 @@ class Accumulator:
                 batches.update(parts)
         self.finished(batch)
 
-    def move(self, batch: Batch, queue: Queue) -> None:
+    def move(self, batch: ProducerBatch, queue: Queue) -> None:
         """Have BATCH, which waits, wait for QUEUE instead: in front, but behind what has its sequence there."""
         self.drop(batch)
         batch.queue = queue
@@ -374,18 +374,18 @@ class Accumulator:
         pending.batches.insert(at, batch)
         self._schedule(pending)
 
-    def drop(self, batch: Batch) -> None:
+    def drop(self, batch: ProducerBatch) -> None:
         """Forget that BATCH waits."""
         pending = self._pending[batch.queue]
         pending.batches.remove(batch)
         self._schedule(pending)
 
-    def waiting_for(self, queue: Queue) -> Iterator[Batch]:
+    def waiting_for(self, queue: Queue) -> Iterator[ProducerBatch]:
         """Yield the batches that wait for QUEUE, in order."""
         pending = self._pending.get(queue)
         return iter(pending.batches if pending is not None else ())
 
-    def expired(self, now_ms: int) -> list[Batch]:
+    def expired(self, now_ms: int) -> list[ProducerBatch]:
         """Take the waiting batches whose time to be delivered is over."""
         born_ms = now_ms - self._delivery_timeout_ms
         late = [
@@ -400,7 +400,7 @@ class Accumulator:
 
     # --- the end of batches
 
-    def _done(self, batch: Batch) -> None:
+    def _done(self, batch: ProducerBatch) -> None:
         self._budget.give(batch.size_bytes)
         self._unfinished.discard(batch)
         if not self._flushes:

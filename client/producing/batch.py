@@ -51,7 +51,7 @@ class ProducerIdentity(NamedTuple):
     producer_id: int = 0
 
 
-class Batch:
+class ProducerBatch:
     """Messages for one queue. Not thread-safe: the producer's event loop owns it."""
 
     __slots__ = (
@@ -78,7 +78,9 @@ class Batch:
         "split_by_broker",
     )
 
-    def __init__(self, queue: Queue, born_ms: int, on_done: Callable[[Batch], None]) -> None:
+    def __init__(
+        self, queue: Queue, born_ms: int, on_done: Callable[[ProducerBatch], None]
+    ) -> None:
         self.queue = queue
         self.born_ms = born_ms
         self.on_done = on_done
@@ -242,7 +244,7 @@ class Batch:
             begin = end
         return min(cuts, key=lambda at: abs(count - 2 * at), default=0)
 
-    def split(self, at: int) -> tuple[Batch, Batch]:
+    def split(self, at: int) -> tuple[ProducerBatch, ProducerBatch]:
         """Return two batches, of the messages before AT and from there on; sequence stay."""
         first, second = self._part(0, at), self._part(at, len(self.messages))
         begin = 0
@@ -259,9 +261,9 @@ class Batch:
             begin = end
         return first, second
 
-    def _part(self, begin: int, end: int) -> Batch:
+    def _part(self, begin: int, end: int) -> ProducerBatch:
         """Return a batch without messages yet, which is to have those from BEGIN up to END."""
-        part = Batch(self.queue, self.born_ms, self.on_done)
+        part = ProducerBatch(self.queue, self.born_ms, self.on_done)
         part.open = False
         part.ids = self.ids[begin:end]
         part.flush_requested, part.pinned = self.flush_requested, self.pinned

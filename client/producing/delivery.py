@@ -23,7 +23,7 @@ from ..queue import Queue
 from ..routes import Route
 from ..session import Session
 from .accumulator import Accumulator
-from .batch import Batch, ProducerIdentity
+from .batch import ProducerBatch, ProducerIdentity
 from .receipt import ACKS_CODES
 from .sequences import SequenceAllocator
 
@@ -88,7 +88,7 @@ class RetryLog:
         #: Brokers of which a warning was logged, and no success since.
         self._failing: set[str] = set()
 
-    def retried(self, batch: Batch, error: errors.PocketMQError, *, quiet: bool) -> None:
+    def retried(self, batch: ProducerBatch, error: errors.PocketMQError, *, quiet: bool) -> None:
         """Note that BATCH is tried again after ERROR; QUIET: it was expected."""
         broker, now_ms = batch.queue.broker, self._now_ms()
         told_ms, retries = self._told.get((broker, type(error)), (None, 0))
@@ -217,7 +217,7 @@ class Delivery:
 
     # --- one try
 
-    async def _try(self, batch: Batch) -> None:
+    async def _try(self, batch: ProducerBatch) -> None:
         began_ms = self._clock.now_ms()
         reply: pb.ProduceReply | None = None
         error: errors.PocketMQError | None = None
@@ -243,7 +243,7 @@ class Delivery:
             self._refused(batch, error, moved=moved)
         self.wake()
 
-    async def _ask(self, batch: Batch, address: str) -> pb.ProduceReply | None:
+    async def _ask(self, batch: ProducerBatch, address: str) -> pb.ProduceReply | None:
         connection = self._session.connections.to(address)
         timeout_ms = min(self._config.request_timeout_ms, max(1, self._left_ms(batch)))
         request = batch.request(self._durability, self._identity.producer_id, no_reply=self._silent)
@@ -255,11 +255,13 @@ class Delivery:
         await connection.post(request, timeout_ms, partial(self._unheard, batch))
         return None
 
-    def _left_ms(self, batch: Batch) -> int:
+    def _left_ms(self, batch: ProducerBatch) -> int:
         """Return the milliseconds until BATCH is given up."""
         return batch.born_ms + self._config.delivery_timeout_ms - self._clock.now_ms()
 
-    def _note(self, batch: Batch, began_ms: int, error: errors.PocketMQError | None) -> None:
+    def _note(
+        self, batch: ProducerBatch, began_ms: int, error: errors.PocketMQError | None
+    ) -> None:
         """Count the try of BATCH that began at BEGAN_MS and ended in ERROR, or well."""
         counters = self._counters
         latency_ms = self._clock.now_ms() - began_ms
@@ -278,7 +280,7 @@ class Delivery:
                     Facts(queue=batch.queue, reason=repr(bug)),
                 )
 
-    def _unheard(self, batch: Batch, error: errors.PocketMQError) -> None:
+    def _unheard(self, batch: ProducerBatch, error: errors.PocketMQError) -> None:
         """Note that BATCH was refused for which nobody waits."""
         self._counters.refused_unheard += 1
         logger.warning(
@@ -288,7 +290,7 @@ class Delivery:
 
     # --- its end
 
-    def _succeed(self, batch: Batch, reply: pb.ProduceReply | None) -> None:
+    def _succeed(self, batch: ProducerBatch, reply: pb.ProduceReply | None) -> None:
         self._accumulator.finished(batch)
         if reply is not None:
             self._retry_log.acknowledged(batch.queue.broker)
@@ -300,7 +302,7 @@ class Delivery:
             self._counters.repeats_dropped += reply.repeated_count
             batch.succeed(reply)
 
-    def _refused(self, batch: Batch, error: errors.PocketMQError, *, moved: bool) -> None:
+    def _refused(self, batch: ProducerBatch, error: errors.PocketMQError, *, moved: bool) -> None:
         """Do what the ERROR that ended a try of BATCH asks for. MOVED: now it is known where the master is."""
         batch.attempts += 1
         batch.last_error = error
@@ -327,7 +329,7 @@ class Delivery:
             self._again(batch, error, remedy)
 
     def _final(
-        self, batch: Batch, error: errors.PocketMQError, remedy: _Remedy
+        self, batch: ProducerBatch, error: errors.PocketMQError, remedy: _Remedy
     ) -> errors.PocketMQError | None:
         """Return what the senders of BATCH get after ERROR; None: there is another try, and from when on is noted."""
         if remedy is _Remedy.FAIL:
@@ -352,7 +354,7 @@ class Delivery:
         pause_ms = min(longest, self._config.retry_backoff_ms << min(attempts - 1, 20))
         return round(pause_ms * (0.5 + self._session.random.random() / 2))
 
-    def _again(self, batch: Batch, error: errors.PocketMQError, remedy: _Remedy) -> None:
+    def _again(self, batch: ProducerBatch, error: errors.PocketMQError, remedy: _Remedy) -> None:
         """Put BATCH in front again, after ERROR, and look where it goes."""
         self._counters.retries += 1
         self._retry_log.retried(batch, error, quiet=remedy in (_Remedy.REROUTE, _Remedy.FOLLOW))
@@ -366,7 +368,7 @@ class Delivery:
         if batch.not_before_ms:
             self._set_alarm(batch.not_before_ms)
 
-    async def _find(self, batch: Batch, error: errors.PocketMQError) -> None:
+    async def _find(self, batch: ProducerBatch, error: errors.PocketMQError) -> None:
         """Ask for the route of BATCH, which waits after ERROR, and choose where it goes now."""
         route: Route | None = None
         try:
@@ -389,7 +391,7 @@ class Delivery:
             self._accumulator.drop(batch)
             self._give_up(batch, error)
 
-    def _may_move(self, batch: Batch) -> bool:
+    def _may_move(self, batch: ProducerBatch) -> bool:
         """Tell whether another queue will do for BATCH. With sequence it may have been stored where it has them."""
         return not batch.pinned and batch.sequence is None
 
@@ -402,7 +404,7 @@ class Delivery:
             return queue
         return self._session.random.choice(route.writable)
 
-    def _expire(self, batch: Batch) -> None:
+    def _expire(self, batch: ProducerBatch) -> None:
         self._counters.expired += 1
         self._give_up(batch, self._failed(batch, errors.DeliveryTimeout))
 
@@ -411,7 +413,7 @@ class Delivery:
         self._counters.messages_failed += self._accumulator.message_count
         self._accumulator.fail_all(error)
 
-    def _give_up(self, batch: Batch, error: errors.PocketMQError) -> None:
+    def _give_up(self, batch: ProducerBatch, error: errors.PocketMQError) -> None:
         """Tell the senders of BATCH, which neither waits nor travels any more; leave no gap in its queue's sequence."""
         self._counters.messages_failed += len(batch.messages)
         if not batch.maybe_stored:
@@ -423,7 +425,7 @@ class Delivery:
                 self._bump_epoch(batch.queue)
         batch.fail(error)
 
-    def _failed(self, batch: Batch, kind: type[errors.SendFailed]) -> errors.SendFailed:
+    def _failed(self, batch: ProducerBatch, kind: type[errors.SendFailed]) -> errors.SendFailed:
         """Return the error of a batch that will not be tried again."""
         elapsed_ms = self._clock.now_ms() - batch.born_ms
         last = batch.last_error
@@ -439,7 +441,7 @@ class Delivery:
 
     # --- sequence
 
-    def _take_sequence_back(self, batch: Batch) -> None:
+    def _take_sequence_back(self, batch: ProducerBatch) -> None:
         """Give back the sequence of BATCH, which was not stored, if none were given after them."""
         if self._sequences is None or batch.sequence is None:
             return
@@ -465,7 +467,7 @@ class Delivery:
 # --- what an error means
 
 
-def _may_have_stored(batch: Batch, error: errors.PocketMQError) -> bool:
+def _may_have_stored(batch: ProducerBatch, error: errors.PocketMQError) -> bool:
     """Tell whether the try of BATCH that ended in ERROR may have stored it."""
     if isinstance(error, errors.ConnectFailed):
         return False
@@ -481,7 +483,7 @@ def _was_never_stored(error: errors.PocketMQError) -> bool:
     return isinstance(error, errors.InvalidArgument)
 
 
-def _split_point(batch: Batch, error: errors.PocketMQError) -> int:
+def _split_point(batch: ProducerBatch, error: errors.PocketMQError) -> int:
     """Return before which message BATCH is to be cut because of ERROR; 0: it is not."""
     if isinstance(error, errors.MessageTooLarge):
         return batch.middle(within_a_sender=True)
@@ -490,7 +492,7 @@ def _split_point(batch: Batch, error: errors.PocketMQError) -> int:
     return 0
 
 
-def _remedy_for(batch: Batch, error: errors.PocketMQError, latest_epoch: int) -> _Remedy:
+def _remedy_for(batch: ProducerBatch, error: errors.PocketMQError, latest_epoch: int) -> _Remedy:
     """Return what to do about ERROR, which ended a try of BATCH. LATEST_EPOCH: of any queue of the producer.
 
     error                                     stored?     then

@@ -12,7 +12,7 @@ from pocketmq.client import Message, Queue
 from pocketmq.client.config import ProducerConfig
 from pocketmq.client.message import record_size
 from pocketmq.client.producing.accumulator import Accumulator, Budget
-from pocketmq.client.producing.batch import Batch
+from pocketmq.client.producing.batch import ProducerBatch
 from pocketmq.client.producing.batch_parts import JointPart, SinglesPart
 from pocketmq.client.producing.receipt import SendFuture
 from pocketmq.proto.errors import SendFailed
@@ -54,7 +54,7 @@ class AccumulatorModel(RuleBasedStateMachine):
         self.futures: list[SendFuture] = []
         #: What was added and neither travels nor is settled, by queue, in order.
         self.waiting: dict[Queue, list[bytes]] = {queue: [] for queue in QUEUES}
-        self.under_way: list[Batch] = []
+        self.under_way: list[ProducerBatch] = []
         #: How many runs a broker got since each of its queues was ready and did not get its turn.
         self.skipped: dict[Queue, int] = {}
         self.flushed: list[list[SendFuture]] = []
@@ -129,7 +129,7 @@ class AccumulatorModel(RuleBasedStateMachine):
             if busy < 2:
                 assert not any(map(self.is_ready, self.of_broker(broker)))
 
-    def note_turn(self, queue: Queue, drained: list[Batch]) -> None:
+    def note_turn(self, queue: Queue, drained: list[ProducerBatch]) -> None:
         """QUEUE had a turn: nobody who is ready may be passed over for long."""
         self.skipped.pop(queue, None)
         taken = {run.queue for run in drained}
@@ -154,12 +154,12 @@ class AccumulatorModel(RuleBasedStateMachine):
 
     # --- what becomes of a run
 
-    def one_under_way(self, data: st.DataObject) -> Batch:
+    def one_under_way(self, data: st.DataObject) -> ProducerBatch:
         run = data.draw(st.sampled_from(self.under_way))
         self.under_way.remove(run)
         return run
 
-    def wait_in_front(self, run: Batch) -> None:
+    def wait_in_front(self, run: ProducerBatch) -> None:
         self.waiting[run.queue][:0] = [message.body for message in run.messages]
 
     @precondition(lambda self: self.under_way)

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from pocketmq.client import Message, Queue
 from pocketmq.client.message import OWN_PROPERTIES_SIZE, record_size
 from pocketmq.client.producing import batch as batch_module
-from pocketmq.client.producing.batch import Batch, ProducerIdentity
+from pocketmq.client.producing.batch import ProducerBatch, ProducerIdentity
 from pocketmq.client.producing.batch_parts import SinglesPart
 from pocketmq.client.producing.receipt import SendFuture
 from pocketmq.client.producing.sequences import BatchSequence
@@ -41,8 +41,8 @@ def row_of(messages: list[Message], futures: list[SendFuture]) -> SinglesPart:
     return SinglesPart(messages, list(accumulate(sizes, initial=0)), futures)
 
 
-def sealed(messages: list[Message], numbers: BatchSequence | None) -> Batch:
-    run = Batch(QUEUE, 5, lambda _: None)
+def sealed(messages: list[Message], numbers: BatchSequence | None) -> ProducerBatch:
+    run = ProducerBatch(QUEUE, 5, lambda _: None)
     run.add(row_of(messages, [SendFuture() for _ in messages]))
     run.sequence = numbers
     run.seal(origin())
@@ -94,7 +94,7 @@ def test_a_run_that_is_numbered_anew_says_so_and_keeps_its_ids() -> None:
 
 @given(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=8), data=st.data())
 def test_the_parts_of_a_run_are_the_whole(sizes: list[int], data: st.DataObject) -> None:
-    run = Batch(QUEUE, 5, lambda _: None)
+    run = ProducerBatch(QUEUE, 5, lambda _: None)
     futures: list[SendFuture] = []
     for size in sizes:
         row = [Message("orders", b"x" * (at + 1)) for at in range(size)]

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from pocketmq.client import Message, Queue, Receipt
-from pocketmq.client.producing.batch import Batch
+from pocketmq.client.producing.batch import ProducerBatch
 from pocketmq.client.producing.delivery import RetryLog
 from pocketmq.proto.errors import (
     ConnectFailed,
@@ -186,7 +186,7 @@ class ManualHand:
         return self.now_ms
 
 
-def run_for(broker: str) -> Batch:
+def run_for(broker: str) -> ProducerBatch:
     return Mock(queue=Queue("T", broker, 0), messages=[b"x"], attempts=1)
 
 

@@ -41,9 +41,9 @@ class Producer(ThreadProducer):
             queue_for                          choose a queue
             Accumulator.add, add_singles       join the open batch of the queue
             Accumulator.drain                  take the batches that may leave
-            Batch.seal                         encode the records
+            ProducerBatch.seal                 encode the records
             Connection.produce                 send the batch to its broker
-            Batch.succeed, fail                pass the receipts, or the error, to the senders
+            ProducerBatch.succeed, fail        pass the receipts, or the error, to the senders
         """
         return self._sender.send(message, value, parts)
 
