@@ -20,7 +20,7 @@ from .sql_parser import unparse
 
 SEPARATOR: Final = "||"
 EVERY: Final = "*"
-#: Bounds of an expression: characters, and different tags.
+#: Limits of an expression: characters, and different tags.
 EXPRESSION_LENGTH_MAX: Final = 32_768
 TAGS_MAX: Final = 4_096
 

@@ -110,7 +110,7 @@ def _equals_text(text: str, other: str | int | float | bool) -> Truth:
 
 
 def _ordinal(value: Value) -> int | float | None:
-    """Return the number that VALUE stands for in an order."""
+    """Return the number that VALUE is in an order."""
     return number_of(value) if isinstance(value, str) else value
 
 

@@ -1,4 +1,4 @@
-"""From the text of an SQL filter to its words, and on to its tree: a Pratt parser, with Apache's grammar and rules.
+"""The parser of SQL filters, from text to tokens to a tree: a Pratt parser, with RocketMQ's grammar and rules.
 
     number      0  17  17L  5.5  5.  .5  5E10      no sign, no leading zeros before an integer
     string      'text'; a quote inside is doubled
@@ -16,10 +16,10 @@
     unary       = + value | - value | NOT value                                           tightest of all
     value       = literal | property | ( condition )
 
-NOT binds tighter than comparisons: `NOT a = 1` is `(NOT a) = 1`; write `NOT (a = 1)`, or `a <> 1`. Apache reads an
-expression up to the first word that does not fit and forgets the rest; here that is an error, which shows where.
+NOT binds tighter than comparisons: `NOT a = 1` is `(NOT a) = 1`; write `NOT (a = 1)`, or `a <> 1`. RocketMQ reads up to
+the first word that does not fit and ignores the rest; here that is an error, which shows the position.
 
-The tree of an SQL filter. Conditions are what AND, OR and NOT join; values are what comparisons compare.
+In the tree, conditions are operands of AND, OR and NOT; values are operands of comparisons.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ Node: TypeAlias = (
     Constant | Property | Negative | Not | And | Or | Equal | IsNull | Order | Between | In | Search
 )
 
-#: How tightly each kind binds; what stands alone binds most.
+#: How tightly each kind binds; a single value binds most.
 OR: Final = 1
 AND: Final = 2
 EQUALITY: Final = 3
@@ -146,7 +146,7 @@ _TREE_BINDING: Final[dict[type[Node], int]] = {
 
 
 def is_condition(node: Node) -> bool:
-    """Does NODE result in true, false or unknown? A property does not, but may stand where a condition is wanted."""
+    """Return whether NODE yields true, false or unknown. A property does not, but may be used as a condition."""
     if isinstance(node, Constant):
         return node.value is None or isinstance(node.value, bool)
     return not isinstance(node, Property | Negative)
@@ -301,7 +301,7 @@ class _Parser:
 
     def _take(self) -> Token:
         token = self._next
-        self._next = next(self._tokens, token)  # Behind the end is the end.
+        self._next = next(self._tokens, token)  # After the end, the end token repeats.
         return token
 
     def _accept(self, text: str) -> bool:
@@ -479,7 +479,7 @@ _NAMED: Final[dict[str, Callable[[_Parser, Node, Token, bool], Node]]] = {
 
 
 class Token(NamedTuple):
-    """A word: its KIND, the TEXT that tells keywords and symbols apart, the VALUE of a literal, and where it stands."""
+    """A word: its KIND, the TEXT that identifies keywords and symbols, the VALUE of a literal, and its position."""
 
     kind: Kind
     text: str
@@ -540,7 +540,7 @@ def _token(expression: str, match: re.Match[str]) -> Token:
 
 
 def _number(expression: str, text: str, at: int) -> int | float:
-    """Return the value of the literal TEXT; it fits Java's long or double."""
+    """Return the value of the literal TEXT; it fits a long or double in Java."""
     digits = text.rstrip("lL")
     if digits.isdigit():
         if len(digits) > 19 or int(digits) > _INTEGER_MAX:
