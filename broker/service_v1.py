@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, S
 from dataclasses import replace
 from typing import Final, TypeVar
 
+from ..proto.access.listing import visible
+from ..proto.access.policies import of_group, of_topic
 from ..proto.commit_metadata import check_metadata
 from ..proto.errors import InvalidArgument, PocketMQError
 from ..proto.gen import pocketmq_v1_pb2 as pb
@@ -305,16 +307,23 @@ class BrokerService:
         """Answer the topics of this broker, by name, all or a part of them."""
         check_natural("skip", request.skip)
         check_natural("max_topics", request.max_topics)
-        found = self._topics.all(include_system=request.include_system)
+        every = self._topics.all(include_system=request.include_system)
+        found = visible(call, every, lambda one: one.name, of_topic)
+        hidden = len(every) - len(found)
         if wanted := request.containing.lower():
             found = [topic for topic in found if wanted in topic.name.lower()]
         end = request.skip + request.max_topics if request.max_topics else None
         some = found[request.skip : end]
-        return pb.BrokerTopicsReply(topics=[topic_message(one) for one in some], total=len(found))
+        return pb.BrokerTopicsReply(
+            topics=[topic_message(one) for one in some], total=len(found), hidden=hidden
+        )
 
     def list_groups(self, request: pb.GroupListRequest, call: Call) -> pb.GroupListReply:
-        """Answer all groups of this broker."""
-        return pb.GroupListReply(groups=[_group_message(group) for group in self._groups.all()])
+        """Answer the groups of this broker."""
+        every = self._groups.all()
+        found = visible(call, every, lambda one: one.name, of_group)
+        hidden = len(every) - len(found)
+        return pb.GroupListReply(groups=[_group_message(one) for one in found], hidden=hidden)
 
 
 class _Changes:

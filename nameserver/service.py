@@ -6,6 +6,8 @@ import logging
 from dataclasses import replace
 from itertools import count
 
+from ..proto.access.listing import visible
+from ..proto.access.policies import of_topic
 from ..proto.clock import Clock
 from ..proto.errors import InvalidArgument, InvalidName
 from ..proto.gen import pocketmq_v1_pb2 as pb
@@ -77,7 +79,8 @@ class NameServerService:
 
     def list_topics(self, request: pb.TopicListRequest, call: Call) -> pb.TopicListReply:
         """Answer which topics there are."""
-        topics = self._table.topics(include_system=request.include_system)
+        every = self._table.topics(include_system=request.include_system)
+        topics = visible(call, every, str, of_topic)
         return pb.TopicListReply(topics=topics)
 
 

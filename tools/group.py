@@ -30,8 +30,9 @@ from ..proto.time_text import format_duration, parse_duration
 from .completion import group_names, topic_names
 from .group_plan import plan
 from .instants import past_instant_of
+from .left_out import warn_of_hidden
 from .options import confirm, json_option, nameserver_option, yes_option
-from .output import instant, print_json, print_pairs, print_table
+from .output import instant, print_json, print_pairs, print_table, warn
 
 #: What happens to members with other subscriptions than the rest.
 _CHECKS: Final = {
@@ -68,6 +69,8 @@ def describe(
     interval_ms = parse_duration(interval, field="--interval")
     with Admin(nameserver) as admin:
         found = admin.describe_group(name, topic=topic, interval_ms=interval_ms)
+    if hidden := len(found.hidden_topics):
+        warn([f"left out {hidden:,} of its topics: this user may not see them"])
     if as_json:
         print_json(document(found))
         return
@@ -444,6 +447,7 @@ def list_groups(*, as_json: bool, nameserver: str) -> None:
     """List all groups."""
     with Admin(nameserver) as admin:
         groups = admin.groups()
+        warn_of_hidden(admin)
     if as_json:
         for one in groups:
             print_json(asdict(one))

@@ -36,7 +36,7 @@ from ..client import Admin, GroupReport
 from ..client.config import ReadFrom
 from ..client.name_server_addresses import DEFAULT_NAME_SERVERS, NAMESERVER_VARIABLE
 from ..proto.clock import SystemClock
-from ..proto.errors import GroupNotFound, InvalidFilter
+from ..proto.errors import GroupNotFound, InvalidFilter, NotAuthorized, TopicNotFound
 from ..proto.filters.expressions import parse_tags
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.properties import SHARDING_KEY, TAGS
@@ -53,6 +53,7 @@ from ..store.view import OpenedStore
 from . import options
 from .completion import group_names, topic_names
 from .lag.cold import store_rows
+from .left_out import warn_of_hidden
 from .output import print_json, print_table, warn
 from .stores import RecoveryName
 from .stores.cold_store import open_cold
@@ -512,6 +513,7 @@ def lint(
         with Admin(nameserver or DEFAULT_NAME_SERVERS) as admin:
             known.add_cluster(admin)
             findings = list(asked.of_cluster(admin, reading))
+            warn_of_hidden(admin)
     known.check(topics=[asked.topic], groups=[asked.group])
     if as_json:
         for finding in findings:
@@ -651,8 +653,11 @@ class _Asked:
         for topic in admin.topics():
             if not self.has_topic(topic.name):
                 continue
+            try:
+                described = admin.describe_topic(topic.name)
+            except (TopicNotFound, NotAuthorized):
+                continue  # It was deleted meanwhile, or the user may list it, and not look at it.
             self.topics_seen.add(topic.name)
-            described = admin.describe_topic(topic.name)
             for broker in described.brokers:
                 held = {
                     one.queue.number: one.message_count
@@ -672,8 +677,8 @@ class _Asked:
             if self.has_group(group.name):
                 try:
                     report = admin.describe_group(group.name, read_from=read_from)
-                except GroupNotFound:
-                    continue  # It was deleted meanwhile.
+                except (GroupNotFound, NotAuthorized):
+                    continue
                 self.groups_seen.add(group.name)
                 yield from self._of_group(report, consume_enable=group.consume_enable)
 

@@ -21,12 +21,13 @@ import click
 from ..client import Admin, GroupReport, Queue
 from ..client.config import ReadFrom
 from ..proto.clock import Clock, SystemClock
-from ..proto.errors import TopicNotFound
+from ..proto.errors import NotAuthorized, TopicNotFound
 from ..proto.time_text import format_duration, format_instant, parse_duration
 from . import terminal
 from .completion import group_names, topic_names
 from .lag.live import cluster_groups
 from .lag.rows import LagProgress, LagRow, LagSnapshot, LagVerdict, compare
+from .left_out import warn_of_hidden
 from .options import json_option, nameserver_option, read_from_of, read_from_option
 from .output import print_json
 from .stores.names import KnownNames
@@ -113,6 +114,7 @@ def top(
         known.check(topics=[topic], groups=[group])
         boards = _boards(admin, wanted, interval_ms, SystemClock(), times=2 if once else times)
         _show(list(boards)[-1:] if once else boards, as_json=as_json)
+        warn_of_hidden(admin)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,8 +229,8 @@ def _look(admin: Admin, wanted: _Wanted, at_ms: int) -> ClusterLook:
         if fnmatchcase(one.name, topic):
             try:
                 queues = admin.describe_topic(one.name).queues
-            except TopicNotFound:
-                continue  # It was deleted meanwhile.
+            except (TopicNotFound, NotAuthorized):
+                continue  # It was deleted meanwhile, or the user may list it, and not look at it.
             total = sum(queue.max_offset for queue in queues)
             messages[one.name] = sum(queue.message_count for queue in queues), total
     groups = [

@@ -308,6 +308,8 @@ class GroupReport:
     queues: tuple[GroupQueue, ...]
     #: Official clients (apache.rocketmq.v2) that consume for it.
     clients: tuple[GroupMember, ...] = ()
+    #: Topics that it reads and you may not see: their queues are left out.
+    hidden_topics: tuple[str, ...] = ()
 
     @property
     def lag(self) -> int:

@@ -543,7 +543,8 @@ class GroupAdmin(DeadLetterAdmin):
         READ_FROM "any": replicas that follow look at the queues, and may be a moment behind.
 
         INTERVAL_MS: look twice, so long apart, to tell how fast it is; consumers commit every few seconds, so that a
-        short interval tells little. Raises GroupNotFound.
+        short interval tells little. Queues of topics that you may not see are left out, unless TOPIC names the topic.
+        Raises GroupNotFound.
         """
         if interval_ms < 0:
             raise errors.InvalidArgument(
@@ -554,7 +555,7 @@ class GroupAdmin(DeadLetterAdmin):
         states = await self._states(group)
         if group not in known and not descriptions.coordinating(states):
             raise _not_found(group)
-        queues = await self._queues_of(group, states, topic)
+        queues, hidden = await self._queues_of(group, states, topic)
         looks = [await self._look(group, queues, from_any=from_any, with_times=True)]
         if interval_ms:
             await self._clock.sleep_until(self._clock.now_ms() + interval_ms)
@@ -575,6 +576,7 @@ class GroupAdmin(DeadLetterAdmin):
             members=descriptions.members_of(state),
             queues=descriptions.queues_of(states, looks),
             clients=descriptions.clients_of(states),
+            hidden_topics=hidden,
         )
 
     async def _states(self, group: str) -> dict[str, pb.GroupStateReply]:
@@ -583,8 +585,11 @@ class GroupAdmin(DeadLetterAdmin):
 
     async def _queues_of(
         self, group: str, states: Mapping[str, pb.GroupStateReply], topic: str | None
-    ) -> dict[str, set[tuple[str, int]]]:
-        """Return the queues, (topic, number) by broker, of TOPIC, or of all topics that GROUP reads or ever did."""
+    ) -> tuple[dict[str, set[tuple[str, int]]], tuple[str, ...]]:
+        """Return the queues, (topic, number) by broker, of TOPIC, or of all topics that GROUP reads or ever did.
+
+        And, where TOPIC is None, the topics that the user may not see.
+        """
         request = pb.GroupOffsetsRequest(group=group)
         committed = await self._brokers.ask_all("GroupOffsets", request, pb.GroupOffsetsReply)
         topics = (
@@ -599,16 +604,22 @@ class GroupAdmin(DeadLetterAdmin):
             | {one.topic for reply in committed.values() for one in reply.offsets}
         )
         found: dict[str, set[tuple[str, int]]] = {}
+        hidden: list[str] = []
         for name in sorted(topics):
             try:
                 described = await self._described(name)
+            except errors.NotAuthorized:
+                if topic is not None:
+                    raise
+                hidden.append(name)
+                continue
             except errors.TopicNotFound:
                 if topic is not None:
                     raise
                 continue  # A retry topic that nothing was ever sent back to.
             for broker, reply in described.items():
                 found.setdefault(broker, set()).update((name, one.queue) for one in reply.queues)
-        return found
+        return found, tuple(hidden)
 
     async def _look(
         self,

@@ -548,8 +548,13 @@ def _group(actions: int) -> Rule:
     return lambda request: (policies.of_group(request.group, actions),)
 
 
-def _every_topic(actions: int) -> Rule:
-    return lambda request: (policies.of_topic("*", actions),)
+def _listed_topics(request: Message) -> Needs:
+    """The handler leaves out topics that single rules deny."""
+    return (policies.of_topic(policies.OTHERS, policies.LIST | policies.GET),)
+
+
+def _listed_groups(request: Message) -> Needs:
+    return (policies.of_group(policies.OTHERS, policies.LIST | policies.GET),)
 
 
 def _fetch(request: pb.FetchRequest) -> Needs:
@@ -670,7 +675,7 @@ NAME_SERVER: Final = {
             "Register": _register,
             "Route": _topics(policies.PUB | policies.SUB | policies.GET),
             "Cluster": any_user,
-            "ListTopics": _every_topic(policies.LIST | policies.GET),
+            "ListTopics": _listed_topics,
         },
     ),
     "/pocketmq.v1.Connections/List": lambda request: (policies.of_cluster("*", policies.GET),),
@@ -698,12 +703,10 @@ def broker_rules(cluster: str) -> dict[str, Rule]:
                 "CreateTopic": _create_topic,
                 "DeleteTopic": _topic(policies.DELETE),
                 "DescribeTopic": _topic(policies.PUB | policies.SUB | policies.GET),
-                "ListTopics": _every_topic(policies.LIST | policies.GET),
+                "ListTopics": _listed_topics,
                 "CreateGroup": _create_group,
                 "DeleteGroup": _group(policies.DELETE),
-                "ListGroups": lambda request: (
-                    policies.of_group("*", policies.LIST | policies.GET),
-                ),
+                "ListGroups": _listed_groups,
                 "Lookup": _lookup(cluster),
                 "Status": any_user,
                 "Recall": _topic(policies.PUB),

@@ -75,15 +75,22 @@ class Pattern(enum.IntEnum):
     ANY = 2
 
 
+#: No topic or group can have this name.
+OTHERS: Final = "\0"
+
+
 class Need(NamedTuple):
-    """What a call needs: one of ACTIONS on the resource. NAME "*" is all of TYPE, and only rules for all cover it."""
+    """What a call needs: one of ACTIONS on the resource. NAME "*" is all of TYPE, and only rules for all cover it.
+
+    NAME `OTHERS` is a name that no rule mentions: what rules for all allow, whatever rules for single names deny.
+    """
 
     type: str
     name: str
     actions: int
 
     def __str__(self) -> str:
-        return f"{self.type}:{self.name}"
+        return f"{self.type}:{'*' if self.name == OTHERS else self.name}"
 
 
 class Resource(NamedTuple):

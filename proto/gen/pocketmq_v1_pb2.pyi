@@ -504,12 +504,14 @@ class BrokerTopicsRequest(_message.Message):
     def __init__(self, include_system: _Optional[bool] = ..., containing: _Optional[str] = ..., skip: _Optional[int] = ..., max_topics: _Optional[int] = ...) -> None: ...
 
 class BrokerTopicsReply(_message.Message):
-    __slots__ = ("topics", "total")
+    __slots__ = ("topics", "total", "hidden")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     TOTAL_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedCompositeFieldContainer[TopicConfig]
     total: int
-    def __init__(self, topics: _Optional[_Iterable[_Union[TopicConfig, _Mapping]]] = ..., total: _Optional[int] = ...) -> None: ...
+    hidden: int
+    def __init__(self, topics: _Optional[_Iterable[_Union[TopicConfig, _Mapping]]] = ..., total: _Optional[int] = ..., hidden: _Optional[int] = ...) -> None: ...
 
 class GroupConfig(_message.Message):
     __slots__ = ("name", "retry_max_times", "retry_queues", "order", "consume_enable", "retry_intervals_ms", "subscription_check")
@@ -550,10 +552,12 @@ class GroupListRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GroupListReply(_message.Message):
-    __slots__ = ("groups",)
+    __slots__ = ("groups", "hidden")
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_FIELD_NUMBER: _ClassVar[int]
     groups: _containers.RepeatedCompositeFieldContainer[GroupConfig]
-    def __init__(self, groups: _Optional[_Iterable[_Union[GroupConfig, _Mapping]]] = ...) -> None: ...
+    hidden: int
+    def __init__(self, groups: _Optional[_Iterable[_Union[GroupConfig, _Mapping]]] = ..., hidden: _Optional[int] = ...) -> None: ...
 
 class DeleteGroupRequest(_message.Message):
     __slots__ = ("group",)

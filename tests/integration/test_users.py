@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pocketmq.broker.broker import Broker
+from pocketmq.broker.broker import Broker, Network
 from pocketmq.client import AsyncAdmin, AsyncProducer, AsyncPullConsumer, Message
 from pocketmq.nameserver import NameServer
 from pocketmq.proto.clock import SystemClock
@@ -49,8 +49,12 @@ async def cluster(
     *,
     both: Mapping[str, Any] = MappingProxyType({}),
     of_broker: Mapping[str, Any] = MappingProxyType({}),
+    network: Network | None = None,
 ) -> AsyncIterator[str]:
-    """Serve with USERS, if there are any, and further settings; yield the name server's address."""
+    """Serve with USERS, if there are any, and further settings; yield the name server's address.
+
+    NETWORK: the broker's, with a console for example.
+    """
     path = folder / "users.yaml"
     path.touch(0o600)
     path.write_text(yaml.safe_dump({"users": users or {}}))
@@ -58,7 +62,13 @@ async def cluster(
     server = NameServer.build(nameserver_config(port=0, **settings), clock=SystemClock())
     await server.start()
     config = broker_config(port=0, nameservers=(server.address,), **settings, **of_broker)
-    broker = Broker.build(config, store_config(folder), disk=OsDisk(), clock=SystemClock())
+    broker = Broker.build(
+        config,
+        store_config(folder),
+        disk=OsDisk(),
+        clock=SystemClock(),
+        network=network or Network(),
+    )
     await broker.start()
     try:
         assert await broker.registered(20)

@@ -28,7 +28,17 @@ from ...client.administration.descriptions import (
 from ...client.administration.servers import figures_of, totals_of
 from ...client.connections import BROKER
 from ...proto import errors
-from ...proto.access.policies import GET, LIST, SUB, Need, of_cluster, of_group, of_topic
+from ...proto.access.policies import (
+    GET,
+    LIST,
+    OTHERS,
+    PUB,
+    SUB,
+    Need,
+    of_cluster,
+    of_group,
+    of_topic,
+)
 from ...proto.clock import SystemClock
 from ...proto.filters.sql_evaluation import compiled
 from ...proto.gen import pocketmq_v1_pb2 as pb
@@ -51,6 +61,8 @@ from .rates import Rates
 
 Document: TypeAlias = dict[str, Any]
 Handler: TypeAlias = Callable[..., Awaitable[Document]]
+#: Rows that are not calm, how many groups were looked at, and of how many.
+Lags: TypeAlias = tuple[list[LagRow], int, int]
 
 LIMIT_MAX: Final = 500
 #: Messages that one SQL filter is held against.
@@ -59,6 +71,8 @@ _LIMIT: Final = 50
 #: Groups whose lag one overview looks at.
 _GROUPS_MAX: Final = 200
 _WORST: Final = 10
+#: Users for whom what was found is kept.
+_LAGS_KEPT: Final = 16
 #: Instants that messages wait for, of which the overview tells.
 _NEXT_DUE: Final = 5
 #: What was found of all groups is told so many times as long as it took to find out: a twentieth of a core at most.
@@ -76,8 +90,8 @@ _TICK_S: Final = 0.25
 _REFRESH_TICKS: Final = 12
 _TIMEOUT_MS: Final = 5_000
 _REPLICA: Final = "pocketmq_replica_"
-#: What the lags of all groups need.
-_SEE_LAGS: Final = of_group("*", GET), of_topic("*", GET)
+#: What the overview's lags need; single topics and groups that the user may not see are left out.
+_SEE_LAGS: Final = of_group(OTHERS, GET), of_topic(OTHERS, GET)
 
 
 class ApiRoute(NamedTuple):
@@ -128,8 +142,8 @@ class Api:
         self._doctor_lock = asyncio.Lock()
         #: By topic, when it was last looked at, and where its queues ended.
         self._looked_at: dict[str, tuple[float, dict[int, int]]] = {}
-        self._lags: tuple[list[LagRow], int, int] = [], 0, 0
-        self._lags_until_s = 0.0
+        #: By user, what was found, and until when it counts.
+        self._lags: dict[str, tuple[Lags, float]] = {}
 
     async def answer(
         self, asked: PageRequest, visitor: Visitor, routes: Iterable[ApiRoute]
@@ -293,15 +307,19 @@ class Api:
         del document["recovery"]
         return document
 
-    async def lags(self) -> tuple[list[LagRow], int, int]:
+    async def lags(self) -> Lags:
         """Return the rows that are not calm, the worst first; how many groups were looked at, of how many.
 
-        What one who may see all of it has asked for is kept for others who may.
+        What was found is kept for the user who asked: another one may see other topics and groups.
         """
         now_s = asyncio.get_running_loop().time
+        guard = self._door.guard
+        user = "" if guard is None else guard.caller(CALLER.get()).name
         async with self._lag_lock:
-            if now_s() < self._lags_until_s:
-                return self._lags
+            known, until_s = self._lags.pop(user, (None, 0.0))
+            if known is not None and now_s() < until_s:
+                self._lags[user] = known, until_s
+                return known
             begun_s = now_s()
             groups = await self.admin.groups()
             found: list[LagRow] = []
@@ -309,18 +327,33 @@ class Api:
                 found += [row for row in await self._rows(one.name) if row.verdict not in CALM]
                 await asyncio.sleep(0)
             found.sort(key=lambda row: (-(row.lag or 0), row.key))
-            self._lags = found, min(len(groups), _GROUPS_MAX), len(groups)
-            self._lags_until_s = now_s() + (now_s() - begun_s) * _REST
-        return self._lags
+            lags = found, min(len(groups), _GROUPS_MAX), len(groups)
+            self._lags[user] = lags, now_s() + (now_s() - begun_s) * _REST
+            while len(self._lags) > _LAGS_KEPT:
+                del self._lags[next(iter(self._lags))]
+        return lags
+
+    async def _hidden_groups(self) -> int:
+        reply = await self.ask("ListGroups", pb.GroupListRequest(), pb.GroupListReply)
+        hidden: int = reply.hidden
+        return hidden
+
+    def _sees_topic(self, name: str) -> bool:
+        return self.may(of_topic(name, PUB | SUB | GET))
+
+    def _sees_group(self, name: str) -> bool:
+        return self.may(of_group(name, SUB | GET))
 
     async def _rows(self, group: str) -> list[LagRow]:
+        if not self._sees_group(group):
+            return []
         try:
             queues = list((await self.admin.describe_group(group)).queues)
         except errors.GroupNotFound:
             return []  # It was deleted meanwhile.
         known = {one.queue.topic for one in queues}
         for topic in (RETRY_PREFIX + group, DEAD_LETTER_PREFIX + group):
-            if topic not in known:
+            if topic not in known and self._sees_topic(topic):
                 try:
                     more = (await self.admin.describe_group(group, topic=topic)).queues
                 except (errors.GroupNotFound, errors.TopicNotFound):
@@ -343,7 +376,8 @@ class Api:
         reply = await self.ask("ListTopics", request, pb.BrokerTopicsReply)
         name = (await self.status()).broker_name
         rows = []
-        for config in reply.topics:
+        seen = [one for one in reply.topics if self._sees_topic(one.name)]
+        for config in seen:
             described = await self.ask(
                 "DescribeTopic",
                 pb.DescribeTopicRequest(topic=config.name),
@@ -358,15 +392,22 @@ class Api:
                 }
             )
             await asyncio.sleep(0)
-        return {"topics": rows, "total": reply.total, "skip": skip, "limit": limit}
+        left_out = reply.hidden + len(reply.topics) - len(seen)
+        return {
+            "topics": rows,
+            "total": reply.total,
+            "skip": skip,
+            "limit": limit,
+            "left_out": left_out,
+        }
 
     async def topic(self, asked: PageRequest, name: str) -> Document:
         """Return one topic, its queues, and the groups that have read it."""
         found = await self.admin.describe_topic(name)
         groups = []
-        may_see = self.may(of_group("*", GET))
+        may_see = self.may(of_group(OTHERS, GET))
         every = await self.admin.groups() if may_see else []
-        for group in every[:_GROUPS_MAX]:
+        for group in [one for one in every if self._sees_group(one.name)][:_GROUPS_MAX]:
             reply = await self.ask(
                 "GroupOffsets", pb.GroupOffsetsRequest(group=group.name), pb.GroupOffsetsReply
             )
@@ -495,7 +536,9 @@ class Api:
         wanted = query.get("search", "").lower()
         found = [one for one in await self.admin.groups() if wanted in one.name.lower()]
         rows = []
-        for one in found[skip : skip + limit]:
+        some = found[skip : skip + limit]
+        seen = [one for one in some if self._sees_group(one.name)]
+        for one in seen:
             lags = await self._rows(one.name)
             worst = next((row for row in lags if row.verdict not in CALM), None)
             ages = [row.oldest_unread_age_ms or 0 for row in lags]
@@ -509,7 +552,14 @@ class Api:
                 }
             )
             await asyncio.sleep(0)
-        return {"groups": rows, "total": len(found), "skip": skip, "limit": limit}
+        left_out = await self._hidden_groups() + len(some) - len(seen)
+        return {
+            "groups": rows,
+            "total": len(found),
+            "skip": skip,
+            "limit": limit,
+            "left_out": left_out,
+        }
 
     async def _official_of(self, group: str) -> dict[str, pb.OfficialClient]:
         """Return the official clients of GROUP by id, if whoever asks may see who is connected."""
@@ -520,7 +570,7 @@ class Api:
 
     async def group(self, asked: PageRequest, name: str) -> Document:
         """Return one group at work: members, queues, lags."""
-        every = await self.admin.groups() if self.may(of_group("*", LIST | GET)) else []
+        every = await self.admin.groups() if self.may(of_group(OTHERS, LIST | GET)) else []
         settings = [one for one in every if one.name == name]
         rows = await self._rows(name)
         found = group_document(await self.admin.describe_group(name))
@@ -558,9 +608,12 @@ class Api:
         everything = asked.query.get("all") == "true"
         request = pb.BrokerTopicsRequest(include_system=True, containing=DEAD_LETTER_PREFIX)
         reply = await self.ask("ListTopics", request, pb.BrokerTopicsReply)
-        rows = []
+        rows, left_out = [], 0
         for topic in [one.name for one in reply.topics if one.name.startswith(DEAD_LETTER_PREFIX)]:
             group = topic.removeprefix(DEAD_LETTER_PREFIX)
+            if not self._sees_group(group):
+                left_out += 1
+                continue
             try:
                 bounds = await self.dead_letter_bounds(group)
             except errors.GroupNotFound:
@@ -572,7 +625,7 @@ class Api:
                 )
             await asyncio.sleep(0)
         rows.sort(key=lambda row: (-row["dead_letters"], row["group"]))
-        return {"groups": rows[:LIMIT_MAX], "total": len(rows)}
+        return {"groups": rows[:LIMIT_MAX], "total": len(rows), "left_out": left_out}
 
     # --- connections
 

@@ -141,7 +141,7 @@ class BrokersSite:
             if isinstance(one, PocketMQError):
                 errors.append({"broker": broker, "error": one.message})
                 continue
-            partial = partial or one["total"] > len(one[kind])
+            partial = partial or one["total"] > len(one[kind]) + one["left_out"]
             for row in one[kind]:
                 rows.setdefault(row["name"], []).append({"broker": broker, **row})
         merged = [{"name": name, "at": found} for name, found in sorted(rows.items())]

@@ -33,6 +33,7 @@ from ...proto.errors import ConfigError, StoreMismatch
 from ...proto.time_text import format_duration
 from ...store.system import allow_many_files
 from ..completion import group_names, topic_names
+from ..left_out import warn_of_hidden
 from ..options import (
     TakesStores,
     broker_name_option,
@@ -208,6 +209,7 @@ def _look_at(asked: _Asked, stack: ExitStack) -> Callable[[int], _Look]:
         names.add_cluster(admin)
         return names
 
+    warn_of_hidden(admin)
     return lambda now_ms: (cluster_rows(admin, asked.read_from), known)
 
 

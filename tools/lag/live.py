@@ -14,7 +14,7 @@ from functools import partial
 
 from ...client import Admin, GroupQueue, GroupReport
 from ...client.config import ReadFrom
-from ...proto.errors import GroupNotFound, TopicNotFound
+from ...proto.errors import GroupNotFound, NotAuthorized, TopicNotFound
 from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from .rows import LagFacts, LagRow, is_dead_letter_topic, is_retry_topic
 
@@ -31,7 +31,10 @@ def cluster_rows(admin: Admin, read_from: ReadFrom = "master") -> list[LagRow]:
 def cluster_groups(
     admin: Admin, pattern: str = "*", read_from: ReadFrom = "master"
 ) -> Iterator[tuple[GroupReport, list[LagRow]]]:
-    """Yield each group of the brokers that ADMIN reaches whose name is like PATTERN, and its rows."""
+    """Yield each group of the brokers that ADMIN reaches whose name is like PATTERN, and its rows.
+
+    What the user may not see is left out.
+    """
     describe = partial(admin.describe_group, read_from=read_from)
     derived = {
         topic.name
@@ -41,8 +44,8 @@ def cluster_groups(
     for group in (one.name for one in admin.groups() if fnmatchcase(one.name, pattern)):
         try:
             report = describe(group)
-        except GroupNotFound:
-            continue  # It was deleted meanwhile.
+        except (GroupNotFound, NotAuthorized):
+            continue  # It was deleted meanwhile, or the user may list it, and not look at it.
         yield report, rows_of_group(group, list(_queues(describe, group, report.queues, derived)))
 
 
@@ -59,7 +62,7 @@ def _queues(
         if topic in derived and topic not in known:
             try:
                 more = describe(group, topic=topic).queues
-            except (GroupNotFound, TopicNotFound):
+            except (GroupNotFound, NotAuthorized, TopicNotFound):
                 continue
             yield from (one for one in more if one.max_offset > one.min_offset)
 

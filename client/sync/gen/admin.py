@@ -88,6 +88,10 @@ class Admin(ThreadAdmin):
         """Return all topics of the cluster by name, without their queues."""
         return self._run(self._core.topics(include_system=include_system))
 
+    def hidden_names(self) -> tuple[int, int]:
+        """Return how many topics and groups there are, on the broker with most, that you may not see."""
+        return self._run(self._core.hidden_names())
+
     def describe_topic(self, name: str) -> TopicDescription:
         """Return topic NAME with its queues on all brokers. Raises TopicNotFound."""
         return self._run(self._core.describe_topic(name))
@@ -274,7 +278,8 @@ class Admin(ThreadAdmin):
         READ_FROM "any": replicas that follow look at the queues, and may be a moment behind.
 
         INTERVAL_MS: look twice, so long apart, to tell how fast it is; consumers commit every few seconds, so that a
-        short interval tells little. Raises GroupNotFound.
+        short interval tells little. Queues of topics that you may not see are left out, unless TOPIC names the topic.
+        Raises GroupNotFound.
         """
         return self._run(
             self._core.describe_group(

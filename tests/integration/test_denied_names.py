@@ -1,0 +1,148 @@
+"""A Deny on one topic and one group hides these alone: lists, pages and verbs show everything else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pocketmq.broker.broker import Network
+from pocketmq.client import AsyncAdmin, AsyncProducer, Message, Queue
+from pocketmq.tools.cli import run
+from pocketmq.tools.console.site import site
+
+from .test_console_users import basic
+from .test_users import ROOT, cluster
+
+POLICIES = [
+    {"resource": "Topic:*", "actions": "Sub,Get,List"},
+    {"resource": "Group:*", "actions": "Sub,Get,List"},
+    {"resource": "Cluster:*", "actions": "Get,List"},
+    {"resource": "Topic:secret", "actions": "All", "decision": "Deny"},
+    {"resource": "Group:hidden", "actions": "All", "decision": "Deny"},
+]
+USERS: dict[str, Any] = {
+    "root": {"secret": "root-secret", "type": "Super"},
+    "eve": {"secret": "eve-secret", "policies": POLICIES},
+}
+
+
+class Served:
+    """A cluster with the topics open and secret, and the groups reader and hidden, which read both."""
+
+    def __init__(self, nameserver: str, broker: str) -> None:
+        self.nameserver = nameserver
+        self._broker = broker
+
+    async def get(self, path: str, user: str = "eve") -> tuple[int, Any]:
+        """Return status and document, or page, that USER gets at PATH."""
+
+        def asked() -> tuple[int, Any]:
+            host, _, port = self._broker.rpartition(":")
+            connection = HTTPConnection(host, int(port), timeout=60)
+            connection.request(
+                "GET", path, headers={"authorization": basic(user, f"{user}-secret")}
+            )
+            answer = connection.getresponse()
+            body = answer.read().decode()
+            connection.close()
+            return answer.status, json.loads(body) if path.startswith("/api/") else body
+
+        return await asyncio.to_thread(asked)
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    async with (
+        cluster(
+            tmp_path, USERS, of_broker={"grpc": "own"}, network=Network(site=site)
+        ) as nameserver,
+        AsyncAdmin(nameserver, **ROOT) as admin,
+        AsyncProducer(nameserver, **ROOT) as producer,
+    ):
+        for topic in ("open", "secret"):
+            await admin.create_topic(topic, queues=1)
+            await producer.send(Message(topic, b"x"))
+        (broker,) = await admin.brokers()
+        for group in ("hidden", "reader"):
+            await admin.create_group(group)
+            unread = {Queue(topic, broker.broker_name, 0): 0 for topic in ("open", "secret")}
+            await admin.set_group_offsets(group, unread)
+        yield Served(nameserver, broker.address)
+
+
+async def test_lists_of_the_console_show_what_the_user_may_see(served: Served) -> None:
+    status, found = await served.get("/api/topics")
+    assert status == 200
+    assert [one["name"] for one in found["topics"]] == ["open"]
+    assert found["left_out"] == 1
+
+    status, found = await served.get("/api/groups")
+    assert status == 200
+    assert [(one["name"], one["lag"]) for one in found["groups"]] == [("reader", 1)]
+    assert found["left_out"] == 1
+
+    status, found = await served.get("/api/topics/open")
+    assert (status, found["groups"]) == (200, [{"group": "reader", "lag": 1}])
+
+    status, found = await served.get("/api/groups/reader")
+    assert (status, {one["topic"] for one in found["lags"]}) == (200, {"open"})
+    assert (await served.get("/api/dead-letters"))[0] == 200
+    for hidden in ("topics/secret", "groups/hidden"):
+        assert (await served.get(f"/api/{hidden}"))[0] == 403
+
+
+async def test_worst_lags_of_one_user_are_not_shown_to_another(served: Served) -> None:
+    status, found = await served.get("/api/overview", user="root")
+    assert status == 200
+    assert {(one["group"], one["topic"]) for one in found["lags"]} == {
+        (group, topic) for group in ("hidden", "reader") for topic in ("open", "secret")
+    }
+
+    status, found = await served.get("/api/overview")
+
+    assert status == 200
+    assert {(one["group"], one["topic"]) for one in found["lags"]} == {("reader", "open")}
+
+
+@pytest.mark.parametrize(
+    "page", ["/", "/topics", "/groups", "/dead-letters", "/topics/open", "/groups/reader"]
+)
+async def test_pages_are_shown_without_what_is_denied(page: str, served: Served) -> None:
+    status, html = await served.get(page)
+
+    assert status == 200
+    assert "secret" not in html
+    assert "hidden</a>" not in html
+    if page in ("/topics", "/groups"):
+        assert "1 left out: you may not see them" in html
+
+
+@pytest.mark.parametrize(
+    "verb",
+    ["lag", "lint", "top --once --interval 100ms", "topic list", "group list", "health", "group describe reader"],
+)  # fmt: skip
+async def test_verbs_show_what_the_user_may_see(
+    verb: str, served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("POCKETMQ_USER", "eve")
+    monkeypatch.setenv("POCKETMQ_SECRET", "eve-secret")
+
+    arguments = [*verb.split(), "--nameserver", served.nameserver]
+    code = await asyncio.to_thread(run, arguments)
+
+    said = capsys.readouterr()
+    assert code in (0, 1), said.err
+    assert said.out
+    if verb.split()[0] in ("lag", "lint", "top") or verb.endswith("list"):
+        assert "left out 1 topic and 1 group that this user may not see" in said.err
+        assert "secret" not in said.out + said.err
+        assert "hidden" not in said.out + said.err
+    elif verb == "group describe reader":
+        assert "left out 1 of its topics: this user may not see them" in said.err
+        assert "secret" not in said.out
