@@ -136,16 +136,17 @@ class BrokersSite:
         """Return the rows of KIND that brokers have, those of one name together, with the rows that it is made of."""
         told = await self._ask_all(f"/api/{kind}?{urlencode({**query, 'limit': _ROWS})}")
         rows: dict[str, list[Document]] = {}
-        errors, partial = [], False
+        errors, partial, left_out = [], False, 0
         for broker, (_, one) in told.items():
             if isinstance(one, PocketMQError):
                 errors.append({"broker": broker, "error": one.message})
                 continue
-            partial = partial or one["total"] > len(one[kind]) + one["left_out"]
+            partial = partial or one["total"] > len(one[kind])
+            left_out = max(left_out, one.get("left_out", 0))  # An older broker does not say.
             for row in one[kind]:
                 rows.setdefault(row["name"], []).append({"broker": broker, **row})
         merged = [{"name": name, "at": found} for name, found in sorted(rows.items())]
-        return {kind: merged, "errors": errors, "partial": partial}
+        return {kind: merged, "errors": errors, "partial": partial, "left_out": left_out}
 
     async def _ask_all(self, target: str) -> dict[str, tuple[str, Any]]:
         """Return address and document, or the error, of each broker's answer to TARGET."""
