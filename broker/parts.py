@@ -34,9 +34,10 @@ from .delay.progress import DeliveredNote, LevelProgress
 from .delay.timed import Recalls, TimedDeliveries
 from .delay_rules import DelayRules
 from .groups.coordinator import Coordination, Coordinator
+from .groups.dead_letters import DeadLetters
 from .groups.fence import Fence
 from .groups.leases import KeptLeases, QueueLeases
-from .groups.retries import DeadLetters, Retries
+from .groups.retries import Retries
 from .kept_tables import KeptTables
 from .messages.appender import Appends, synced
 from .messages.fetch import Fetches

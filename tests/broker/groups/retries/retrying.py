@@ -11,7 +11,8 @@ import numpy as np
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.delay.deliveries import DelayedDeliveries, TimedStamps
 from pocketmq.broker.delay_rules import DelayRules
-from pocketmq.broker.groups.retries import DeadLetters, Retries
+from pocketmq.broker.groups.dead_letters import DeadLetters
+from pocketmq.broker.groups.retries import Retries
 from pocketmq.broker.messages.appender import Appends
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.timing.timers import Timers

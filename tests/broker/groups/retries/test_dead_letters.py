@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.groups.retries import (
+from pocketmq.broker.groups.dead_letters import (
     LETTERS_MAX,
     PAGE_BYTES,
     RANGES_SIZE_MAX,
