@@ -130,7 +130,8 @@ class LogWriter:
             self._health.fail(error)
             raise
         # Enter the records in queues and index.
-        self.last_log_offset = int(group[-1].log_offsets[-1])
+        if written:
+            self.last_log_offset = int(written[-1][0][-1].log_offsets[-1])
         for group, joined in written:
             self._enter(group, joined)
         return _results(runs, (part for group, _ in written for part in group))

@@ -72,6 +72,12 @@ def test_what_was_appended_is_read_back_in_order(store: MessageStore) -> None:
     assert len(store.log.files.files) > 2
 
 
+def test_an_append_of_nothing_stores_nothing(store: MessageStore) -> None:
+    assert store.append_many([]) == []
+
+    assert store.max_log_offset == 0
+
+
 def test_the_store_fills_in_its_fields(store: MessageStore, clock: Hand) -> None:
     store.host = Host.parse("10.0.0.7", 8081)
     store.append(make_run("T", 0, BODIES[:2]))
