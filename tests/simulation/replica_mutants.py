@@ -40,7 +40,7 @@ def _follows_while_standing() -> _Patches:
     synced = ReplicaCore.log_synced
 
     def unfollow(self: ReplicaCore, reason: str) -> None:
-        if "stands" in reason:
+        if "candidate" in reason:
             self._followed = self._upstream  # type: ignore[attr-defined]
         self._upstream = None
 

@@ -31,6 +31,9 @@ class FakeAdmin:
     def __exit__(self, *_: object) -> None:
         pass
 
+    def hidden_names(self) -> tuple[int, int]:
+        return 0, 0
+
     def brokers(self) -> list[Any]:
         return [SimpleNamespace(broker_name=name) for name in self.letters]
 
