@@ -29,8 +29,8 @@ from ..proto.errors import GroupExists, InvalidArgument
 from ..proto.time_text import format_duration, parse_duration
 from .completion import group_names, topic_names
 from .group_plan import plan
+from .hidden_names import warn_of_hidden
 from .instants import past_instant_of
-from .left_out import warn_of_hidden
 from .options import confirm, json_option, nameserver_option, yes_option
 from .output import instant, print_json, print_pairs, print_table, warn
 
@@ -447,7 +447,7 @@ def list_groups(*, as_json: bool, nameserver: str) -> None:
     """List all groups."""
     with Admin(nameserver) as admin:
         groups = admin.groups()
-        warn_of_hidden(admin)
+        warn_of_hidden(groups=admin.hidden_groups())
     if as_json:
         for one in groups:
             print_json(asdict(one))

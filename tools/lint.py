@@ -52,8 +52,8 @@ from ..store.system import allow_many_files
 from ..store.view import OpenedStore
 from . import options
 from .completion import group_names, topic_names
+from .hidden_names import HiddenNames
 from .lag.cold import store_rows
-from .left_out import warn_of_hidden
 from .output import print_json, print_table, warn
 from .stores import RecoveryName
 from .stores.cold_store import open_cold
@@ -513,7 +513,7 @@ def lint(
         with Admin(nameserver or DEFAULT_NAME_SERVERS) as admin:
             known.add_cluster(admin)
             findings = list(asked.of_cluster(admin, reading))
-            warn_of_hidden(admin)
+            asked.hidden.warn_once(admin)
     known.check(topics=[asked.topic], groups=[asked.group])
     if as_json:
         for finding in findings:
@@ -546,6 +546,7 @@ class _Asked:
     topics_seen: set[str] = field(default_factory=set)
     groups_seen: set[str] = field(default_factory=set)
     known: KnownNames = field(default_factory=KnownNames)
+    hidden: HiddenNames = field(default_factory=HiddenNames)
     messages_seen: int = 0
 
     def has_topic(self, name: str) -> bool:
@@ -655,8 +656,11 @@ class _Asked:
                 continue
             try:
                 described = admin.describe_topic(topic.name)
-            except (TopicNotFound, NotAuthorized):
-                continue  # It was deleted meanwhile, or the user may list it, and not look at it.
+            except TopicNotFound:
+                continue  # It was deleted meanwhile.
+            except NotAuthorized:
+                self.hidden.topics.add(topic.name)
+                continue
             self.topics_seen.add(topic.name)
             for broker in described.brokers:
                 held = {
@@ -677,7 +681,10 @@ class _Asked:
             if self.has_group(group.name):
                 try:
                     report = admin.describe_group(group.name, read_from=read_from)
-                except (GroupNotFound, NotAuthorized):
+                except GroupNotFound:
+                    continue  # It was deleted meanwhile.
+                except NotAuthorized:
+                    self.hidden.groups.add(group.name)
                     continue
                 self.groups_seen.add(group.name)
                 yield from self._of_group(report, consume_enable=group.consume_enable)

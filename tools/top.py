@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from itertools import count
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
@@ -25,9 +25,9 @@ from ..proto.errors import NotAuthorized, TopicNotFound
 from ..proto.time_text import format_duration, format_instant, parse_duration
 from . import terminal
 from .completion import group_names, topic_names
+from .hidden_names import HiddenNames
 from .lag.live import cluster_groups
 from .lag.rows import LagProgress, LagRow, LagSnapshot, LagVerdict, compare
-from .left_out import warn_of_hidden
 from .options import json_option, nameserver_option, read_from_of, read_from_option
 from .output import print_json
 from .stores.names import KnownNames
@@ -112,9 +112,11 @@ def top(
         known = KnownNames()
         known.add_cluster(admin)
         known.check(topics=[topic], groups=[group])
-        boards = _boards(admin, wanted, interval_ms, SystemClock(), times=2 if once else times)
+        hidden = HiddenNames()
+        looks = _looks(admin, wanted, hidden, interval_ms, SystemClock())
+        boards = _boards(islice(looks, 2 if once else times))
         _show(list(boards)[-1:] if once else boards, as_json=as_json)
-        warn_of_hidden(admin)
+        hidden.warn_once(admin)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,37 +207,43 @@ class _Wanted(NamedTuple):
     read_from: ReadFrom
 
 
-def _boards(
-    admin: Admin, wanted: _Wanted, interval_ms: int, clock: Clock, *, times: int | None
-) -> Iterator[ClusterBoard]:
-    """Yield what each look finds, each beside the oldest one of the window."""
-    looks: deque[ClusterLook] = deque()
-    for number in count(1):
+def _boards(looks: Iterable[ClusterLook]) -> Iterator[ClusterBoard]:
+    """Yield what each of LOOKS found, compared with the oldest one of the window."""
+    window: deque[ClusterLook] = deque()
+    for now in looks:
+        while len(window) > 1 and window[1].at_ms <= now.at_ms - _WINDOW_MS:
+            window.popleft()
+        yield board(window[0] if window else None, now)
+        window.append(now)
+
+
+def _looks(
+    admin: Admin, wanted: _Wanted, hidden: HiddenNames, interval_ms: int, clock: Clock
+) -> Iterator[ClusterLook]:
+    """Yield what is found now, and again every INTERVAL_MS."""
+    while True:
         looked_ms = clock.now_ms()
-        now = _look(admin, wanted, clock.unix_ms())
-        while len(looks) > 1 and looks[1].at_ms <= now.at_ms - _WINDOW_MS:
-            looks.popleft()
-        yield board(looks[0] if looks else None, now)
-        looks.append(now)
-        if number == times:
-            return
+        yield _look(admin, wanted, hidden, clock.unix_ms())
         asyncio.run(clock.sleep_until(looked_ms + interval_ms))
 
 
-def _look(admin: Admin, wanted: _Wanted, at_ms: int) -> ClusterLook:
+def _look(admin: Admin, wanted: _Wanted, hidden: HiddenNames, at_ms: int) -> ClusterLook:
     topic, group, read_from = wanted
     messages: dict[str, tuple[int, int]] = {}
     for one in admin.topics():
         if fnmatchcase(one.name, topic):
             try:
                 queues = admin.describe_topic(one.name).queues
-            except (TopicNotFound, NotAuthorized):
-                continue  # It was deleted meanwhile, or the user may list it, and not look at it.
+            except TopicNotFound:
+                continue  # It was deleted meanwhile.
+            except NotAuthorized:
+                hidden.topics.add(one.name)
+                continue
             total = sum(queue.max_offset for queue in queues)
             messages[one.name] = sum(queue.message_count for queue in queues), total
     groups = [
         (report, [row for row in rows if fnmatchcase(row.facts.topic, topic)])
-        for report, rows in cluster_groups(admin, group, read_from)
+        for report, rows in cluster_groups(admin, hidden, group, read_from)
     ]
     return ClusterLook(at_ms=at_ms, brokers=len(admin.brokers()), messages=messages, groups=groups)
 

@@ -10,7 +10,7 @@ import click
 from ..client import Admin, QueueDescription, TopicDescription, TopicSent
 from ..proto.errors import TopicExists
 from .completion import topic_names
-from .left_out import warn_of_hidden
+from .hidden_names import warn_of_hidden
 from .options import confirm, json_option, nameserver_option, yes_option
 from .output import instant, print_json, print_pairs, print_table
 
@@ -117,7 +117,7 @@ def list_topics(*, system: bool, as_json: bool, nameserver: str) -> None:
     """List all topics."""
     with Admin(nameserver) as admin:
         topics = admin.topics(include_system=system)
-        warn_of_hidden(admin)
+        warn_of_hidden(topics=admin.hidden_topics())
     if as_json:
         for one in topics:
             print_json(topic_document(one))

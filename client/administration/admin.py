@@ -209,16 +209,19 @@ class AsyncAdmin(GroupAdmin, AsyncClient):
                 configs.setdefault(config.name, config)
         return [topic_description(configs[name], holders[name], ()) for name in sorted(configs)]
 
-    async def hidden_names(self) -> tuple[int, int]:
-        """Return how many topics and groups there are, on the broker with most, that you may not see."""
-        topics = await self._brokers.ask_all(
+    async def hidden_topics(self) -> int:
+        """Return how many topics you may not list, on the broker that has most of them."""
+        replies = await self._brokers.ask_all(
             "ListTopics", pb.BrokerTopicsRequest(max_topics=1), pb.BrokerTopicsReply
         )
-        groups = await self._brokers.ask_all("ListGroups", pb.GroupListRequest(), pb.GroupListReply)
-        return (
-            max((one.hidden for one in topics.values()), default=0),
-            max((one.hidden for one in groups.values()), default=0),
+        return max((one.hidden for one in replies.values()), default=0)
+
+    async def hidden_groups(self) -> int:
+        """Return how many groups you may not list, on the broker that has most of them."""
+        replies = await self._brokers.ask_all(
+            "ListGroups", pb.GroupListRequest(), pb.GroupListReply
         )
+        return max((one.hidden for one in replies.values()), default=0)
 
     async def describe_topic(self, name: str) -> TopicDescription:
         """Return topic NAME with its queues on all brokers. Raises TopicNotFound."""

@@ -29,6 +29,17 @@ POLICIES = [
 USERS: dict[str, Any] = {
     "root": {"secret": "root-secret", "type": "Super"},
     "eve": {"secret": "eve-secret", "policies": POLICIES},
+    "tom": {"secret": "tom-secret", "policies": [{"resource": "Topic:*", "actions": "Get,List"}]},
+    # She may list everything, and look at all but the topic and the group.
+    "lea": {
+        "secret": "lea-secret",
+        "policies": [
+            {"resource": "Topic:*", "actions": "Sub,List"},
+            {"resource": "Group:*", "actions": "Sub,List"},
+            {"resource": "Topic:secret", "actions": "Sub", "decision": "Deny"},
+            {"resource": "Group:hidden", "actions": "Sub", "decision": "Deny"},
+        ],
+    },
 }
 
 
@@ -140,9 +151,40 @@ async def test_verbs_show_what_the_user_may_see(
     assert code in (0, 1), said.err
     assert said.out
     if verb.split()[0] in ("lag", "lint", "top") or verb.endswith("list"):
-        assert "left out 1 topic and 1 group that this user may not see" in said.err
+        kinds = "1 topic and 1 group"
+        if verb.endswith("list"):
+            kinds = f"1 {verb.split()[0]}"
+        assert f"left out {kinds} that this user may not see" in said.err
         assert "secret" not in said.out + said.err
         assert "hidden" not in said.out + said.err
     elif verb == "group describe reader":
         assert "left out 1 of its topics: this user may not see them" in said.err
         assert "secret" not in said.out
+
+
+async def test_topics_are_listed_for_a_user_who_may_see_no_group(
+    served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("POCKETMQ_USER", "tom")
+    monkeypatch.setenv("POCKETMQ_SECRET", "tom-secret")
+
+    code = await asyncio.to_thread(run, ["topic", "list", "--nameserver", served.nameserver])
+
+    said = capsys.readouterr()
+    assert (code, said.err) == (0, "")
+    assert "open" in said.out
+
+
+@pytest.mark.parametrize("verb", ["lag", "lint", "top --once --interval 100ms"])
+async def test_what_the_user_may_list_and_not_look_at_is_counted(
+    verb: str, served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("POCKETMQ_USER", "lea")
+    monkeypatch.setenv("POCKETMQ_SECRET", "lea-secret")
+
+    arguments = [*verb.split(), "--nameserver", served.nameserver]
+    code = await asyncio.to_thread(run, arguments)
+
+    said = capsys.readouterr()
+    assert code in (0, 1), said.err
+    assert said.err.count("left out 1 topic and 1 group that this user may not see") == 1

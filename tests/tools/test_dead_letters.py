@@ -31,8 +31,8 @@ class FakeAdmin:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def hidden_names(self) -> tuple[int, int]:
-        return 0, 0
+    def hidden_groups(self) -> int:
+        return 0
 
     def brokers(self) -> list[Any]:
         return [SimpleNamespace(broker_name=name) for name in self.letters]

@@ -33,7 +33,7 @@ from ...proto.errors import ConfigError, StoreMismatch
 from ...proto.time_text import format_duration
 from ...store.system import allow_many_files
 from ..completion import group_names, topic_names
-from ..left_out import warn_of_hidden
+from ..hidden_names import HiddenNames
 from ..options import (
     TakesStores,
     broker_name_option,
@@ -209,8 +209,14 @@ def _look_at(asked: _Asked, stack: ExitStack) -> Callable[[int], _Look]:
         names.add_cluster(admin)
         return names
 
-    warn_of_hidden(admin)
-    return lambda now_ms: (cluster_rows(admin, asked.read_from), known)
+    hidden = HiddenNames()
+
+    def look(now_ms: int) -> _Look:
+        rows = cluster_rows(admin, hidden, asked.read_from)
+        hidden.warn_once(admin)
+        return rows, known
+
+    return look
 
 
 def _rows_of_stores(asked: _Asked, now_ms: int) -> _Look:

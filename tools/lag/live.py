@@ -16,36 +16,39 @@ from ...client import Admin, GroupQueue, GroupReport
 from ...client.config import ReadFrom
 from ...proto.errors import GroupNotFound, NotAuthorized, TopicNotFound
 from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from ..hidden_names import HiddenNames
 from .rows import LagFacts, LagRow, is_dead_letter_topic, is_retry_topic
 
 
-def cluster_rows(admin: Admin, read_from: ReadFrom = "master") -> list[LagRow]:
+def cluster_rows(admin: Admin, hidden: HiddenNames, read_from: ReadFrom = "master") -> list[LagRow]:
     """Return the rows of every group on every broker that ADMIN reaches, by broker, topic, queue and group.
 
-    READ_FROM "any": replicas that follow look at the queues; who reads them, and what was popped, their masters say.
+    What the user may not look at is added to HIDDEN. READ_FROM "any": replicas that follow look at the queues; their
+    masters say who reads them, and what was popped.
     """
-    found = cluster_groups(admin, read_from=read_from)
+    found = cluster_groups(admin, hidden, read_from=read_from)
     return sorted((row for _, rows in found for row in rows), key=lambda row: row.key)
 
 
 def cluster_groups(
-    admin: Admin, pattern: str = "*", read_from: ReadFrom = "master"
+    admin: Admin, hidden: HiddenNames, pattern: str = "*", read_from: ReadFrom = "master"
 ) -> Iterator[tuple[GroupReport, list[LagRow]]]:
     """Yield each group of the brokers that ADMIN reaches whose name is like PATTERN, and its rows.
 
-    What the user may not see is left out.
+    What the user may not look at is added to HIDDEN.
     """
     describe = partial(admin.describe_group, read_from=read_from)
-    derived = {
-        topic.name
-        for topic in admin.topics(include_system=True)
-        if topic.name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
-    }
+    listed = {topic.name for topic in admin.topics(include_system=True)}
+    derived = {name for name in listed if name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))}
     for group in (one.name for one in admin.groups() if fnmatchcase(one.name, pattern)):
         try:
             report = describe(group)
-        except (GroupNotFound, NotAuthorized):
-            continue  # It was deleted meanwhile, or the user may list it, and not look at it.
+        except GroupNotFound:
+            continue  # It was deleted meanwhile.
+        except NotAuthorized:
+            hidden.groups.add(group)
+            continue
+        hidden.topics.update(listed.intersection(report.hidden_topics))
         yield report, rows_of_group(group, list(_queues(describe, group, report.queues, derived)))
 
 

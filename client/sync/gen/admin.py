@@ -88,9 +88,13 @@ class Admin(ThreadAdmin):
         """Return all topics of the cluster by name, without their queues."""
         return self._run(self._core.topics(include_system=include_system))
 
-    def hidden_names(self) -> tuple[int, int]:
-        """Return how many topics and groups there are, on the broker with most, that you may not see."""
-        return self._run(self._core.hidden_names())
+    def hidden_topics(self) -> int:
+        """Return how many topics you may not list, on the broker that has most of them."""
+        return self._run(self._core.hidden_topics())
+
+    def hidden_groups(self) -> int:
+        """Return how many groups you may not list, on the broker that has most of them."""
+        return self._run(self._core.hidden_groups())
 
     def describe_topic(self, name: str) -> TopicDescription:
         """Return topic NAME with its queues on all brokers. Raises TopicNotFound."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pocketmq.client import Admin, Message, Producer, Queue
 from pocketmq.proto.clock import SystemClock
+from pocketmq.tools.hidden_names import HiddenNames
 from pocketmq.tools.lag.cold import store_rows
 from pocketmq.tools.lag.live import cluster_rows
 from pocketmq.tools.lag.rows import LagRow
@@ -42,7 +43,7 @@ def use(address: str) -> list[LagRow]:
                 producer.send(Message("T", b"x" * (number + 1), queue=number % 2))
         broker = admin.describe_topic("T").brokers[0]
         admin.set_group_offsets("G", {Queue("T", broker, 0): 2})
-        return cluster_rows(admin)
+        return cluster_rows(admin, HiddenNames())
 
 
 def pop(nameserver: str, broker: str) -> list[LagRow]:
@@ -57,7 +58,7 @@ def pop(nameserver: str, broker: str) -> list[LagRow]:
         caller.acknowledge(received[0])
         caller.channel.close()
         assert len(received) == 4
-        return cluster_rows(admin)
+        return cluster_rows(admin, HiddenNames())
 
 
 async def test_what_was_popped_and_is_not_finished_is_told(tmp_path: Path) -> None:

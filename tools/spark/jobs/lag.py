@@ -20,6 +20,7 @@ from ....client import Admin
 from ....client.config import ReadFrom
 from ....proto.errors import ConfigError
 from ....store.view import CommittedOffset
+from ...hidden_names import HiddenNames
 from ...lag.cold import store_rows
 from ...lag.live import cluster_rows
 from ...lag.rows import lag_batch
@@ -101,7 +102,9 @@ def cluster_lag(spark: SparkSession, nameserver: str, read_from: ReadFrom = "mas
     READ_FROM "any": replicas that follow look at the queues.
     """
     with Admin(nameserver) as admin:
-        rows = cluster_rows(admin, read_from)
+        hidden = HiddenNames()
+        rows = cluster_rows(admin, hidden, read_from)
+        hidden.warn_once(admin)
     import pyarrow
 
     table = pyarrow.Table.from_batches([lag_batch(rows)])
