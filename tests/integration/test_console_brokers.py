@@ -207,6 +207,25 @@ def site_of(trust: Trust, **addresses: str) -> Asked:
     return Asked(BrokersSite(cast("BrokerList", Known(**addresses)), trust))
 
 
+@pytest.mark.parametrize(("total", "partial"), [(2, False), (101, True)])
+async def test_a_list_is_cut_off_by_its_length_and_not_by_what_is_hidden(
+    total: int, partial: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = {"topics": [{"name": "seen"}], "total": total, "left_out": 1}
+    site = BrokersSite(cast("BrokerList", Known()), Trust())
+
+    async def answers(target: str) -> dict[str, tuple[str, Any]]:
+        assert target.startswith("/api/topics?")
+        return {"broker-a": ("a:1", answer)}
+
+    monkeypatch.setattr(site, "_ask_all", answers)
+
+    found = (await Asked(site).shown("GET", "/api/topics")).body
+
+    assert json.loads(found)["partial"] is partial
+    assert json.loads(found)["left_out"] == 1
+
+
 @asynccontextmanager
 async def silent() -> AsyncIterator[str]:
     """The address of a server that knows nothing of a console."""

@@ -141,7 +141,7 @@ class BrokersSite:
             if isinstance(one, PocketMQError):
                 errors.append({"broker": broker, "error": one.message})
                 continue
-            partial = partial or one["total"] > len(one[kind])
+            partial = partial or one["total"] > _ROWS
             left_out = max(left_out, one.get("left_out", 0))  # An older broker does not say.
             for row in one[kind]:
                 rows.setdefault(row["name"], []).append({"broker": broker, **row})
