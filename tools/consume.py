@@ -32,7 +32,7 @@ from ..proto.filters.sql_evaluation import compiled
 from ..proto.time_text import check_unix_ms, format_instant
 from .completion import group_names, topic_names
 from .instants import past_instant_of
-from .options import json_option, nameserver_option, read_from_of, read_from_option
+from .options import Seconds, json_option, nameserver_option, read_from_of, read_from_option
 from .output import message_document, print_bytes, print_json, undecodable
 from .terminal import one_line
 
@@ -83,13 +83,6 @@ def _filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return filtered
 
 
-def _finite(_context: click.Context, option: click.Parameter, value: float | None) -> float | None:
-    """Return VALUE of OPTION; raise BadParameter for nan and for what is too large to be a time."""
-    if value is not None and not value <= _TIMEOUT_MAX_S:
-        raise click.BadParameter(f"{value}: at most {_TIMEOUT_MAX_S:,} seconds", param=option)
-    return value
-
-
 @click.command()
 @click.argument("topic", shell_complete=topic_names)
 @click.option(
@@ -115,8 +108,7 @@ def _finite(_context: click.Context, option: click.Parameter, value: float | Non
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(0),
-    callback=_finite,
+    type=Seconds(0, _TIMEOUT_MAX_S),
     help="End when none came for so many seconds; with fewer than --count the exit code is 4.  [default: never]",
 )
 @_filter_options

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -23,6 +24,20 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 #: How the line begins by which a server says that it serves; a JSON object follows.
 READY: Final = "ready "
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds from MIN to MAX. `click.FloatRange` alone takes nan."""
+
+    name = "seconds"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, context: click.Context | None
+    ) -> Any:
+        found = super().convert(value, param, context)
+        if math.isnan(found):
+            self.fail(f"{value} is no number of seconds.", param, context)
+        return found
 
 
 def tls_options(function: Function) -> Function:

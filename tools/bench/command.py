@@ -12,7 +12,7 @@ import click
 
 from ...proto.carriers import need_grpcio
 from ...proto.errors import ConfigError, PocketMQError
-from ..options import json_option
+from ..options import Seconds, json_option
 from ..output import print_json, print_table
 from .measure import LANGUAGES, BenchConditions, Figure, beside_line, figures_table
 
@@ -119,7 +119,7 @@ _BESIDE_GRPC: Final = frozenset(
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(0.1, 600),
+    type=Seconds(0.1, 600),
     default=3.0,
     show_default=True,
     help="About so long each.",

@@ -155,11 +155,3 @@ def test_an_earlier_file_that_cannot_be_read_is_refused(
 
     assert run(["lag", store, "--since", str(earlier)]) == 2
     assert "the earlier snapshot cannot be read" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("seconds", ["nan", "inf", "1e300"])
-def test_consume_refuses_a_timeout_that_is_no_time(
-    capsys: pytest.CaptureFixture[str], seconds: str
-) -> None:
-    assert run(["consume", "T", "--timeout", seconds]) == 2
-    assert "seconds" in capsys.readouterr().err
