@@ -1,22 +1,20 @@
-"""The parts of a broker that runs, put together: who is told what, and in which order they begin and end.
+"""The parts of a running broker: how they are built, connected, started and stopped.
 
-begin   what producers have stored and what waits (delays, transactions) is found again, then the timers turn,
-        then calls arrive
-end     no call arrives any more; who keeps progress writes it down, once what it tells of is on the device
-
-Everything that waits for its time in one store, by level or to an instant.
+start   finds again what producers stored and what is scheduled (delays, transactions), then starts the timers; calls
+        are accepted last
+stop    refuses calls first; then each part saves its progress, once the messages that it covers are on disk
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from operator import or_
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 from ..proto.clock import Clock, VirtualClock
 from ..proto.errors import PocketMQError
@@ -25,13 +23,10 @@ from ..proto.rpc.channels import Dial
 from ..store.flush import Flusher
 from ..store.message_store import MessageStore
 from ..store.state_files import OffsetsFile, StateFile
-from ..store.tables import JournalTable
 from .accounts import AccountFile, Accounts
 from .config import BrokerConfig
-from .delay.deliveries import DelayedDeliveries
-from .delay.levels import LevelDeliveries
-from .delay.progress import DeliveredNote, LevelProgress
-from .delay.timed import Recalls, TimedDeliveries
+from .delay.delays import Delays
+from .delay.timed import Recalls
 from .delay_rules import DelayRules
 from .groups.coordinator import Coordination, Coordinator
 from .groups.dead_letters import DeadLetters
@@ -72,7 +67,7 @@ from .transactions.atomic_commits import AtomicCommits, CommitParts
 from .transactions.checks import Listeners
 from .transactions.records import prepare
 from .transactions.transactions import Transactions
-from .virtual_time import Awaited, is_virtual
+from .virtual_time import Awaited
 
 logger = logging.getLogger(__name__)
 
@@ -469,74 +464,3 @@ def producers_of(config: BrokerConfig, clock: Clock, store: MessageStore) -> Pro
         producers_max=config.producers_max,
         expiry_ms=config.producer_expiry_ms,
     )
-
-
-# ---------------------------------------------------------------- everything that waits for its time in one store
-
-
-class Delays:
-    """The delayed messages of STORE. TIMERS go by CLOCK, the messages' time. The event loop owns it."""
-
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        timers: Timers,
-        clock: Clock,
-        appends: Appends,
-        state_file: Callable[[str], StateFile],
-        delivered: JournalTable[str, str, Any],
-    ) -> None:
-        # A clock that is moved by hand waits for every instant: nothing has to go together.
-        pause_ms = 0 if is_virtual(clock) else config.delay_pause_ms
-        deliveries = DelayedDeliveries(appends)
-        self._note = DeliveredNote(store, delivered, has_replicas=appends.mastership is not None)
-        self._note.find()
-        self._progress = LevelProgress(
-            state_file("delayOffset.json"), store, appends, clock.unix_ms, self._note
-        )
-        self._levels = LevelDeliveries(
-            store, timers, clock, deliveries, appends, self._progress, pause_ms=pause_ms
-        )
-        self._timed = TimedDeliveries(
-            store,
-            timers,
-            clock,
-            deliveries,
-            appends,
-            slot_messages_max=config.delay_slot_messages_max,
-            pause_ms=pause_ms,
-            note=self._note,
-        )
-
-    @property
-    def waiting(self) -> int:
-        """How many messages wait for their time."""
-        return self._levels.waiting + self._timed.waiting
-
-    def next_of_levels(self) -> Mapping[int, int]:
-        """Return which message of the queue of each level comes next."""
-        return self._progress.offsets
-
-    def oldest_log_offset(self) -> int | None:
-        """Return the lowest log offset of what waits, besides what the timer log names; None if nothing does."""
-        found = (self._levels.oldest_log_offset(), self._timed.oldest_log_offset())
-        return min((offset for offset in found if offset is not None), default=None)
-
-    def start(self) -> None:
-        """Begin to deliver, with what is overdue; on a running loop."""
-        self._levels.start()
-        self._timed.start()
-
-    def save(self) -> None:
-        """Write down how far the levels have come, as far as that is safe; call it every now and then."""
-        self._progress.save()
-
-    async def stop(self) -> None:
-        """Deliver nothing any more, and write down exactly what was delivered."""
-        await self._levels.stop()
-        self._timed.close()
-
-    def forget(self) -> None:
-        """Take the note of what was delivered away: everything stands in the store's own files."""
-        self._note.remove()

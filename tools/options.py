@@ -31,12 +31,10 @@ class Seconds(click.FloatRange):
 
     name = "seconds"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, context: click.Context | None
-    ) -> Any:
-        found = super().convert(value, param, context)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
         if math.isnan(found):
-            self.fail(f"{value} is no number of seconds.", param, context)
+            self.fail(f"{value} is no number of seconds.", param, ctx)
         return found
 
 
