@@ -59,15 +59,9 @@ from .replication.mastership import Mastership, as_master
 from .service_v1 import BrokerService, topic_message
 from .service_v2.permissions import guarded
 from .timing.timers import TimerClock
+from .timing.virtual_mark import Mark, begin, keep_mark
+from .timing.virtual_time import advance, is_virtual, methods as clock_methods
 from .transactions.transactions import Transactions
-from .virtual_time import (
-    Mark,
-    advance,
-    begin,
-    is_virtual,
-    keep_mark,
-    methods as clock_methods,
-)
 
 logger = logging.getLogger(__name__)
 

@@ -1,15 +1,16 @@
-"""When a message is delivered: at once to its queue, or first to a topic where it waits until it is due.
+"""When a message is delivered: at once to its queue, or first to a topic where it waits until it is due. Pure.
 
-A record with DELAY = level > 0 waits in SCHEDULE_TOPIC_XXXX, queue level − 1; a level above the highest means the
-highest, and the level wins over any instant. One with TIMER_DELAY_SEC, TIMER_DELAY_MS (both from now) or
-TIMER_DELIVER_MS (an instant, Unix ms), the first of them that it has, waits in the timer topic. One that has
-TIMER_OUT_MS has waited already, and in the timer topic nothing is delayed again. REAL_TOPIC and REAL_QID say where a
-waiting record belongs.
+DELAY = level > 0                  waits in SCHEDULE_TOPIC_XXXX, queue level − 1; the highest level is the limit
+TIMER_DELAY_SEC, TIMER_DELAY_MS    waits in the timer topic, for a time from now
+TIMER_DELIVER_MS                   waits in the timer topic, until a time in Unix ms
 
-What differs from Apache: a record that is due by a delay gets the instant in TIMER_DELIVER_MS, so that it is
-delivered to the millisecond; a delay that makes no sense is refused, where Apache delivers at once.
+The first of these properties decides. A message with TIMER_OUT_MS has waited already, and a message for the timer topic
+is not delayed there again. REAL_TOPIC and REAL_QID name the queue of a waiting message.
 
-Source: store-format.md §7.1, §7.2. Pure. A delayed record costs some 3 µs, a run without any the search for the names.
+Two points differ from Apache RocketMQ. A message with a delay gets its due time as TIMER_DELIVER_MS, so that it is
+delivered to the millisecond. An invalid delay is refused; RocketMQ delivers the message at once.
+
+Source: store-format.md §7.1, §7.2. A delayed record costs about 3 µs, a batch without any only a search for the names.
 """
 
 from __future__ import annotations

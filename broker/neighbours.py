@@ -206,7 +206,7 @@ class Neighbours:
         try:
             await self._asked(broker.addresses[_MASTER], _CREATE, request, pb.TopicReply)
         except TopicExists:
-            pass  # Somebody sent to that broker, too.
+            pass  # A producer sent to that broker, too.
         except PocketMQError as error:
             logger.warning(
                 "topic not created at another broker topic=%s broker=%s reason=%s",

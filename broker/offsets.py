@@ -1,19 +1,14 @@
-"""What each group has finished: `config/consumerOffset.json` in memory, saved every few seconds and at a stop.
+"""The committed offsets of all groups: `config/consumerOffset.json` in memory, saved periodically and at a stop.
 
-An offset is the next one to consume: everything below it is finished. A kill loses what was committed since the
-last save (5 s by default), and then those messages are delivered again; nothing is skipped. A step back that was lost
-would skip: whoever has a group go back by its administrator's will answers when it is saved.
+An offset is the next message to consume: everything before it is finished. A kill loses what was committed since the
+last save (5 s by default), and those messages are redelivered. Losing a step back would skip messages, so an
+administrator who resets offsets gets the reply after they are saved.
 
-A save costs the owner's thread a copy of what changed since the last one. The thread that writes has the text of all
-the rest from the last time.
+The file has no place for the metadata of a commit (Kafka's). The group's statistics (accounts.py) keep it together with
+the offset that it belongs to, and drop it when the offset changes.
 
-A commit may bring a text (Kafka's commit metadata). The file is Apache's and has no room for it: it lies in the group's
-account (accounts/) with the offset that it came with, and goes as soon as the group stands elsewhere, also at a start.
-The two files are saved one after the other: a kill may lose a text alone, or bring back one that this offset had a few
-seconds before; another offset never has it.
-
-Some offsets stand in the log as well (transactions/atomic_commits.py): the file is not saved before the device has that
-much of the log, or a power cut would keep the offsets and take what belongs to them.
+Some offsets are in the log as well (transactions/atomic_commits.py). The file is saved only after that part of the log
+is on disk: otherwise a power cut could keep the offsets and lose their messages.
 
 Not thread-safe: the event loop owns it.
 """

@@ -67,7 +67,7 @@ from .transactions.atomic_commits import AtomicCommits, CommitParts
 from .transactions.checks import Listeners
 from .transactions.records import prepare
 from .transactions.transactions import Transactions
-from .virtual_time import Awaited
+from .unfinished_messages import UnfinishedMessages
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class BrokerParts:
     #: What followers have of the tables; None: the broker has no replicas.
     state: StateSource | None = None
     #: None: no clock that is moved while clients live in real time.
-    awaited: Awaited | None = None
+    awaited: UnfinishedMessages | None = None
     #: Writes the tables that are large, whole, in a thread.
     saver: Flusher = field(default_factory=lambda: Flusher("pocketmq-save-tables"))
 
@@ -373,9 +373,9 @@ def _replicated(mastership: Mastership, parts: BrokerParts, journal: Journal) ->
     return mastership.replicate(told, log_end)
 
 
-def _awaited(clock: VirtualClock, parts: BrokerParts) -> Awaited:
+def _awaited(clock: VirtualClock, parts: BrokerParts) -> UnfinishedMessages:
     """Return what keeps CLOCK waiting for those who are handed messages, which hears of PARTS."""
-    awaited = Awaited(
+    awaited = UnfinishedMessages(
         clock,
         parts.store,
         parts.topics,

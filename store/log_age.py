@@ -11,9 +11,8 @@ from .format.log_and_queues import BLANK_SIZE
 class LogAge:
     """How old the newest file of LOG is, and whether that is old enough to close it (`store.log_roll_ms`; 0: never).
 
-    The age counts from the store time of the file's first record, in wall time. If the wall clock was set back behind
-    that, it counts from the first look since then: nothing is closed for the step, and the file stays open for one
-    such time more, not until the clock comes to where it was.
+    The age counts from the store time of the file's first record, in wall time. If the wall clock was set back to
+    before that time, the age counts from the first check afterwards.
     """
 
     def __init__(self, log: CommitLog, config: StoreConfig) -> None:
@@ -23,7 +22,7 @@ class LogAge:
         self._since_ms = 0
 
     def is_due(self, now_ms: int) -> bool:
-        """Is the newest file to be closed at NOW_MS? An empty one never is, nor one that is closed already."""
+        """Return whether the newest file is to be closed at NOW_MS: it is neither empty nor closed, and old enough."""
         roll_ms = self._config.log_roll_ms
         file = self._log.files.last if roll_ms else None
         if file is None or file.position == 0 or file.room < BLANK_SIZE:
@@ -40,7 +39,5 @@ def _first_store_ms(log: CommitLog, file: MappedFile) -> int | None:
     """Return the store time of the first record of FILE; None if none can be read there."""
     try:
         return store_time_ms(log, file.start)
-    except (
-        errors.DiskFailure
-    ):  # Who reads the record is told; for writing behind it, it is not needed.
-        return None
+    except errors.DiskFailure:
+        return None  # A reader of the record gets the error; appending does not need it.

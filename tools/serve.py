@@ -410,7 +410,7 @@ class _Time:
 
     def clock(self, wall: Clock, disk: Disk, store: StoreConfig) -> Clock:
         """Return WALL, or a clock that begins where the time of STORE stood."""
-        from ..broker.virtual_time import check_clock
+        from ..broker.timing.virtual_mark import check_clock
 
         start_ms = check_clock(
             disk, store, virtual=self.virtual, now_ms=wall.unix_ms(), force=self.force

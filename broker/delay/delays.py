@@ -12,7 +12,7 @@ from ...store.tables import JournalTable
 from ..config import BrokerConfig
 from ..messages.appender import Appends
 from ..timing.timers import Timers
-from ..virtual_time import is_virtual
+from ..timing.virtual_time import is_virtual
 from .deliveries import DelayedDeliveries
 from .levels import LevelDeliveries
 from .progress import DeliveredNote, LevelProgress

@@ -32,7 +32,7 @@ _LAG_MS: Final = 1_000
 _RECENT_MAX: Final = 1_024
 #: Queues that one log line names.
 _QUEUES_NAMED: Final = 8
-#: A broker's clock waits for so long without an outcome (PATIENCE_S of broker/virtual_time.py).
+#: A broker's clock waits for so long without an outcome (PATIENCE_S of broker/unfinished_messages.py).
 HURRY_MS: Final = 5_000
 _LOOK_MS: Final = 5
 #: The right, the offset, and its text; None: as it is.

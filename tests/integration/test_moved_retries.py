@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pytest
 
-from pocketmq.broker.virtual_time import PATIENCE_S
+from pocketmq.broker.unfinished_messages import PATIENCE_S
 from pocketmq.client import Admin, Message, Producer
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 

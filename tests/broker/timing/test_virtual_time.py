@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.virtual_time import advance, begin, check_clock, keep_mark, methods
+from pocketmq.broker.timing.virtual_mark import begin, check_clock, keep_mark
+from pocketmq.broker.timing.virtual_time import advance, methods
 from pocketmq.proto.clock import SystemClock, VirtualClock
 from pocketmq.proto.errors import InvalidArgument, StoreFull, StoreMismatch, Unsupported
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
@@ -17,7 +18,7 @@ from pocketmq.store.config import StoreConfig
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import CHECKPOINT_SIZE, Checkpoint
 
-from ..fakes import FaultyDisk
+from ...fakes import FaultyDisk
 
 HOUR_MS = 3_600_000
 NOW_MS = 1_760_000_000_000

@@ -1,54 +1,33 @@
-"""A broker whose time is moved by hand: the calls that tell and move it, and the mark that its store carries.
+"""Delivered messages without a result yet: a virtual clock waits for them.
 
-A store that was written under a virtual clock holds store times, due times and offsets of a time that nobody else
-lives in. It says so in `<root>/pocketmq/clock.json`, {"clock":"virtual","now_ms":N}: N is never before a time that
-stands in the store, because a move writes its end before it begins. A broker with the machine's clock refuses such a
-store, unless it is forced, which removes the mark. The folder `pocketmq` can be lost: then the store is one as any
-other, whose newest messages may be of the future, and a virtual broker goes on from the newest.
+Messages live by the virtual clock, and consumers in real time. If the clock did not wait, hours of retries would fall
+due while a listener runs for the first time. So the clock does not leave an instant while one of these is true:
 
-    begin(clock, disk, store_config)               # before the store is opened
-    mark = keep_mark(clock, disk, store_config)    # once it is open and locked
-    …
-    mark.close()                                   # before it is closed
-
-What was handed out and has no outcome yet: a clock that is moved stays at its instant until there is one.
-
-Messages live by the moved clock, and consumers in real time. Were the clock not to wait for them, hours of retries
-would fall due while a listener runs for the first time. So an instant is not left while any of this holds:
-
-    groups that share queues    what a fetch under a lease brought is neither committed nor sent back; the holder of a
-                                queue is about to fetch again; a topic that members read, or their retry topic, has
+    groups that share queues    a message that was fetched under a lease is neither committed nor sent back; the holder
+                                of a queue is about to fetch again; a topic of the members, or their retry topic, has
                                 messages in a queue that no member has yet
-    groups that pop             a push consumer has what it has neither acknowledged, handed back nor forwarded; there
-                                is something for one that is about to receive again; a simple consumer has what it was
-                                given since the move began, and its time is not over
+    groups that pop             a push consumer has a message that it neither acknowledged, returned nor forwarded;
+                                there is a message for a consumer that is about to receive again; a simple consumer has
+                                a message of this move whose lease has not ended
 
-Nobody waits for a reply whose outcome does not show here: consumers that read everything for themselves, fetches
-without a lease, and retries that a client makes by itself (in order, in its own process) before it reports.
+It does not wait for results that the broker cannot see: of consumers without a group, fetches without a lease, and
+retries inside a client (in order, in its own process).
 
-Bounds: the clock waits for PATIENCE_S of real time after the last change of all this. Then the log says for whom it
-waited, and in this move it does not wait for them again. The event loop owns it.
+Limit: the clock waits for PATIENCE_S of real time after the last change. Then the log names whom it waited for, and
+this move does not wait for them again. The event loop owns all of this.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable, Hashable
-from datetime import UTC, datetime
 from typing import Final
 
-from ..proto.clock import Clock, VirtualClock
-from ..proto.errors import PocketMQError, StoreMismatch, Unsupported
+from ..proto.clock import VirtualClock
 from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.rpc import Call, MethodTable, service, unary
-from ..proto.time_text import parse_duration
 from ..proto.topics import retry_topic
-from ..store.config import StoreConfig
-from ..store.disk import Disk
 from ..store.message_store import MessageStore
-from ..store.state_files import read_checkpoint
 from .groups.coordinator import Coordination
 from .groups.leases import QueueKey
 from .messages.fetch_reply import Done
@@ -58,170 +37,6 @@ from .pop.receives import Asked, Popped
 from .topics_and_groups import Topics
 
 logger = logging.getLogger(__name__)
-
-_SERVICE: Final = "pocketmq.v1.Broker"
-_NAME: Final = "clock.json"
-
-
-# --- telling and moving the time
-
-
-def is_virtual(clock: Clock) -> bool:
-    """Can CLOCK be moved?"""
-    return isinstance(clock, VirtualClock)
-
-
-async def advance(clock: Clock, by: int | str) -> int:
-    """Move CLOCK by BY, milliseconds or "2h30m"; return the new time once all that falls due until then has happened.
-
-    Raises Unsupported where CLOCK moves by itself, InvalidArgument for a step that is none. A caller that is cancelled
-    does not stop the move.
-    """
-    if not isinstance(clock, VirtualClock):
-        raise Unsupported(
-            "this broker lives by the machine's clock, which nobody moves: start it with --clock virtual"
-        )
-    by_ms = parse_duration(by, field="by") if isinstance(by, str) else by
-    # A caller who gives up must not leave the clock somewhere on the way.
-    await asyncio.shield(asyncio.ensure_future(clock.advance(by_ms)))
-    return clock.unix_ms()
-
-
-def methods(clock: Clock) -> MethodTable:
-    """Return the table of the calls that tell and move CLOCK."""
-
-    def reply() -> pb.ClockReply:
-        return pb.ClockReply(now_ms=clock.unix_ms(), virtual=is_virtual(clock))
-
-    def now(request: pb.ClockRequest, call: Call) -> pb.ClockReply:
-        return reply()
-
-    async def move(request: pb.AdvanceClockRequest, call: Call) -> pb.ClockReply:
-        await advance(clock, request.by_ms)
-        return reply()
-
-    return service(
-        _SERVICE,
-        {
-            "Now": unary(pb.ClockRequest, pb.ClockReply, now),
-            "AdvanceClock": unary(pb.AdvanceClockRequest, pb.ClockReply, move),
-        },
-    )
-
-
-# --- the store's mark
-
-
-def check_clock(
-    disk: Disk, config: StoreConfig, *, virtual: bool, now_ms: int, force: bool = False
-) -> int:
-    """Return the time at which a broker on the store of CONFIG begins; NOW_MS is the machine's.
-
-    VIRTUAL: where the store's time stood, or NOW_MS for a store without the mark; never before its newest message.
-    Otherwise NOW_MS. Raises StoreMismatch for a marked store and the machine's clock, unless FORCE, which removes the
-    mark. Nothing else is written.
-    """
-    path = _path(config)
-    stood_ms = _read(disk, path)
-    if virtual:
-        newest_ms = read_checkpoint(disk, config.checkpoint_path).log_time_ms
-        return max(now_ms if stood_ms is None else stood_ms, newest_ms)
-    if stood_ms is None:
-        return now_ms
-    if not force:
-        stood = _instant(stood_ms) if stood_ms else "at an unknown time"
-        raise StoreMismatch(
-            f"the store {config.path} was written under a virtual clock, which stood {stood}:"
-            " open it with --clock virtual, or with --force-clock if its times may be wrong from now on",
-            path=path,
-            now_ms=stood_ms,
-        )
-    disk.delete(path)
-    disk.sync_folder(config.own_folder)
-    logger.warning("mark of the virtual clock removed path=%s now_ms=%d", path, stood_ms)
-    return now_ms
-
-
-def begin(clock: Clock, disk: Disk, config: StoreConfig) -> None:
-    """Have CLOCK, if it is a virtual one, begin where the time of the store of CONFIG stood, if that is later.
-
-    Raises StoreMismatch for a marked store and the machine's clock.
-    """
-    start_ms = check_clock(disk, config, virtual=is_virtual(clock), now_ms=clock.unix_ms())
-    if isinstance(clock, VirtualClock):
-        clock.start_at(start_ms)
-
-
-class Mark:
-    """The mark of an open store while CLOCK moves. `close` writes it once more, and lets the clock go."""
-
-    def __init__(self, clock: Clock, disk: Disk, config: StoreConfig) -> None:
-        self._clock = clock
-        self._disk = disk
-        self._folder = config.own_folder
-        self._path = _path(config)
-
-    def write(self, now_ms: int) -> None:
-        """Have the store say that its time is NOW_MS, on the device when this returns."""
-        self._disk.make_folders(self._folder)
-        text = json.dumps({"clock": "virtual", "now_ms": now_ms}, separators=(",", ":"))
-        self._disk.write_atomically(self._path, text.encode())
-
-    def open(self) -> None:
-        if isinstance(self._clock, VirtualClock):
-            self.write(self._clock.unix_ms())
-            self._clock.before_move.append(self._move)
-
-    def close(self) -> None:
-        """Write the present time, and follow the clock no longer. Twice is once."""
-        if isinstance(self._clock, VirtualClock) and self._move in self._clock.before_move:
-            self._clock.before_move.remove(self._move)
-            self._move(self._clock.unix_ms())
-
-    def _move(self, target_ms: int) -> None:
-        """Note a move. A disk that is full does not stop time: the mark stays, with an older time."""
-        try:
-            self.write(target_ms)
-        except PocketMQError as error:
-            logger.error("mark of the virtual clock not written reason=%s", error.message)
-
-
-def keep_mark(clock: Clock, disk: Disk, config: StoreConfig) -> Mark:
-    """Mark the store of CONFIG, which is open, if CLOCK is a virtual one; the mark follows its moves until `close`.
-
-    Raises StoreFull or DiskFailure if the mark cannot be written.
-    """
-    mark = Mark(clock, disk, config)
-    mark.open()
-    return mark
-
-
-def _path(config: StoreConfig) -> str:
-    return f"{config.own_folder}/{_NAME}"
-
-
-def _read(disk: Disk, path: str) -> int | None:
-    """Return the time that the mark at PATH says, 0 if it cannot be read; None: there is no mark."""
-    try:
-        found = json.loads(disk.read(path))
-    except FileNotFoundError:
-        return None
-    except ValueError:
-        return 0
-    now_ms = found.get("now_ms") if isinstance(found, dict) else None
-    return now_ms if isinstance(now_ms, int) and now_ms >= 0 else 0
-
-
-def _instant(timestamp_ms: int) -> str:
-    try:
-        when = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return f"at {timestamp_ms} ms"
-    return f"at {when.isoformat(sep=' ', timespec='milliseconds').replace('+00:00', 'Z')}"
-
-
-# ---------------------------------------------------------------- what was handed out and has no outcome yet
-
 
 PATIENCE_S: Final = 5.0
 _LOOK_S: Final = 0.001
@@ -235,7 +50,7 @@ _GroupQueue = tuple[str, str, int]
 _Open = dict[tuple[Hashable, ...], Hashable]
 
 
-class Awaited:
+class UnfinishedMessages:
     """Keeps CLOCK, while it is moved, at its instant until what was handed out has an outcome."""
 
     def __init__(
