@@ -19,7 +19,6 @@ import contextlib
 import json
 import logging
 import random
-import socket
 import sys
 import tempfile
 from collections import Counter
@@ -39,6 +38,7 @@ from pocketmq.store.config import StoreConfig
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 
+from ..free_ports import free_ports
 from ..runs import bodies_of
 from ..served import ServerProcess
 
@@ -60,13 +60,6 @@ store:
   index_entries: 4000
   message_size_max_bytes: 262144
 """
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 class Relay:
@@ -150,7 +143,7 @@ class IdempotenceCampaign:
         self._kills = kills
         self._random = random.Random(seed)
         self._say = say
-        self._port, self._relay_port, self._nameserver_port = (free_port() for _ in range(3))
+        self._port, self._relay_port, self._nameserver_port = free_ports(3)
         self._relay = Relay(self._port, chance, self._random)
         self._config = folder / "campaign.yaml"
         self._config.write_text(CONFIG.format(relay=self._relay_port), encoding="utf-8")

@@ -17,6 +17,8 @@ from typing import Any, Final
 
 import pytest
 
+from ..free_ports import free_port
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 TOOL: Final = ROOT.parent / "shared" / "tools" / "java-store"
 BUILD: Final = os.environ.get("JAVA_STORE_BUILD", str(ROOT / ".dev" / "java-store"))
@@ -95,7 +97,9 @@ def verify_start(store: Path, settings: dict[str, str], *, keep: Path | None = N
     With KEEP the copy stays there, as that broker left it.
     """
     kept = [] if keep is None else ["--keep", str(keep)]
-    result = _run("verify-start", str(store), *_words(settings), *kept)
+    # The oracle would choose among the ports of outgoing connections: one of another test can take it first.
+    ports = {"listenPort": str(free_port())}
+    result = _run("verify-start", str(store), *_words(ports | settings), *kept)
     assert result.stdout, result.stderr[-2000:]
     found: Document = json.loads(result.stdout)
     return found
