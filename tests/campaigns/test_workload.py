@@ -10,8 +10,8 @@ import yaml
 
 from pocketmq.store.config import StoreConfig
 
-from ..crash.idempotence_campaign import free_port
 from ..crash.kill_campaign import CONFIG
+from ..free_ports import free_port
 from ..served import ServerProcess
 from .history import History, Reign, check, tally
 from .stored import ends_of, open_stopped, queues_of, replica_files
