@@ -95,8 +95,9 @@ class LogWriter:
     def append(self, runs: Sequence[Run]) -> list[Appended]:
         """Append all of RUNS in their order, each at the end of its queue, or none of them.
 
-        If a write fails, the log is cut back to its old end. If only the queues or the index fail, the records are
-        stored and readers see them late: they are entered before the next append, or by the next `tick`.
+        If anything fails before all are written, the log is cut back to its old end. If only the queues or the index
+        fail, the records are stored and readers see them late: they are entered before the next append, or by the next
+        `tick`.
 
         Raises InvalidRecord, InvalidArgument (a topic with batch queues), MessageTooLarge, StoreFull, DiskFailure,
         StoreClosed.
@@ -122,7 +123,7 @@ class LogWriter:
                     columns = stamp_all(group, data, firsts, log_offset, stamped)
                     self._log.append(data)
                     written.append((group, None if columns is None else (data, columns)))
-            except errors.PocketMQError:
+            except BaseException:  # Also MemoryError: readers must not see a part of RUNS.
                 if self._log.max_offset != begin:
                     self._log.truncate(begin)
                 raise

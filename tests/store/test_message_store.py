@@ -309,6 +309,24 @@ def test_many_runs_on_a_full_disk_are_all_refused(store: MessageStore, disk: Fau
     assert bodies_of(store, "T", 0) == [b"a", b"d"]
 
 
+def test_an_append_that_lacks_memory_for_its_second_file_stores_nothing(
+    store: MessageStore, disk: FaultyDisk
+) -> None:
+    store.append(make_run("T", 0, [b"a"]))
+
+    def lack_memory(path: str, size: int) -> None:
+        if "commitlog" in path and int(path.rpartition("/")[2]) > 0:
+            raise MemoryError
+
+    disk.fail_write = lack_memory
+    with pytest.raises(MemoryError):
+        store.append(make_run("T", 0, [bytes(1000) for _ in range(5)]))
+
+    disk.heal()
+    store.append(make_run("T", 0, [b"b"]))
+    assert bodies_of(store, "T", 0) == [b"a", b"b"]
+
+
 def test_a_store_host_of_16_bytes_is_refused(store: MessageStore) -> None:
     with pytest.raises(StoreMismatch, match="IPv4"):
         store.host = Host.parse("::1", 1)
