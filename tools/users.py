@@ -292,7 +292,7 @@ def _policies(
     places = tuple(parse_source(one, "--from") for one in texts if one != _EVERYWHERE)
     found = []
     for text in (one for words in resources for one in words.split(",")):
-        resource = Resource.parse(text, "RESOURCE")
+        resource = _resource(text)
         old = known.get(resource, Policy(resource, wanted))
         found.append(
             Policy(
@@ -301,6 +301,22 @@ def _policies(
                 places if texts else old.sources,
                 old.allow if deny is None else not deny,
             )
+        )
+    return found
+
+
+def _resource(text: str) -> Resource:
+    """Return the resource that TEXT names. Raises ConfigError, also for a `*` that is not the end of a name.
+
+    A file may have one: as in Apache RocketMQ, the name ends there, so the policy is wider than its text.
+    """
+    found = Resource.parse(text, "RESOURCE")
+    if "*" in text.strip()[:-1]:
+        raise ConfigError(
+            f"RESOURCE: {text[:80]!r} has a * before its end, which would stand for {found}: write that, or a whole"
+            " name",
+            field="RESOURCE",
+            value=text[:80],
         )
     return found
 
@@ -361,7 +377,7 @@ def delete_acl(
     name: str, resources: tuple[str, ...], users_file: Path | None, config: Path | None
 ) -> None:
     """Delete the policies of USER for each RESOURCE, or all."""
-    wanted = {Resource.parse(one, "RESOURCE") for text in resources for one in text.split(",")}
+    wanted = {_resource(one) for text in resources for one in text.split(",")}
     with _file(users_file, config).change() as users:
         entry = _user_of(users, name)
         there = {one.resource for one in (*entry.policies, *entry.default_policies)}

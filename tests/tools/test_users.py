@@ -61,6 +61,11 @@ def test_policies_come_change_and_go(users: UserFile, capsys: pytest.CaptureFixt
     assert run("acl", "create", "alice", "All", "*", "--default") == 0
     assert run("acl", "delete", "alice", "Topic:other") == 3
     assert run("acl", "create", "alice", "Pubb", "Topic:a") == 2
+    assert run("acl", "create", "alice", "Pub", "Topic:a*b") == 2
+    assert (
+        "'Topic:a*b' has a * before its end, which would stand for Topic:a*"
+        in capsys.readouterr().err
+    )
     capsys.readouterr()
     assert run("acl", "list") == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
