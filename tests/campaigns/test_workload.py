@@ -1,4 +1,4 @@
-"""The clients of a campaign, on one broker that is killed amid them: their history is complete, and passes."""
+"""The clients of a campaign, on one broker that is killed while they run: their history is complete and correct."""
 
 from __future__ import annotations
 
