@@ -13,6 +13,7 @@ is reported on standard error, and the next one follows. On a terminal control c
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,7 +50,7 @@ _FIELDS: Final[dict[str, Callable[[ReceivedMessage], object]]] = {
     "key": lambda message: message.key or "",
     "keys": lambda message: " ".join(message.keys),
     "tag": lambda message: message.tag or "",
-    "priority": lambda message: "" if message.priority is None else message.priority,
+    "priority": lambda message: "" if message.priority is None else str(message.priority),
     "id": lambda message: message.message_id,
     "topic": lambda message: message.topic,
     "broker": lambda message: message.broker,
@@ -60,6 +61,11 @@ _FIELDS: Final[dict[str, Callable[[ReceivedMessage], object]]] = {
     "retries": lambda message: message.reconsume_times,
     "properties": lambda message: json.dumps(message.properties, ensure_ascii=False),
 }
+#: Fields that are numbers to a format spec.
+_NUMBERS: Final = ("queue", "offset", "retries")
+#: Of a width or precision in --format, so that a line stays below a megabyte.
+_DIGITS_MAX: Final = 5
+_LONG_NUMBER: Final = re.compile(rf"\d{{{_DIGITS_MAX + 1}}}")
 
 
 def _filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -293,15 +299,30 @@ def _printer(given: Mapping[str, Any]) -> Callable[[ReceivedMessage], None]:
 
 
 def _pattern(text: str) -> str:
-    """Return TEXT, with its escapes, if it names fields alone. Raises BadParameter."""
+    """Return TEXT, with its escapes, if every message can be printed with it. Raises BadParameter."""
+    text = text.replace("\\t", "\t").replace("\\n", "\n")
     try:
         parts = list(Formatter().parse(text))
     except ValueError as error:
-        raise click.BadParameter(f"{text[:64]!r}: {error}", param_hint="--format") from error
+        raise _bad_format(repr(text[:64]), error) from error
     for _, name, specification, conversion in parts:
-        if name is not None and (name not in _FIELDS or specification or conversion):
+        if name is None:
+            continue
+        if name not in _FIELDS:
             known = ", ".join(f"{{{field}}}" for field in _FIELDS)
-            raise click.BadParameter(
-                f"{{{name}}} is no field: write one of {known}", param_hint="--format"
-            )
-    return text.replace("\\t", "\t").replace("\\n", "\n")
+            raise _bad_format(f"{{{name}}} is no field", f"write one of {known}")
+        spec = f":{specification}" if specification else ""
+        field = f"{{{name}{'!' + conversion if conversion else ''}{spec}}}"
+        if "{" in spec:
+            raise _bad_format(field, "a format spec cannot contain fields")
+        if _LONG_NUMBER.search(spec):
+            raise _bad_format(field, f"numbers in a format spec have up to {_DIGITS_MAX} digits")
+        try:
+            field.format(**{name: 1 << 62 if name in _NUMBERS else ""})
+        except (ValueError, OverflowError) as error:
+            raise _bad_format(field, error) from error
+    return text
+
+
+def _bad_format(what: str, why: object) -> click.BadParameter:
+    return click.BadParameter(f"{what[:80]}: {why}", param_hint="--format")

@@ -335,49 +335,63 @@ def group() -> None:
     """Create, change, list, describe, move and delete consumer groups."""
 
 
-def _setting_options(function: Function) -> Function:
-    """Add the options for the settings of a group; each is None where it is not given."""
+def _setting_options(*, show_defaults: bool) -> Callable[[Function], Function]:
+    """Return what adds the options for the settings of a group; each is None where it is not given."""
+
+    def told(text: str, default: str) -> str:
+        return f"{text}  [default: {default}]" if show_defaults else text
+
     options = [
         click.option(
             "--fifo/--no-fifo",
             "order",
             default=None,
-            help="Deliver messages in order.  [default: no-fifo]",
+            help=told("Deliver messages in order.", "no-fifo"),
         ),
         click.option(
             "--retries",
             "retry_max_times",
             type=click.IntRange(0, 1000),
-            help="Retries of a message that failed.  [default: 16]",
+            help=told("Retries of a message that failed.", "16"),
         ),
         click.option(
             "--retry-intervals",
             "intervals",
             metavar="10s,30s,1m,…",
-            help='Wait before the first retry, the second …; the last one repeats. "" is the default: 10s to 2h.',
+            help=told(
+                'Wait before the first retry, the second …; the last one repeats. "" means 10s to 2h.',
+                "10s to 2h",
+            ),
         ),
         click.option(
             "--retry-queues",
             type=click.IntRange(1, 1024),
-            help="Queues of the retry topic on each broker.  [default: 1]",
+            help=told("Queues of the retry topic on each broker.", "1"),
         ),
         click.option(
             "--subscriptions",
             "subscription_check",
             type=click.Choice(["grace", "warn", "refuse"]),
-            help="When members subscribe to different things: serve both for subscription_grace_ms and then the"
-            " newer, serve both and warn, or refuse the newer.  [default: grace]",
+            help=told(
+                "When members subscribe to different things: serve both for subscription_grace_ms and then the"
+                " newer, serve both and warn, or refuse the newer.",
+                "grace",
+            ),
         ),
         click.option(
             "--consume/--no-consume",
             "consume_enable",
             default=None,
-            help="Deliver messages at all.  [default: consume]",
+            help=told("Deliver messages at all.", "consume"),
         ),
     ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+
+    def add(function: Function) -> Function:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
 
 
 def _given(intervals: str | None, **settings: Any) -> dict[str, Any]:
@@ -393,7 +407,7 @@ def _given(intervals: str | None, **settings: Any) -> dict[str, Any]:
 
 @group.command()
 @click.argument("name")
-@_setting_options
+@_setting_options(show_defaults=True)
 @click.option("--if-missing", is_flag=True, help="Leave one that exists as it is: no error.")
 @json_option("the group")
 @nameserver_option
@@ -411,7 +425,7 @@ def create(name: str, *, if_missing: bool, as_json: bool, nameserver: str, **set
 
 @group.command()
 @click.argument("name", shell_complete=group_names)
-@_setting_options
+@_setting_options(show_defaults=False)
 @json_option("the group")
 @nameserver_option
 def update(name: str, *, as_json: bool, nameserver: str, **settings: Any) -> None:

@@ -254,7 +254,10 @@ def acl() -> None:
     """Create, change, list, delete and try policies of users."""
 
 
-def _policy_options(function: Function) -> Function:
+def _policy_options(*, show_defaults: bool) -> Callable[[Function], Function]:
+    def told(text: str, default: str) -> str:
+        return f"{text}  [default: {default}]" if show_defaults else text
+
     options = [
         click.argument("name", metavar="USER"),
         click.argument("actions", metavar="ACTION[,…]"),
@@ -264,18 +267,20 @@ def _policy_options(function: Function) -> Function:
             "sources",
             multiple=True,
             metavar="ADDRESS",
-            help="Address or network, or everywhere.  [default: everywhere]",
+            help=told("Address or network, or everywhere.", "everywhere"),
         ),
-        click.option(
-            "--deny/--allow", default=None, help="Deny instead of allow.  [default: allow]"
-        ),
+        click.option("--deny/--allow", default=None, help=told("Deny instead of allow.", "allow")),
         click.option(
             "--default", "is_default", is_flag=True, help="Asked where no other policy matches."
         ),
     ]
-    for option in reversed(options):
-        function = option(function)
-    return _file_options(function)
+
+    def add(function: Function) -> Function:
+        for option in reversed(options):
+            function = option(function)
+        return _file_options(function)
+
+    return add
 
 
 def _policies(
@@ -322,7 +327,7 @@ def _resource(text: str) -> Resource:
 
 
 @acl.command("create")
-@_policy_options
+@_policy_options(show_defaults=True)
 def create_acl(
     name: str, users_file: Path | None, config: Path | None, *, is_default: bool, **given: Any
 ) -> None:
@@ -334,7 +339,7 @@ def create_acl(
 
 
 @acl.command("update")
-@_policy_options
+@_policy_options(show_defaults=False)
 def update_acl(
     name: str, users_file: Path | None, config: Path | None, *, is_default: bool, **given: Any
 ) -> None:

@@ -231,3 +231,22 @@ def test_a_tag_is_not_left_out_beside_the_bars(
     assert cli.run(["consume", "T", "--group", "g", "--tag", tag]) == 2
 
     assert "nothing stands on one side of ||" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["group update", "topic update", "user update", "acl update"])
+def test_updates_show_no_defaults_because_they_change_only_what_is_given(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run([*verb.split(), "--help"]) == 0
+
+    words = " ".join(capsys.readouterr().out.split())
+    before_nameserver, _, _ = words.partition("--nameserver")
+    assert "[default:" not in before_nameserver
+
+
+def test_creating_a_group_shows_the_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["group", "create", "--help"]) == 0
+
+    words = " ".join(capsys.readouterr().out.split()).replace("no- fifo", "no-fifo")
+    defaults = ("no-fifo", "16", "10s to 2h", "1", "grace", "consume")
+    assert [one for one in defaults if f"[default: {one}]" not in words] == []

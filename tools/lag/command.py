@@ -165,11 +165,23 @@ def _asked(context: click.Context, stores: tuple[str, ...], given: dict[str, Any
         read_from=read_from,
         group=given.pop("group") or "*",
         topic=given.pop("topic") or "*",
-        since=None if since is None else LagSnapshot.parse(Path(since).read_bytes()),
+        since=None if since is None else _snapshot(Path(since)),
         interval_ms=interval_ms,
         settings=broker_settings(given.pop("settings")),
         **given,
     )
+
+
+def _snapshot(path: Path) -> LagSnapshot:
+    """Return the rows that --out wrote to PATH. Raises BadParameter, InvalidArgument."""
+    try:
+        return LagSnapshot.parse(path.read_bytes())
+    except OSError as error:
+        why = "it is a folder" if path.is_dir() else error.strerror
+        raise click.BadParameter(
+            f"{path} cannot be read ({why}): give a file that `pocketmq lag --out FILE.json` wrote",
+            param_hint="--since",
+        ) from error
 
 
 def _looks(asked: _Asked, clock: Clock) -> Iterator[list[LagProgress]]:

@@ -155,3 +155,15 @@ def test_an_earlier_file_that_cannot_be_read_is_refused(
 
     assert run(["lag", store, "--since", str(earlier)]) == 2
     assert "the earlier snapshot cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "why"), [("", "is a folder"), ("none.json", "No such file")])
+def test_an_earlier_file_that_is_none_is_refused_with_what_to_give(
+    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, why: str
+) -> None:
+    assert run(["lag", store, "--since", str(tmp_path / name)]) == 2
+
+    error = capsys.readouterr().err
+    assert f"--since: {tmp_path / name} cannot be read" in error
+    assert why in error
+    assert "give a file that `pocketmq lag --out FILE.json` wrote" in error
