@@ -74,7 +74,12 @@ class ProgressTables:
             table, at_ms = earlier, earlier_ms
             earlier, earlier_ms = None, None
         if table is None:
-            self._notes.append(f"{name} cannot be read: what groups have read is not known")
+            paths = [posixpath.join(self._folder, one) for one in (name, f"{name}.bak")]
+            self._notes.append(
+                f"{name} cannot be read: what groups have read is not known"
+                if any(map(self._disk.exists, paths))
+                else f"no group has committed offsets yet: the store has no {name}"
+            )
             return {}
         assert at_ms is not None, "a table that was read has a time"
         before = {} if earlier is None else earlier.offsets
@@ -137,12 +142,17 @@ class ProgressTables:
     def _parsed(self, path: str, parse_text: Callable[[str], T]) -> T | None:
         try:
             data = self._disk.read(path)
-            return parse_text(data.decode("utf-8")) if data else None
+            found = parse_text(data.decode("utf-8")) if data else None
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
             self._notes.append(f"{path} cannot be read: {error}")
             return None
+        self._notes += (
+            f"{path}: the entry {name[:200]!r} is left out: {one.reason}"
+            for name, one in getattr(found, "unread", {}).items()
+        )
+        return found
 
 
 def _of_groups(table: Any) -> Iterator[tuple[tuple[str, str], Filter]]:

@@ -49,14 +49,38 @@ def test_a_broken_table_gives_way_to_its_backup_and_is_noted(config: Path) -> No
     assert (config / "consumerOffset.json").exists()
 
 
-def test_no_tables_are_empty_ones_and_said_to_be_unknown(config: Path) -> None:
+def test_a_store_without_offsets_has_no_group_that_committed(config: Path) -> None:
     found, notes = tables(config)
 
     assert found.readings() == {}
     assert found.filters() == {}
     assert found.delay_progress() is None
     assert found.timer_checkpoint() is None
-    assert notes == ["consumerOffset.json cannot be read: what groups have read is not known"]
+    assert notes == ["no group has committed offsets yet: the store has no consumerOffset.json"]
+
+
+@pytest.mark.parametrize("data", ["", "[", "[1]"])
+def test_offsets_that_cannot_be_read_are_not_taken_for_none(config: Path, data: str) -> None:
+    (config / "consumerOffset.json").write_text(data)
+
+    found, notes = tables(config)
+
+    assert found.readings() == {}
+    assert notes[-1] == "consumerOffset.json cannot be read: what groups have read is not known"
+
+
+@pytest.mark.parametrize("bad", ["null", "5", "[1]"])
+def test_an_entry_that_cannot_be_read_hides_no_other(config: Path, bad: str) -> None:
+    (config / "consumerOffset.json").write_text(
+        f'{{"offsetTable":{{"T@bad":{bad},"T@g":{{0:7}}}}}}'
+    )
+
+    found, notes = tables(config)
+    (reading,) = found.readings()["T", 0]
+
+    assert (reading.group, reading.committed) == ("g", 7)
+    (note,) = notes
+    assert "consumerOffset.json: the entry 'T@bad' is left out: " in note
 
 
 @pytest.mark.parametrize(

@@ -1,31 +1,35 @@
-"""Committed offsets read by Spark from consumerOffset.json files: of stores, of backups, of a whole fleet at once.
+"""Committed offsets from consumerOffset.json files for Spark: of stores, of backups, of a whole fleet at once.
 
-Where lmqConsumerOffset.json is newer, which a Java broker with enableLmq writes instead, that is read.
+Where lmqConsumerOffset.json is newer, which a Java broker with enableLmq writes instead, that file is read.
 
-The files are JSON but for their keys, which are bare numbers ({0:250,1:251}); Spark's reader, left to itself, makes of
-such a file nothing without a word: no rows, hence "no lag". So the schema is given, bare keys are allowed, and a file
-that does not parse to an offsetTable is an error, unless its `.bak` does (a broker that starts on a file that was cut
-short takes that). Keys in quotes, as other writers put them, are read as well.
+As for Apache's broker, a file with an entry that cannot be read gives way to its `.bak`. If that is no better, the
+entries that can be read count, and a warning names the others. A file without one entry that can be read is an error,
+so that it is never taken for "no lag".
 """
 
 from __future__ import annotations
 
+import logging
 import posixpath
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from ....proto.errors import CorruptState
+from ....store.disk import Disk
+from ....store.format.java_json import parse
+from ....store.format.state_tables import ConsumerOffsets, parse_consumer_offsets
 from ....store.state_files import offsets_file
 from ...stores.locations import StoreLocation, locate
 from .reading import of_each_store
 
 if TYPE_CHECKING:
     import pyarrow
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-_TEXTS: Final = "brokerName string, path string, main string, backup string"
-_CORRUPT: Final = "_corrupt_record"
-_TABLE: Final = f"offsetTable map<string,map<string,bigint>>, {_CORRUPT} string"
-_OPTIONS: Final = {"allowUnquotedFieldNames": "true", "columnNameOfCorruptRecord": _CORRUPT}
+logger = logging.getLogger(__name__)
+
+_NAMES: Final = ("brokerName", "topic", "queueId", "group", "committedOffset")
+_COLUMNS: Final = "brokerName string, topic string, queueId int, `group` string, committedOffset bigint"  # fmt: skip
 
 
 def committed_offsets(
@@ -34,58 +38,61 @@ def committed_offsets(
     """Return brokerName, topic, queueId, group and committedOffset of every offset that STORES hold.
 
     STORES are as `lag` takes them. A store that never had the file has no rows. The query fails where neither the file
-    nor its `.bak` can be read, and says which. Keys without "@" are nobody's and left out.
+    nor its `.bak` can be read, and says which. Keys without "@" belong to no group and are left out.
     """
-    from pyspark.sql import functions as f
-
-    texts = of_each_store(spark, locate(stores, broker_name=broker_name), _texts, _TEXTS)
-    where = f.col("path")
-    unreadable = f.concat(
-        f.lit("CorruptState: "),
-        where,
-        f.lit(" and its .bak hold no offsetTable that can be read: repair one of the two"),
-    )
-    table = f.coalesce(_offset_table("main"), _offset_table("backup"), f.raise_error(unreadable))
-    queues = texts.select("brokerName", f.explode(table).alias("key", "queues")).where(
-        f.instr("key", "@") > 0
-    )
-    return queues.select(
-        "brokerName", "key", f.explode("queues").alias("queueId", "committedOffset")
-    ).select(
-        "brokerName",
-        f.substring_index("key", "@", 1).alias("topic"),
-        f.col("queueId").cast("int").alias("queueId"),
-        f.expr("substring(key, instr(key, '@') + 1)").alias("group"),
-        "committedOffset",
-    )
+    return of_each_store(spark, locate(stores, broker_name=broker_name), rows_of_store, _COLUMNS)
 
 
-def _offset_table(column: str) -> Column:
-    """Return the table in the text COLUMN; null where it does not parse, or has none."""
-    from pyspark.sql import functions as f
-
-    parsed = f.from_json(f.col(column), _TABLE, _OPTIONS)
-    return f.when(parsed[_CORRUPT].isNull(), parsed["offsetTable"])
-
-
-def _texts(location: StoreLocation) -> Iterator[pyarrow.RecordBatch]:
-    """Yield the texts of the file and its backup in the store at LOCATION; nothing where neither is there."""
+def rows_of_store(location: StoreLocation) -> Iterator[pyarrow.RecordBatch]:
+    """Yield the offsets of the store at LOCATION; nothing where it has neither the file nor its backup."""
     import pyarrow
 
     disk = location.open_disk()
     path = posixpath.join(location.root, "config", offsets_file(disk, location.root))
-    texts: list[str | None] = [
-        disk.read(one).decode("utf-8-sig", "replace") if disk.exists(one) else None
-        for one in (path, path + ".bak")
+    table = _table(disk, path, location.url)
+    rows = [
+        dict(zip(_NAMES, (location.broker_name, topic, queue, group, offset), strict=True))
+        for key, queues in table.offsets.items()
+        for topic, at, group in (key.partition("@"),)
+        if at
+        for queue, offset in queues.items()
     ]
-    if any(texts):
-        row: dict[str, Any] = dict(
-            zip(
-                ("brokerName", "path", "main", "backup"),
-                (location.broker_name, path, *texts),
-                strict=True,
-            )
+    if rows:
+        types = (pyarrow.string(), pyarrow.string(), pyarrow.int32(), pyarrow.string(), pyarrow.int64())  # fmt: skip
+        schema = pyarrow.schema(list(zip(_NAMES, types, strict=True)))
+        yield pyarrow.RecordBatch.from_pylist(rows, schema)
+
+
+def _table(disk: Disk, path: str, store: str) -> ConsumerOffsets:
+    """Return the table in the file PATH of STORE, or in its backup. Raises CorruptState."""
+    texts = [disk.read(one) for one in (path, path + ".bak") if disk.exists(one)]
+    if not any(texts):
+        return ConsumerOffsets()
+    tables = [table for table in map(_parsed, filter(None, texts)) if table is not None]
+    if not tables:
+        raise CorruptState(
+            f"{path} and its .bak hold no offsetTable that can be read: repair one of the two",
+            path=path,
         )
-        yield pyarrow.RecordBatch.from_pylist(
-            [row], pyarrow.schema([(name, pyarrow.string()) for name in row])
+    table = next((one for one in tables if not one.unread), tables[0])
+    for name, entry in table.unread.items():
+        logger.warning(
+            "table entry left out store=%s reason=%s",
+            store,
+            f"{path}: the entry {name[:200]!r} is left out: {entry.reason}",
         )
+    return table
+
+
+def _parsed(data: bytes) -> ConsumerOffsets | None:
+    """Return the table in DATA; None where there is none, or not one entry that can be read."""
+    text = data.decode("utf-8-sig", "replace")
+    try:
+        table = parse_consumer_offsets(text)
+        if table.offsets:
+            return table
+        document = parse(text)
+    except ValueError:
+        return None
+    has_table = isinstance(document, dict) and isinstance(document.get("offsetTable"), dict)
+    return table if has_table and not table.unread else None

@@ -119,6 +119,14 @@ def test_a_file_cut_short_gives_way_to_its_backup(
     }
 
 
+def test_an_entry_that_is_no_object_hides_no_other(tmp_path: Path, spark: SparkSession) -> None:
+    store = offsets_file(tmp_path, '{"offsetTable":{"Bad@G":[1],"T@g":{0:5}}}')
+
+    found = [tuple(row) for row in committed_offsets(spark, store).collect()]
+
+    assert found == [("broker-x", "T", 0, "g", 5)]
+
+
 @pytest.mark.parametrize("text", [WHOLE[:40], "{}", "[1]", '{"offsetTable":{"T@g":{0:"x"}}}'])
 def test_offsets_that_cannot_be_read_are_never_no_offsets(
     text: str, tmp_path: Path, spark: SparkSession
