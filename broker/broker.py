@@ -54,7 +54,7 @@ from .ports.certificates import Certificates
 from .ports.client_port import ClientPort, port_limits
 from .ports.registration import Registration, RegistrationState
 from .producers.producers import PRODUCERS_TICK_MS
-from .replication.apache_followers import ApacheFollowers
+from .replication.java_slaves import JavaSlaves
 from .replication.mastership import Mastership, as_master
 from .service_v1 import BrokerService, topic_message
 from .service_v2.permissions import guarded
@@ -149,7 +149,7 @@ class Network:
             # Whoever is served by our own need not have it.
             from ..proto.carrier_grpcio import GrpcioCarrier
 
-            secure = config.tls and config.tls_certificate
+            secure = config.tls and config.tls_cert
             return GrpcioCarrier(
                 [table], limits=limits, certificate=certificates.current if secure else None
             )
@@ -181,7 +181,7 @@ class _Running:
     health: HealthService
     #: Whom the store told of its events before.
     listeners: StoreEvents
-    apache: ApacheFollowers | None
+    apache: JavaSlaves | None
     registration: Registration | None = None
 
 
@@ -420,8 +420,8 @@ class Broker:
         )
         carrier = self._network.carrier(served, self._config, self._certificates, page)
         apache = None
-        if self._config.apache_followers:
-            apache = ApacheFollowers(self._config, store, parts.topics.kept, parts.groups.kept)
+        if self._config.java_slaves:
+            apache = JavaSlaves(self._config, store, parts.topics.kept, parts.groups.kept)
         self._running = _Running(
             parts=parts,
             mark=keep_mark(self._clock, self._disk, self._store_config),

@@ -39,8 +39,8 @@ class BrokerConfig:
             "flush_waiting_max",
             "fetches_waiting_max",
             "fetches_in_flight",
-            "fetch_bytes_max",
-            "fetch_bytes_default",
+            "fetch_max_bytes",
+            "fetch_default_bytes",
             "fetch_messages_max",
             "fetch_wait_max_ms",
             "transaction_timeout_ms",
@@ -56,7 +56,7 @@ class BrokerConfig:
             "leases_max",
             "lease_waits_max",
             "pop_in_flight_max",
-            "invisible_ms_min",
+            "invisible_min_ms",
             "clients_max",
             "metrics_series_max",
             "metrics_names",
@@ -74,12 +74,12 @@ class BrokerConfig:
     port: int = 8081
     #: What name servers tell clients; empty means the host and port that it listens on.
     advertised_address: str = ""
-    #: What speaks HTTP/2: "own", or "grpcio", which is slower (docs/ports.md).
-    grpc: str = "own"
+    #: What speaks HTTP/2: "builtin", or "grpcio", which is slower (docs/ports.md).
+    grpc: str = "builtin"
     #: Does the port take TLS besides plaintext? With "grpcio", instead of plaintext, where a certificate is named.
     tls: bool = True
     #: PEM files; empty: a certificate is made for development when it is first needed.
-    tls_certificate: str = ""
+    tls_cert: str = ""
     tls_key: str = ""
     #: Is plaintext refused?
     tls_only: bool = False
@@ -97,7 +97,7 @@ class BrokerConfig:
     connections_max: int = 10_000
     #: Bytes of requests that are not whole, on all connections together; and as many of answers that wait for peers.
     #: Beyond, the calls of whoever holds most for longest fail.
-    held_bytes_max: int = 256 * _MIB
+    pending_max_bytes: int = 256 * _MIB
     #: A connection that is so old is asked to come anew, and has so long to end what is open; age 0: it may grow old.
     #: With grpcio it always may.
     connection_age_ms: int = 7 * 86_400_000
@@ -110,9 +110,9 @@ class BrokerConfig:
     nameservers: tuple[str, ...] = ("127.0.0.1:9876",)
     registration_interval_ms: int = 30_000
     #: May Java slaves follow (docs/migrating.md)? They ask at the port and the one two below, the log is at the next.
-    apache_followers: bool = False
-    apache_host: str = "127.0.0.1"
-    apache_port: int = 10911
+    java_slaves: bool = False
+    java_slaves_host: str = "127.0.0.1"
+    java_slaves_port: int = 10911
 
     #: Is a topic made when a message for an unknown one arrives?
     auto_create_topics: bool = True
@@ -130,7 +130,7 @@ class BrokerConfig:
     #: Runs that one stream may have unanswered; further ones are not read.
     produce_runs_in_flight: int = 256
     #: Bytes of one run.
-    run_bytes_max: int = 16 * _MIB
+    batch_max_bytes: int = 16 * _MIB
     #: Sends that may wait for the device in all; further ones are refused.
     flush_waiting_max: int = 100_000
     #: Sequences of idempotent producers, one for each queue that one sends to; the least recently used is forgotten.
@@ -141,8 +141,8 @@ class BrokerConfig:
     fetches_waiting_max: int = 100_000
     #: Fetches that one stream may have unanswered; further ones are not read.
     fetches_in_flight: int = 1024
-    fetch_bytes_max: int = 4 * _MIB
-    fetch_bytes_default: int = 1 * _MIB
+    fetch_max_bytes: int = 4 * _MIB
+    fetch_default_bytes: int = 1 * _MIB
     fetch_messages_max: int = 20_000
     fetch_wait_max_ms: int = 60_000
 
@@ -151,7 +151,7 @@ class BrokerConfig:
     #: Messages that may be due in one second; further ones are refused.
     delay_slot_messages_max: int = 1_000_000
     #: Timed messages that are due so soon after others were delivered go together, so much later at most.
-    delay_pause_ms: int = 10
+    delay_batch_ms: int = 10
     #: How often the progress of delayed messages is saved: so much may fire twice after a kill.
     delay_persist_interval_ms: int = 1_000
 
@@ -183,7 +183,7 @@ class BrokerConfig:
     pop_in_flight_max: int = 500_000
     #: The shortest time that a consumer may ask messages to stay away for while it has them (Apache's
     #: minInvisibleTimeMillsForRecv); what it hands back may come again sooner.
-    invisible_ms_min: int = 10_000
+    invisible_min_ms: int = 10_000
     #: Official clients that are known at once; further ones are refused.
     clients_max: int = 20_000
     #: Do they send what they measure here, for `/metrics`?
@@ -221,11 +221,11 @@ class BrokerConfig:
             except InvalidName as error:
                 raise ConfigError(f"broker.{name}: {error.message}", field=name) from error
         self._check_addresses()
-        if self.fetch_bytes_default > self.fetch_bytes_max:
+        if self.fetch_default_bytes > self.fetch_max_bytes:
             raise ConfigError(
-                f"broker.fetch_bytes_default is {self.fetch_bytes_default}: must not exceed"
-                f" fetch_bytes_max, {self.fetch_bytes_max}",
-                field="fetch_bytes_default",
+                f"broker.fetch_default_bytes is {self.fetch_default_bytes}: must not exceed"
+                f" fetch_max_bytes, {self.fetch_max_bytes}",
+                field="fetch_default_bytes",
             )
 
     def _check_ports(self) -> None:
@@ -233,24 +233,24 @@ class BrokerConfig:
             raise ConfigError(
                 f"broker.port is {self.port}: must be between 0 and 65535", field="port"
             )
-        if not 3 <= self.apache_port <= 65534:
+        if not 3 <= self.java_slaves_port <= 65534:
             raise ConfigError(
-                f"broker.apache_port is {self.apache_port}: must be between 3 and 65534, for the one two below and the"
-                " next are needed as well",
-                field="apache_port",
-                value=self.apache_port,
+                f"broker.java_slaves_port is {self.java_slaves_port}: must be 3 to 65534, for the port two below"
+                " and the next are needed as well",
+                field="java_slaves_port",
+                value=self.java_slaves_port,
             )
-        check_tls("broker", self.tls_certificate, self.tls_key)
+        check_tls("broker", self.tls_cert, self.tls_key)
         if self.takes_tls_only and not self.tls:
             raise ConfigError(
                 "broker.tls_only or tls_client_ca is set and broker.tls is false: nobody could connect",
                 field="tls",
             )
-        if self.takes_tls_only and self.grpc == "grpcio" and not self.tls_certificate:
+        if self.takes_tls_only and self.grpc == "grpcio" and not self.tls_cert:
             raise ConfigError(
-                "broker.tls_only or tls_client_ca is set, but broker.tls_certificate is empty: with grpcio"
+                "broker.tls_only or tls_client_ca is set, but broker.tls_cert is empty: with grpcio"
                 " a certificate and its key are needed for TLS",
-                field="tls_certificate",
+                field="tls_cert",
             )
 
     def _check_addresses(self) -> None:
@@ -275,14 +275,14 @@ class BrokerConfig:
     @property
     def names_tls_files(self) -> bool:
         """Are there files that are read again?"""
-        return bool(self.tls_certificate or self.tls_client_ca)
+        return bool(self.tls_cert or self.tls_client_ca)
 
     @property
     def peers(self) -> Trust:
         """Return whom it believes as a client of name servers and of other replicas."""
         if not self.peers_tls:
             return Trust(tls=False)
-        return Trust(tls=True, ca=self.peers_ca, cert=self.tls_certificate, key=self.tls_key)
+        return Trust(tls=True, ca=self.peers_ca, cert=self.tls_cert, key=self.tls_key)
 
     @property
     def store_host(self) -> str:
@@ -303,7 +303,7 @@ _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\[\]:/@\s]+):[1-9][0-9]{0,
 _LEAST: Final = {
     "broker_id": 0,
     "connections_max": 1,
-    "held_bytes_max": _MIB,
+    "pending_max_bytes": _MIB,
     "connection_age_ms": 0,
     "connection_age_grace_ms": 0,
     "registration_interval_ms": 1_000,
@@ -313,19 +313,19 @@ _LEAST: Final = {
     "queues_max": 1,
     "groups_max": 1,
     "produce_runs_in_flight": 1,
-    "run_bytes_max": 1024,
+    "batch_max_bytes": 1024,
     "flush_waiting_max": 1,
     "producers_max": 1,
     "producer_expiry_ms": 60_000,
     "fetches_waiting_max": 0,
     "fetches_in_flight": 1,
-    "fetch_bytes_max": 1024,
-    "fetch_bytes_default": 1024,
+    "fetch_max_bytes": 1024,
+    "fetch_default_bytes": 1024,
     "fetch_messages_max": 1,
     "fetch_wait_max_ms": 0,
     "delay_max_ms": 1_000,
     "delay_slot_messages_max": 1,
-    "delay_pause_ms": 0,
+    "delay_batch_ms": 0,
     "delay_persist_interval_ms": 100,
     "transaction_timeout_ms": 0,
     "transaction_check_interval_ms": 1_000,
@@ -340,7 +340,7 @@ _LEAST: Final = {
     "leases_max": 1,
     "lease_waits_max": 0,
     "pop_in_flight_max": 1,
-    "invisible_ms_min": 1,
+    "invisible_min_ms": 1,
     "clients_max": 1,
     "metrics_series_max": 1,
     "v2_delay_max_ms": 0,

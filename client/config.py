@@ -23,7 +23,7 @@ from ..proto.topics import check_group
 from .allocation import Strategy, strategy_named
 from .name_server_addresses import DEFAULT_NAME_SERVERS, named_or_default, parse_addresses
 from .producing.interceptors import check_interceptors
-from .producing.queue_choice import QueueChoice, QueueChoiceName, check_queue_choice
+from .producing.queue_selector import QueueSelector, QueueSelectorName, check_queue_selector
 from .producing.receipt import Acks, check_acks
 from .serialization import (
     Compression,
@@ -197,7 +197,7 @@ class ProducerSettings(ClientSettings, total=False):
     retry_backoff_ms: int
     retry_backoff_max_ms: int
     group: str
-    queue_choice: QueueChoiceName | QueueChoice
+    queue_selector: QueueSelectorName | QueueSelector
     interceptors: Sequence[object]
     key_serializer: KeySerializer
     value_serializer: ValueSerializer
@@ -223,7 +223,7 @@ class ProducerConfig(ClientConfig):
     #: Bounds of one run of records: bytes, messages. A larger message travels alone.
     batch_size: int = 1024 * 1024
     batch_messages_max: int = 4_000
-    #: No request is larger: a larger message is refused. A broker takes 16 MiB (broker.run_bytes_max).
+    #: No request is larger: a larger message is refused. A broker takes 16 MiB (broker.batch_max_bytes).
     max_request_size: int = 8 * 1024 * 1024
     #: Memory of all messages without an acknowledgement; at the bound, senders wait up to max_block_ms.
     buffer_memory: int = 32 * 1024 * 1024
@@ -241,8 +241,8 @@ class ProducerConfig(ClientConfig):
     retry_backoff_max_ms: int = 1_000
     #: The producers that share the outcomes of transactions: a broker may ask any of them. Needed for transactions.
     group: str = ""
-    #: Which queue a message goes to that does not say so: a name or an object (see producing/queue_choice.py).
-    queue_choice: QueueChoiceName | QueueChoice = "round-robin"
+    #: Which queue a message goes to that does not say so: a name or an object (see producing/queue_selector.py).
+    queue_selector: QueueSelectorName | QueueSelector = "round-robin"
     #: Objects that see messages before they are sent and after (see producing/interceptors.py).
     interceptors: Sequence[object] = ()
     #: What makes text of the keys and bytes of the values of `send(topic, value, key=…)` (see serialization.py).
@@ -266,7 +266,7 @@ class ProducerConfig(ClientConfig):
             "compress_above_bytes",
         )
         _check_group(self.group)
-        check_queue_choice(self.queue_choice)
+        check_queue_selector(self.queue_selector)
         check_interceptors(self.interceptors)
         check_compression(self.compression)
         key_encoder(self.key_serializer)
@@ -304,7 +304,7 @@ class ProducerConfig(ClientConfig):
         return self.ordered and self.acks != "none"
 
     @property
-    def run_bytes_max(self) -> int:
+    def batch_max_bytes(self) -> int:
         """The bound of a run of several messages."""
         return min(self.batch_size, self.max_request_size)
 
@@ -313,12 +313,12 @@ class ReadingSettings(ClientSettings, total=False):
     """The keyword arguments of every consumer: see ReadingConfig."""
 
     start: Start
-    retries: bool
-    fetch_bytes_max: int
+    enable_retries: bool
+    fetch_max_bytes: int
     fetch_messages_max: int
-    fetch_wait_ms: int
+    fetch_max_wait_ms: int
     check_crcs: bool
-    body_bytes_max: int
+    body_max_bytes: int
     retry_backoff_ms: int
     retry_backoff_max_ms: int
     auto_commit_interval_ms: int
@@ -339,7 +339,7 @@ class ReadingConfig(ClientConfig):
     """Settings of every consumer: where it starts, what it fetches, how it shares queues with its group."""
 
     MAY_BE_ZERO: ClassVar[tuple[str, ...]] = (
-        "fetch_wait_ms",
+        "fetch_max_wait_ms",
         "retry_backoff_ms",
         "lease_ms",
         "nameserver_timeout_ms",
@@ -351,17 +351,17 @@ class ReadingConfig(ClientConfig):
     start: Start = "committed"
     #: Read the group's retry topic as well, where messages come again that were sent back. Without, nothing is sent
     #: back for a retry.
-    retries: bool = True
+    enable_retries: bool = True
     #: Bounds of one fetch; one message comes even if it is larger.
-    fetch_bytes_max: int = 1024 * 1024
+    fetch_max_bytes: int = 1024 * 1024
     fetch_messages_max: int = 8_192
     #: How long a broker may wait for a message before it answers that there is none.
-    fetch_wait_ms: int = 20_000
+    fetch_max_wait_ms: int = 20_000
     #: Compare every body with its CRC before it is handed out (some 0.3 µs a message). Kafka's check.crcs.
     check_crcs: bool = True
     #: A compressed body is not decompressed beyond this: it raises MessageTooLarge where it is asked for. What came of
     #: it may be a thousandth.
-    body_bytes_max: int = BODY_BYTES_MAX
+    body_max_bytes: int = BODY_BYTES_MAX
     #: Pause after an error; doubles up to the maximum.
     retry_backoff_ms: int = 50
     retry_backoff_max_ms: int = 1_000
@@ -421,7 +421,7 @@ class ConsumerSettings(ReadingSettings, total=False):
     read_from: ReadFrom
     max_poll_records: int | None
     max_poll_interval_ms: int
-    prefetch_bytes_max: int
+    prefetch_max_bytes: int
     offsets_folder: str
 
 
@@ -443,7 +443,7 @@ class ConsumerConfig(ReadingConfig):
     #: come again elsewhere.
     max_poll_interval_ms: int = 300_000
     #: Messages fetched ahead of the application stop at this size.
-    prefetch_bytes_max: int = 16 * 1024 * 1024
+    prefetch_max_bytes: int = 16 * 1024 * 1024
     #: Where the offsets of broadcasting lie; empty: .rocketmq_offsets in the user's home.
     offsets_folder: str = ""
 
@@ -488,8 +488,8 @@ class PushSettings(ReadingSettings, total=False):
     consume_timeout_ms: int
     suspend_current_queue_ms: int
     queue_messages_max: int
-    queue_bytes_max: int
-    queue_span_max: int
+    queue_max_bytes: int
+    offset_span_max: int
     close_timeout_ms: int
     offsets_folder: str
 
@@ -519,8 +519,8 @@ class PushConfig(ReadingConfig):
     #: A queue is not read on while it holds more unfinished messages, or bytes of them, or while they reach over more
     #: queue offsets. What one fetch brings may exceed it.
     queue_messages_max: int = 1_000
-    queue_bytes_max: int = 100 * 1024 * 1024
-    queue_span_max: int = 2_000
+    queue_max_bytes: int = 100 * 1024 * 1024
+    offset_span_max: int = 2_000
     #: At the end, listeners at work may take so long; what they have not finished comes again.
     close_timeout_ms: int = 30_000
     #: Where the offsets of broadcasting lie; empty: .rocketmq_offsets in the user's home.

@@ -76,12 +76,12 @@ class FetchedRun:
         decode: Decode = _as_is,
         *,
         check_crcs: bool = True,
-        body_bytes_max: int = BODY_BYTES_MAX,
+        body_max_bytes: int = BODY_BYTES_MAX,
     ) -> None:
         self.broker = broker
         self.data = data
         self.decode = decode
-        self.body_bytes_max = body_bytes_max
+        self.body_max_bytes = body_max_bytes
         starts, end = walk(data)
         self.columns = columns = parse_run(data, starts)
         good = columns.well_formed
@@ -123,7 +123,7 @@ class FetchedRun:
         begin, end = self.body_ranges[index]
         if not self.any_compressed:
             return self.data[begin:end]
-        return decompress_body(self.data[begin:end], self.sys_flags[index], self.body_bytes_max)
+        return decompress_body(self.data[begin:end], self.sys_flags[index], self.body_max_bytes)
 
     def messages(self, begin: int = 0, end: int | None = None) -> list[ReceivedMessage]:
         """Return the messages with index BEGIN up to END."""

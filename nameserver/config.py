@@ -31,10 +31,10 @@ class NameServerConfig:
     host: str = "127.0.0.1"
     #: 0: any free one.
     port: int = 9876
-    #: What speaks HTTP/2: "own", or "grpcio", which is slower (docs/http2.md).
-    grpc: str = "own"
+    #: What speaks HTTP/2: "builtin", or "grpcio", which is slower (docs/http2.md).
+    grpc: str = "builtin"
     #: PEM files, the key without a password. With them the port takes TLS besides plaintext; with "grpcio", instead.
-    tls_certificate: str = ""
+    tls_cert: str = ""
     tls_key: str = ""
     #: Is plaintext refused?
     tls_only: bool = False
@@ -65,12 +65,12 @@ class NameServerConfig:
         if not self.host:
             raise ConfigError("nameserver.host is empty: use 127.0.0.1 or 0.0.0.0", field="host")
         check_grpc("nameserver", self.grpc)
-        check_tls("nameserver", self.tls_certificate, self.tls_key)
-        if self.takes_tls_only and not self.tls_certificate:
+        check_tls("nameserver", self.tls_cert, self.tls_key)
+        if self.takes_tls_only and not self.tls_cert:
             raise ConfigError(
-                "nameserver.tls_only or tls_client_ca is set, but nameserver.tls_certificate is empty:"
+                "nameserver.tls_only or tls_client_ca is set, but nameserver.tls_cert is empty:"
                 " a certificate and its key are needed for TLS",
-                field="tls_certificate",
+                field="tls_cert",
             )
         for name, (least, most) in _BOUNDS.items():
             value = getattr(self, name)

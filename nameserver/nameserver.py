@@ -154,13 +154,13 @@ class ShownCertificate:
 
     def __init__(self, config: NameServerConfig) -> None:
         self._config = config
-        self.is_there = bool(config.tls_certificate)
+        self.is_there = bool(config.tls_cert)
         if self.is_there:
             self._current = self._read()
 
     def _read(self) -> Certificate:
         config = self._config
-        shown = read_certificate(_content, "nameserver", config.tls_certificate, config.tls_key)
+        shown = read_certificate(_content, "nameserver", config.tls_cert, config.tls_key)
         if not config.tls_client_ca:
             return shown
         authorities = read_authorities(

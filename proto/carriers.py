@@ -21,7 +21,7 @@ from .rpc.errors import CannotListen, RpcError, RpcFailure
 from .rpc.server import Server
 
 #: As settings name them: our own, and gRPC's library.
-GRPC_CHOICES: Final = ("own", "grpcio")
+GRPC_CHOICES: Final = ("builtin", "grpcio")
 
 
 def check_grpc(section: str, choice: str) -> None:

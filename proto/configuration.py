@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeVar, Union
 
 from .errors import ConfigError
+from .renamed import SETTINGS
 from .yaml_file import Lines, read_yaml_lines, shown
 
 
@@ -158,8 +159,11 @@ def _where(name: str, lines: Lines, path: tuple[str, ...]) -> str:
 
 
 def nearest(word: object, known: Iterable[str]) -> str:
-    """Return a half sentence behind an unknown WORD: the nearest of those KNOWN, or all."""
+    """Return a half sentence after an unknown WORD: its new name, the nearest of those KNOWN, or all."""
     names = sorted(known)
+    section, dot, key = str(word).rpartition(".")
+    if (now := f"{section}{dot}{SETTINGS.get(key)}") in names:
+        return f"; it is called {now!r} now"
     close = difflib.get_close_matches(str(word), names, n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(names)}"
 

@@ -604,9 +604,9 @@ def decompress_body(body: bytes, sys_flag: int, size_max: int = BODY_BYTES_MAX) 
         raise CorruptRecord(f"the compressed body cannot be read: {error}", field="body") from error
     if len(whole) > size_max:
         raise MessageTooLarge(
-            f"the body of {len(body)} bytes is decompressed to more than {size_max}, the limit (body_bytes_max): allow"
+            f"the body of {len(body)} bytes is decompressed to more than {size_max}, the limit (body_max_bytes): allow"
             " more, or take it as it is stored",
-            field="body_bytes_max",
+            field="body_max_bytes",
             limit=size_max,
             value=len(body),
         )

@@ -140,9 +140,9 @@ def _load(field: str, files: str, load: Callable[[], None]) -> None:
 
 
 def check_tls(section: str, certificate: str, key: str) -> None:
-    """Raise ConfigError unless SECTION.tls_certificate and SECTION.tls_key are both given, or neither."""
+    """Raise ConfigError unless SECTION.tls_cert and SECTION.tls_key are both given, or neither."""
     if bool(certificate) != bool(key):
-        missing = "tls_key" if certificate else "tls_certificate"
+        missing = "tls_key" if certificate else "tls_cert"
         raise ConfigError(
             f"{section}.{missing} is empty: a certificate and its key are set together, or neither",
             field=missing,
@@ -150,17 +150,17 @@ def check_tls(section: str, certificate: str, key: str) -> None:
 
 
 def read_certificate(
-    read: Callable[[str], bytes], section: str, chain_path: str, key_path: str, names: str = "tls_"
+    read: Callable[[str], bytes], section: str, chain_path: str, key_path: str
 ) -> Certificate:
     """Return what the operator's files hold, which READ reads.
 
-    Settings SECTION.tls_certificate and .tls_key, or what else NAMES begins them with, name the files.
+    Settings SECTION.tls_cert and SECTION.tls_key name the files.
     """
     from .rpc.listening import Certificate
 
-    chain_field = f"{names}certificate"
+    chain_field = "tls_cert"
     chain = read_pem(read, section, chain_field, chain_path)
-    key = read_pem(read, section, f"{names}key", key_path)
+    key = read_pem(read, section, "tls_key", key_path)
     try:
         parsed_certificate(chain, key)
     except ValueError as error:

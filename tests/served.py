@@ -32,7 +32,7 @@ def chosen() -> str:
 
 def need_own(why: str) -> None:
     """Skip the test on grpcio, because of WHY."""
-    if _chosen != "own":
+    if _chosen != "builtin":
         pytest.skip(why)
 
 

@@ -106,7 +106,7 @@ def _server_options(function: Function) -> Function:
         click.option(
             "--grpc",
             type=click.Choice(GRPC_CHOICES),
-            help="What speaks HTTP/2: our own server, or grpcio's, which is slower.  [default: own]",
+            help="What speaks HTTP/2: our own server, or grpcio's, which is slower.  [default: builtin]",
         ),
         click.option(
             "--insecure",
@@ -530,7 +530,7 @@ class _Servers:
         await server.start()
         self._servers.append(server)
         stack.push_async_callback(server.stop)
-        if self._settings.nameserver.tls_certificate:
+        if self._settings.nameserver.tls_cert:
             self._at_hangup(server.reload_certificate)
         if self._settings.nameserver.users:
             self._at_hangup(server.reload_users)
@@ -657,7 +657,7 @@ class _Servers:
                 "--clock virtual is for one broker: the replicas of a set live by their machines' clocks",
                 field="clock",
             )
-        if settings.broker.grpc != "own":
+        if settings.broker.grpc != "builtin":
             raise ConfigError(
                 f"--grpc {settings.broker.grpc} is for one broker: replicas speak HTTP/2 of our own, leave it out",
                 field="grpc",
@@ -672,7 +672,7 @@ class _Servers:
         await server.start()
         self._servers.append(server)
         stack.push_async_callback(server.stop)
-        if settings.replication.certificate or settings.broker.names_tls_files:
+        if settings.replication.tls_cert or settings.broker.names_tls_files:
             self._at_hangup(server.reload_certificate)
         if settings.broker.users:
             self._at_hangup(server.reload_users)
@@ -683,7 +683,7 @@ def _console(config: BrokerConfig, server: Broker) -> dict[str, str]:
     """Return where this machine's browsers find the console; nothing where they do not."""
     from ..proto.access.policies import is_loopback
 
-    if config.grpc != "own":
+    if config.grpc != "builtin":
         return {}
     if is_loopback(config.host):
         place = server.address

@@ -51,9 +51,9 @@ def check_many(settings: Settings, count: int, *, replica_set: str = "", torture
             field="brokers",
             value=count,
         )
-    if settings.broker.apache_followers:
+    if settings.broker.java_slaves:
         raise ConfigError(
-            "broker.apache_followers is for one broker, which Java slaves find at broker.apache_port: leave out"
+            "broker.java_slaves is for one broker, which Java slaves find at broker.java_slaves_port: leave out"
             " --brokers, or that key",
             field="brokers",
             value=count,

@@ -33,7 +33,7 @@ class Delays:
         delivered: JournalTable[str, str, Any],
     ) -> None:
         # A virtual clock stops at every due time: there is no reason to deliver messages together.
-        pause_ms = 0 if is_virtual(clock) else config.delay_pause_ms
+        pause_ms = 0 if is_virtual(clock) else config.delay_batch_ms
         deliveries = DelayedDeliveries(appends)
         self._note = DeliveredNote(store, delivered, has_replicas=appends.mastership is not None)
         self._note.find()

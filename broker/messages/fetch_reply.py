@@ -25,7 +25,7 @@ class FetchLimits(NamedTuple):
 def limits_of(request: pb.FetchRequest, config: BrokerConfig) -> FetchLimits:
     """Return how many messages and bytes the answer to REQUEST may have."""
     messages = min(request.max_messages or config.fetch_messages_max, config.fetch_messages_max)
-    size = min(request.max_bytes or config.fetch_bytes_default, config.fetch_bytes_max)
+    size = min(request.max_bytes or config.fetch_default_bytes, config.fetch_max_bytes)
     return FetchLimits(messages, size)
 
 

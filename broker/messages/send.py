@@ -461,7 +461,7 @@ class Sends:
                         )
 
     def _check_size(self, size: int) -> None:
-        limit = self._config.run_bytes_max
+        limit = self._config.batch_max_bytes
         if size > limit:
             raise errors.MessageTooLarge(
                 f"records: a run of {size} bytes, the limit is {limit}: send it in parts",

@@ -510,12 +510,12 @@ def _connections(totals: ConnectionTotals) -> Iterator[PageFigure]:
         ),
         (
             "held_request_bytes",
-            "Bytes of requests that are not whole; at most broker.held_bytes_max.",
+            "Bytes of requests that are not whole; at most broker.pending_max_bytes.",
             totals.requests_held_bytes,
         ),
         (
             "held_answer_bytes",
-            "Bytes of answers that are not read; at most broker.held_bytes_max.",
+            "Bytes of answers that are not read; at most broker.pending_max_bytes.",
             totals.answers_held_bytes,
         ),
     ]

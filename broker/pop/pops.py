@@ -11,7 +11,7 @@ Leases, attempts and when a message comes again are in messages' time; how long 
 live, is in the machine's. The event loop owns it.
 
 Bounds: `pop_in_flight_max` messages in flight, `fetches_waiting_max` receives that wait; further ones are refused
-(Overloaded). BATCH_MAX messages a receive; once they have `fetch_bytes_max` together it takes no more.
+(Overloaded). BATCH_MAX messages a receive; once they have `fetch_max_bytes` together it takes no more.
 """
 
 from __future__ import annotations

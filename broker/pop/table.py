@@ -201,7 +201,7 @@ class Table:
         """May there be more in the answer to ASKED than what was TAKEN, and so many that were BURIED?"""
         if len(taken) + buried >= asked.batch:
             return False
-        return sum(len(data) for _, data in taken) < self.parts.config.fetch_bytes_max
+        return sum(len(data) for _, data in taken) < self.parts.config.fetch_max_bytes
 
     def _take_new(
         self,
@@ -230,7 +230,7 @@ class Table:
 
     def _look(self, queue: PopQueue, asked: Asked, taken: list[tuple[PopEntry, bytes]]) -> bool:
         """Look at more of QUEUE, and add what is found to TAKEN; return whether it is worth to look on."""
-        room_bytes = self.parts.config.fetch_bytes_max - sum(len(data) for _, data in taken)
+        room_bytes = self.parts.config.fetch_max_bytes - sum(len(data) for _, data in taken)
         room = asked.batch - len(taken) if room_bytes > 0 else 0
         scanned = scan(
             self.parts.store,

@@ -1,6 +1,6 @@
 """The TLS certificate of the broker: the operator's, or one made for development.
 
-The operator's two PEM files (`broker.tls_certificate`, with intermediate certificates appended, and `broker.tls_key`)
+The operator's two PEM files (`broker.tls_cert`, with intermediate certificates appended, and `broker.tls_key`)
 are read at start and again on `reload`. Without them a self-signed certificate is created for the first TLS client:
 
     <root>/pocketmq/tls/certificate.pem     for localhost, 127.0.0.1, ::1, the machine's name and the broker's address
@@ -9,7 +9,7 @@ are read at start and again on `reload`. Without them a self-signed certificate 
 It is valid for ten years and replaced when less than 30 days are left, or when the two files do not belong together.
 Clients that verify use `certificate.pem` as their root. If you delete the folder, a new certificate is created.
 
-Replicas show each other a certificate of their operator (`replication.certificate`, `key`, `authorities`), or speak
+Replicas show each other a certificate of their operator (`replication.tls_cert`, `tls_key`, `tls_ca`), or speak
 plaintext. Any client with a certificate of these authorities counts as a replica, whatever name is in it.
 """
 
@@ -60,10 +60,8 @@ class Certificates:
             authorities = read_authorities(
                 self._disk.read, "broker", "tls_client_ca", config.tls_client_ca
             )
-        if config.tls_certificate:
-            shown = read_certificate(
-                self._disk.read, "broker", config.tls_certificate, config.tls_key
-            )
+        if config.tls_cert:
+            shown = read_certificate(self._disk.read, "broker", config.tls_cert, config.tls_key)
             self._current = replace(shown, authorities=authorities)
         elif self._current is not None and self._current.authorities != authorities:
             self._current = replace(self._current, authorities=authorities)
@@ -135,10 +133,10 @@ def replica_certificate(config: ReplicationConfig, disk: Disk) -> Certificate | 
 
     Raises ConfigError, with the key and the file, for what cannot be used.
     """
-    if not config.certificate:
+    if not config.tls_cert:
         return None
-    shown = read_certificate(disk.read, "replication", config.certificate, config.key, names="")
-    authorities = read_authorities(disk.read, "replication", "authorities", config.authorities)
+    shown = read_certificate(disk.read, "replication", config.tls_cert, config.tls_key)
+    authorities = read_authorities(disk.read, "replication", "tls_ca", config.tls_ca)
     return replace(shown, authorities=authorities)
 
 

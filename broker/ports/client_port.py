@@ -91,9 +91,9 @@ class PortReplica(Protocol):
 def port_limits(config: BrokerConfig) -> Limits:
     """Return the limits of the port by CONFIG."""
     return Limits(
-        receive_bytes_max=2 * config.run_bytes_max,
-        half_sent_bytes_server=config.held_bytes_max,
-        queue_bytes_server=config.held_bytes_max,
+        receive_bytes_max=2 * config.batch_max_bytes,
+        half_sent_bytes_server=config.pending_max_bytes,
+        queue_bytes_server=config.pending_max_bytes,
         connections_max=connections_fitting(config.connections_max),
         connection_age_ms=config.connection_age_ms,
         connection_age_grace_ms=config.connection_age_grace_ms,

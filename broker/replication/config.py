@@ -36,7 +36,7 @@ class ReplicationConfig:
     #: PEM file of who signs the ZooKeeper servers' certificates, which are dialled over TLS then; empty: plaintext.
     zookeeper_ca: str = ""
     #: PEM files of a certificate that is shown to ZooKeeper, and of its key; empty: none.
-    zookeeper_certificate: str = ""
+    zookeeper_cert: str = ""
     zookeeper_key: str = ""
     #: How the account is shown: "digest", or "sasl" (DIGEST-MD5); empty: there is no account, and nodes are open.
     zookeeper_auth: Literal["", "digest", "sasl"] = ""
@@ -49,14 +49,14 @@ class ReplicationConfig:
     #: What they dial, if that is not the same; the set in ZooKeeper has to say so, too.
     address: str = ""
     #: PEM files of the certificate that the replica shows the others, and of its key; empty: plaintext, on loopback.
-    certificate: str = ""
-    key: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
     #: PEM file of the authorities of the set's certificates: each client with such a certificate counts as a replica.
-    authorities: str = ""
+    tls_ca: str = ""
     #: How many replicas must have what acks="replicas" acknowledges, the master among them.
     min_in_sync: int = 1
-    #: What they must have done with it: "synced" to disk, or "written", which a power cut of all may lose.
-    replicas_need: Literal["synced", "written"] = "synced"
+    #: What they must have done with it: be on "disk", or in "memory", which a power cut of all may lose.
+    replica_ack: Literal["disk", "memory"] = "disk"
     #: When ZooKeeper learns how far acknowledged records reach, so that an old copy of a folder is not elected: once a
     #: "second", or before "each" acknowledgement, which costs one write to ZooKeeper per batch of acknowledgements.
     mark: Literal["second", "each"] = "second"
@@ -82,24 +82,24 @@ class ReplicationConfig:
                 name,
                 f"is {getattr(self, name)}: the others dial it, so its port is from 1 to 65535",
             )
-        files = {name: getattr(self, name) for name in ("certificate", "key", "authorities")}
+        files = {name: getattr(self, name) for name in ("tls_cert", "tls_key", "tls_ca")}
         if any(files.values()) and not all(files.values()):
             missing = next(name for name, value in files.items() if not value)
             raise _refused(
-                missing, "is empty: certificate, key and authorities are three files, or none"
+                missing, "is empty: tls_cert, tls_key and tls_ca are three files, or none"
             )
-        if not is_loopback(host) and not self.certificate:
+        if not is_loopback(host) and not self.tls_cert:
             raise _refused(
                 "listen",
                 f"is {self.listen}, which other machines reach, and whoever reaches it is taken for a replica: give"
-                " the replicas certificates (replication.certificate, key, authorities), or listen on 127.0.0.1",
+                " the replicas certificates (replication.tls_cert, tls_key, tls_ca), or listen on 127.0.0.1",
             )
 
     def _check_zookeeper(self) -> None:
-        if bool(self.zookeeper_certificate) != bool(self.zookeeper_key):
-            missing = "zookeeper_key" if self.zookeeper_certificate else "zookeeper_certificate"
+        if bool(self.zookeeper_cert) != bool(self.zookeeper_key):
+            missing = "zookeeper_key" if self.zookeeper_cert else "zookeeper_cert"
             raise _refused(missing, "is empty: a certificate and its key are two files, or none")
-        if self.zookeeper_certificate and not self.zookeeper_ca:
+        if self.zookeeper_cert and not self.zookeeper_ca:
             raise _refused("zookeeper_ca", "is empty: a certificate is shown over TLS alone")
         account = (self.zookeeper_user, self.zookeeper_secret_file)
         if any(account) and not self.zookeeper_auth:
@@ -124,10 +124,10 @@ class ReplicationConfig:
                 "replica_id",
                 f"is {self.replica_id}: each replica has a number of its own, from 1 on",
             )
-        if self.mark == "each" and self.replicas_need == "written":
+        if self.mark == "each" and self.replica_ack == "memory":
             raise _refused(
                 "mark",
-                'is "each", which acknowledges what is on disk: set replication.replicas_need to "synced", or mark to'
+                'is "each", which acknowledges what is on disk: set replication.replica_ack to "disk", or mark to'
                 ' "second"',
             )
         if not self.zookeeper:
@@ -154,7 +154,7 @@ class ReplicationConfig:
             client_address=client_address,
             file_size=file_size,
             min_in_sync=self.min_in_sync,
-            replicas_need=self.replicas_need,
+            replica_ack=self.replica_ack,
             mark=self.mark,
             flush_sync=flush_sync,
             replica_lag_ms=self.replica_lag_ms,

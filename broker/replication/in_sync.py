@@ -41,7 +41,7 @@ class ReplicaSettings:
     file_size: int
     #: How many replicas must have what acks="replicas" acknowledges, the master among them.
     min_in_sync: int = 1
-    replicas_need: Literal["synced", "written"] = "synced"
+    replica_ack: Literal["disk", "memory"] = "disk"
     #: The store syncs before it acknowledges anything.
     flush_sync: bool = False
     #: A follower that has not caught up for so long leaves the set.
@@ -57,10 +57,8 @@ class ReplicaSettings:
         for name in ("replica_id", "file_size", "min_in_sync", "replica_lag_ms", "session_ms"):
             if (value := getattr(self, name)) < 1:
                 raise ConfigError(f"{name} is {value}: it must be 1 or more")
-        if self.replicas_need not in ("synced", "written"):
-            raise ConfigError(
-                f'replicas_need is {self.replicas_need!r}: it must be "synced" or "written"'
-            )
+        if self.replica_ack not in ("disk", "memory"):
+            raise ConfigError(f'replica_ack is {self.replica_ack!r}: it must be "disk" or "memory"')
 
     @property
     def reached_at(self) -> str:
@@ -69,7 +67,7 @@ class ReplicaSettings:
 
     @property
     def acks_need_sync(self) -> bool:
-        return self.flush_sync or self.replicas_need == "synced"
+        return self.flush_sync or self.replica_ack == "disk"
 
 
 @dataclass(slots=True)
@@ -92,7 +90,7 @@ class InSync:
     CELL is the metadata that made it master, CONFIRM the confirm offset that it knew as a follower.
 
     A follower counts only by its latest connection, in this epoch. For acks counts what it has on disk, unless the
-    setting `replicas_need` is "written". For the confirm offset counts what is written, unless the store flushes before
+    setting `replica_ack` is "memory". For the confirm offset counts what is written, unless the store flushes before
     it acknowledges (`flush_sync`). Limit: `RUNS_MAX` unconfirmed ends of batches; beyond it the confirm offset moves in
     larger steps.
     """

@@ -1,7 +1,7 @@
 """How replicas and commands show ZooKeeper who they are, and who may touch the nodes that they create.
 
     zookeeper_ca             TLS: the server's certificate is signed by an authority of this file, for the host dialled
-    zookeeper_certificate    shown to a server that asks for one, with zookeeper_key
+    zookeeper_cert    shown to a server that asks for one, with zookeeper_key
     zookeeper_auth           digest: user and secret are sent to the server, and so need TLS beyond loopback
                              sasl:   DIGEST-MD5, which proves the secret without sending it
     zookeeper_user, zookeeper_secret_file
@@ -105,13 +105,13 @@ def _context(config: ReplicationConfig) -> ssl.SSLContext | None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_verify_locations(config.zookeeper_ca)
-        if config.zookeeper_certificate:
-            name, path = "zookeeper_certificate", config.zookeeper_certificate
-            context.load_cert_chain(config.zookeeper_certificate, config.zookeeper_key)
+        if config.zookeeper_cert:
+            name, path = "zookeeper_cert", config.zookeeper_cert
+            context.load_cert_chain(config.zookeeper_cert, config.zookeeper_key)
     except (OSError, ValueError) as error:  # An SSLError is an OSError.
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"replication.{name}: {path} cannot be used ({reason}): name a PEM file, for zookeeper_certificate with its"
+            f"replication.{name}: {path} cannot be used ({reason}): name a PEM file, for zookeeper_cert with its"
             " key in zookeeper_key",
             field=name,
             value=path,

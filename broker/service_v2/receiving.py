@@ -91,7 +91,7 @@ class Receiving:
             return
         try:
             wanted = filter_of(request.filter_expression)
-            asked = _asked(request, stream, client, wanted, self._config.invisible_ms_min)
+            asked = _asked(request, stream, client, wanted, self._config.invisible_min_ms)
             self._subscriptions.receive(client, asked.group, asked.topic, wanted)
             answer = _Answer(self, asked, request.message_queue.topic, stream)
             if not asked.batch:
@@ -214,7 +214,7 @@ def _asked(
     stream: Stream,
     client: str,
     wanted: pb.Filter,
-    invisible_ms_min: int,
+    invisible_min_ms: int,
 ) -> Asked:
     """Return what REQUEST of CLIENT asks of pop, of what is WANTED; raise Refused."""
     group = checked_group(request.group.name)
@@ -232,7 +232,7 @@ def _asked(
     invisible_ms, auto_renew = 0, request.auto_renew
     if not auto_renew:
         invisible_ms = milliseconds(request.invisible_duration)
-        check_invisible(invisible_ms, invisible_ms_min, " (broker.invisible_ms_min)")
+        check_invisible(invisible_ms, invisible_min_ms, " (broker.invisible_min_ms)")
     return Asked(
         group=group,
         topic=topic,

@@ -118,7 +118,7 @@ class SendMessages:
         self._topics = topics
         self._sends = sends
         self._now_ms = now_ms
-        self._queues = QueueSelector()
+        self._queues = QueueChooser()
         self._remember = remember
 
     def methods(self) -> MethodTable:
@@ -344,7 +344,7 @@ class _Receipt:
 # --- which queue a message goes to
 
 
-class QueueSelector:
+class QueueChooser:
     """Chooses queues, as the module says."""
 
     def __init__(self) -> None:

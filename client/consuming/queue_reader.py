@@ -171,9 +171,9 @@ class QueueReader:
             queue=queue.number,
             offset=offset,
             max_messages=config.fetch_messages_max,
-            max_bytes=config.fetch_bytes_max,
+            max_bytes=config.fetch_max_bytes,
             min_bytes=1,
-            max_wait_ms=config.fetch_wait_ms,
+            max_wait_ms=config.fetch_max_wait_ms,
             group=self._group,
             filter=self._filter,
             lease=self.held.token,
@@ -181,11 +181,11 @@ class QueueReader:
         fetch = partial(
             fetch_run,
             request=request,
-            timeout_ms=config.fetch_wait_ms + config.request_timeout_ms,
+            timeout_ms=config.fetch_max_wait_ms + config.request_timeout_ms,
             broker=queue.broker,
             decode=self._decode,
             check_crcs=config.check_crcs,
-            body_bytes_max=config.body_bytes_max,
+            body_max_bytes=config.body_max_bytes,
         )
         found = await self._parts.from_follower(queue, request, fetch)
         await self._account(request, found)
@@ -208,7 +208,7 @@ class QueueReader:
             self._sink.put(queue, run, run.first_at_or_after(offset), reply.next_offset)
         elif reply.next_offset > offset:
             self._sink.skip(queue, reply.next_offset)
-        elif config.fetch_wait_ms == 0:
+        elif config.fetch_max_wait_ms == 0:
             clock = self._session.clock
             await clock.sleep_until(clock.now_ms() + config.retry_backoff_ms)
         return max(offset, reply.next_offset)
@@ -341,7 +341,7 @@ async def fetch_run(
     broker: str,
     decode: Decode,
     check_crcs: bool,
-    body_bytes_max: int,
+    body_max_bytes: int,
 ) -> Fetched:
     """Fetch what REQUEST asks for; return the answer, and its messages if there are any.
 
@@ -354,7 +354,7 @@ async def fetch_run(
         check_fetched(request, reply, None, f"broker {broker}")
         return reply, None
     read = partial(
-        FetchedRun, broker, decode=decode, check_crcs=check_crcs, body_bytes_max=body_bytes_max
+        FetchedRun, broker, decode=decode, check_crcs=check_crcs, body_max_bytes=body_max_bytes
     )
     try:
         run = read(reply.records)
@@ -424,7 +424,7 @@ async def pull_once(
         queue=place.number,
         offset=offset,
         max_messages=max_messages or config.fetch_messages_max,
-        max_bytes=max_bytes or config.fetch_bytes_max,
+        max_bytes=max_bytes or config.fetch_max_bytes,
         min_bytes=1 if wait_ms else 0,
         max_wait_ms=wait_ms,
         group=parts.group,
@@ -436,7 +436,7 @@ async def pull_once(
         broker=place.broker,
         decode=value_decoder(config.value_deserializer),
         check_crcs=config.check_crcs,
-        body_bytes_max=config.body_bytes_max,
+        body_max_bytes=config.body_max_bytes,
     )
     found = await parts.from_follower(place, request, fetch)
     if found is None:
@@ -486,7 +486,7 @@ def group_supply(
 
 def with_retries(subscriptions: Subscriptions, parts: ConsumerParts) -> Subscriptions:
     """Return SUBSCRIPTIONS and, unless retries are off, everything in the group's retry topic."""
-    if not parts.config.retries or not subscriptions:
+    if not parts.config.enable_retries or not subscriptions:
         return subscriptions
     return {**subscriptions, retry_topic(parts.group): pb.Filter()}
 

@@ -97,7 +97,7 @@ class PullReading:
         self.counts = self.parts.counts
         self._session = session
         self.positions = Positions()
-        self._prefetch = Prefetch(config.prefetch_bytes_max, session.clock, session.tasks)
+        self._prefetch = Prefetch(config.prefetch_max_bytes, session.clock, session.tasks)
         self.subscriptions: Subscriptions = {}
         self.supply: Supply | None = None
         self._commits: RegularCommits | None = None

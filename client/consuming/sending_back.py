@@ -106,11 +106,11 @@ class Retrying:
         """Give MESSAGE back to its broker; see pull_consumer.py."""
         self._reading.check_open()
         config = self._parts.config
-        if delay_level >= 0 and (config.broadcasting or not config.retries):
+        if delay_level >= 0 and (config.broadcasting or not config.enable_retries):
             raise InvalidArgument(
                 "this consumer has retries off, as one that reads everything for itself: a retry would come to its"
                 " group and not to it; turn retries on, or give the message up with delay_level=-1",
-                field="retries",
+                field="enable_retries",
                 value=False,
             )
         sent = await send_back(

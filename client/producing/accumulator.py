@@ -155,7 +155,7 @@ class Accumulator:
         self._linger_ms = config.linger_ms
         self._delivery_timeout_ms = config.delivery_timeout_ms
         self._in_flight_max = config.max_in_flight
-        self._bytes_max = config.run_bytes_max
+        self._bytes_max = config.batch_max_bytes
         self._messages_max = config.batch_messages_max
         self._budget = budget
         self._pending: dict[Queue, _QueueBatches] = {}

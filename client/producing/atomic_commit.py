@@ -45,7 +45,7 @@ from ..session import Session
 from .batch import ProducerIdentity, unique_property
 from .intake import Intake
 from .interceptors import Sending
-from .queue_choice import QueueChoice, queue_for
+from .queue_selector import QueueSelector, queue_for
 from .receipt import Receipt
 from .transaction import until_answered
 
@@ -72,7 +72,7 @@ class AsyncAtomicCommit(AsyncBlock):
         config: ProducerConfig,
         session: Session,
         intake: Intake,
-        choice: QueueChoice,
+        choice: QueueSelector,
         origin: ProducerIdentity,
         reading: AtomicReading,
     ) -> None:

@@ -228,7 +228,7 @@ def parts_of(
 
     SIZE_OF returns the size of one message; it raises MessageTooLarge for one that travels in no run.
     """
-    limit, count_max = config.run_bytes_max, config.batch_messages_max
+    limit, count_max = config.batch_max_bytes, config.batch_messages_max
     if isinstance(messages, Bodies):
         for bodies, size_bytes in messages.cut(limit, count_max):
             yield bodies, size_of(bodies[0]) if len(bodies) == 1 else size_bytes

@@ -36,7 +36,7 @@ from .bodies import PLACE, parts_of
 from .delivery import Delivery
 from .intake import Intake
 from .interceptors import Sending
-from .queue_choice import queue_choice, queue_for
+from .queue_selector import queue_for, queue_selector
 from .receipt import (
     CombinedResult,
     Receipt,
@@ -66,11 +66,11 @@ class Sender:
         self.budget = Budget(config.buffer_memory, self._wake)
         self._counters = ProducerCounters()
         self._session = session
-        self._choice = queue_choice(
-            config.queue_choice,
+        self._choice = queue_selector(
+            config.queue_selector,
             clock=session.clock,
             random=session.random,
-            run_bytes=config.run_bytes_max,
+            run_bytes=config.batch_max_bytes,
         )
         self._tell_added = getattr(self._choice, "on_added", None)
         #: What waits for the route of its topic, in order.

@@ -1,6 +1,7 @@
 """What becomes of messages that a listener failed to handle: one way a kind of consumer.
 
-    SendBack      in any order: back to the broker, by whom they come again or die (die at once with `retries` off);
+    SendBack      in any order: back to the broker, which redelivers them or moves them to the dead-letter queue
+                  (with `enable_retries` off it moves them at once);
                   what cannot be sent back stays unfinished and is handled once more after KEPT_MS
     TryInPlace    in order: the queue stands still for suspend_current_queue_ms, then the same message is tried again;
                   after max_reconsume_times it goes to the dead letters, and the queue goes on
@@ -140,7 +141,7 @@ class Returns:
                     self._session,
                     self._group,
                     message,
-                    delay_level=failure.delay_level if self.config.retries else _DEAD,
+                    delay_level=failure.delay_level if self.config.enable_retries else _DEAD,
                     reason=failure.reason,
                     timeout_ms=self.config.request_timeout_ms,
                     max_times=self.config.max_reconsume_times,

@@ -381,9 +381,9 @@ class QueueIntake:
         messages, config, counts = self.messages, self._config, self._counts
         if messages.count > config.queue_messages_max:
             counts.paused_by_messages += count
-        elif messages.size_bytes > config.queue_bytes_max:
+        elif messages.size_bytes > config.queue_max_bytes:
             counts.paused_by_bytes += count
-        elif not config.ordered and messages.span > config.queue_span_max:
+        elif not config.ordered and messages.span > config.offset_span_max:
             counts.paused_by_span += count
         else:
             return False

@@ -48,7 +48,7 @@ class ConnectionsService:
         carrier = self._carrier()
         if not isinstance(carrier, CountsConnections):
             raise Unsupported(
-                "this server's carrier keeps no figures of connections: grpcio's cannot, so serve with --grpc own"
+                "this server's carrier keeps no figures of connections: grpcio's cannot, so serve with --grpc builtin"
             )
         size = min(request.max_connections or PAGE_MAX, PAGE_MAX)
         found = carrier.connection_figures(request.first_id, size + 1)

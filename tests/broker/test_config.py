@@ -19,7 +19,7 @@ from pocketmq.proto.errors import ConfigError
         ({"name": "a b"}, "broker.name"),
         ({"cluster": ""}, "broker.cluster"),
         ({"default_topic_queues": 0}, "broker.default_topic_queues is 0: must be at least 1"),
-        ({"fetch_bytes_default": 8 << 20}, "must not exceed fetch_bytes_max"),
+        ({"fetch_default_bytes": 8 << 20}, "must not exceed fetch_max_bytes"),
         ({"nameservers": ("localhost",)}, "broker.nameservers: 'localhost' is not host:port"),
         ({"nameservers": ("a:1", "b:0")}, "'b:0'"),
         ({"advertised_address": "10.0.0.1"}, "broker.advertised_address"),

@@ -109,9 +109,9 @@ async def test_a_consumer_bounds_what_a_body_is_decompressed_to(kind: Compressio
         await sending.send(Message("orders", bytes(100_000)))
         await sending.send(Message("orders", bytes(99_999)))
     async with AsyncPullConsumer(
-        "billing", "orders", body_bytes_max=99_999, **beside(cluster)
+        "billing", "orders", body_max_bytes=99_999, **beside(cluster)
     ) as consumer:
         bomb, large = await consumer.poll()
-        with pytest.raises(MessageTooLarge, match=r"more than 99999, .*body_bytes_max"):
+        with pytest.raises(MessageTooLarge, match=r"more than 99999, .*body_max_bytes"):
             _ = bomb.body
         assert large.body == bytes(99_999)

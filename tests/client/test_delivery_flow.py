@@ -95,7 +95,7 @@ async def test_a_refusal_that_nobody_waits_for_is_counted() -> None:
     assert sea.counters.refused_unheard == 1
 
 
-async def test_the_queue_choice_hears_how_requests_end() -> None:
+async def test_the_queue_selector_hears_how_requests_end() -> None:
     heard: list[tuple[str, float, str]] = []
 
     class Learning:
@@ -108,7 +108,7 @@ async def test_the_queue_choice_hears_how_requests_end() -> None:
             heard.append((queue.broker, latency_ms, type(error).__name__))
             raise ZeroDivisionError
 
-    sea = Sea(["slow", "unreachable"], {"queue_choice": Learning()})
+    sea = Sea(["slow", "unreachable"], {"queue_selector": Learning()})
     await sail(sea, "any", "any")
 
     assert heard == [("a", 60, "NoneType"), ("a", 0, "ConnectFailed"), ("b", 0, "NoneType")]
@@ -143,7 +143,7 @@ async def test_what_pauses_is_sent_when_its_pause_ends_however_long_its_route_wa
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng, clock, cluster = Random(seed), VirtualClock(), FakeCluster.of_one("orders", queues=4)
-    made = producer(cluster, clock, queue_choice="sticky", retry_backoff_ms=100)
+    made = producer(cluster, clock, queue_selector="sticky", retry_backoff_ms=100)
     routes = made._sender._session.routes
     find = routes.find
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pocketmq.client import Message, Queue
-from pocketmq.client.producing.queue_choice import (
+from pocketmq.client.producing.queue_selector import (
     JavaHash,
     KeyHash,
     in_order,

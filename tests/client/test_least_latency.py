@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pocketmq.client import Message, Queue
-from pocketmq.client.producing.queue_choice import LAG_MS, LEAST_SHARE, LeastLatency
+from pocketmq.client.producing.queue_selector import LAG_MS, LEAST_SHARE, LeastLatency
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import ConnectionLost, PocketMQError, TopicNotFound
 

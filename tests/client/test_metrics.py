@@ -135,7 +135,7 @@ async def test_a_push_consumers_figures_are_told_to_prometheus() -> None:
     def listener(message: Any) -> bool:
         return number(message) != 1
 
-    async with world.consumer(listener, retries=False) as consumer:
+    async with world.consumer(listener, enable_retries=False) as consumer:
         await world.pass_ms(100)
         found = samples(consumer.metrics_text({"client": "billing-1"}))
         metrics = consumer.metrics()

@@ -77,7 +77,7 @@ async def test_a_choice_for_each_message_is_asked_for_each() -> None:
     cluster = FakeCluster.of_one("orders", queues=4)
     keyed = [Message("orders", b"%d" % number, key=str(number)) for number in range(40)]
 
-    async with producer(cluster, queue_choice=ByKey()) as sending:
+    async with producer(cluster, queue_selector=ByKey()) as sending:
         await sending.send_many(keyed[:20])
         await asyncio.gather(*(sending.send(message) for message in keyed[20:]))
 

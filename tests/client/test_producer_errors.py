@@ -206,7 +206,7 @@ async def test_a_choice_that_fails_is_told_to_the_sender() -> None:
         def choose(self, message: Message, queues: Sequence[Queue]) -> Queue:
             raise LookupError("no idea")
 
-    async with producer(FakeCluster.of_one("orders"), queue_choice=Broken()) as sending:
+    async with producer(FakeCluster.of_one("orders"), queue_selector=Broken()) as sending:
         for _ in range(2):
             with pytest.raises(LookupError, match="no idea"):
                 await sending.send(Message("orders", b"x"))
@@ -223,7 +223,7 @@ async def test_messages_in_a_row_for_which_a_choice_fails_count_as_failed(for_a_
         def choose(self, message: Message, queues: Sequence[Queue]) -> Queue:
             raise LookupError("no idea")
 
-    async with producer(FakeCluster.of_one("orders"), queue_choice=Broken()) as sending:
+    async with producer(FakeCluster.of_one("orders"), queue_selector=Broken()) as sending:
         sender = sending._sender
         futures = [SendFuture() for _ in range(3)]
         for future, message in zip(futures, messages(3), strict=True):

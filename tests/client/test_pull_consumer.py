@@ -108,7 +108,7 @@ async def test_prefetching_stops_at_its_bound_and_goes_on() -> None:
     cluster = FakeCluster.of_one("orders", queues=1)
     store(cluster.broker, 100)
 
-    async with consumer(cluster, fetch_messages_max=10, prefetch_bytes_max=2_000) as reading:
+    async with consumer(cluster, fetch_messages_max=10, prefetch_max_bytes=2_000) as reading:
         await reading.poll()
         cluster.asked.clear()
         await settle()
@@ -210,7 +210,7 @@ async def test_where_it_starts(start: str, committed: int | None, first: int) ->
     if committed is not None:
         cluster.broker.committed["billing", "orders", 0] = committed
 
-    async with consumer(cluster, start=start, fetch_wait_ms=0, retry_backoff_ms=0) as reading:
+    async with consumer(cluster, start=start, fetch_max_wait_ms=0, retry_backoff_ms=0) as reading:
         await settle()
         store(cluster.broker, 1)
         assert numbers(await reading.poll())[0] == first
@@ -234,7 +234,7 @@ async def test_an_offset_behind_the_end_goes_back_to_the_end() -> None:
     store(cluster.broker, 3)
     cluster.broker.committed["billing", "orders", 0] = 99
 
-    async with consumer(cluster, fetch_wait_ms=0, retry_backoff_ms=0) as reading:
+    async with consumer(cluster, fetch_max_wait_ms=0, retry_backoff_ms=0) as reading:
         await settle()
         store(cluster.broker, 1)
         assert numbers(await reading.poll()) == [3]

@@ -23,7 +23,7 @@ def seen() -> Seen:
     [
         ({}, "paused_by_messages", 1_500),
         ({"queue_messages_max": 99}, "paused_by_messages", 500),
-        ({"queue_messages_max": 10_000, "queue_bytes_max": 49_000}, "paused_by_bytes", 500),
+        ({"queue_messages_max": 10_000, "queue_max_bytes": 49_000}, "paused_by_bytes", 500),
         ({"queue_messages_max": 10_000}, "paused_by_span", 2_500),
     ],
     ids=["default", "messages", "bytes", "span"],

@@ -402,7 +402,7 @@ async def test_a_consumer_does_not_wait_for_a_master_that_stands_still() -> None
         for _ in range(52):
             await clock.advance(100)
 
-        assert waiting.done(), "it would wait for fetch_wait_ms"
+        assert waiting.done(), "it would wait for fetch_max_wait_ms"
         assert numbers(await waiting) == [3, 4]
 
 

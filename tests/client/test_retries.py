@@ -223,7 +223,7 @@ class TestReadingRetries:
         add_topic(broker, RETRIES, 1)
         store(broker, RETRIES, b"again")
 
-        async with consumer(broker, retries=False) as reading:
+        async with consumer(broker, enable_retries=False) as reading:
             await settle()
             assert await reading.poll(timeout_ms=0) == []
 
@@ -233,7 +233,7 @@ class TestReadingRetries:
         add_topic(broker, "orders", 1)
         store(broker, "orders", b"one")
 
-        async with consumer(broker, retries=False) as reading:
+        async with consumer(broker, enable_retries=False) as reading:
             (message,) = await reading.poll()
             with pytest.raises(InvalidArgument, match="retries off"):
                 await reading.send_back(message)

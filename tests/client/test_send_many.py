@@ -101,7 +101,7 @@ async def test_values_go_where_their_keys_say() -> None:
     cluster = FakeCluster.of_one("orders", queues=4)
     keys = [f"key-{number % 10}" for number in range(500)]
 
-    async with producer(cluster, queue_choice="key-hash") as sending:
+    async with producer(cluster, queue_selector="key-hash") as sending:
         receipts = await sending.send_many("orders", numbered(500), keys=keys)
         messages = [Message("orders", b"x%d" % n, key=keys[n]) for n in range(500)]
         again = await sending.send_many(messages)

@@ -33,7 +33,7 @@ message: Any = Message
         (lambda: producer(linger=5), "no setting 'linger'; did you mean 'linger_ms'?"),
         (
             lambda: puller("g", "t", fetch_wait=5),
-            "no setting 'fetch_wait'; did you mean 'fetch_wait_ms'?",
+            "no setting 'fetch_wait'; did you mean 'fetch_max_wait_ms'?",
         ),
         (
             lambda: pusher("g", "t", concurency=5),

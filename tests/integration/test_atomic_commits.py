@@ -310,7 +310,7 @@ async def test_a_sticky_producer_goes_to_the_next_queue_once_it_has_filled_one(
     tmp_path: Path,
 ) -> None:
     async with filled(tmp_path) as cluster:
-        producer = AsyncProducer(cluster.address, queue_choice="sticky", batch_size=4096)
+        producer = AsyncProducer(cluster.address, queue_selector="sticky", batch_size=4096)
         async with producer, reader(cluster) as consumer:
             queues = []
             for _ in range(4):

@@ -203,7 +203,9 @@ async def test_a_long_poll_brings_a_message_as_soon_as_it_is_stored(tmp_path: Pa
     async with (
         running(tmp_path) as cluster,
         AsyncProducer(cluster.address) as producer,
-        AsyncPullConsumer("billing", "orders", cluster.address, fetch_wait_ms=60_000) as consumer,
+        AsyncPullConsumer(
+            "billing", "orders", cluster.address, fetch_max_wait_ms=60_000
+        ) as consumer,
     ):
         for number in range(5):
             await producer.send(Message("orders", b"%d" % number))

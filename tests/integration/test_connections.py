@@ -92,7 +92,7 @@ async def test_a_server_on_grpcio_says_that_it_does_not_count(tmp_path: Path) ->
     assert (done.code, done.out) == (1, "")
     assert done.err == (
         "pocketmq: this server's carrier keeps no figures of connections:"
-        " grpcio's cannot, so serve with --grpc own\n"
+        " grpcio's cannot, so serve with --grpc builtin\n"
     )
 
 
@@ -135,7 +135,7 @@ async def test_one_that_does_not_count_keeps_nothing_from_the_others(tmp_path: P
         f"name server at {name_server.address}: this server's carrier keeps no figures"
     )
     assert "broker broker-x" in shown.out
-    assert "--grpc own" in told.documents[0]["error"]
+    assert "--grpc builtin" in told.documents[0]["error"]
     assert told.documents[0]["totals"] is None
     assert told.documents[1]["error"] is None
 

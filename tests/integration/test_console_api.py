@@ -50,7 +50,7 @@ OPEN = Door(None, lambda: 0.0)
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     store = tmp_path_factory.mktemp("console") / "store"
-    with ServerProcess(store, "--grpc", "own", "--clock", "virtual") as running:
+    with ServerProcess(store, "--grpc", "builtin", "--clock", "virtual") as running:
         yield running
 
 

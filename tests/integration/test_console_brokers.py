@@ -35,7 +35,7 @@ HERE = {"host": "127.0.0.1:8090"}
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     store = tmp_path_factory.mktemp("console") / "store"
-    with ServerProcess(store, "--grpc", "own", "--brokers", "2") as running:
+    with ServerProcess(store, "--grpc", "builtin", "--brokers", "2") as running:
         shell = Shell(running.nameserver)
         assert shell("topic", "create", "orders", "--queues", "2").code == 0
         with Producer(running.nameserver) as producer:
@@ -242,7 +242,7 @@ def with_users_and_tls(folder: Path) -> str:
     shown = authority.certificate(name="broker", addresses=["127.0.0.1"])
     for name, data in (("ca", authority.pem), ("cert", shown.chain), ("key", shown.key)):
         (folder / name).write_bytes(data)
-    files = {"tls_certificate": str(folder / "cert"), "tls_key": str(folder / "key")}
+    files = {"tls_cert": str(folder / "cert"), "tls_key": str(folder / "key")}
     broker = {"users": str(users), **files}
     (folder / "c.yaml").write_text(json.dumps({"broker": broker}))
     return str(folder / "ca")
@@ -250,7 +250,7 @@ def with_users_and_tls(folder: Path) -> str:
 
 async def test_a_broker_with_users_is_asked_over_tls_as_the_consoles_own(tmp_path: Path) -> None:
     ca = with_users_and_tls(tmp_path)
-    config = ("--grpc", "own", "--config", str(tmp_path / "c.yaml"))
+    config = ("--grpc", "builtin", "--config", str(tmp_path / "c.yaml"))
     with ServerProcess(tmp_path / "store", *config) as running:
         address = running.ready["broker"]
         for user, secret, tls, status in (

@@ -46,7 +46,7 @@ EVIL = "<script>alert(1)</script>"
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     store = tmp_path_factory.mktemp("console") / "store"
-    with ServerProcess(store, "--grpc", "own") as running:
+    with ServerProcess(store, "--grpc", "builtin") as running:
         api = ApiPeer(running.ready["broker"])
         for name in ("orders", "payments"):
             api.post("/api/topics", name=name, queues=2)
@@ -204,7 +204,7 @@ def test_over_tls_somebody_signs_in_by_keys_sends_and_sees_it(
     users.touch(0o600)
     users.write_text("users: {root: {secret: s, type: Super}}")
     (tmp_path / "c.yaml").write_text(f"broker: {{users: {users}}}")
-    settings = ("--grpc", "own", "--config", str(tmp_path / "c.yaml"))
+    settings = ("--grpc", "builtin", "--config", str(tmp_path / "c.yaml"))
     with ServerProcess(tmp_path / "store", *settings) as server:
         address = server.ready["broker"]
         done = Shell(server.nameserver)("console", "--broker", address, "--no-browser")
@@ -231,7 +231,7 @@ def test_over_tls_somebody_signs_in_by_keys_sends_and_sees_it(
 def test_as_many_topics_as_a_broker_may_have_are_pages_that_are_searched(
     chromium: Any, tmp_path: Path
 ) -> None:
-    with ServerProcess(tmp_path / "store", "--grpc", "own") as server:
+    with ServerProcess(tmp_path / "store", "--grpc", "builtin") as server:
         with ThreadPoolExecutor(1) as pool:  # The browser's driver has a loop on this thread.
             pool.submit(asyncio.run, _make_topics(server.nameserver, 9_900)).result()
         shown: dict[str, int] = {}

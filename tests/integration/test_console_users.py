@@ -343,7 +343,7 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
     lines = Lines()
     AUDIT.addHandler(lines)
     broker = Broker.build(
-        broker_config(port=0, grpc="own", users=str(path)),
+        broker_config(port=0, grpc="builtin", users=str(path)),
         store_config(tmp_path / "store"),
         disk=OsDisk(),
         clock=SystemClock(),

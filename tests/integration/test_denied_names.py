@@ -71,7 +71,7 @@ class Served:
 async def served(tmp_path: Path) -> AsyncIterator[Served]:
     async with (
         cluster(
-            tmp_path, USERS, of_broker={"grpc": "own"}, network=Network(site=site)
+            tmp_path, USERS, of_broker={"grpc": "builtin"}, network=Network(site=site)
         ) as nameserver,
         AsyncAdmin(nameserver, **ROOT) as admin,
         AsyncProducer(nameserver, **ROOT) as producer,

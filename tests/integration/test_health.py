@@ -130,7 +130,7 @@ async def test_a_broker_that_cannot_write_serves_but_is_not_writable(
 
 async def test_secure_and_plain_callers_hear_of_one_stop(tmp_path: Path) -> None:
     async with (
-        broker(store_config(tmp_path), grpc="own") as (server, _),
+        broker(store_config(tmp_path), grpc="builtin") as (server, _),
         grpc.aio.insecure_channel(server.address, options=LOCAL) as plain,
     ):
         root = await asyncio.to_thread(_certificate_at, server.port)

@@ -34,7 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     need_own("grpcio has bounds of its own")
     folder = tmp_path_factory.mktemp("hostile")
     config = folder / "broker.yaml"
-    config.write_text(f"broker:\n  held_bytes_max: {HELD_MAX}\n", encoding="utf-8")
+    config.write_text(f"broker:\n  pending_max_bytes: {HELD_MAX}\n", encoding="utf-8")
     with ServerProcess(folder / "store", "--config", str(config)) as running:
         with Producer(running.nameserver) as producer:
             for _ in range(4):

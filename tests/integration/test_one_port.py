@@ -59,11 +59,11 @@ def certificate_files(folder: Path) -> tuple[bytes, dict[str, Any]]:
     chain, key = folder / "chain.pem", folder / "key.pem"
     chain.write_bytes(made.chain)
     key.write_bytes(made.key)
-    return made.chain, {"tls_certificate": str(chain), "tls_key": str(key)}
+    return made.chain, {"tls_cert": str(chain), "tls_key": str(key)}
 
 
 async def test_tls_and_plaintext_reach_one_port(tmp_path: Path) -> None:
-    async with broker(store_config(tmp_path), grpc="own") as (server, plain):
+    async with broker(store_config(tmp_path), grpc="builtin") as (server, plain):
         assert not (tmp_path / "store/pocketmq/tls").exists()
         root = await asyncio.to_thread(fetched_certificate, server.port)
         async with tls_channel(f"localhost:{server.port}", root) as channel:
@@ -177,7 +177,7 @@ async def test_a_port_of_all_networks_takes_ipv4_and_ipv6(tmp_path: Path, carrie
 
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "TLS"])
 async def test_metrics_are_shown_on_the_same_port(tmp_path: Path, secure: bool) -> None:
-    async with broker(store_config(tmp_path), grpc="own") as (server, peer):
+    async with broker(store_config(tmp_path), grpc="builtin") as (server, peer):
         await peer.create_topic()
         await peer.produce(run_of([b"a", b"b"]))
         await peer.refusal(run_of([b"a"], queue=99))
@@ -206,7 +206,7 @@ async def test_who_prefers_http2_over_tls_is_shown_metrics_in_it(tmp_path: Path)
     offers_http2.set_alpn_protocols(["h2", "http/1.1"])
     asked = request_fields("/metrics", method="GET", scheme="https", te=None, content_type=None)
     async with (
-        broker(store_config(tmp_path), grpc="own") as (server, _),
+        broker(store_config(tmp_path), grpc="builtin") as (server, _),
         RawPeer.open(server.port, tls=offers_http2) as scraper,
     ):
         page = await scraper.answer(scraper.begin(asked, end=True))

@@ -136,9 +136,9 @@ def test_what_is_of_one_broker_is_refused(tmp_path: Path, words: list[str], told
 
 def test_java_slaves_are_of_one_broker(tmp_path: Path) -> None:
     file = tmp_path / "own.yaml"
-    file.write_text("broker:\n  apache_followers: true\n")
+    file.write_text("broker:\n  java_slaves: true\n")
 
-    with pytest.raises(ConfigError, match="apache_followers is for one broker"):
+    with pytest.raises(ConfigError, match="java_slaves is for one broker"):
         check_many(load_settings(file), 2, tortured=False)
 
 

@@ -71,7 +71,7 @@ class Files:
     @property
     def server(self) -> dict[str, Any]:
         """Settings of a server that shows the certificate."""
-        return {"tls_certificate": self.path("chain.pem"), "tls_key": self.path("key.pem")}
+        return {"tls_cert": self.path("chain.pem"), "tls_key": self.path("key.pem")}
 
     @property
     def peers(self) -> dict[str, Any]:
@@ -85,11 +85,11 @@ async def cluster(
 ) -> AsyncIterator[tuple[str, Broker]]:
     """Run a name server with NAMES and a broker with SETTINGS."""
     nameserver = NameServer.build(
-        nameserver_config(**{"port": 0, "grpc": "own", **names}), clock=SystemClock()
+        nameserver_config(**{"port": 0, "grpc": "builtin", **names}), clock=SystemClock()
     )
     await nameserver.start()
     config = broker_config(
-        **{"port": 0, "grpc": "own", "nameservers": (nameserver.address,), **settings}
+        **{"port": 0, "grpc": "builtin", "nameservers": (nameserver.address,), **settings}
     )
     broker = Broker.build(config, store_config(files.folder), disk=OsDisk(), clock=SystemClock())
     await broker.start()
@@ -230,7 +230,7 @@ async def test_plaintext_ports_and_certificates_of_no_use_are_told_at_once(tmp_p
     ):
         served = {} if shown is None else Files(tmp_path, shown).server
         server = NameServer.build(
-            nameserver_config(port=0, grpc="own", **served), clock=SystemClock()
+            nameserver_config(port=0, grpc="builtin", **served), clock=SystemClock()
         )
         await server.start()
         with pytest.raises(TlsFailed, match=reason):
@@ -337,7 +337,10 @@ async def test_replicas_carry_calls_to_their_master_over_tls(tmp_path: Path) -> 
     only = {**files.server, "tls_only": True}
     ca = files.path("ours.pem")
     async with served_set(
-        tmp_path, 2, broker={"tls": True, **only, **files.peers}, nameserver={**only, "grpc": "own"}
+        tmp_path,
+        2,
+        broker={"tls": True, **only, **files.peers},
+        nameserver={**only, "grpc": "builtin"},
     ) as world:
         address = world.name_server.address
         async with AsyncAdmin(address, ca=ca) as admin:

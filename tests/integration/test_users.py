@@ -150,8 +150,8 @@ async def test_a_certificate_says_who_calls(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
     ca = str(tmp_path / "ca")
     both = {
-        "grpc": "own",
-        "tls_certificate": str(tmp_path / "server.example.pem"),
+        "grpc": "builtin",
+        "tls_cert": str(tmp_path / "server.example.pem"),
         "tls_key": str(tmp_path / "server.example.key"),
         "tls_client_ca": ca,
     }

@@ -34,7 +34,7 @@ LOAD: Final = 200
 #: A slave asks for the tables a minute after its start, first: for campaigns.
 LONG: Final = KILLS > 1
 CONFIG: Final = """
-broker: {apache_followers: true, apache_port: %d, flush_waiting_max: 1000}
+broker: {java_slaves: true, java_slaves_port: %d, flush_waiting_max: 1000}
 store:
   log_file_size_bytes: 1048576
   queue_file_size_bytes: 20000
@@ -46,9 +46,9 @@ store:
 class Ours:
     """Our broker in a process of its own, on the ports that it had before."""
 
-    def __init__(self, folder: Path, apache_port: int) -> None:
+    def __init__(self, folder: Path, java_slaves_port: int) -> None:
         self.store = folder / "ours"
-        (folder / "ours.yaml").write_text(CONFIG % apache_port)
+        (folder / "ours.yaml").write_text(CONFIG % java_slaves_port)
         self._words = ["--config", str(folder / "ours.yaml")]
         self.server = self._started()
 

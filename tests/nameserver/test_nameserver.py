@@ -355,7 +355,7 @@ async def test_new_files_of_the_certificate_are_shown_after_a_reload(
         return made.chain.decode()
 
     first = write()
-    config = nameserver_config(port=0, tls_certificate=str(chain), tls_key=str(key))
+    config = nameserver_config(port=0, tls_cert=str(chain), tls_key=str(key))
     server = NameServer.build(config, clock=SystemClock())
     await server.start()
 
@@ -369,7 +369,7 @@ async def test_new_files_of_the_certificate_are_shown_after_a_reload(
     key.write_bytes(b"garbage")
     server.reload_certificate()
     assert await shown() == second
-    assert "certificate not reloaded reason=nameserver.tls_certificate" in caplog.text
+    assert "certificate not reloaded reason=nameserver.tls_cert" in caplog.text
     await server.stop(0)
 
 
@@ -379,9 +379,9 @@ def test_tls_alone_needs_a_certificate() -> None:
     ):
         nameserver_config(tls_only=True)
     with pytest.raises(ConfigError, match=r"nameserver\.tls_key is empty"):
-        nameserver_config(tls_certificate="chain.pem")
-    with pytest.raises(ConfigError, match=r"nameserver\.tls_certificate: nowhere\.pem cannot be"):
+        nameserver_config(tls_cert="chain.pem")
+    with pytest.raises(ConfigError, match=r"nameserver\.tls_cert: nowhere\.pem cannot be"):
         NameServer.build(
-            nameserver_config(tls_certificate="nowhere.pem", tls_key="nowhere.pem"),
+            nameserver_config(tls_cert="nowhere.pem", tls_key="nowhere.pem"),
             clock=SystemClock(),
         )

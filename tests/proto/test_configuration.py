@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 import pytest
 
-from pocketmq.proto.configuration import load_sections, parse_sections
+from pocketmq.proto.configuration import load_sections, nearest, parse_sections
 from pocketmq.proto.errors import ConfigError
 
 
@@ -155,3 +155,14 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="it is not UTF-8"):
         load_sections(path, SECTIONS)
+
+
+def test_old_names_of_settings_are_refused_with_the_new_ones() -> None:
+    assert nearest("run_bytes_max", ["batch_max_bytes", "port"]) == (
+        "; it is called 'batch_max_bytes' now"
+    )
+    assert nearest("broker.replicas_need", ["broker.replica_ack"]) == (
+        "; it is called 'broker.replica_ack' now"
+    )
+    # A section that has no such setting suggests its own.
+    assert nearest("run_bytes_max", ["count"]) == "; known are count"

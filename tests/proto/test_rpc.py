@@ -85,4 +85,4 @@ def test_a_carrier_that_is_not_installed_is_refused_with_how_to_get_it(
 
     with pytest.raises(ConfigError, match=r"broker\.grpc is 'grpcio'.*\[grpcio\]'"):
         check_grpc("broker", "grpcio")
-    check_grpc("broker", "own")
+    check_grpc("broker", "builtin")

@@ -92,7 +92,7 @@ class CoreMember:
             strategy=strategy,
             session_timeout_ms=SESSION_MS,
             lease_ms=LEASE_MS,
-            retries=False,
+            enable_retries=False,
             auto_commit_interval_ms=COMMIT_MS,
         )
         session = Session(config, client.connections(), client.machine.clock, client.random)

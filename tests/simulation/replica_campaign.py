@@ -25,7 +25,7 @@ KINDS: Final = (
     Plan(seed=0, min_in_sync=2),
     Plan(seed=0, replicas=2),
     Plan(seed=0, replicas=2, min_in_sync=2, flush_sync=True),
-    Plan(seed=0, replicas_need="written"),
+    Plan(seed=0, replica_ack="memory"),
     Plan(seed=0, timed=True, steps=600),
     Plan(seed=0, flush_sync=True, emphasis="sessions"),
     Plan(seed=0, flush_sync=True, emphasis="power"),

@@ -8,7 +8,7 @@ rest: one master, all in sync, all logs equal, and a new message acknowledged.
 What is held against the walk, whatever happened (Violated says which):
 
     an acknowledged message is in the log of each later master, at its place
-    what is acknowledged is on `min_in_sync` replicas, on the device unless "written" was enough
+    what is acknowledged is on `min_in_sync` replicas, on the device unless "memory" was enough
     what was confirmed, anywhere, never changes
     epochs grow, each is begun once, and one replica acknowledges in it
     no store is set aside
@@ -59,7 +59,7 @@ class Plan:
     replicas: int = 3
     steps: int = 400
     min_in_sync: int = 1
-    replicas_need: str = "synced"
+    replica_ack: str = "disk"
     flush_sync: bool = False
     #: Sessions end when their time is over, and clocks are right: then the lease is held against the walk as well.
     timed: bool = False
@@ -320,7 +320,7 @@ class Walk:
                     address=f"host:{one}",
                     file_size=1 << 30,
                     min_in_sync=plan.min_in_sync,
-                    replicas_need="written" if plan.replicas_need == "written" else "synced",
+                    replica_ack="memory" if plan.replica_ack == "memory" else "disk",
                     flush_sync=plan.flush_sync,
                     session_ms=SESSION_MS,
                 ),

@@ -110,7 +110,7 @@ CONSUMERS: Final = 1_000
 GROUP_SIZE: Final = 100
 _SETTINGS: Final = ReadingConfig()
 HEARTBEAT_S: Final = _SETTINGS.session_timeout_ms / HEARTBEATS / 1_000
-WAIT_MS: Final = _SETTINGS.fetch_wait_ms
+WAIT_MS: Final = _SETTINGS.fetch_max_wait_ms
 _LEAST_S: Final = 60.0
 #: How many come at once, and how long until the last generation is agreed on.
 _COMING: Final = 50

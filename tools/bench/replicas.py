@@ -62,9 +62,9 @@ _STRETCH: Final = 1_000
 _STRETCHES: Final = 32
 _IN_FLIGHT: Final = 64
 #: What Apache's brokers call it that a send waits for their memory, or the master's device too.
-_FLUSHES: Final = {"written": "ASYNC_FLUSH", "synced": "SYNC_FLUSH"}
+_FLUSHES: Final = {"memory": "ASYNC_FLUSH", "disk": "SYNC_FLUSH"}
 
-Need = Literal["synced", "written"]
+Need = Literal["disk", "memory"]
 Seen = TypeVar("Seen")
 
 
@@ -141,7 +141,7 @@ class BenchSet:
                 "zookeeper": [self._zookeeper],
                 "listen": self.address(replica),
                 "min_in_sync": 2,
-                "replicas_need": self._need,
+                "replica_ack": self._need,
                 "session_ms": SESSION_MS,
             },
         }
@@ -230,10 +230,10 @@ def replicas(conditions: measure.BenchConditions) -> measure.Figure:
     if apache is not None:
         apache_jars(apache)
     kills = max(1, round(KILLS * conditions.seconds / _USUAL_SECONDS))
-    with _set(conditions, "written") as replica_set:
-        _one_by_one(replica_set, conditions.seconds, figure, "written")
-    with _set(conditions, "synced") as replica_set:
-        _one_by_one(replica_set, conditions.seconds, figure, "synced")
+    with _set(conditions, "memory") as replica_set:
+        _one_by_one(replica_set, conditions.seconds, figure, "memory")
+    with _set(conditions, "disk") as replica_set:
+        _one_by_one(replica_set, conditions.seconds, figure, "disk")
         _pipelined(replica_set, conditions.seconds, figure)
         figure.facts |= _hand_overs(replica_set)
         figure.facts |= _failovers(replica_set, kills)

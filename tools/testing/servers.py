@@ -145,7 +145,7 @@ class ServersHere:
         """Serve. Raises ConfigError, StoreError."""
         options = self._options
         if self._names is None:
-            grpc = options.broker.get("grpc", "own")
+            grpc = options.broker.get("grpc", "builtin")
             self._names = NameServer.build(
                 NameServerConfig(port=self._ports[0], grpc=grpc), clock=self._wall
             )

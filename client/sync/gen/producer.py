@@ -84,8 +84,8 @@ class Producer(ThreadProducer):
 
         VALUES are the fastest: no message is made for each. They share all PARTS but their keys, and what goes to one
         queue in one run is stored as a whole or not at all. The queue is chosen once for each run (see
-        queue_choice.py). If some messages cannot be delivered the first error is raised once all others have been dealt
-        with: some may have been stored.
+        queue_selector.py). If some messages cannot be delivered the first error is raised once all others have been
+        dealt with: some may have been stored.
         """
         return self._sender.send_many(messages, values, parts)
 

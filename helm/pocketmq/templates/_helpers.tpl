@@ -54,7 +54,7 @@ them in when it starts.
 {{- end -}}
 {{- if .Values.tls.existingSecret -}}
 {{- range $section := list $nameserver $broker -}}
-{{- $_ := set $section "tls_certificate" "/etc/pocketmq/tls/tls.crt" -}}
+{{- $_ := set $section "tls_cert" "/etc/pocketmq/tls/tls.crt" -}}
 {{- $_ := set $section "tls_key" "/etc/pocketmq/tls/tls.key" -}}
 {{- end -}}
 {{- end -}}
@@ -66,9 +66,9 @@ them in when it starts.
 {{- $_ := set $replication "listen" "0.0.0.0:8082" -}}
 {{- $_ := set $replication "address" (printf "%s:8082" $host) -}}
 {{- $_ := set $replication "min_in_sync" (int .Values.replicaSet.minInSync) -}}
-{{- $_ := set $replication "certificate" "/etc/pocketmq/replicas/replica.pem" -}}
-{{- $_ := set $replication "key" "/etc/pocketmq/replicas/replica.key" -}}
-{{- $_ := set $replication "authorities" "/etc/pocketmq/replicas/replicas-ca.pem" -}}
+{{- $_ := set $replication "tls_cert" "/etc/pocketmq/replicas/replica.pem" -}}
+{{- $_ := set $replication "tls_key" "/etc/pocketmq/replicas/replica.key" -}}
+{{- $_ := set $replication "tls_ca" "/etc/pocketmq/replicas/replicas-ca.pem" -}}
 {{- with .Values.replicaSet.zookeeperAccess -}}
 {{- if .existingSecret -}}
 {{- $_ := set $replication "zookeeper_ca" "/etc/pocketmq/zookeeper/ca.pem" -}}

@@ -144,7 +144,7 @@ async def test_messages_enough_are_answered_though_their_bytes_are_few(rig: Rig)
 
 
 async def test_more_bytes_than_a_reply_may_have_are_not_waited_for(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, fetch_bytes_max=1024, fetch_bytes_default=1024)
+    rig = Rig(tmp_path, fetch_max_bytes=1024, fetch_default_bytes=1024)
     rig.wait(min_bytes=10**9, max_bytes=10**9)
 
     rig.append(*[b"x" * 400] * 3)

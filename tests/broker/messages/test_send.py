@@ -333,7 +333,7 @@ async def test_a_queue_that_is_not_there_is_named(rig: Rig) -> None:
 
 
 async def test_a_run_that_is_too_large_is_refused(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, run_bytes_max=1024)
+    rig = Rig(tmp_path, batch_max_bytes=1024)
 
     refused = await rig.refusal(run_of([b"x" * 500] * 2))
 

@@ -53,7 +53,7 @@ async def test_what_is_due_comes_before_what_is_new(broker: Popping) -> None:
 
 
 async def test_large_messages_come_a_few_at_a_time_again_too(tmp_path: Path) -> None:
-    broker = Popping(tmp_path, fetch_bytes_max=250_000, fetch_bytes_default=1_024)
+    broker = Popping(tmp_path, fetch_max_bytes=250_000, fetch_default_bytes=1_024)
     broker.send(*[b"x" * 100_000] * 5)
 
     assert [len(broker.pop()) for _ in range(3)] == [2, 2, 1]

@@ -40,9 +40,7 @@ def given(folder: Path, certificate: Certificate) -> BrokerConfig:
     """Return the settings of a broker whose operator has written CERTIFICATE to two files."""
     (folder / "chain.pem").write_bytes(certificate.chain)
     (folder / "private.pem").write_bytes(certificate.key)
-    return BrokerConfig(
-        tls_certificate=str(folder / "chain.pem"), tls_key=str(folder / "private.pem")
-    )
+    return BrokerConfig(tls_cert=str(folder / "chain.pem"), tls_key=str(folder / "private.pem"))
 
 
 def names_in(certificate: Certificate) -> set[str]:
@@ -186,7 +184,7 @@ def test_a_reload_of_bad_files_changes_nothing(
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("chain.pem", None, "broker.tls_certificate: .*chain.pem cannot be read: No such file"),
+        ("chain.pem", None, "broker.tls_cert: .*chain.pem cannot be read: No such file"),
         ("private.pem", None, "broker.tls_key: .*private.pem cannot be read: No such file"),
         ("chain.pem", b"garbage", "cannot be used"),
         ("private.pem", b"garbage", "cannot be used"),

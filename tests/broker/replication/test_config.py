@@ -36,7 +36,7 @@ def test_a_replica_is_dialled_where_it_listens_unless_it_says_otherwise() -> Non
         ({"listen": "here"}, "replication.listen is 'here': must be host:port"),
         ({"listen": "127.0.0.1:0"}, "replication.listen is 127.0.0.1:0: the others dial it"),
         ({"listen": "0.0.0.0:8082"}, "which other machines reach"),
-        ({"certificate": "a.pem", "key": "b.pem"}, "replication.authorities is empty: certificate"),
+        ({"tls_cert": "a.pem", "tls_key": "b.pem"}, "replication.tls_ca is empty: tls_cert"),
         ({"address": "host:0"}, "replication.address is host:0"),
         ({"min_in_sync": 0}, "replication.min_in_sync is 0: must be at least 1"),
         ({"session_ms": 10}, "replication.session_ms is 10: must be at least 500"),

@@ -281,7 +281,7 @@ def test_what_was_stored_before_the_epoch_is_acknowledged_without_a_new_record()
 
 
 def test_with_written_the_device_is_not_waited_for() -> None:
-    replica = master(2, replicas_need="written")
+    replica = master(2, replica_ack="memory")
     attach(replica, 2, link=7)
     replica.appended(4, 0)
 
@@ -849,7 +849,7 @@ def test_a_silent_master_is_dialled_anew() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [{"min_in_sync": 0}, {"file_size": 0}, {"session_ms": 0}, {"replicas_need": "luck"}]
+    "bad", [{"min_in_sync": 0}, {"file_size": 0}, {"session_ms": 0}, {"replica_ack": "luck"}]
 )
 def test_settings_without_sense_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(bad))):

@@ -235,8 +235,8 @@ def test_commands_use_the_account_of_the_configuration_file(
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"zookeeper_certificate": "c"}, "zookeeper_key is empty"),
-        ({"zookeeper_certificate": "c", "zookeeper_key": "k"}, "zookeeper_ca is empty"),
+        ({"zookeeper_cert": "c"}, "zookeeper_key is empty"),
+        ({"zookeeper_cert": "c", "zookeeper_key": "k"}, "zookeeper_ca is empty"),
         ({"zookeeper_user": "u"}, "zookeeper_auth is empty"),
         ({"zookeeper_auth": "digest"}, "zookeeper_user is empty"),
         ({"zookeeper_auth": "sasl", "zookeeper_user": "u"}, "zookeeper_secret_file is empty"),

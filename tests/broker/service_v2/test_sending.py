@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.service_v2.sending import QueueSelector, queue_of_group
+from pocketmq.broker.service_v2.sending import QueueChooser, queue_of_group
 from pocketmq.proto.errors import Overloaded, ShuttingDown
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from pocketmq.proto.message_id import decode_handle
@@ -200,7 +200,7 @@ async def test_a_lite_topic_keeps_its_order(tmp_path: Path) -> None:
 
 def test_turns_of_topics_are_not_kept_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pocketmq.broker.service_v2.sending.TURNS_MAX", 3)
-    choice = QueueSelector()
+    choice = QueueChooser()
 
     queues = [
         choice.next_of(TopicConfig(name=name, read_queues=2, write_queues=2)) for name in "abcabc"

@@ -59,7 +59,7 @@ async def aged(
 
 async def _ended_for_age(server: Server) -> int | None:
     """Return how many connections SERVER ended because they were old; None: it does not count them."""
-    if served.chosen() != "own":
+    if served.chosen() != "builtin":
         return None
     async with AsyncServerConnections(address=server.address) as servers:
         (found,) = await servers.all()

@@ -52,7 +52,7 @@ def all_pairs() -> list[Pair]:
         (name, title)
         for title in (ONE_TOPIC, STOPPED, KILLED, AGED)
         for name, program in PROGRAMS.items()
-        if title != STOPPED or program.survives_resets or served.chosen() == "own"
+        if title != STOPPED or program.survives_resets or served.chosen() == "builtin"
     ]
     return scenarios.pairs() + joint
 

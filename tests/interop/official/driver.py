@@ -79,7 +79,7 @@ class Driver:
                 stderr=errors,
                 limit=_LINE_BYTES_MAX,
                 **surroundings(
-                    tls=served.chosen() == "own"
+                    tls=served.chosen() == "builtin"
                 ),  # A port of grpcio has one or the other.
             )
         return cls(program, process)

@@ -30,7 +30,7 @@ def settings(
 ) -> Path:
     """Write the settings of a replica that shows SHOWN, and return their file."""
     folder.mkdir()
-    files = {"certificate": shown.chain, "key": shown.key, "authorities": shown.authorities}
+    files = {"tls_cert": shown.chain, "tls_key": shown.key, "tls_ca": shown.authorities}
     for name, content in files.items():
         (folder / f"{name}.pem").write_bytes(content)
     section: dict[str, Any] = {
@@ -97,9 +97,9 @@ def test_replicas_follow_over_tls_and_take_no_stranger(tmp_path: Path, stack: Ex
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        ("certificate.pem", "replication.certificate: .* cannot be used"),
-        ("key.pem", "replication.certificate: .* with .* cannot be used"),
-        ("authorities.pem", "replication.authorities: .* cannot be used"),
+        ("tls_cert.pem", "replication.tls_cert: .* cannot be used"),
+        ("tls_key.pem", "replication.tls_cert: .* with .* cannot be used"),
+        ("tls_ca.pem", "replication.tls_ca: .* cannot be used"),
     ],
 )
 def test_files_that_cannot_be_used_are_refused(tmp_path: Path, spoil: str, words: str) -> None:

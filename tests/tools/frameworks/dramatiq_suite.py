@@ -94,7 +94,7 @@ class CountingBroker(PocketmqBroker):
 
 @pytest.fixture
 def pocketmq_broker(tmp_path: Path) -> Iterator[CountingBroker]:
-    options = BrokerOptions(clock="system", broker={"invisible_ms_min": 1_000})
+    options = BrokerOptions(clock="system", broker={"invisible_min_ms": 1_000})
     with LocalBroker(tmp_path, options) as kit:
         broker = CountingBroker(kit)
         broker.emit_after("process_boot")

@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.long, pytest.mark.alone]
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The application, at a broker with short leases."""
-    options = BrokerOptions(clock="system", broker={"invisible_ms_min": 1_000})
+    options = BrokerOptions(clock="system", broker={"invisible_min_ms": 1_000})
     with LocalBroker(tmp_path / "kit", options) as broker:
         monkeypatch.setenv("SHOP_BROKER", f"pocketmq://{broker.endpoint}")
         monkeypatch.setenv("SHOP_LEASE_S", str(LEASE_S))

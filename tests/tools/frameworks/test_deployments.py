@@ -57,13 +57,13 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         (folder / name).write_bytes(data)
     broker = {
         "users": str(folder / "users.yaml"),
-        "tls_certificate": str(folder / "cert"),
+        "tls_cert": str(folder / "cert"),
         "tls_key": str(folder / "key"),
         "tls_only": True,
     }
     (folder / "c.yaml").write_text(json.dumps({"broker": broker}))
     with ServerProcess(
-        folder / "store", "--grpc", "own", "--config", str(folder / "c.yaml")
+        folder / "store", "--grpc", "builtin", "--config", str(folder / "c.yaml")
     ) as running:
         yield Secured(running.ready["broker"], str(folder / "ca"))
 

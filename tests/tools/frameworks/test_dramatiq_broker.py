@@ -20,7 +20,7 @@ LONG_MS = 60_000
 
 @pytest.fixture(scope="module")
 def kit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
-    options = BrokerOptions(clock="system", broker={"invisible_ms_min": 1_000})
+    options = BrokerOptions(clock="system", broker={"invisible_min_ms": 1_000})
     with LocalBroker(tmp_path_factory.mktemp("dramatiq"), options) as running:
         yield running
 

@@ -181,7 +181,7 @@ class RowSender:
             max_block_ms=options.send_timeout_ms,
             compression=options.compression,
             compress_above_bytes=options.compress_above_bytes,
-            queue_choice=ByRow(self._partition) if self._idempotent else "round-robin",
+            queue_selector=ByRow(self._partition) if self._idempotent else "round-robin",
         )
         await producer.start()
         return producer

@@ -9,7 +9,7 @@ A slave gets only what is confirmed and on this broker's disk, so it is never ah
 the log from its oldest file on (RocketMQ: only the newest file). Its reports are ignored; no send waits for it. A slave
 whose log ends after this log, or before its oldest file, is refused with a log line.
 
-Like RocketMQ it is plaintext and unauthenticated: it listens on loopback unless `apache_host` says otherwise.
+Like RocketMQ it is plaintext and unauthenticated: it listens on loopback unless `java_slaves_host` says otherwise.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class SlaveLink:
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class ApacheFollowers:
+class JavaSlaves:
     """Serves Java slaves the log of STORE and its tables. `start`, then `stop`."""
 
     def __init__(
@@ -88,7 +88,7 @@ class ApacheFollowers:
     async def start(self) -> None:
         """Listen on all three ports; ConfigError names one that cannot be had."""
         self._store.events.flushed.append(self._flushed)
-        port = self._config.apache_port
+        port = self._config.java_slaves_port
         for number, serve in (
             (port, self._serve_requests),
             (port - 2, self._serve_requests),
@@ -96,14 +96,14 @@ class ApacheFollowers:
         ):
             try:
                 server = await asyncio.start_server(
-                    self._guarded(serve), self._config.apache_host, number
+                    self._guarded(serve), self._config.java_slaves_host, number
                 )
             except OSError as error:
                 await self.stop()
                 raise ConfigError(
-                    f"broker.apache_port {port}: cannot listen on {self._config.apache_host}:{number}:"
+                    f"broker.java_slaves_port {port}: cannot listen on {self._config.java_slaves_host}:{number}:"
                     f" {error.strerror or error}",
-                    field="apache_port",
+                    field="java_slaves_port",
                     value=number,
                 ) from None
             self._servers.append(server)
@@ -290,7 +290,7 @@ class ApacheFollowers:
                 code=_SYSTEM_ERROR,
                 remark=f"{config.name} has a master here: brokerId=1 or more, and brokerRole=SLAVE",
             )
-        port = config.apache_port
+        port = config.java_slaves_port
         return request.answer(
             fields={"masterAddr": f"{host}:{port}", "haServerAddr": f"{host}:{port + 1}"}
         )
@@ -299,7 +299,7 @@ class ApacheFollowers:
         """Return the brokers of the cluster, as a slave's name server knows them: this one, reached at HOST."""
         name, cluster = self._config.name, self._config.cluster
         broker: Json = {
-            "brokerAddrs": {0: f"{host}:{self._config.apache_port}"},
+            "brokerAddrs": {0: f"{host}:{self._config.java_slaves_port}"},
             "brokerName": name,
             "cluster": cluster,
             "enableActingMaster": False,

@@ -40,7 +40,7 @@ async def serving(path: Path, **settings: Any) -> AsyncIterator[tuple[Broker, st
     await names.start()
     port = free_port()
     config = broker_config(
-        port=0, nameservers=(names.address,), apache_followers=True, apache_port=port, **settings
+        port=0, nameservers=(names.address,), java_slaves=True, java_slaves_port=port, **settings
     )
     broker = Broker.build(config, small_config(path), disk=OsDisk(), clock=system)
     await broker.start()
@@ -215,11 +215,13 @@ async def test_junk_ends_its_connection_alone(tmp_path: Path) -> None:
 
 async def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     async with serving(tmp_path / "one") as (_, _, port):
-        config = broker_config(port=0, apache_followers=True, apache_port=port + 1)
+        config = broker_config(port=0, java_slaves=True, java_slaves_port=port + 1)
         broker = Broker.build(
             config, small_config(tmp_path / "two"), disk=OsDisk(), clock=SystemClock()
         )
-        with pytest.raises(ConfigError, match=rf"broker\.apache_port {port + 1}: cannot listen"):
+        with pytest.raises(
+            ConfigError, match=rf"broker\.java_slaves_port {port + 1}: cannot listen"
+        ):
             await broker.start()
 
 

@@ -9,13 +9,13 @@ import pytest
 
 from pocketmq.client import AsyncProducer, Message, Queue
 from pocketmq.client.config import ProducerConfig
-from pocketmq.client.producing.queue_choice import (
+from pocketmq.client.producing.queue_selector import (
     JavaHash,
     KeyHash,
     LeastLatency,
     RoundRobin,
     StickyChoice,
-    queue_choice,
+    queue_selector,
     sharded_queue,
 )
 from pocketmq.proto.clock import VirtualClock
@@ -39,17 +39,19 @@ QUEUES = tuple(Queue("T", "a", number) for number in range(4))
     ],
 )
 def test_a_choice_is_taken_by_its_name(name: Any, kind: type) -> None:
-    config = ProducerConfig(queue_choice=name)
+    config = ProducerConfig(queue_selector=name)
 
-    made = queue_choice(config.queue_choice, clock=VirtualClock(), random=Random(1), run_bytes=9)
+    made = queue_selector(
+        config.queue_selector, clock=VirtualClock(), random=Random(1), run_bytes=9
+    )
 
     assert type(made) is kind
 
 
 @pytest.mark.parametrize("wanted", ["round", "", None, object()])
 def test_what_does_not_choose_is_refused(wanted: Any) -> None:
-    with pytest.raises(ConfigError, match=r"queue_choice is .*round-robin, sticky"):
-        ProducerConfig(queue_choice=wanted)
+    with pytest.raises(ConfigError, match=r"queue_selector is .*round-robin, sticky"):
+        ProducerConfig(queue_selector=wanted)
 
 
 def test_a_sticky_choice_stays_until_a_run_is_full() -> None:
@@ -92,7 +94,7 @@ def producer(cluster: FakeCluster, **settings: Any) -> AsyncProducer:
 async def test_sticky_sendings_share_a_queue() -> None:
     cluster = FakeCluster.of_one("orders", queues=4)
 
-    async with producer(cluster, queue_choice="sticky", batch_size=1_000) as sending:
+    async with producer(cluster, queue_selector="sticky", batch_size=1_000) as sending:
         receipts = [await sending.send(Message("orders", b"x" * 250)) for _ in range(9)]
 
     numbers = [receipt.queue for receipt in receipts]
@@ -156,7 +158,7 @@ async def test_the_choice_chooses_only_the_broker_of_a_priority(choice: Any) -> 
     brokers = [FakeBroker("broker-a", "127.0.0.1:8081"), FakeBroker("broker-b", "127.0.0.1:8082")]
     add_topic(brokers[0], "orders", 4)
     add_topic(brokers[1], "orders", 2)
-    async with producer(FakeCluster(*brokers), queue_choice=choice) as sending:
+    async with producer(FakeCluster(*brokers), queue_selector=choice) as sending:
         receipts = [
             await sending.send(Message("orders", b"x", priority=priority))
             for priority in (0, 1, 3, 3, 7, 1) * 3

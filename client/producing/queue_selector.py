@@ -6,7 +6,7 @@
     "key-hash"        mmh3 of the message's first key, modulo the queues
     "java-hash"       |String.hashCode| of the first key, modulo the queues: the queue that Apache's
                       SelectMessageQueueByHash takes for the same text
-    an object         the application's own QueueChoice
+    an object         the application's own QueueSelector
 
 A message's own `queue` comes before all of these, and so does its `sharding_key`: by the consistent hash by which
 Apache's proxy places a message group, so that both agree.
@@ -65,13 +65,13 @@ from ..message import Message
 from ..queue import Queue, find_queue
 from ..routes import Route
 
-QueueChoiceName = Literal["round-robin", "sticky", "least-latency", "key-hash", "java-hash"]
-QUEUE_CHOICES: Final = ("round-robin", "sticky", "least-latency", "key-hash", "java-hash")
+QueueSelectorName = Literal["round-robin", "sticky", "least-latency", "key-hash", "java-hash"]
+QUEUE_SELECTORS: Final = ("round-robin", "sticky", "least-latency", "key-hash", "java-hash")
 
 _BY_BROKER: Final = attrgetter("broker", "number")
 
 
-class QueueChoice(Protocol):
+class QueueSelector(Protocol):
     """Chooses one of QUEUES, of which there is at least one, for MESSAGE or the run that it opens."""
 
     #: True: asked for the first message of a run; False: for each message.
@@ -184,9 +184,9 @@ def prioritized_queue(priority: int, broker: str, queues: Sequence[Queue]) -> Qu
     return row[min(priority, len(row) - 1)]
 
 
-def queue_choice(
-    wanted: QueueChoiceName | QueueChoice, *, clock: Clock, random: Random, run_bytes: int
-) -> QueueChoice:
+def queue_selector(
+    wanted: QueueSelectorName | QueueSelector, *, clock: Clock, random: Random, run_bytes: int
+) -> QueueSelector:
     """Return the choice that is WANTED by its name; an object is returned as it is."""
     if not isinstance(wanted, str):
         return wanted
@@ -203,22 +203,22 @@ def queue_choice(
             return JavaHash(random)
 
 
-def check_queue_choice(wanted: object) -> None:
+def check_queue_selector(wanted: object) -> None:
     """Raise ConfigError for what is neither a name nor an object that chooses."""
     if isinstance(wanted, str):
-        known = wanted in QUEUE_CHOICES
+        known = wanted in QUEUE_SELECTORS
     else:
         known = callable(getattr(wanted, "choose", None)) and hasattr(wanted, "for_a_run")
     if not known:
         raise ConfigError(
-            f"queue_choice is {wanted!r}, but must be one of {', '.join(QUEUE_CHOICES)}, or an object with"
+            f"queue_selector is {wanted!r}, but must be one of {', '.join(QUEUE_SELECTORS)}, or an object with"
             " choose(message, queues) and for_a_run",
-            field="queue_choice",
+            field="queue_selector",
             value=wanted,
         )
 
 
-def queue_for(message: Message, route: Route, choice: QueueChoice) -> Queue:
+def queue_for(message: Message, route: Route, choice: QueueSelector) -> Queue:
     """Return the queue that MESSAGE names, or where its key or priority leads, or else what CHOICE says."""
     queues = route.writable
     wanted = message.queue

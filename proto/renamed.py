@@ -1,0 +1,31 @@
+"""Names that changed before the first release. Errors about an old name give the new one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: Old and new keys of settings, of servers and of clients. A section knows its own keys: others do not count there.
+SETTINGS: Final = {
+    "apache_followers": "java_slaves",
+    "apache_host": "java_slaves_host",
+    "apache_port": "java_slaves_port",
+    "authorities": "tls_ca",
+    "body_bytes_max": "body_max_bytes",
+    "certificate": "tls_cert",
+    "delay_pause_ms": "delay_batch_ms",
+    "fetch_bytes_default": "fetch_default_bytes",
+    "fetch_bytes_max": "fetch_max_bytes",
+    "fetch_wait_ms": "fetch_max_wait_ms",
+    "held_bytes_max": "pending_max_bytes",
+    "invisible_ms_min": "invisible_min_ms",
+    "key": "tls_key",
+    "prefetch_bytes_max": "prefetch_max_bytes",
+    "queue_bytes_max": "queue_max_bytes",
+    "queue_choice": "queue_selector",
+    "queue_span_max": "offset_span_max",
+    "replicas_need": "replica_ack",
+    "retries": "enable_retries",
+    "run_bytes_max": "batch_max_bytes",
+    "tls_certificate": "tls_cert",
+    "zookeeper_certificate": "zookeeper_cert",
+}
