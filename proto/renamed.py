@@ -29,3 +29,11 @@ SETTINGS: Final = {
     "tls_certificate": "tls_cert",
     "zookeeper_certificate": "zookeeper_cert",
 }
+
+#: Old and new options of commands. A command has at most one of the new ones.
+OPTIONS: Final = {
+    "--from": ("--since",),
+    "--since": ("--compare",),
+    "--times": ("--compare-times", "--iterations"),
+    "--to": ("--until",),
+}

@@ -35,6 +35,7 @@ from ..proto.errors import (
     InvalidFilter,
     PocketMQError,
 )
+from ..proto.renamed import OPTIONS
 from .lazy_group import LazyGroup
 from .terminal import guarded
 
@@ -175,7 +176,7 @@ def _ran(arguments: list[str]) -> int:
         return USAGE
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else "pocketmq"
-        _complain(f"{error.format_message()}{_suggestion(error)} See: {where} --help")
+        _complain(f"{_usage_problem(error)} See: {where} --help")
         return USAGE
     except click.ClickException as error:
         _complain(error.format_message())
@@ -193,6 +194,16 @@ def _ran(arguments: list[str]) -> int:
         _complain(_reason(error))
         return FAILED
     return 0
+
+
+def _usage_problem(error: click.UsageError) -> str:
+    """Return what ERROR says, with the new name of an option that was renamed, or a similar command."""
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        known = {name for option in error.ctx.command.params for name in option.opts}
+        for name in OPTIONS.get(error.option_name, ()):
+            if name in known:
+                return f"{error.message.rstrip('.')}. Use {name!r}."
+    return f"{error.format_message()}{_suggestion(error)}"
 
 
 def _suggestion(error: click.UsageError) -> str:

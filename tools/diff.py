@@ -468,7 +468,9 @@ def compare(
 @click.argument("b", type=StoreFolder())
 @store_option
 @click.option("--topic", "topics", multiple=True, help="Compare this topic alone; repeatable.")
-@click.option("--times", is_flag=True, help="Compare the times of birth and storing, too.")
+@click.option(
+    "--compare-times", "times", is_flag=True, help="Compare the times of birth and storing, too."
+)
 @click.option("--hosts", is_flag=True, help="Compare the hosts of birth and storing, too.")
 @click.option("--places", is_flag=True, help="Compare places in the log, too.")
 @click.option(

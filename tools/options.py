@@ -213,22 +213,22 @@ def broker_settings_option(function: Function) -> Function:
 
 
 def watch_options(function: Function) -> Function:
-    """Add --watch and --times; `watch_interval_ms` reads what was given."""
-    times = click.option(
-        "--times", type=click.IntRange(1), help="With --watch: look so many times, then stop."
+    """Add --watch and --iterations; `watch_interval_ms` reads what was given."""
+    iterations = click.option(
+        "--iterations", type=click.IntRange(1), help="With --watch: number of looks, then stop."
     )
     return click.option(
         "--watch",
         metavar="30s",
         help="Look again and again, so long apart (1ms at least), and tell what changed.",
-    )(times(function))
+    )(iterations(function))
 
 
-def watch_interval_ms(watch: str | None, times: int | None) -> int | None:
+def watch_interval_ms(watch: str | None, iterations: int | None) -> int | None:
     """Return the milliseconds that --watch says; None: it looks once. Raises UsageError, InvalidArgument."""
     if watch is None:
-        if times is not None:
-            raise click.UsageError("--times goes with --watch.")
+        if iterations is not None:
+            raise click.UsageError("--iterations goes with --watch.")
         return None
     interval_ms = parse_duration(watch, field="--watch")
     if not interval_ms:

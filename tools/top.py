@@ -83,7 +83,7 @@ _STYLES: Final = {
     help="Look so often, 100ms at least.",
 )
 @click.option(
-    "--times", type=click.IntRange(1), help="Look so many times, then stop.  [default: for ever]"
+    "--iterations", type=click.IntRange(1), help="Number of looks, then stop.  [default: for ever]"
 )
 @click.option(
     "--once", is_flag=True, help="Look twice, --interval apart, show what there is, and stop."
@@ -96,7 +96,7 @@ def top(
     topic: str,
     group: str,
     interval: str,
-    times: int | None,
+    iterations: int | None,
     once: bool,
     as_json: bool,
     **brokers: Any,
@@ -105,8 +105,8 @@ def top(
     interval_ms = parse_duration(interval, field="--interval")
     if interval_ms < 100:
         raise click.UsageError(f"--interval {interval}: it is 100ms at least; 2s is usual.")
-    if once and times is not None:
-        raise click.UsageError("--once and --times exclude each other.")
+    if once and iterations is not None:
+        raise click.UsageError("--once and --iterations exclude each other.")
     wanted = _Wanted(topic, group, read_from_of(brokers["read_from"]))
     with Admin(brokers["nameserver"]) as admin:
         known = KnownNames()
@@ -114,7 +114,7 @@ def top(
         known.check(topics=[topic], groups=[group])
         hidden = HiddenNames()
         looks = _looks(admin, wanted, hidden, interval_ms, SystemClock())
-        boards = _boards(islice(looks, 2 if once else times))
+        boards = _boards(islice(looks, 2 if once else iterations))
         _show(list(boards)[-1:] if once else boards, as_json=as_json)
         hidden.warn_once(admin)
 

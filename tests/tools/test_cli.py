@@ -82,6 +82,24 @@ def test_wrong_usage_is_one_line_that_says_where_help_is(
     assert capsys.readouterr().err == sentence
 
 
+@pytest.mark.parametrize(
+    ("arguments", "old", "new"),
+    [
+        (["export", "store", "--from", "2026-01-01"], "--from", "--since"),
+        (["inspect", "{store}", "log", "--to", "5"], "--to", "--until"),
+        (["lag", "store", "--since", "before.json"], "--since", "--compare"),
+        (["top", "--times", "2"], "--times", "--iterations"),
+        (["diff", "a", "b", "--times"], "--times", "--compare-times"),
+    ],
+)
+def test_an_option_that_was_renamed_is_refused_with_its_new_name(
+    arguments: list[str], old: str, new: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "commitlog").mkdir()  # `inspect` wants a store before it reads options of a view.
+    assert cli.run([one.format(store=tmp_path) for one in arguments]) == 2
+    assert f"No such option {old!r}. Use {new!r}. See: " in capsys.readouterr().err
+
+
 def test_without_a_verb_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run([]) == 2
     assert "Commands:" in capsys.readouterr().err

@@ -108,7 +108,7 @@ async def test_a_cluster_is_shown_once_as_json_and_for_people(
             arguments = ["top", "--nameserver", nameserver, "--interval", "100ms"]
             assert run([*arguments, "--once", "--json"]) == 0
             documents = capsys.readouterr().out
-            assert run([*arguments, "--times", "1", "--group", "g"]) == 0
+            assert run([*arguments, "--iterations", "1", "--group", "g"]) == 0
             return documents, capsys.readouterr().out
 
     async with serving(store_config(tmp_path)) as (nameserver, _):
@@ -128,4 +128,4 @@ async def test_a_cluster_is_shown_once_as_json_and_for_people(
 def test_wrong_options_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["top", "--interval", "0s"]) == 2
     assert "100ms at least" in capsys.readouterr().err
-    assert run(["top", "--once", "--times", "2"]) == 2
+    assert run(["top", "--once", "--iterations", "2"]) == 2

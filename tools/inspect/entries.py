@@ -59,8 +59,10 @@ RECORD_COLUMNS: Final = (
 
 
 @click.command()
-@click.option("--from", "begin", metavar="OFFSET|TIME", help="Begin at a log offset or store time.")
-@click.option("--to", "end", metavar="OFFSET|TIME", help="End in front of it.")
+@click.option(
+    "--since", "begin", metavar="OFFSET|TIME", help="Begin at a log offset or store time."
+)
+@click.option("--until", "end", metavar="OFFSET|TIME", help="End in front of it.")
 @click.option("--last", type=click.IntRange(1), metavar="N", help="Begin N records before the end.")
 @click.option("--topic", help="Records of this topic alone.")
 @click.option("--queue", "queue_id", type=click.IntRange(0), help="Records of this queue alone.")
@@ -107,9 +109,9 @@ class _Chosen:
 
     def __post_init__(self) -> None:
         if self.last is not None and self.begin is not None:
-            raise click.UsageError("--last and --from: choose one.")
+            raise click.UsageError("--last and --since: choose one.")
         if self.follow and self.end is not None:
-            raise click.UsageError("--follow has no end: leave --to out.")
+            raise click.UsageError("--follow has no end: leave --until out.")
 
 
 def _begin(walk: LogWalk, chosen: _Chosen, wanted: RecordFilter) -> int:
@@ -155,9 +157,9 @@ ENTRY_COLUMNS: Final = (
 @click.argument("topic")
 @click.argument("queue_id", metavar="QUEUE", type=click.IntRange(0))
 @click.option(
-    "--from", "begin", metavar="OFFSET|TIME", help="Begin at a queue offset or store time."
+    "--since", "begin", metavar="OFFSET|TIME", help="Begin at a queue offset or store time."
 )
-@click.option("--to", "end", metavar="OFFSET|TIME", help="End in front of it.")
+@click.option("--until", "end", metavar="OFFSET|TIME", help="End in front of it.")
 @click.option("--last", type=click.IntRange(1), metavar="N", help="The last N entries.")
 @click.option("--all", "hidden", is_flag=True, help="Also entries whose records are gone.")
 @limit_option
@@ -291,7 +293,7 @@ _ENTRIES_AT_ONCE: Final = 1024
 
 @click.command()
 @click.argument("file", required=False)
-@click.option("--from", "begin", metavar="OFFSET|TIME", help="Entries of records from here on.")
+@click.option("--since", "begin", metavar="OFFSET|TIME", help="Entries of records from here on.")
 @click.option("--hash", "key_hash", type=click.IntRange(0), help="Entries of this key hash alone.")
 @limit_option
 @format_options
@@ -309,7 +311,7 @@ def index(
     files = opened()
     if file is None:
         if begin is not None or key_hash is not None:
-            raise click.UsageError("--from and --hash choose entries: name a FILE.")
+            raise click.UsageError("--since and --hash choose entries: name a FILE.")
         output.rows(
             (_file_row(files, name) for name in index_names(files)), FILES, what="index files"
         )

@@ -91,7 +91,7 @@ _WRONG = frozenset(
     "--out", metavar="FILE", help="Also write the rows to FILE: .json, .jsonl, .csv or .parquet."
 )
 @click.option(
-    "--since",
+    "--compare",
     metavar="FILE",
     help="Compare with the rows that --out wrote to FILE (.json) earlier.",
 )
@@ -134,9 +134,9 @@ class _Asked:
     group: str
     topic: str
     out: str | None
-    since: LagSnapshot | None
+    compared: LagSnapshot | None
     interval_ms: int | None
-    times: int | None
+    iterations: int | None
     max_lag: int | None
     broker_name: str | None
     settings: dict[str, str]
@@ -145,7 +145,7 @@ class _Asked:
     @property
     def has_rates(self) -> bool:
         """Are there two moments to compare?"""
-        return self.since is not None or self.interval_ms is not None
+        return self.compared is not None or self.interval_ms is not None
 
 
 def _asked(context: click.Context, stores: tuple[str, ...], given: dict[str, Any]) -> _Asked:
@@ -155,17 +155,17 @@ def _asked(context: click.Context, stores: tuple[str, ...], given: dict[str, Any
             "Give a STORE or --nameserver: files are read, or brokers are asked."
         )
     read_from = read_from_of(given.pop("read_from"), stores)
-    interval_ms = watch_interval_ms(given.pop("watch"), given["times"])
+    interval_ms = watch_interval_ms(given.pop("watch"), given["iterations"])
     if given["out"] is not None:
         check_out(given["out"])
-    since = given.pop("since")
+    compared = given.pop("compare")
     return _Asked(
         stores=stores,
         nameserver=given.pop("nameserver") or DEFAULT_NAME_SERVERS,
         read_from=read_from,
         group=given.pop("group") or "*",
         topic=given.pop("topic") or "*",
-        since=None if since is None else _snapshot(Path(since)),
+        compared=None if compared is None else _snapshot(Path(compared)),
         interval_ms=interval_ms,
         settings=broker_settings(given.pop("settings")),
         **given,
@@ -180,13 +180,13 @@ def _snapshot(path: Path) -> LagSnapshot:
         why = "it is a folder" if path.is_dir() else error.strerror
         raise click.BadParameter(
             f"{path} cannot be read ({why}): give a file that `pocketmq lag --out FILE.json` wrote",
-            param_hint="--since",
+            param_hint="--compare",
         ) from error
 
 
 def _looks(asked: _Asked, clock: Clock) -> Iterator[list[LagProgress]]:
     """Yield what each look finds: one, or with an interval one after the other."""
-    before = asked.since
+    before = asked.compared
     with ExitStack() as stack:
         look = _look_at(asked, stack)
         for number in count(1):
@@ -199,7 +199,7 @@ def _looks(asked: _Asked, clock: Clock) -> Iterator[list[LagProgress]]:
             if asked.out is not None:
                 write_rows(asked.out, [one.row for one in found], now_ms)
             yield found
-            if asked.interval_ms is None or number == asked.times:
+            if asked.interval_ms is None or number == asked.iterations:
                 return
             before = LagSnapshot.of(rows, now_ms)
             asyncio.run(clock.sleep_until(looked_ms + asked.interval_ms))

@@ -361,7 +361,7 @@ class LagSnapshot:
             raise InvalidArgument(
                 f"the earlier snapshot cannot be read ({type(error).__name__}: {error}): give a file that"
                 " `pocketmq lag --out FILE.json` wrote",
-                field="since",
+                field="compare",
             ) from error
 
 

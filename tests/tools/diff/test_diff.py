@@ -94,7 +94,7 @@ def test_order_in_the_log_and_time_mean_nothing_unless_asked_for(tmp_path: Path)
     b = store_of(tmp_path / "b", by_queue, now_ms=1_800_000_000_000)
 
     assert run(a, b, *SMALL).exit_code == 0
-    for option, name in (("--times", "storeTimestamp"), ("--places", "physicalOffset")):
+    for option, name in (("--compare-times", "storeTimestamp"), ("--places", "physicalOffset")):
         found = document(a, b, option, *SMALL)
         assert found["fields"][name] > 50
     assert run(a, b, "--hosts", *SMALL).exit_code == 0

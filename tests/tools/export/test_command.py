@@ -68,7 +68,7 @@ def test_a_range_of_time_and_topics(tmp_path: Path) -> None:
     times = sorted(record["storeMs"] for record in records)
     begin, until = times[700], times[2_000]
 
-    run(store, "--to", tmp_path / "out", "--from", begin, "--until", until, "--topic", "Fill1")
+    run(store, "--to", tmp_path / "out", "--since", begin, "--until", until, "--topic", "Fill1")
 
     wanted = [one for one in records if one["topic"] == "Fill1" and begin <= one["storeMs"] < until]
     assert of_messages(read(tmp_path / "out")) == wanted

@@ -16,7 +16,7 @@ FORMS: list[list[str]] = [[], ["--json"], ["--jsonl"]]
 #: The words of each view; a view that is missing here fails the test.
 WORDS: dict[str, list[list[str]]] = {
     "overview": [[]],
-    "log": [["--limit", "200"], ["--last", "20"], ["--from", "2026-11-21", "--limit", "5"]],
+    "log": [["--limit", "200"], ["--last", "20"], ["--since", "2026-11-21", "--limit", "5"]],
     "record": [["0"], ["1345896"], ["786432"]],
     "queue": [["Fill0", "0"], ["SCHEDULE_TOPIC_XXXX", "2", "--all"], ["InnerBatched", "0"]],
     "index": [[], ["last"]],

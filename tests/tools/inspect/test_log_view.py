@@ -36,7 +36,7 @@ def test_filters_choose_records() -> None:
     every = lines(store, "log")
 
     found = lines(
-        store, "log", "--topic", "Fill2", "--queue", "3", "--from", "100000", "--limit", "7"
+        store, "log", "--topic", "Fill2", "--queue", "3", "--since", "100000", "--limit", "7"
     )
 
     wanted = [
@@ -53,7 +53,7 @@ def test_a_range_of_times_is_from_and_up_to() -> None:
     every = [row for row in lines(store, "log") if "topic" in row]
     begin, end = every[1000]["storeTimestamp"], every[2000]["storeTimestamp"]
 
-    found = lines(store, "log", "--from", f"@{begin}", "--to", f"@{end}", "--topic", "Fill1")
+    found = lines(store, "log", "--since", f"@{begin}", "--until", f"@{end}", "--topic", "Fill1")
 
     assert found == [
         row for row in every if begin <= row["storeTimestamp"] < end and row["topic"] == "Fill1"
@@ -116,12 +116,12 @@ def test_json_is_one_document() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("--from", "tomorrow"),
-        ("--from", "9" * 30),
+        ("--since", "tomorrow"),
+        ("--since", "9" * 30),
         ("--last", "0"),
-        ("--last", "3", "--from", "5"),
+        ("--last", "3", "--since", "5"),
         ("--json", "--jsonl"),
-        ("--follow", "--to", "5"),
+        ("--follow", "--until", "5"),
         ("--queue", "-1"),
     ],
 )

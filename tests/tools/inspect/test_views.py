@@ -31,7 +31,7 @@ def test_queues_list_the_entries_that_apache_reads(name: str) -> None:
 def test_a_queue_is_listed_from_to_and_from_its_end() -> None:
     store = unchanged("rolled")
 
-    between = lines(store, "queue", "Fill0", "0", "--from", "98", "--to", "103")
+    between = lines(store, "queue", "Fill0", "0", "--since", "98", "--until", "103")
     last = lines(store, "queue", "Fill0", "0", "--last", "2")
 
     assert [row["queueOffset"] for row in between] == [98, 99, 100, 101, 102]
@@ -39,7 +39,7 @@ def test_a_queue_is_listed_from_to_and_from_its_end() -> None:
 
 
 def test_batches_are_found_by_a_queue_offset_inside() -> None:
-    found = lines(unchanged("encodings"), "queue", "InnerBatched", "0", "--from", "5")
+    found = lines(unchanged("encodings"), "queue", "InnerBatched", "0", "--since", "5")
 
     assert [(row["queueOffset"], row["messages"]) for row in found] == [(2, 20)]
 
@@ -65,7 +65,7 @@ def test_entries_say_what_is_wrong_with_them(tmp_path: Path) -> None:
 def test_a_hole_in_a_queue_is_a_row() -> None:
     store = unchanged("damaged-missing-queue-file")
 
-    found = lines(store, "queue", "Fill0", "0", "--from", "499", "--limit", "3")
+    found = lines(store, "queue", "Fill0", "0", "--since", "499", "--limit", "3")
 
     assert [row["queueOffset"] for row in found] == [499, 500, 600]
     assert found[1]["problem"] == "no file covers 100 entries from here on"
@@ -116,7 +116,7 @@ def test_index_entries_point_to_records_with_keys() -> None:
     same = lines(store, "index", "last", "--hash", str(chosen["keyHash"]))
     assert chosen in same
     assert {row["keyHash"] for row in same} == {chosen["keyHash"]}
-    later = lines(store, "index", "last", "--from", str(chosen["physicalOffset"]))
+    later = lines(store, "index", "last", "--since", str(chosen["physicalOffset"]))
     assert later[0]["physicalOffset"] == chosen["physicalOffset"]
 
 
@@ -238,9 +238,9 @@ def test_queue_and_index_are_listed_from_a_time() -> None:
     time_ms = records[2000]["storeTimestamp"]
     later = [row for row in records if row["storeTimestamp"] >= time_ms]
 
-    entries = lines(store, "queue", "Fill1", "1", "--from", f"@{time_ms}")
-    before = lines(store, "queue", "Fill1", "1", "--to", f"@{time_ms}")
-    keys = lines(store, "index", "last", "--from", f"@{time_ms}")
+    entries = lines(store, "queue", "Fill1", "1", "--since", f"@{time_ms}")
+    before = lines(store, "queue", "Fill1", "1", "--until", f"@{time_ms}")
+    keys = lines(store, "index", "last", "--since", f"@{time_ms}")
 
     wanted = [r["queueOffset"] for r in later if (r["topic"], r["queueId"]) == ("Fill1", 1)]
     assert [row["queueOffset"] for row in entries] == wanted

@@ -87,7 +87,7 @@ def test_an_earlier_file_tells_what_stands_still(
     assert run(["lag", store, "--out", out]) == 0
     capsys.readouterr()
 
-    assert run(["lag", store, "--since", out, "--json", "--group", "G_all"]) == 0
+    assert run(["lag", store, "--compare", out, "--json", "--group", "G_all"]) == 0
 
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {row["verdict"] for row in rows} == {"stalled"}
@@ -95,7 +95,10 @@ def test_an_earlier_file_tells_what_stands_still(
 
 
 def test_watching_looks_again(store: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["lag", store, "--watch", "1ms", "--times", "2", "--json", "--group", "G_all"]) == 0
+    assert (
+        run(["lag", store, "--watch", "1ms", "--iterations", "2", "--json", "--group", "G_all"])
+        == 0
+    )
 
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["verdict"] for row in rows] == ["behind"] * 4 + ["stalled"] * 4
@@ -116,7 +119,7 @@ def test_a_limit_that_is_passed_is_exit_code_1(limit: str, code: int, store: str
         ["{store}", "--set", "mappedFileSizeCommitLog"],
         ["{store}", "--set", "maxIndexNum=0"],
         ["{store}", "--out", "rows.txt"],
-        ["{store}", "--times", "2"],
+        ["{store}", "--iterations", "2"],
         ["{store}", "--watch", "soon"],
         ["{store}", "--watch", "0s"],
         ["{store}", "--max-lag", "-1"],
@@ -153,7 +156,7 @@ def test_an_earlier_file_that_cannot_be_read_is_refused(
     earlier = tmp_path / "earlier.json"
     earlier.write_bytes(data)
 
-    assert run(["lag", store, "--since", str(earlier)]) == 2
+    assert run(["lag", store, "--compare", str(earlier)]) == 2
     assert "the earlier snapshot cannot be read" in capsys.readouterr().err
 
 
@@ -161,7 +164,7 @@ def test_an_earlier_file_that_cannot_be_read_is_refused(
 def test_an_earlier_file_that_is_none_is_refused_with_what_to_give(
     store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, why: str
 ) -> None:
-    assert run(["lag", store, "--since", str(tmp_path / name)]) == 2
+    assert run(["lag", store, "--compare", str(tmp_path / name)]) == 2
 
     error = capsys.readouterr().err
     assert f"--since: {tmp_path / name} cannot be read" in error

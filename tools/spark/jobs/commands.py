@@ -168,12 +168,12 @@ def lag(*, as_json: bool, master: str, conf: tuple[str, ...], **given: Any) -> N
             "Give a STORE or --nameserver: files are read, or brokers are asked."
         )
     given["read_from"] = options.read_from_of(given["read_from"], given["stores"])
-    interval_ms = options.watch_interval_ms(given["watch"], given["times"])
+    interval_ms = options.watch_interval_ms(given["watch"], given["iterations"])
     check_out(given["out"])
     settings = options.broker_settings(given["settings"])
     with running(master, conf) as spark:
         looks = _Looks(spark, given, settings, SystemClock())
-        looks.run(interval_ms, given["times"], as_json=as_json)
+        looks.run(interval_ms, given["iterations"], as_json=as_json)
 
 
 @dataclass(slots=True)
@@ -186,13 +186,13 @@ class _Looks:
     clock: Clock
     before: LagSnapshot | None = None
 
-    def run(self, interval_ms: int | None, times: int | None, *, as_json: bool) -> None:
+    def run(self, interval_ms: int | None, iterations: int | None, *, as_json: bool) -> None:
         number = 0
         while True:
             looked_ms = self.clock.now_ms()
             self._look(self.clock.unix_ms(), as_json=as_json, with_rates=interval_ms is not None)
             number += 1
-            if interval_ms is None or number == times:
+            if interval_ms is None or number == iterations:
                 return
             asyncio.run(self.clock.sleep_until(looked_ms + interval_ms))
 

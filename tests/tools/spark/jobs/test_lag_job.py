@@ -245,7 +245,7 @@ def test_rows_are_written_where_out_says(form: str, tmp_path: Path, spark: Spark
     root = recorded_store("consumption", tmp_path / "store")
     arguments = ["spark", "lag", "--store", str(root), "--out", f"{form}:{tmp_path}/out"]
     if form == "folder":
-        arguments += ["--watch", "1ms", "--times", "2"]
+        arguments += ["--watch", "1ms", "--iterations", "2"]
 
     assert cli.run(arguments) == 0
 
@@ -273,7 +273,7 @@ def test_a_table_grows_by_every_look(spark: SparkSession, tmp_path: Path) -> Non
         ["--store", "x", "--nameserver", "y"],
         [],
         ["--store", "x", "--out", "lag.parquet"],
-        ["--store", "x", "--times", "2"],
+        ["--store", "x", "--iterations", "2"],
         ["--store", "x", "--conf", "broken"],
     ],
 )
