@@ -44,12 +44,13 @@ from ..store.message_store import MessageStore
 from ..store.recovery.scan import RecoveryReport
 from ..store.state_files import StateFile
 from ..store.system import cpu_seconds, peak_memory_bytes
+from .assembly import assemble
 from .config import BROKER_SECTIONS, BrokerConfig
 from .groups.lag import GroupLag, lags, note_lag
 from .metrics.families import RocketMQFigures, client_figures, figures
 from .metrics.page import MetricsPage, PageFigure
 from .metrics.traffic import TrafficCounts
-from .parts import BrokerParts, assemble
+from .parts import BrokerParts
 from .ports.certificates import Certificates
 from .ports.client_port import ClientPort, port_limits
 from .ports.registration import Registration, RegistrationState

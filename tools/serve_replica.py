@@ -13,8 +13,8 @@ from functools import partial
 from random import SystemRandom
 from typing import Any, Final
 
+from ..broker.assembly import producers_of
 from ..broker.broker import Broker, Network
-from ..broker.parts import producers_of
 from ..broker.ports.certificates import Certificates, replica_certificate
 from ..broker.ports.client_port import ClientPort
 from ..broker.replication.device import ReplicaDevice, boot_id

@@ -23,9 +23,9 @@ from random import Random
 from typing import Any, Final
 from unittest.mock import patch
 
+from pocketmq.broker.assembly import producers_of
 from pocketmq.broker.broker import Broker, Network as BrokerNetwork
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.parts import producers_of
 from pocketmq.broker.replication.device import ReplicaDevice
 from pocketmq.broker.replication.in_sync import ReplicaSettings
 from pocketmq.broker.replication.mastership import Mastership

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pocketmq.broker.assembly import producers_of
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.parts import producers_of
 from pocketmq.broker.replication.device import ReplicaDevice
 from pocketmq.broker.replication.in_sync import ReplicaSettings
 from pocketmq.broker.replication.links import FollowerLink

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
+from pocketmq.broker.assembly import producers_of
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.parts import producers_of
 from pocketmq.broker.producers import producers as producers_module
 from pocketmq.broker.producers.found_runs import found_runs
 from pocketmq.broker.producers.producers import Producers

@@ -9,8 +9,8 @@ from typing import Any
 
 from google.protobuf import json_format
 
+from pocketmq.broker.assembly import assemble
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.parts import assemble
 from pocketmq.broker.service_v2.service import CLIENT_ID, SERVICE
 from pocketmq.proto import private_pool
 from pocketmq.proto.clock import VirtualClock

@@ -1,0 +1,308 @@
+"""The assembly of a broker: which parts it has, in which order they are built, and which part reacts to what."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from random import Random
+from typing import Final
+
+from ..proto.clock import Clock, VirtualClock
+from ..proto.rpc.channels import Dial
+from ..store.message_store import MessageStore
+from ..store.state_files import OffsetsFile, StateFile
+from .accounts import AccountFile, Accounts
+from .config import BrokerConfig
+from .delay.delays import Delays
+from .delay.timed import Recalls
+from .delay_rules import DelayRules
+from .groups.coordinator import Coordination, Coordinator
+from .groups.dead_letters import DeadLetters
+from .groups.fence import Fence
+from .groups.leases import KeptLeases, QueueLeases
+from .groups.retries import Retries
+from .kept_tables import KeptTables
+from .messages.appender import Appends
+from .messages.fetch import Fetches
+from .messages.filters import Filters
+from .messages.lookup import Lookups
+from .messages.send import Sends, Waits
+from .metrics.call_times import timed
+from .metrics.clients import CensusMeasurements, ClientMetrics, Measurements
+from .metrics.traffic import TrafficCounts
+from .neighbours import Neighbours
+from .offsets import Offsets
+from .parts import BrokerParts
+from .pop.journal import Journal
+from .pop.pops import Pops
+from .pop.receives import PopLeases, serials_from
+from .pop.table import PopParts
+from .producers.producers import Producers
+from .replication.mastership import Mastership
+from .replication.state_progress import PopsPart, TimersState
+from .replication.state_source import StateSource, TablePart, table_parts
+from .service_v2.acknowledging import Acknowledging
+from .service_v2.lite_subscriptions import LiteSubscriptions
+from .service_v2.pulling import PullConsumers
+from .service_v2.receiving import Receiving
+from .service_v2.routes import RouteQueries
+from .service_v2.sending import EndTransactions, RecallMessages, SendMessages
+from .service_v2.service import ServiceV2
+from .service_v2.telemetry import Clients, Diagnostics
+from .timing.purgatory import Purgatory
+from .timing.timers import Timers
+from .topics_and_groups import Groups, Topics
+from .transactions.atomic_commits import AtomicCommits, CommitParts
+from .transactions.checks import Listeners
+from .transactions.records import prepare
+from .transactions.transactions import Transactions
+from .unfinished_messages import UnfinishedMessages
+
+logger = logging.getLogger(__name__)
+
+#: Entries of the tables that the start warns of one by one.
+_WARNINGS_MAX: Final = 20
+
+
+def assemble(  # noqa: PLR0913  (the parts depend on all of this)
+    config: BrokerConfig,
+    store: MessageStore,
+    *,
+    state_file: Callable[[str], StateFile],
+    clock: Clock,
+    wall: Clock,
+    random: Random,
+    dial: Dial,
+    mastership: Mastership | None = None,
+    replicas: Callable[[], Sequence[str]] = tuple,
+) -> BrokerParts:
+    """Return the parts over STORE; CLOCK is the messages' time, WALL the machine's. Nothing has begun.
+
+    DIAL opens channels to name servers and other brokers. MASTERSHIP: that of a master of a replica set,
+    and REPLICAS: where clients reach those that live.
+    """
+    epoch = 0 if mastership is None else mastership.epoch
+    unix_ms = clock.unix_ms
+    topics = Topics(state_file("topics.json"), config, unix_ms)
+    groups = Groups(state_file("subscriptionGroup.json"), config, unix_ms)
+    _warn_of_unusual([*topics.unusual(), *groups.unusual()])
+    timers = Timers(clock)
+    wall_timers = timers if wall is clock else Timers(wall)
+    tables = KeptTables.open(store, wall_timers, discard=epoch > 0)
+    leases = KeptLeases(tables.leases, wall_timers, limit=lambda: config.leases_max, epoch=epoch)
+    fence = Fence(leases, lambda: config.lease_ms)
+    account_file = AccountFile(store.disk, store.config.path)
+    accounts = Accounts(wall.unix_ms, account_file, holder=leases.member_of)
+    purgatory = Purgatory(wall_timers, limit=lambda: config.fetches_waiting_max)
+    traffic = TrafficCounts(lambda: config.metrics_series_max)
+    appends = Appends(store, purgatory.notify, mastership, traffic)
+    offsets = Offsets(OffsetsFile(store.disk, store.config.path), unix_ms, accounts, appends)
+    filters = Filters(wall_timers, wall, accounts, traffic)
+    fetches = Fetches(
+        config, topics, offsets, store, purgatory, wall.now_ms, filters, fence.renew_by_fetch
+    )
+    transactions = Transactions(config, store, topics, offsets, appends, timers, clock)
+    waits = _waits(store, transactions, unix_ms)
+    followed = mastership.producers if mastership else None
+    producers = followed or producers_of(config, clock, store)
+    retries = Retries(store, topics, groups, appends, _delay_rules(config, store), unix_ms, random)
+    journal = Journal(store, wall_timers, timers)
+    pop_parts = PopParts(
+        store=store,
+        offsets=offsets,
+        leases=PopLeases(timers, wall_timers.now_ms),
+        journal=journal,
+        serials=serials_from(random.randbytes),
+        bury=retries.bury,
+        config=config,
+        accounts=accounts,
+        traffic=traffic,
+    )
+    # A group shares queues or pops: the pops ask the coordinator as well, and are made after it.
+    check_join: Callable[[str], None] = lambda group: pops.check_not_popped(group)  # noqa: E731
+    coordinator = Coordinator(config, groups, wall_timers, check_join, epoch)
+    pops = Pops(config, topics, groups, filters, purgatory, pop_parts, coordinator.has_members)
+    appends.on_arrival.append(pops.arrived)
+    sees_all = config.v2_cluster and not config.v2_endpoints
+    servers = config.nameservers if sees_all else ()
+    neighbours = Neighbours(config.name, servers, dial, wall.now_ms)
+    topics.on_change.append(neighbours.forget)
+    topics.on_auto_create.append(neighbours.create_topic)
+    clients = _clients(config, store, groups, wall_timers, transactions.listeners, pops, replicas)
+    coordination = Coordination(
+        topics,
+        coordinator,
+        QueueLeases(config, topics, groups, offsets, wall_timers, leases),
+        leases,
+        fence,
+        accounts,
+        clients.subscriptions,
+    )
+    commit_parts = CommitParts(
+        store=store,
+        topics=topics,
+        groups=groups,
+        offsets=offsets,
+        appends=appends,
+        fence=fence,
+        check_not_popped=pops.check_not_popped,
+        timers=wall_timers,
+        unix_ms=unix_ms,
+    )
+    parts = BrokerParts(
+        store=store,
+        tables=tables,
+        topics=topics,
+        groups=groups,
+        offsets=offsets,
+        accounts=accounts,
+        timers=timers,
+        wall_timers=wall_timers,
+        purgatory=purgatory,
+        appends=appends,
+        producers=producers,
+        sends=Sends(config, topics, store, wall_timers, appends, waits, producers),
+        fetches=fetches,
+        filters=filters,
+        lookups=Lookups(topics.get, store),
+        delays=Delays(config, store, timers, clock, appends, state_file, tables.delivered),
+        transactions=transactions,
+        atomic_commits=AtomicCommits(config, commit_parts),
+        recalls=Recalls(config, topics, store, appends, unix_ms),
+        retries=retries,
+        dead_letters=DeadLetters(store, topics, groups, offsets, appends),
+        coordination=coordination,
+        pops=pops,
+        clients=clients,
+        neighbours=neighbours,
+        service_v2=ServiceV2(()),
+        client_metrics=ClientMetrics(wall.now_ms),
+        traffic=traffic,
+    )
+    topics.on_change.append(partial(_forget_deleted, topics, parts.sends, traffic))
+    parts.service_v2 = _service_v2(parts, config, unix_ms, wall)
+    if mastership is not None:
+        parts.state = _replicated(mastership, parts, journal)
+    if isinstance(clock, VirtualClock) and wall is not clock:
+        parts.awaited = _awaited(clock, parts)
+    return parts
+
+
+def _warn_of_unusual(sentences: Sequence[str]) -> None:
+    for sentence in sentences[:_WARNINGS_MAX]:
+        logger.warning("unusual entry found: %s", sentence)
+    if len(sentences) > _WARNINGS_MAX:
+        logger.warning("further unusual entries found count=%d", len(sentences) - _WARNINGS_MAX)
+
+
+def _replicated(mastership: Mastership, parts: BrokerParts, journal: Journal) -> StateSource:
+    """Have followers told of PARTS, and of the deliveries in JOURNAL."""
+    store = parts.store
+
+    def log_end() -> int:
+        return store.max_log_offset
+
+    told = table_parts(
+        parts.topics.kept,
+        parts.groups.kept,
+        parts.offsets,
+        parts.accounts,
+        parts.delays.next_of_levels,
+        log_end,
+    )
+    told += PopsPart(journal), TablePart(TimersState(store.timers))
+    return mastership.replicate(told, log_end)
+
+
+def _awaited(clock: VirtualClock, parts: BrokerParts) -> UnfinishedMessages:
+    """Return what keeps CLOCK waiting for those who are handed messages, which hears of PARTS."""
+    awaited = UnfinishedMessages(
+        clock,
+        parts.store,
+        parts.topics,
+        parts.offsets,
+        parts.pops,
+        parts.coordination,
+    )
+    parts.retries.on_return.append(awaited.sent_back)
+    parts.fetches.on_fetch.append(awaited.fetching)
+    parts.pops.on_receive.append(awaited.receiving)
+    return awaited
+
+
+def _forget_deleted(topics: Topics, sends: Sends, traffic: TrafficCounts, name: str) -> None:
+    if topics.find(name) is None:
+        sends.counts.forget(name)
+        traffic.forget_topic(name)
+
+
+def _service_v2(
+    parts: BrokerParts, config: BrokerConfig, unix_ms: Callable[[], int], wall: Clock
+) -> ServiceV2:
+    """Return what official clients call, over PARTS; UNIX_MS is the messages' time, WALL has the machine's."""
+    store, topics, groups, pops = parts.store, parts.topics, parts.groups, parts.pops
+    check_commit = parts.coordination.fence.check_commit
+    clients = parts.clients
+    diagnostics = Diagnostics(clients.sessions, topics, store, parts.wall_timers)
+    clients.telemetry.on_answer.append(diagnostics.take)
+    faces = (
+        clients,
+        RouteQueries(config.name, topics, groups, clients.reach, parts.neighbours),
+        diagnostics,
+        SendMessages(config, topics, parts.sends, unix_ms, clients.checks.remember),
+        EndTransactions(topics, parts.transactions, parts.neighbours),
+        RecallMessages(topics, parts.recalls, parts.neighbours),
+        Receiving(pops, clients.subscriptions, wall.unix_ms, config),
+        Acknowledging(pops, topics, groups, store.config.delay_levels_ms),
+        LiteSubscriptions(topics),
+        PullConsumers(store, topics, groups, parts.offsets, parts.fetches, pops, check_commit),
+        Measurements(parts.client_metrics),
+        CensusMeasurements(parts.client_metrics, clients.sessions),
+    )
+    return ServiceV2(faces, partial(timed, traffic=parts.traffic, now_ms=wall.now_ms))
+
+
+def _waits(store: MessageStore, transactions: Transactions, unix_ms: Callable[[], int]) -> Waits:
+    return Waits(
+        now_ms=unix_ms,
+        slot_count=store.timers.count,
+        prepare=prepare,
+        check_room=transactions.check_room,
+    )
+
+
+def _delay_rules(config: BrokerConfig, store: MessageStore) -> DelayRules:
+    levels_ms, precision_ms = store.config.delay_levels_ms, store.config.timer_precision_ms
+    return DelayRules(levels_ms, precision_ms, config.delay_max_ms)
+
+
+def _clients(
+    config: BrokerConfig,
+    store: MessageStore,
+    groups: Groups,
+    timers: Timers,
+    listeners: Listeners,
+    pops: Pops,
+    replicas: Callable[[], Sequence[str]],
+) -> Clients:
+    host = f"[{config.host}]" if ":" in config.host else config.host
+
+    def own() -> Sequence[str]:
+        mine = config.advertised_address or f"{host}:{store.host.port}"
+        return (mine, *(one for one in replicas() if one != mine))
+
+    clients = Clients(config, store.config, groups, timers, own, listeners)
+    clients.sessions.on_alive.append(pops.client_alive)
+    clients.sessions.on_gone.append(pops.client_gone)
+    return clients
+
+
+def producers_of(config: BrokerConfig, clock: Clock, store: MessageStore) -> Producers:
+    """Return the table of what producers have stored in STORE, by CONFIG; CLOCK is the messages' time."""
+    return Producers(
+        store,
+        clock,
+        producers_max=config.producers_max,
+        expiry_ms=config.producer_expiry_ms,
+    )
