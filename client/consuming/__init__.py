@@ -1,1 +1,1 @@
-"""Consumers below their faces: queues are read ahead, positions kept and committed."""
+"""The parts of pull and push consumers: they share queues, read ahead, and commit offsets."""

@@ -1,8 +1,8 @@
-"""What an atomic commit says of its consumer: how far it has read, by which right, where it goes on if nothing came.
+"""The consumer's part of an atomic commit: how far it has read, with which leases, and where it continues if it fails.
 
-From its beginning on it is noted from which queues the application is handed messages. All of these must be held when
-it is committed: of one that went to another member the messages come again there, so nothing that was made of them may
-be stored. Not thread-safe: the consumer's event loop owns it.
+From its beginning on, it records from which queues messages are delivered to the application. The consumer must hold
+all of them at the commit: messages of a queue that moved to another member are redelivered there, so their results must
+not be stored. Not thread-safe: the consumer's event loop owns it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class ReadRange:
 
 
 class AtomicReading:
-    """What is read, by READING, for one atomic commit. The face writes CURSOR."""
+    """What READING reads for one atomic commit. The API class writes CURSOR."""
 
     def __init__(self, reading: PullReading, cursor: Cursor) -> None:
         self._reading = reading
         self._cursor = cursor
         #: What the application was handed messages of, and the first of them, by queue.
         self._seen: dict[Queue, tuple[set[ReadStretch], int]] = {}
-        #: Where the application stood at the beginning: a batch, and the cursor in it.
+        #: The application's position at the beginning: a batch, and the cursor in it.
         self._at_begin: tuple[Batch, int, int] | None = None
 
     @property
@@ -97,8 +97,8 @@ class AtomicReading:
         for queue, (stretches, _) in self._seen.items():
             if any(one.void or source.held(queue) != one.held for one in stretches):
                 raise LeaseLost(
-                    f"queue {queue} went to somebody else, or elsewhere, since its messages were read: what was made of"
-                    " them is not committed, they come again",
+                    f"queue {queue} moved to another member, or to another offset, since its messages were read: their"
+                    " results are not committed, and the messages are redelivered",
                     topic=queue.topic,
                     queue=queue.number,
                     group=self.group,
@@ -123,7 +123,7 @@ class AtomicReading:
         self._end()
 
     async def give_up(self, *, ask: bool) -> None:
-        """End it: nothing came of it, and what was read comes again; with ASK from where the brokers say."""
+        """End it without a commit: what was read is redelivered; with ASK from the offsets that the brokers have."""
         self._look_back()
         queues = list(self._seen)
         known: dict[Queue, int] = {}
@@ -135,7 +135,7 @@ class AtomicReading:
             self._go_back_to(known)
 
     def _go_back_to(self, known: Mapping[Queue, int]) -> None:
-        """End it, with every queue where the group stands, as far as that is KNOWN, or else where it was read from."""
+        """End it; every queue continues at its KNOWN committed offset, or else where this commit began to read it."""
         for queue, (stretches, first) in self._seen.items():
             for stretch in stretches:
                 stretch.annul()

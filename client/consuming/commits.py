@@ -71,11 +71,11 @@ class OffsetKeeper(ABC):
         return self._committed.get(queue)
 
     def kept(self, queue: Queue) -> frozenset[int]:
-        """Return what whoever keeps them may have as the last of QUEUE, if nobody else has committed; −1: nothing."""
+        """Return what the broker or file may have as the last offset of QUEUE if no one else committed; −1: none."""
         return frozenset((self._committed.get(queue, -1),))
 
     def learn(self, queue: Queue, offset: int) -> None:
-        """Note that OFFSET of QUEUE is kept, which somebody else has seen to."""
+        """Note that OFFSET of QUEUE is committed, by another part of the client."""
         self._committed[queue] = offset
 
     @abstractmethod
@@ -101,8 +101,8 @@ class Commits(OffsetKeeper):
         self._source = source
         #: What is committed again, since its broker may have forgotten it.
         self._doubtful: set[Queue] = set()
-        #: What else the next master of a replica set may take for committed, and since when, by queue: it may not have
-        #: heard of the last moments' commits, and may have heard of one that was not answered.
+        #: What else the next master of a replica set may take for committed, and since when, by queue: it may lack the
+        #: latest commits, and may have one that was not answered.
         self._recent: dict[Queue, deque[tuple[int, int]]] = {}
         #: How often its broker had broken off when each queue's offset was last known to be there.
         self._breaks: dict[Queue, int] = {}
@@ -114,7 +114,7 @@ class Commits(OffsetKeeper):
         self._doubtful |= {queue for queue in self._committed if queue.broker == broker}
 
     def forget(self, queue: Queue) -> None:
-        """Forget what was committed of QUEUE: somebody else goes on with it."""
+        """Forget what was committed of QUEUE: another member continues with it."""
         super().forget(queue)
         self._doubtful.discard(queue)
         self._recent.pop(queue, None)
@@ -276,7 +276,7 @@ class RegularCommits:
         await self._commit({queue: finished[queue] for queue in there if queue in finished})
 
     async def _is_there(self, queue: Queue, offset: int) -> bool:
-        """Has QUEUE as many messages? Else somebody has accepted a loss, and the reader finds where to go on."""
+        """Has QUEUE as many messages? If not, an administrator accepted a loss; the reader finds where to continue."""
         try:
             bounds = await self._parts.bounds.of(queue, None)
         except PocketMQError:

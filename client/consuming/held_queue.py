@@ -1,27 +1,26 @@
-"""A queue that is ours to read: what sharing says of it to reading, and how far its consumer has come in it. Pure.
+"""A queue that the consumer holds: how sharing passes it to reading, and how far its consumer has read it. Pure.
 
-Sharing says: this queue is yours from now on, give that one back.
+Sharing calls `begin` for a queue that the consumer may read, and `end` for one that it must release.
 
     source (who gets which queue)          user (who reads)
     sharing.py    a group's share    ───►  begin(held)         read on at the committed offset
-    sharing.py, unshared queues      ◄───  lost(held)          the broker says that it is not ours any more
+    sharing.py, unshared queues      ◄───  lost(held)          the broker says that the consumer lost it
                                      ───►  end(queue, lost)    stop, finish or drop, commit; then it is let go
 
-For each queue `begin` and `end` alternate; a queue comes again only after its `end` has returned.
+For each queue `begin` and `end` alternate; `begin` is called again only after `end` has returned.
 
-A message is *handed out* when the application gets it and *finished* when the application comes back for more (or
+A message is *delivered* when the application gets it and *finished* when the application asks for more (or
 commits, or closes without an error). Only what is finished is committed, so that a crash in between delivers it again.
 Offsets are those of the next message.
 
 A *stretch* is the reading of one queue from where it began to where it ends: because the queue goes to another member,
-or because the application goes elsewhere in it. What is handed out of a stretch that has ended can still be finished;
-of one that is void nothing counts any more.
+or because the application seeks. Messages delivered from a stretch that has ended can still be finished; those of a
+void stretch do not count any more.
 
-Messages fetched ahead of the application: runs in the order of their arrival, bounded by bytes.
-
-Readers wait while it is full; a run that makes it overflow is still taken in, so one run of each queue may stand above
-the bound. What a filter stepped over stands between them as a run without messages, one for each gap. Not thread-safe:
-the consumer's event loop owns it.
+The buffer contains messages fetched ahead of the application: batches in the order of their arrival, limited by bytes.
+Readers wait while it is full. It still accepts a batch that makes it overflow, so it may exceed the limit by one batch
+per queue. Messages that a filter skipped are a batch without messages, one for each gap. Not thread-safe: the
+consumer's event loop owns it.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ from ..tasks import Alarm, Tasks
 
 @dataclass(frozen=True, slots=True)
 class HeldQueue:
-    """A queue that is ours to read and to commit."""
+    """A queue that the consumer may read and commit."""
 
     queue: Queue
-    #: By which the broker knows it; 0: it is not shared, nobody else is kept from it.
+    #: The lease's token at the broker; 0: the queue is not shared, other consumers may read it, too.
     token: int
     #: The group's offset when it was given; −1: never committed.
     committed: int
-    #: The group starts with us: the settings "earliest" and "latest" count more than what is committed.
+    #: This consumer starts the group: the settings "earliest" and "latest" come before what is committed.
     from_start: bool = False
 
 
@@ -63,8 +62,8 @@ class QueueUser(Protocol):
     async def end(self, queue: Queue, *, lost: bool) -> None:
         """Stop reading QUEUE, finish or drop what is held of it, and commit; it is let go when this returns.
 
-        LOST: somebody else may have it already: nothing can be committed. Cancelled after rebalance_timeout_ms; then
-        the queue goes all the same, and what was not committed comes again there.
+        LOST: another member may hold it already: nothing can be committed. Cancelled after rebalance_timeout_ms; then
+        the queue is released all the same, and messages that were not committed are redelivered to its next holder.
         """
         ...
 
@@ -81,7 +80,7 @@ class QueueSource(Protocol):
         ...
 
     def held(self, queue: Queue) -> HeldQueue | None:
-        """Return by what right QUEUE is read; None: it is not ours."""
+        """Return the lease by which QUEUE is read; None: the consumer does not hold it."""
         ...
 
     def lost(self, held: HeldQueue) -> None:
@@ -113,13 +112,13 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class ReadStretch:
-    """Reading HELD in one go. The loop writes it, faces look."""
+    """One stretch of reading HELD. The event loop writes it, the consumers' API reads it."""
 
     __slots__ = ("ended", "held", "void")
 
     def __init__(self, held: HeldQueue) -> None:
         self.held = held
-        #: Nothing more of it is handed out.
+        #: No more of it is delivered.
         self.ended = False
         #: Nothing of it is finished any more.
         self.void = False
@@ -133,7 +132,7 @@ class ReadStretch:
         self.ended = True
 
     def annul(self) -> None:
-        """End it, and have what is handed out of it not count."""
+        """End it; messages delivered from it do not count any more."""
         self.ended = self.void = True
 
 
@@ -145,7 +144,7 @@ class ReadPosition(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Messages of one queue, and the queue offset behind them."""
+    """Messages of one queue, and the queue offset after them."""
 
     stretch: ReadStretch
     messages: MessageBatch
@@ -158,28 +157,28 @@ class Batch(NamedTuple):
         return self.messages[index].queue_offset
 
     def offset_behind(self, count: int) -> int:
-        """Return the queue offset behind the first COUNT messages, of which there are as many at least."""
+        """Return the queue offset after the first COUNT messages; there are at least as many."""
         if count >= len(self.messages):
             return self.next_offset
         return self.messages[count - 1].queue_offset + 1
 
 
 class Cursor:
-    """Where the application stands in the batch that it goes through. Not thread-safe: the face owns it."""
+    """The application's position in its current batch. Not thread-safe: the consumer's API owns it."""
 
     __slots__ = ("batch", "begin", "end")
 
     def __init__(self) -> None:
         self.batch: Batch | None = None
-        #: Of the messages of the batch: the first that is handed out and not finished, and the first that is not
-        #: handed out.
+        #: Indexes in the batch: of the first message that is delivered and not finished, and of the first that is not
+        #: delivered.
         self.begin = 0
         self.end = 0
 
     def open(self, batch: Batch) -> None:
         """Begin BATCH; the one before is finished."""
         self.begin = self.end = 0
-        # Last: whoever looks from another thread must not find an old place in a new batch.
+        # Last: another thread that reads this must not find an old position in a new batch.
         self.batch = batch
 
     def hand_out(self, max_messages: int | None) -> MessageBatch:
@@ -191,7 +190,7 @@ class Cursor:
         return rest
 
     def rest(self, max_messages: int | None = None) -> MessageBatch:
-        """Return what is not handed out yet, at most MAX_MESSAGES; nothing of a stretch that has ended."""
+        """Return what is not delivered yet, up to MAX_MESSAGES; nothing of a stretch that has ended."""
         if self.batch is None or self.batch.stretch.ended:
             return NO_MESSAGES
         messages = self.batch.messages
@@ -212,18 +211,18 @@ class Cursor:
             yield message
 
     def finish(self) -> ReadPosition | None:
-        """Have all that is handed out be finished; return the position behind it."""
+        """Finish all that is delivered; return the position after it."""
         self.begin = self.end
         return self.behind()
 
     def behind(self) -> ReadPosition | None:
-        """Return the position behind what is handed out; None: nothing is."""
+        """Return the position after what is delivered; None: nothing is."""
         if self.batch is None or not self.end:
             return None
         return ReadPosition(self.batch.stretch, self.batch.offset_behind(self.end))
 
     def before(self) -> ReadPosition | None:
-        """Return the position of what is handed out and not finished, from where it comes again after a failure."""
+        """Return the position of what is delivered and not finished: a failure redelivers from there."""
         if self.batch is None or not self.end:
             return None
         return ReadPosition(self.batch.stretch, self.batch.offset_at(self.begin))
@@ -238,7 +237,7 @@ class Positions:
         self._left: dict[Queue, tuple[frozenset[int], int]] = {}
 
     def finish(self, position: ReadPosition | None) -> None:
-        """Note that the application is done with what stands before POSITION."""
+        """Note that the application has finished what is before POSITION."""
         if position is not None and not position.stretch.void:
             self._finished[position.stretch.queue] = position.offset
 
@@ -254,16 +253,16 @@ class Positions:
             self._left[queue] = kept, finished
 
     def go_back(self, queue: Queue, offset: int) -> None:
-        """Have nothing behind OFFSET of QUEUE be finished, nor if it comes back."""
+        """Forget that messages of QUEUE from OFFSET on were finished, also if the queue returns."""
         if queue in self._finished:
             self._finished[queue] = offset
         if queue in self._left:
             self._left[queue] = self._left[queue][0], offset
 
     def resume(self, held: HeldQueue) -> int | None:
-        """Return where to go on with a queue that has come back; None: where it was committed.
+        """Return where to continue in a queue that has returned; None: at its committed offset.
 
-        If nobody has committed since we had it last, what we had finished then is finished.
+        If no other member has committed since the consumer last held it, what it had finished then is still finished.
         """
         kept, finished = self._left.pop(held.queue, (frozenset[int](), 0))
         if held.committed not in kept or finished < held.committed:
@@ -415,11 +414,11 @@ class PrefetchSink:
         self._has_started = False
 
     async def room(self) -> None:
-        """Return once there is room for another run."""
+        """Return once there is space for another batch."""
         await self._prefetch.room()
 
     def started(self, queue: Queue, offset: int) -> None:
-        """Hear where reading begins; again, where it goes on elsewhere."""
+        """Take the offset at which reading begins; called again when it continues elsewhere."""
         if self._has_started:
             self._prefetch.skip(self._stretch, offset)
         else:

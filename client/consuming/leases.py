@@ -4,12 +4,12 @@
       ▲                  │
       └── unwanted       └──lost: refused, or not renewed in time
 
-A queue that another member holds is waited for at its broker (`wait_ms`), so that it comes over as soon as it is free.
-A fetch renews the lease of its queue. Only where none was answered in time (a pause, no room, a broker away) is a lease
-renewed by a request of its own, with all others of that broker, when a quarter of its time is left; and after a broken
-connection, since the broker may be another run that does not know of it. What could not be renewed is lost by our own
-clock a tenth of a lease before it can be anybody else's: time counts from before the request was sent. Only grants that
-are still wanted are told; others are given back at once.
+The broker waits with its answer while another member holds the queue (`wait_ms`), so it is granted as soon as it is
+free. A fetch renews the lease of its queue. Where no fetch was answered in time (a pause, a full buffer, a broker that
+does not answer), a request of its own renews it, with all others of that broker, when a quarter of its time is left; so
+does one after a broken connection, because a restarted broker does not know the lease. A lease that was not renewed is
+lost, by the client's clock, a tenth of its time before another member can get it: the time counts from before the
+request was sent. Grants that are not wanted any more are released at once.
 
 Not thread-safe: its event loop owns it.
 """
@@ -47,11 +47,11 @@ class LeaseHolder(Protocol):
     """Hears what became of queues."""
 
     def granted(self, queue: Queue, token: int, committed: int, waited_ms: int) -> None:
-        """QUEUE is ours, after WAITED_MS."""
+        """The lease of QUEUE was granted, after WAITED_MS."""
         ...
 
     def ran_out(self, queue: Queue) -> None:
-        """QUEUE may be somebody else's."""
+        """Another member may hold QUEUE."""
         ...
 
     def renewed(self, queue: Queue, sent_ms: int, breaks: int) -> None:
@@ -74,7 +74,7 @@ class _Lease:
 
     @property
     def ends_ms(self) -> int:
-        """From here on it may be somebody else's, by our clock."""
+        """From here on another member may hold it, by the client's clock."""
         return self.from_ms + self.lease_ms - self.lease_ms // _MARGIN
 
     @property
@@ -95,7 +95,7 @@ class Leases:
         self._holder = holder
         #: The latest generation of the group that we know.
         self.generation = 0
-        #: Since when each queue is wanted; the object tells one wish from the next.
+        #: Since when each queue is wanted; the object distinguishes one request from the next.
         self._wanted: dict[Queue, list[int]] = {}
         self._held: dict[Queue, _Lease] = {}
         self._lease_ms = parts.config.lease_ms or _LEASE_MS
@@ -282,7 +282,7 @@ class Leases:
         self._holder.ran_out(queue)
 
     def drop(self, queue: Queue) -> None:
-        """Forget the lease of QUEUE: a broker said that it is not ours."""
+        """Forget the lease of QUEUE: its broker said that the member does not hold it."""
         self._held.pop(queue, None)
 
     # ------------------------------------------------------------ releasing

@@ -55,7 +55,7 @@ def offsets_path(folder: str, client_id: str, group: str) -> Path:
 class LocalOffsets(OffsetKeeper):
     """The offsets in the file at what FIND_PATH returns. Not thread-safe: its event loop owns it."""
 
-    keeps_metadata = False  # Apache's file has no room for it.
+    keeps_metadata = False  # Apache RocketMQ's file has no field for it.
 
     def __init__(self, find_path: Callable[[], Awaitable[Path]], clock: Clock) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class LocalOffsets(OffsetKeeper):
         self._writing = asyncio.Lock()
 
     async def committed_of(self, queues: Collection[Queue]) -> dict[Queue, int]:
-        """Return where QUEUES go on; −1: nothing is known. Raises CorruptState if no file can be read."""
+        """Return where QUEUES continue; −1: nothing is known. Raises CorruptState if no file can be read."""
         path = await self._place()
         with clock_held(self._clock):
             stored = await asyncio.to_thread(load, path)
@@ -122,7 +122,7 @@ def load(path: Path) -> dict[Queue, int]:
 
 
 def save(path: Path, new: Mapping[Queue, int]) -> None:
-    """Put NEW into the file at PATH, beside what others have put there; on the device when this returns.
+    """Put NEW into the file at PATH, next to what other processes have put there; on disk when this returns.
 
     Raises OffsetStoreFailed.
     """
@@ -241,7 +241,7 @@ class _Scanner:
         return found
 
     def object(self) -> Iterator[Any]:
-        """Yield the keys of an object; who asks takes each value before the next key."""
+        """Yield the keys of an object; the caller takes each value before the next key."""
         self._expect("{")
         if self._next() == "}":
             self._at += 1

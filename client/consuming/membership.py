@@ -126,7 +126,7 @@ class Membership:
             self._running = self._session.tasks.spawn(self._run())
 
     async def leave(self) -> None:
-        """Say good-bye, if the coordinator can be told."""
+        """Leave the group, if the coordinator can be reached."""
         self._is_leaving = True
         if self._talk is not None and self._running is not None:
             await self.say(pb.MemberRequest(leave=pb.Leave()))
@@ -142,7 +142,7 @@ class Membership:
         self._is_in = False
 
     def rejoin(self) -> None:
-        """Join anew: what the member wants has changed."""
+        """Join again: what the member wants has changed."""
         if self._running is not None:
             self.stop()
             self.start()
@@ -159,7 +159,7 @@ class Membership:
                 await self._talk.send(request)
             except errors.PocketMQError as error:
                 logger.debug(
-                    "coordinator not told %s",
+                    "coordinator was not notified %s",
                     Facts(group=self._parts.group, reason=error.message),
                 )
 
@@ -302,7 +302,7 @@ class Membership:
                     "coordinator changes %s",
                     Facts(group=self._parts.group, old=broker, new=ring[0]),
                 )
-                # Without a word: the others come too, and until then nobody's share should change.
+                # Without a warning: the other members join, too, and until then no share should change.
                 talk.close()
                 return
 

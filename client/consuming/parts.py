@@ -1,14 +1,14 @@
-"""The common ground of one consumer's parts: group, settings, numbers, the ways to brokers and name servers.
+"""What the parts of one consumer share: group, settings, metrics, and the connections to brokers and name servers.
 
-A consumer whose name servers do not answer is told of at once, and meets an error after nameserver_timeout_ms. Once one
-has answered, their loss stops nobody who knows the way (routes.py), and this is over.
+If no name server answers, the consumer logs it at once, and raises an error after nameserver_timeout_ms. Once one has
+answered, consumers that know the route do not need them any more (routes.py).
 
-Each broker is asked for the bounds of many queues at once, one request after the other. A member that gets very many
-looks at all of them in the same moment. With a call for each, what else it has to say to their broker, renewals of
-leases first, would stand behind them or find no room (ChannelLimits.waiting_max). So what is asked while a request is
-under way waits for the next one. A broker answers for all queues of a request or for none, and an error does not say of
-which it is. One that passes is the broker's own; after another, each half is asked for by itself, down to the queue
-that it is of.
+Each broker is asked for the offset ranges of many queues at once, one request after the other. A member that gets many
+queues looks at all of them at the same time. With one call per queue, its other requests to the broker, renewals of
+leases above all, would wait or be refused (ChannelLimits.waiting_max). So a question asked while a request is in
+flight waits for the next request. A broker answers for all queues of a request or for none, and its error does not name
+the queue. A retriable error concerns the whole broker; after another one, each half is asked for by itself, down to the
+queue that causes it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Counts:
 
     #: Messages given to the application.
     handed_out: int = 0
-    #: Messages that a filter stepped over at the broker.
+    #: Messages that a filter skipped at the broker.
     filtered: int = 0
     #: Messages that the broker could not give any more: damaged in its store, or gone with a file.
     lost: int = 0
@@ -48,7 +48,7 @@ class Counts:
     commits_failed: int = 0
     #: Generations of the group in which this member got a share.
     rebalances: int = 0
-    #: Queues that came and went by rebalancing, and for how long each was read by nobody, as seen from here: from the
+    #: Queues assigned and revoked by rebalancing, and for how long no member read each, as seen from here: from the
     #: assignment until it was given to us, and from the end of reading until it was released.
     queues_gained: int = 0
     gaining_ms: int = 0
@@ -56,7 +56,7 @@ class Counts:
     releasing_ms: int = 0
     #: Queues whose lease ended while we read them.
     queues_lost: int = 0
-    #: Messages that were handed out and could not be committed any more: they come again elsewhere.
+    #: Messages that were delivered and could not be committed any more: another member gets them again.
     repeats: int = 0
 
     def text(self, labels: Mapping[str, str] | None = None) -> str:
@@ -70,7 +70,7 @@ CONSUMER_PREFIX: Final = "pocketmq_consumer_"
 #: Field, name, what it counts.
 COUNTERS: Final = (
     ("handed_out", "handed_out_messages_total", "Messages given to the application."),
-    ("filtered", "filtered_messages_total", "Messages that a filter stepped over at the broker."),
+    ("filtered", "filtered_messages_total", "Messages that a filter skipped at the broker."),
     ("lost", "lost_messages_total", "Messages that the broker could not give any more."),
     ("commits", "commits_total", "Offsets of queues that brokers have taken."),
     ("commits_failed", "commits_failed_total", "Offsets of queues that brokers have not taken."),
@@ -80,7 +80,7 @@ COUNTERS: Final = (
     ("queues_released", "queues_released_total", "Queues that went by rebalancing."),
     ("releasing_ms", "releasing_seconds_total", "From the end of reading to release, all queues."),
     ("queues_lost", "queues_lost_total", "Queues whose lease ended while they were read."),
-    ("repeats", "repeats_total", "Messages handed out that come again elsewhere."),
+    ("repeats", "repeats_total", "Messages delivered that are redelivered to another member."),
 )
 
 
@@ -90,7 +90,7 @@ _Asked: TypeAlias = list[tuple[Queue, _Answer]]
 
 
 class BoundsRequests:
-    """Asks brokers for the bounds of queues. Not thread-safe: its event loop owns it."""
+    """Asks brokers for the offset ranges of queues. Not thread-safe: its event loop owns it."""
 
     def __init__(self, session: Session, timeout_ms: int) -> None:
         """TIMEOUT_MS: for each request."""
@@ -124,18 +124,18 @@ class BoundsRequests:
     def _ended(
         self, key: tuple[str, int | None], asked: _Asked, asking: asyncio.Task[object]
     ) -> None:
-        """Let nobody of ASKED wait any more: only the client's end breaks ASKING off."""
+        """Fail all of ASKED: only the end of the client cancels ASKING."""
         if self._asked.get(key) is asked:
             del self._asked[key]
         closed = errors.ClientClosed(
-            "the client was closed while a broker was asked for a queue's bounds"
+            "the client was closed while it asked a broker for a queue's offset range"
         )
         for _, answer in asked:
             if not answer.done():
                 answer.set_exception(closed)
 
     async def _ask(self, broker: str, time_ms: int | None, asked: _Asked) -> None:
-        """Answer all of ASKED, with bounds or an error."""
+        """Answer all of ASKED, with offset ranges or an error."""
         asked = [(queue, answer) for queue, answer in asked if not answer.done()]
         if not asked:
             return
@@ -215,7 +215,7 @@ class ConsumerParts:
 async def reach_name_server(
     parts: ConsumerParts, fail: Callable[[errors.PocketMQError], object]
 ) -> None:
-    """Ask until a name server has told of a broker; FAIL hears of it each time that none did for too long.
+    """Ask until a name server has returned a broker; call FAIL each time that none did for too long.
 
     Where TLS is not agreed on, it hears at once: to wait is of no use.
     """

@@ -1,22 +1,20 @@
 """The reading of one queue: ahead into a sink, one long-polling fetch after the other, until it is stopped; or once, at
-a place of the caller's choice (`pull_once`), beside whatever else the consumer reads.
+an offset that the caller chooses (`pull_once`), independent of what else the consumer reads.
 
 error                                   what happens
-lease lost                              the source is told, and reading ends
-offset out of range                     on at the nearest offset that is there, with a warning
-not the master, which is known          again there, at once
-any, of a replica that follows          again at the master (session.py), at once
-retriable; topic or queue not there     a pause that doubles, then again, with the route asked for anew
-any other                               the same, and the application meets the error
+lease lost                              the source is notified, and reading ends
+offset out of range                     reading continues at the nearest offset that exists, with a warning
+not the master, which is known          retry there, at once
+any, from a follower                    retry at the master (session.py), at once
+retriable; topic or queue missing       a pause that doubles, a new lookup of the route, retry
+any other                               the same, and the application gets the error
 
-What a group's filter leaves out the master keeps account of. Of what a replica that follows has filtered it is told
-behind each answer; what it does not hear within _TELL_MS is not counted, and said to be not known.
+The master counts what a group's filter skips. The reader reports to it what a follower has filtered, after each reply;
+what the master does not receive within _TELL_MS is not counted, and reported as unknown.
 
-A body that does not fit its CRC is never handed out (`fetch_run`): the broker is asked to compare what it has, and sets
-aside what is damaged in its store; those messages are counted as lost. Where the broker's bytes are sound and arrive
-wrong again, the application gets what is in front of them, and then meets CorruptRecord: it is the last kind of above.
-
-Where a consumer's queues come from, and where its offsets are kept.
+A body that does not match its CRC is never delivered (`fetch_run`). The broker is asked to compare what it has, and
+sets aside what is damaged in its store; these messages are counted as lost. Where the broker's bytes are valid and
+arrive wrong again, the application gets the messages before them, and then CorruptRecord: the last row of the table.
 """
 
 from __future__ import annotations
@@ -68,11 +66,11 @@ class Sink(Protocol):
     """Takes what a reader brings."""
 
     async def room(self) -> None:
-        """Return once there is room for another run: until then nothing is fetched."""
+        """Return once there is space for another batch: until then nothing is fetched."""
         ...
 
     def started(self, queue: Queue, offset: int) -> None:
-        """Hear where reading begins, before anything else comes; again, where it goes on elsewhere."""
+        """Take the offset at which reading begins, before any batch; called again when it continues elsewhere."""
         ...
 
     def put(self, queue: Queue, run: FetchedRun, begin: int, next_offset: int) -> None:
@@ -164,7 +162,7 @@ class QueueReader:
                     self._sink.started(self._queue, nearest)
 
     async def _read(self, offset: int) -> int:
-        """Fetch once from OFFSET; return where to go on."""
+        """Fetch once from OFFSET; return where to continue."""
         config, queue = self._config, self._queue
         request = pb.FetchRequest(
             topic=queue.topic,
@@ -243,7 +241,7 @@ class QueueReader:
         except errors.PocketMQError as error:
             self._tell_from_ms = session.clock.now_ms() + MASTER_MS
             facts = Facts(group=self._group, queue=self._queue, reason=error.message)
-            logger.debug("the master was not told what was filtered %s", facts)
+            logger.debug("filtered messages not reported to the master %s", facts)
 
     def _note_lost(self, offset: int, reply: pb.FetchReply) -> None:
         self._counts.lost += reply.lost_count
@@ -259,17 +257,17 @@ class QueueReader:
         )
 
     def _nearest(self, error: errors.PocketMQError) -> int | None:
-        """Return where to go on after ERROR, where a fetch was out of range; None: it was another, or does not say."""
-        told = error.details.get("min_offset", ""), error.details.get("max_offset", "")
-        is_range = isinstance(error, errors.OffsetOutOfRange) and all(map(_is_offset, told))
+        """Return where to continue after ERROR, if the fetch was out of range; None: another error, or not known."""
+        limits = error.details.get("min_offset", ""), error.details.get("max_offset", "")
+        is_range = isinstance(error, errors.OffsetOutOfRange) and all(map(_is_offset, limits))
         if self._offset is None or not is_range:
             return None
-        least, end = map(int, told)
+        least, end = map(int, limits)
         nearest = least if self._offset < least else end
         if nearest == self._offset:
             return None  # It says that this is not there, and there.
         logger.warning(
-            "offset is not there any more, going on at the nearest %s",
+            "offset does not exist any more, continuing at the nearest %s",
             Facts(
                 group=self._group,
                 queue=self._queue,
@@ -309,7 +307,7 @@ class QueueReader:
         """Return where reading begins, as the settings say."""
         held, start = self.held, self._config.start
         if self._queue.topic == retry_topic(self._group):
-            # Whatever the consumer skips of its topics, what it sent back itself comes again, and only once.
+            # The consumer's filters do not apply to messages that it sent back: they are redelivered, once.
             start = "committed"
         passes_over = held.from_start and start in ("earliest", "latest")
         if held.committed >= 0 and not passes_over:
@@ -388,13 +386,13 @@ async def fetch_run(
             raise
         run = read(reply.records[:sound_bytes])
         reply.next_offset = int(error.details.get("queue_offset", run.queue_offsets[-1] + 1))
-        reply.filtered_count = reply.lost_count = 0  # Who goes on there counts them.
+        reply.filtered_count = reply.lost_count = 0  # The reader that continues there counts them.
         return reply, run
 
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """What `pull` brought: messages, where to go on, and what the queue holds."""
+    """The result of `pull`: messages, the offset to continue at, and the range of offsets that the queue has."""
 
     messages: Sequence[ReceivedMessage]
     next_offset: int

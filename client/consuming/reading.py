@@ -1,16 +1,15 @@
-"""The core of both pull consumers: reads its queues ahead, keeps and commits the positions, goes where it is sent.
+"""The core of both pull consumers: reads its queues ahead, keeps and commits positions, seeks, and pauses.
 
-The faces (pull_consumer.py) hold the cursor, and say with each call how far the application
-has come.
+The API classes (pull_consumer.py) own the cursor, and pass the application's position with each call.
 
-A queue that is to go waits until the application has come back from what it was handed of it: then that is finished,
-committed, and the queue is released. What lies fetched ahead is dropped.
+A queue that is to be released waits until the application has finished what it got of it. Then that is committed, and
+the queue is released. Messages fetched ahead are dropped.
 
-A consumer whose application does not come for more in max_poll_interval_ms leaves its group, and lets others have its
-queues. While the application goes through a batch message by message, each counts as coming for more.
+A consumer whose application does not ask for more in max_poll_interval_ms leaves its group, so that other members get
+its queues. While the application iterates over a batch, each message counts as asking for more.
 
-An application says which topics or queues, where in them, and when not. POSITION, in all these calls, is the position
-behind what the application was handed. Not thread-safe: the consumer's event loop owns it.
+POSITION, in all these calls, is the position after what was delivered to the application. Not thread-safe: the
+consumer's event loop owns it.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ logger = logging.getLogger(__name__)
 
 #: Pause between tries to commit a queue that is to go.
 _COMMIT_PAUSE_MS = 200
-#: Looks for the application in max_poll_interval_ms: it is missed an eighth of that later at most.
+#: Checks of the application per max_poll_interval_ms: its absence is noticed an eighth of that later, or earlier.
 _LOOKS: Final = 8
 
 
@@ -73,7 +72,7 @@ class Active:
     held: HeldQueue
     stretch: ReadStretch
     reader: QueueReader
-    #: Behind what was given to the face; None: where reading began is not known yet.
+    #: After what the API class has; None: it is not known yet where reading began.
     offset: int | None = None
     #: Where its reader began; None: where it had been before, or that is not known yet.
     begun: int | None = None
@@ -106,16 +105,16 @@ class PullReading:
         #: What was, and is not any more.
         self._gone: set[Queue] = set()
         self._paused: set[Queue] = set()
-        #: What the face has; it may be handed out.
+        #: What the API class has; it may be delivered.
         self._handed: Batch | None = None
         self._returned = asyncio.Event()
         #: What the listener has not heard yet, and an end waits for.
         self._untold: set[Rebalanced] = set()
-        #: Hears of each batch that the face gets.
+        #: Is called with each batch that the API class gets.
         self._witness: Callable[[Batch], None] | None = None
-        #: Somebody wants to hear of queues that come and go.
+        #: The application has a listener for queues that are assigned and revoked.
         self.has_listener = has_listener
-        #: The face's: where the application stands. Another thread may write it.
+        #: The application's position, from the API class. Another thread may write it.
         self._cursor = cursor
         self.calls = 0
         self.is_waiting = False
@@ -198,7 +197,7 @@ class PullReading:
             self.positions.finish(ReadPosition(stretch, offset))
 
     async def end(self, queue: Queue, *, lost: bool) -> None:
-        """Read QUEUE no more; have what was handed out finished and committed, unless it is LOST."""
+        """Stop reading QUEUE; have what was delivered finished and committed, unless the queue is LOST."""
         active = self.active.pop(queue)
         self._gone.add(queue)
         self.halt(active)
@@ -213,7 +212,7 @@ class PullReading:
                 await self._commit_at_last(queue)
         finally:
             if lost and self.config.auto_commit and not self.has_listener:
-                self._finished()  # Should it come back, from another master, it goes on there.
+                self._finished()  # If the queue returns, from another master, reading continues there.
             self._forget(active)
 
     async def _tell_end(self, queue: Queue, lost: bool) -> None:
@@ -225,7 +224,7 @@ class PullReading:
             self._untold.discard(news)
 
     def halt(self, active: Active) -> None:
-        """End the stretch that is read: nothing more of it is handed out."""
+        """End the stretch that is read: no more of it is delivered."""
         active.stretch.end()
         active.reader.stop()
         self._prefetch.drop(active.stretch)
@@ -303,7 +302,7 @@ class PullReading:
         self._prefetch.end()
 
     async def _hand_out(self, batch: Batch) -> bool:
-        """Have the face have BATCH; return False if there is nothing in it for the application."""
+        """Pass BATCH to the API class; return False if it contains nothing for the application."""
         if batch.stretch.ended:
             return False
         if not batch.messages:
@@ -320,7 +319,7 @@ class PullReading:
         return True
 
     async def _commit_first(self, batch: Batch) -> bool:
-        """Commit BATCH before anybody sees it; return False if it is not ours any more."""
+        """Commit BATCH before the application sees it; return False if the queue is not held any more."""
         assert self.supply is not None
         keeper, queue = self.supply.keeper, batch.stretch.queue
         try:
@@ -347,8 +346,8 @@ class PullReading:
         self._returned.set()
 
     def _finished(self) -> Mapping[Queue, int]:
-        # First the batch, then the place in it: the face writes them in the other order. Between two batches it still
-        # stands in the one before.
+        # First the batch, then the position in it: the API class writes them in the other order. Between two batches
+        # the cursor is still in the one before.
         cursor = self._cursor
         batch, begin = cursor.batch, cursor.begin
         if batch is not None and batch is self._handed and self.config.delivery != "at_most_once":
@@ -383,11 +382,11 @@ class PullReading:
 
     @property
     def is_watched(self) -> bool:
-        """Does somebody hear of each batch?"""
+        """Is a witness called with each batch?"""
         return self._witness is not None
 
     def watch(self, witness: Callable[[Batch], None] | None) -> None:
-        """Have WITNESS hear of each batch that is handed out from now on; None: nobody."""
+        """Call WITNESS with each batch that is delivered from now on; None: call nothing."""
         self._witness = witness
 
     def let_go_of_ended(self, finished: ReadPosition | None = None) -> None:
@@ -426,7 +425,7 @@ class PullReading:
             active.reader.start(offset)
 
     def set_paused(self, queue: Queue, paused: bool) -> None:
-        """Remember whether QUEUE is read, also when it goes and comes again."""
+        """Remember whether QUEUE is read, also when it is released and assigned again."""
         if paused:
             self._paused.add(queue)
         else:
@@ -546,7 +545,7 @@ class Steering:
         return sorted(self._reading.active)
 
     async def queues(self, topic: str) -> tuple[Queue, ...]:
-        """Return the queues of TOPIC that can be read, whoever reads them."""
+        """Return the queues of TOPIC that can be read, by any consumer."""
         self._reading.check_open()
         return (await self._parts.session.routes.find(check_topic(topic))).readable
 
@@ -577,7 +576,7 @@ class Steering:
         return None if found is None or found.offset < 0 else found
 
     def seek(self, queue: Queue, offset: int) -> None:
-        """Go to OFFSET of QUEUE; what was handed out of it counts no more."""
+        """Continue at OFFSET of QUEUE; what was delivered of it does not count any more."""
         if offset < 0:
             raise InvalidArgument(
                 f"offset is {offset}, but must be at least 0", field="offset", limit=0, value=offset
@@ -619,7 +618,7 @@ class Steering:
                 reading.go(active, self._offset(active, position))
 
     def resume(self, queues: Collection[Queue]) -> None:
-        """Go on with QUEUES; those that are not paused go on anyway."""
+        """Resume QUEUES; those that are not paused are left as they are."""
         reading = self._reading
         reading.check_open()
         for queue in queues:

@@ -1,4 +1,4 @@
-"""The way back to its broker of a message that could not be handled, to come again later or to be dead.
+"""Returns a message that could not be handled to its broker, to be redelivered later or to become a dead letter.
 
 Not tried again by itself: where an answer was lost, a second try may store a second copy.
 """
@@ -24,13 +24,13 @@ _LOOKS: Final = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentBack:
-    """What became of a message that was sent back."""
+    """The result of returning a message."""
 
     #: It was tried as often as the group allows, or no retry was wanted: it is in the group's dead letters.
     dead: bool
     #: Where the copy goes: the group's retry topic, or its dead letters.
     topic: str
-    #: When it comes again, in Unix milliseconds of the broker's clock; of a dead one, when it was stored.
+    #: When it is redelivered, in Unix milliseconds of the broker's clock; of a dead letter, when it was stored.
     due_ms: int
     #: How often it was delivered and failed.
     reconsume_times: int

@@ -1,25 +1,22 @@
-"""A member's share of its group's queues: follows the plan, holds leases, tells who reads.
+"""A member's share of its group's queues: it follows the plan, holds leases, and starts and ends reading.
 
     plan says      held    what happens
-    ours           no      the lease is asked for; when it is granted, reading begins where the group has committed
-    ours           yes     nothing: only queues that move pause
-    another's      yes     reading ends, what was handed out is finished (rebalance_timeout_ms at most) and committed,
-                           the lease is released: the other one gets it, and the offset, in that moment
+    this member    no      the member asks for the lease; when it is granted, reading begins at the committed offset
+    this member    yes     nothing: only queues that move pause
+    another        yes     reading ends; what was delivered is finished (for rebalance_timeout_ms) and committed;
+                           the lease is released, and the other member gets it and the offset at once
     anything       lost    reading ends, and nothing is committed any more
 
-What counts is the lease, which the queue's own broker gives. The plan only says which to ask for and which to let go:
-without a coordinator everybody keeps what it has, and two that disagree wait for each other's leases.
+The lease decides, which the queue's own broker grants. The plan only says which leases to request and which to release:
+without a coordinator each member keeps its queues, and two members that disagree wait for each other's leases.
 
-The member that leads plans which queues there are, and which member is to read which. A queue that is not seen any more
-counts as there for GONE_AFTER_MS: a broker that restarts, or a name server that comes back knowing nothing, moves
-nothing.
+The leader plans which queues exist, and which member reads which. A queue that disappears from the route counts as
+existing for GONE_AFTER_MS, so a broker that restarts, or a name server that restarts empty, moves no queue.
+
+Queues that are not shared are read in parallel with other consumers: all that the topics have, or those that the
+application chose. A topic without a route is waited for, with one warning.
 
 Not thread-safe: its event loop owns it.
-
-Queues that are not shared: a consumer reads them beside whoever else does. All that its topics have or get, or those
-that the application chose.
-
-A topic without a route is waited for, with one warning.
 """
 
 from __future__ import annotations
@@ -47,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 class Sharing:
-    """Shares the queues of SUBSCRIPTIONS with the other members of the group; USER reads ours. KIND: for people."""
+    """Shares the queues of SUBSCRIPTIONS with the other members of the group; USER reads its share. KIND: for logs."""
 
     def __init__(
         self,
@@ -57,7 +54,7 @@ class Sharing:
         kind: str,
         on_renewed: Callable[[Queue, int, int], None] | None = None,
     ) -> None:
-        """ON_RENEWED hears of each lease that was renewed, as `renewed` does."""
+        """ON_RENEWED is called with each lease that was renewed, as `renewed` is."""
         self._subscriptions = subscriptions
         self._user = user
         self._parts = parts
@@ -75,7 +72,7 @@ class Sharing:
         self._ending: dict[Queue, asyncio.Task[None]] = {}
         self._planning: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
-        #: Nobody else has been in the group since we came; None: nobody has said yet.
+        #: No other member has been in the group since this one joined; None: not known yet.
         self._is_first: bool | None = None
         #: What we have read before.
         self._begun: set[Queue] = set()
@@ -108,7 +105,7 @@ class Sharing:
         return frozenset(self._assigned)
 
     def held(self, queue: Queue) -> HeldQueue | None:
-        """Return by what right QUEUE is read; None: it is not ours."""
+        """Return the lease by which QUEUE is read; None: this member does not hold it."""
         return self._held.get(queue)
 
     def lost(self, held: HeldQueue) -> None:
@@ -177,7 +174,7 @@ class Sharing:
         return [to_wire(queue) for queue in self._held]
 
     def on_members(self, members: pb.Members) -> None:
-        """A new generation begins: plan it, if that is ours to do. Raises BadReply."""
+        """A new generation begins: plan it if this member is the leader. Raises BadReply."""
         if not self._is_running:
             return
         check_members(members, "the coordinator")
@@ -259,7 +256,7 @@ class Sharing:
     # ------------------------------------------------------------ holding queues
 
     def _settle(self) -> None:
-        """Do what lies between what we hold and what we should."""
+        """Request and release leases until the member holds what the plan says."""
         for queue in self._held.keys() - self._assigned - self._ending.keys():
             self._end(queue, lost=False)
         wanted = self._assigned - self._held.keys() - self._ending.keys()
@@ -267,7 +264,7 @@ class Sharing:
         self._leases.want(wanted)
 
     def granted(self, queue: Queue, token: int, committed: int, waited_ms: int) -> None:
-        """QUEUE is ours, after WAITED_MS."""
+        """The lease of QUEUE was granted, after WAITED_MS."""
         from_start = bool(self._is_first) and queue not in self._begun
         self._begun.add(queue)
         held = self._held[queue] = HeldQueue(queue, token, committed, from_start)
@@ -283,7 +280,7 @@ class Sharing:
             self._on_renewed(queue, sent_ms, breaks)
 
     def ran_out(self, queue: Queue) -> None:
-        """QUEUE may be somebody else's: nothing can be committed from now on."""
+        """Another member may hold QUEUE: nothing can be committed from now on."""
         self._held.pop(queue, None)
         self._parts.counts.queues_lost += 1
         if queue not in self._ending:
@@ -300,7 +297,7 @@ class Sharing:
             timeout_ms = self._config.rebalance_timeout_ms
             if not await finished_within(work, timeout_ms, clock, self._session.tasks):
                 logger.warning(
-                    "queue given up unfinished, what was not committed comes again elsewhere %s",
+                    "queue released unfinished, messages that were not committed are redelivered to another member %s",
                     Facts(group=self._parts.group, queue=queue, after_ms=timeout_ms),
                 )
         except Exception as error:  # The edge: whatever fails in ending, the queue has to go.
@@ -408,7 +405,7 @@ class Planner:
                 self._changed()
 
     def _forget(self, topics: Collection[str]) -> None:
-        """Have the name servers asked anew: a route may be half a minute old otherwise."""
+        """Ask the name servers again: the route may be half a minute old."""
         for topic in topics:
             self._session.routes.forget(topic)
 
@@ -436,7 +433,7 @@ def _wired(queues: Iterable[Queue]) -> list[pb.HeldQueue]:
 WATCH_MS = 10_000
 WATCH_UNKNOWN_MS = 500
 
-#: Asks for the offsets of queues at which to go on; −1: none.
+#: Asks for the offsets at which queues continue; −1: none.
 CommittedOf = Callable[[Collection[Queue]], Awaitable[dict[Queue, int]]]
 
 
@@ -477,7 +474,7 @@ class TopicWatch:
         )
 
     async def pause(self, all_known: bool) -> None:
-        """Return when it is time to look again, or somebody wants it sooner."""
+        """Return when it is time to look again, or when another task asks for it."""
         clock = self._session.clock
         began_ms = clock.now_ms()
         # Not at once: errors come in numbers, and a change takes its time to be known.
@@ -491,13 +488,13 @@ class TopicWatch:
 
 
 class _Unshared:
-    """A source whose queues are held against nobody: there are no leases."""
+    """A source of queues without leases: other consumers may read them, too."""
 
     def __init__(self) -> None:
         self._held: dict[Queue, HeldQueue] = {}
 
     def held(self, queue: Queue) -> HeldQueue | None:
-        """Return by what right QUEUE is read; None: it is not ours."""
+        """Return the lease by which QUEUE is read; None: this member does not hold it."""
         return self._held.get(queue)
 
     def fetched(self, held: HeldQueue, sent_ms: int) -> None:
@@ -508,7 +505,7 @@ class _Unshared:
 
 
 class WholeTopics(_Unshared):
-    """Gives USER all queues of TOPICS; COMMITTED_OF says where each goes on."""
+    """Gives USER all queues of TOPICS; COMMITTED_OF returns where each continues."""
 
     def __init__(
         self,
@@ -558,7 +555,7 @@ class WholeTopics(_Unshared):
 
 
 class AssignedQueues(_Unshared):
-    """Gives USER the queues that `replace` names; COMMITTED_OF says where each goes on."""
+    """Gives USER the queues that `replace` names; COMMITTED_OF returns where each continues."""
 
     def __init__(self, user: QueueUser, parts: ConsumerParts, committed_of: CommittedOf) -> None:
         super().__init__()
