@@ -43,7 +43,7 @@ _PAUSE_MS: Final = 20
 _PAUSE_MAX_MS: Final = 200
 #: A master that has not answered for so long may be one no more: the name servers are asked who is.
 LOOK_MS: Final = 1_000
-#: Not the master (any more), and did nothing of what was asked.
+#: Not the master (any more). One that was until now may have done what it was asked.
 NOT_MASTER: Final = (errors.MasterFenced, errors.ShuttingDown)
 
 
@@ -140,11 +140,14 @@ class Session:
         """Return what BROKER, which is in a route, answers to METHOD of its service.
 
         A replica set may be about to get another master: it is asked again for TIMEOUT_MS, where nobody took the
-        question, or might have, and it is REPEATABLE.
+        question, or might have, and it is REPEATABLE. A master that lost its epoch may have done what it was asked: the
+        error of a later try says in its detail `tries` which one it was.
         """
         deadline_ms = self.clock.now_ms() + timeout_ms
         pause_ms = _PAUSE_MS
+        tries = 0
         while True:
+            tries += 1
             address = self.routes.address(broker)
             connection = self.connections.to(address)
             try:
@@ -158,6 +161,10 @@ class Session:
                 late = self.clock.now_ms() + pause_ms > deadline_ms
                 if late or not again or not self.routes.is_replicated(broker):
                     raise
+            except errors.PocketMQError as error:
+                if tries > 1:
+                    error.details["tries"] = str(tries)
+                raise
             if not moved:
                 with suppress(
                     errors.PocketMQError

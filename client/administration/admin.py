@@ -11,13 +11,20 @@ threads:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
+from contextlib import suppress
 from functools import cached_property
 from random import Random
 from typing import TYPE_CHECKING, Final, Unpack
 
 from ...proto.clock import Clock, SystemClock
-from ...proto.errors import InvalidArgument, TopicExists, TopicInUse, TopicNotFound
+from ...proto.errors import (
+    InvalidArgument,
+    NotAuthorized,
+    TopicExists,
+    TopicInUse,
+    TopicNotFound,
+)
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.time_text import check_unix_ms
 from ...proto.topics import PERMISSION_ALL, check_topic
@@ -99,10 +106,20 @@ class AsyncAdmin(GroupAdmin, AsyncClient):
             order=order,
             attributes=attributes or {},
         )
-        await self._check_same(config)
+        before = await self._check_same(config)
+
+        async def earlier(broker: str) -> pb.TopicReply | None:
+            if broker in before:
+                return None
+            described = await self._brokers.ask(
+                broker, "DescribeTopic", pb.DescribeTopicRequest(topic=name), pb.DescribeTopicReply
+            )
+            is_same = _without_type(described.topic) == config
+            return pb.TopicReply(topic=described.topic) if is_same else None
+
         request = pb.CreateTopicRequest(topic=config)
-        made = await self._brokers.ask_all(
-            "CreateTopic", request, pb.TopicReply, passing=TopicExists
+        made = await self._brokers.change_all(
+            "CreateTopic", request, pb.TopicReply, TopicExists, earlier
         )
         return await self._visible(made)
 
@@ -152,19 +169,19 @@ class AsyncAdmin(GroupAdmin, AsyncClient):
             made[broker] = await self._brokers.ask(broker, "CreateTopic", request, pb.TopicReply)
         return await self._visible(made)
 
-    async def _check_same(self, config: pb.TopicConfig) -> None:
-        """Raise TopicExists if a broker has the topic of CONFIG with other settings."""
+    async def _check_same(self, config: pb.TopicConfig) -> Container[str]:
+        """Return the brokers that have the topic of CONFIG; raise TopicExists if one has it with other settings."""
         try:
             described = await self._described(config.name)
         except TopicNotFound:
-            return
+            return ()
         for broker, reply in described.items():
-            reply.topic.attributes.pop(_TYPE_ATTRIBUTE, None)  # Its `type` is the same.
-            if reply.topic != config:
+            if _without_type(reply.topic) != config:
                 raise TopicExists(
                     f"topic {config.name!r} exists on {broker} with other settings: update it, or choose another name",
                     topic=config.name,
                 )
+        return described
 
     async def _visible(self, made: dict[str, pb.TopicReply]) -> TopicDescription:
         """Wait until the name servers show the topics MADE on brokers; return the description."""
@@ -187,8 +204,15 @@ class AsyncAdmin(GroupAdmin, AsyncClient):
     async def delete_topic(self, name: str) -> None:
         """Delete topic NAME and its messages on every broker; return once no name server shows it."""
         request = pb.DeleteTopicRequest(topic=check_topic(name))
-        await self._brokers.ask_all(
-            "DeleteTopic", request, pb.DeleteTopicReply, passing=TopicNotFound
+        before: Container[str] = ()
+        with suppress(NotAuthorized):  # You may delete it all the same.
+            before = await self._described(name)
+
+        async def earlier(broker: str) -> pb.DeleteTopicReply | None:
+            return pb.DeleteTopicReply() if broker in before else None
+
+        await self._brokers.change_all(
+            "DeleteTopic", request, pb.DeleteTopicReply, TopicNotFound, earlier
         )
         await self._brokers.wait_for_route(
             name, lambda route: route is None or not route.queues, VISIBLE_TIMEOUT_MS
@@ -319,6 +343,14 @@ class AsyncAdmin(GroupAdmin, AsyncClient):
     async def close(self) -> None:
         """Disconnect."""
         await self._session.close()
+
+
+def _without_type(topic: pb.TopicConfig) -> pb.TopicConfig:
+    """Return TOPIC without the attribute that says what its field `type` says."""
+    copy = pb.TopicConfig()
+    copy.CopyFrom(topic)
+    copy.attributes.pop(_TYPE_ATTRIBUTE, None)
+    return copy
 
 
 def _check_hides_nothing(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from random import Random
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
@@ -21,6 +21,9 @@ from ..session import FollowerChoices, Session
 
 Reply = TypeVar("Reply", bound=Message)
 Asked = TypeVar("Asked", bound=Message)
+Refusal = type[PocketMQError] | tuple[type[PocketMQError], ...]
+#: Returns what an earlier try of a change did at the broker of a name, as its answer; None: nothing.
+Earlier = Callable[[str], Awaitable[Reply | None]]
 
 _SAME: Final[Mapping[str, str]] = MappingProxyType({})
 _WANTED: Final = {
@@ -141,23 +144,63 @@ class Brokers:
             broker, method, request, reply_type, self._timeout_ms, repeatable=False
         )
 
+    async def change(
+        self,
+        broker: str,
+        method: str,
+        request: Message,
+        reply_type: type[Reply],
+        refusal: Refusal,
+        earlier: Earlier[Reply],
+    ) -> Reply:
+        """Return the answer of BROKER to a change, which is repeated while a replica set elects another master.
+
+        A master may make the change and not answer. The next one then refuses a later try with a REFUSAL, for example
+        TopicExists. So EARLIER is asked what an earlier try did at the broker: that is the answer. None: nothing, and
+        the refusal is raised.
+        """
+        try:
+            return await self._session.ask(broker, method, request, reply_type, self._timeout_ms)
+        except refusal as error:
+            if "tries" not in error.details:
+                raise
+            done = await earlier(broker)
+            if done is None:
+                raise
+            return done
+
+    async def change_all(
+        self,
+        method: str,
+        request: Message,
+        reply_type: type[Reply],
+        refusal: Refusal,
+        earlier: Earlier[Reply],
+    ) -> dict[str, Reply]:
+        """`change` all brokers; return their answers by name. As in `ask_all` one REFUSAL leaves its broker out."""
+        return await self._of_all(
+            lambda name: self.change(name, method, request, reply_type, refusal, earlier), refusal
+        )
+
     async def ask_all(
         self,
         method: str,
         request: Message,
         reply_type: type[Reply],
         *,
-        passing: type[PocketMQError] | tuple[type[PocketMQError], ...] = (),
+        passing: Refusal = (),
     ) -> dict[str, Reply]:
         """Return the answers of all brokers by name.
 
         An error of class PASSING leaves its broker out, unless all brokers raise it; any other is raised.
         """
+        return await self._of_all(lambda name: self.ask(name, method, request, reply_type), passing)
+
+    async def _of_all(
+        self, ask: Callable[[str], Awaitable[Reply]], passing: Refusal
+    ) -> dict[str, Reply]:
         names = list(await self.addresses())
-        answers = await asyncio.gather(
-            *(self.ask(name, method, request, reply_type) for name in names),
-            return_exceptions=True,
-        )
+        answers = await asyncio.gather(*map(ask, names), return_exceptions=True)
         replies: dict[str, Reply] = {}
         passed: PocketMQError | None = None
         for name, answer in zip(names, answers, strict=True):

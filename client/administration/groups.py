@@ -8,7 +8,7 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +22,7 @@ from ..claims import check_advances
 from ..config import ReadFrom, reads_any
 from ..queue import Queue, in_parts
 from . import descriptions
-from .brokers import Brokers, request_of
+from .brokers import Brokers, Earlier, request_of
 
 if TYPE_CHECKING:
     from ..received_message import ReceivedMessage
@@ -370,18 +370,20 @@ class GroupAdmin(DeadLetterAdmin):
             consume_enable=consume_enable,
             subscription_check=subscription_check,
         )
+        before = await self._settings_of(name)
         made = descriptions.group_description(group)
-        for broker, known in (await self._settings_of(name)).items():
+        for broker, known in before.items():
             if descriptions.group_description(known) != made:
                 raise errors.GroupExists(
                     f"group {name!r} exists on {broker} with other settings: update it, or choose another name",
                     group=name,
                 )
-        replies = await self._brokers.ask_all(
+        replies = await self._brokers.change_all(
             "CreateGroup",
             pb.CreateGroupRequest(group=group),
             pb.GroupReply,
-            passing=errors.GroupExists,
+            errors.GroupExists,
+            self._created_earlier(group, before),
         )
         return descriptions.group_description(next(iter(replies.values())).group)
 
@@ -426,9 +428,31 @@ class GroupAdmin(DeadLetterAdmin):
             made = (await ask(broker, "CreateGroup", change, pb.GroupReply)).group
         for broker in await self._brokers.addresses():
             if broker not in holders:
-                request = pb.CreateGroupRequest(group=made)
-                await ask(broker, "CreateGroup", request, pb.GroupReply)
+                await self._brokers.change(
+                    broker,
+                    "CreateGroup",
+                    pb.CreateGroupRequest(group=made),
+                    pb.GroupReply,
+                    errors.GroupExists,
+                    self._created_earlier(made, holders),
+                )
         return descriptions.group_description(made)
+
+    def _created_earlier(
+        self, group: pb.GroupConfig, before: Container[str]
+    ) -> Earlier[pb.GroupReply]:
+        """Return what tells whether an earlier try created GROUP at a broker; those in BEFORE had it before."""
+
+        async def earlier(broker: str) -> pb.GroupReply | None:
+            if broker in before:
+                return None
+            found = (await self._settings_of(group.name)).get(broker)
+            if found is None:
+                return None
+            is_same = descriptions.group_description(found) == descriptions.group_description(group)
+            return pb.GroupReply(group=found) if is_same else None
+
+        return earlier
 
     async def _settings_of(self, name: str) -> dict[str, pb.GroupConfig]:
         """Return the settings of group NAME on each broker that has it."""
@@ -445,8 +469,13 @@ class GroupAdmin(DeadLetterAdmin):
     async def delete_group(self, name: str) -> None:
         """Delete group NAME and its offsets on every broker."""
         request = pb.DeleteGroupRequest(group=check_group(name))
-        await self._brokers.ask_all(
-            "DeleteGroup", request, pb.DeleteGroupReply, passing=errors.GroupNotFound
+        before = await self._settings_of(name)
+
+        async def earlier(broker: str) -> pb.DeleteGroupReply | None:
+            return pb.DeleteGroupReply() if broker in before else None
+
+        await self._brokers.change_all(
+            "DeleteGroup", request, pb.DeleteGroupReply, errors.GroupNotFound, earlier
         )
 
     async def groups(self) -> list[descriptions.GroupDescription]:

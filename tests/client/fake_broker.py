@@ -13,6 +13,7 @@ from pocketmq.proto.errors import (
     AlreadyDelivered,
     ConnectionLost,
     GroupExists,
+    GroupNotFound,
     InvalidArgument,
     MessageNotFound,
     OffsetOutOfRange,
@@ -301,7 +302,8 @@ class FakeBroker:
         return pb.GroupReply(group=known)
 
     def delete_group(self, request: pb.DeleteGroupRequest, _: Any) -> pb.DeleteGroupReply:
-        self.groups.pop(request.group, None)
+        if self.groups.pop(request.group, None) is None:
+            raise GroupNotFound(f"group {request.group!r} is not here")
         return pb.DeleteGroupReply()
 
     def list_groups(self, _: pb.GroupListRequest, __: Any) -> pb.GroupListReply:
