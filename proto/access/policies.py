@@ -32,6 +32,7 @@ RESOURCE_LENGTH_MAX: Final = 512
 #: Decisions that one user's policies remember; beyond, all are forgotten at once.
 _DECIDED_MAX: Final = 2_048
 _GROUP_PREFIXES: Final = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
+_REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -182,9 +183,16 @@ def expanded(need: Need, cluster: str) -> tuple[Need, ...]:
     A system topic (`SCHEDULE_TOPIC_XXXX`, `RMQ_SYS_TRANS_HALF_TOPIC`, …) holds messages of all topics and groups. It
     needs Get on the cluster to read and Update to write, and the same on all topics and all groups.
     """
-    if need.type == TOPIC and (is_system_topic(need.name) or need.name == f"{cluster}_REPLY_TOPIC"):
+    if may_be_of_system(need) and (
+        is_system_topic(need.name) or need.name == f"{cluster}{_REPLY_SUFFIX}"
+    ):
         return of_all_messages(cluster, need.actions)
     return (need,)
+
+
+def may_be_of_system(need: Need) -> bool:
+    """Is NEED about what is a system topic in some cluster?"""
+    return need.type == TOPIC and (is_system_topic(need.name) or need.name.endswith(_REPLY_SUFFIX))
 
 
 def parse_actions(names: Iterable[str], where: str = "actions") -> int:
