@@ -14,6 +14,7 @@ import pytest
 from pocketmq.broker.broker import Network
 from pocketmq.client import AsyncAdmin, AsyncProducer, Message, Queue
 from pocketmq.tools.cli import run
+from pocketmq.tools.console import api
 from pocketmq.tools.console.site import site
 
 from .test_console_users import basic
@@ -30,6 +31,14 @@ USERS: dict[str, Any] = {
     "root": {"secret": "root-secret", "type": "Super"},
     "eve": {"secret": "eve-secret", "policies": POLICIES},
     "tom": {"secret": "tom-secret", "policies": [{"resource": "Topic:*", "actions": "Get,List"}]},
+    # From one address he may see less.
+    "sam": {
+        "secret": "sam-secret",
+        "policies": [
+            *POLICIES[:3],
+            POLICIES[3] | {"sources": ["127.0.0.2/32"]},
+        ],
+    },
     # She may list everything, and look at all but the topic and the group.
     "lea": {
         "secret": "lea-secret",
@@ -50,12 +59,12 @@ class Served:
         self.nameserver = nameserver
         self._broker = broker
 
-    async def get(self, path: str, user: str = "eve") -> tuple[int, Any]:
-        """Return status and document, or page, that USER gets at PATH."""
+    async def get(self, path: str, user: str = "eve", source: str = "127.0.0.1") -> tuple[int, Any]:
+        """Return status and document, or page, that USER gets at PATH from the address SOURCE."""
 
         def asked() -> tuple[int, Any]:
             host, _, port = self._broker.rpartition(":")
-            connection = HTTPConnection(host, int(port), timeout=60)
+            connection = HTTPConnection(host, int(port), timeout=60, source_address=(source, 0))
             connection.request(
                 "GET", path, headers={"authorization": basic(user, f"{user}-secret")}
             )
@@ -119,6 +128,19 @@ async def test_worst_lags_of_one_user_are_not_shown_to_another(served: Served) -
 
     assert status == 200
     assert {(one["group"], one["topic"]) for one in found["lags"]} == {("reader", "open")}
+
+
+async def test_worst_lags_for_one_address_are_not_shown_at_another(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "_REST", 1_000_000)  # What was found is kept for as long as the test.
+    seen = []
+    for source in ("127.0.0.1", "127.0.0.2", "127.0.0.1"):
+        status, found = await served.get("/api/overview", user="sam", source=source)
+        assert status == 200
+        seen.append({one["topic"] for one in found["lags"]})
+
+    assert seen == [{"open", "secret"}, {"open"}, {"open", "secret"}]
 
 
 @pytest.mark.parametrize(

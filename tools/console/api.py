@@ -28,6 +28,7 @@ from ...client.administration.descriptions import (
 from ...client.administration.servers import figures_of, totals_of
 from ...client.connections import BROKER
 from ...proto import errors
+from ...proto.access.guard import host_of
 from ...proto.access.policies import (
     GET,
     LIST,
@@ -39,6 +40,7 @@ from ...proto.access.policies import (
     of_group,
     of_topic,
 )
+from ...proto.access.users import Users
 from ...proto.clock import SystemClock
 from ...proto.filters.sql_evaluation import compiled
 from ...proto.gen import pocketmq_v1_pb2 as pb
@@ -142,8 +144,8 @@ class Api:
         self._doctor_lock = asyncio.Lock()
         #: By topic, when it was last looked at, and where its queues ended.
         self._looked_at: dict[str, tuple[float, dict[int, int]]] = {}
-        #: By user, what was found, and until when it counts.
-        self._lags: dict[str, tuple[Lags, float]] = {}
+        #: By users, user and address, which policies ask for: what was found, and until when it counts.
+        self._lags: dict[tuple[Users | None, str, str], tuple[Lags, float]] = {}
 
     async def answer(
         self, asked: PageRequest, visitor: Visitor, routes: Iterable[ApiRoute]
@@ -310,15 +312,19 @@ class Api:
     async def lags(self) -> Lags:
         """Return the rows that are not calm, the worst first; how many groups were looked at, of how many.
 
-        What was found is kept for the user who asked: another one may see other topics and groups.
+        What was found is kept for the user who asked from there, until users change: others may see other topics and
+        groups.
         """
         now_s = asyncio.get_running_loop().time
         guard = self._door.guard
-        user = "" if guard is None else guard.caller(CALLER.get()).name
+        caller = CALLER.get()
+        asks: tuple[Users | None, str, str] = None, "", ""
+        if guard is not None:
+            asks = guard.users, guard.caller(caller).name, host_of(caller.peer)
         async with self._lag_lock:
-            known, until_s = self._lags.pop(user, (None, 0.0))
+            known, until_s = self._lags.pop(asks, (None, 0.0))
             if known is not None and now_s() < until_s:
-                self._lags[user] = known, until_s
+                self._lags[asks] = known, until_s
                 return known
             begun_s = now_s()
             groups = await self.admin.groups()
@@ -328,7 +334,7 @@ class Api:
                 await asyncio.sleep(0)
             found.sort(key=lambda row: (-(row.lag or 0), row.key))
             lags = found, min(len(groups), _GROUPS_MAX), len(groups)
-            self._lags[user] = lags, now_s() + (now_s() - begun_s) * _REST
+            self._lags[asks] = lags, now_s() + (now_s() - begun_s) * _REST
             while len(self._lags) > _LAGS_KEPT:
                 del self._lags[next(iter(self._lags))]
         return lags
