@@ -15,12 +15,13 @@ from ..store.state_files import OffsetsFile, StateFile
 from .accounts import AccountFile, Accounts
 from .config import BrokerConfig
 from .delay.delays import Delays
-from .delay.timed import Recalls
+from .delay.recalls import Recalls
 from .delay_rules import DelayRules
 from .groups.coordinator import Coordination, Coordinator
 from .groups.dead_letters import DeadLetters
 from .groups.fence import Fence
-from .groups.leases import KeptLeases, QueueLeases
+from .groups.kept_leases import KeptLeases
+from .groups.leases import QueueLeases
 from .groups.retries import Retries
 from .kept_tables import KeptTables
 from .messages.appender import Appends

@@ -15,7 +15,8 @@ from ..store.table_files import FOLDER
 from ..store.table_journal import JournalParts, JournalSizes, TableJournal, boot_id
 from ..store.tables import JournalTable
 from .delay.progress import delivered_table
-from .groups.leases import Row, lease_table
+from .groups.kept_leases import lease_table
+from .groups.lease_table import Row
 from .producers.sequences import log_tail
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from ..store.flush import Flusher
 from ..store.message_store import MessageStore
 from .accounts import Accounts
 from .delay.delays import Delays
-from .delay.timed import Recalls
+from .delay.recalls import Recalls
 from .groups.coordinator import Coordination
 from .groups.dead_letters import DeadLetters
 from .groups.retries import Retries

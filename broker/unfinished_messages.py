@@ -29,7 +29,7 @@ from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.topics import retry_topic
 from ..store.message_store import MessageStore
 from .groups.coordinator import Coordination
-from .groups.leases import QueueKey
+from .groups.lease_table import QueueKey
 from .messages.fetch_reply import Done
 from .offsets import Offsets
 from .pop.pops import Pops

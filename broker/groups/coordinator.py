@@ -57,7 +57,9 @@ from .generations import (
     replaced,
 )
 from .grace import STEPPED_OVER, SUPERSEDED, served_for
-from .leases import EPOCH_SHIFT, KeptLeases, Lease, QueueKey, QueueLeases
+from .kept_leases import KeptLeases
+from .lease_table import EPOCH_SHIFT, Lease, QueueKey
+from .leases import QueueLeases
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 
 from ...proto import errors
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from .leases import KeptLeases, QueueKey
+from .kept_leases import KeptLeases
+from .lease_table import QueueKey
 
 
 class Fence:

@@ -61,7 +61,7 @@ from ...proto.rpc import LATER, Call, Later, MethodTable, RpcError
 from ...proto.run import Run
 from ...store.format.state_tables import TopicConfig
 from ..config import BrokerConfig
-from ..delay.timed import Recalls
+from ..delay.recalls import Recalls
 from ..messages.admission import Admitted, admit_own
 from ..messages.send import Outcome, Sends
 from ..neighbours import Neighbours

@@ -1,50 +1,24 @@
 """The choice of a queue for messages that do not name one.
 
     "round-robin"     one queue after the other (the default)
-    "sticky"          stays with a queue until a run of full size has gone there: fewer, larger runs
+    "sticky"          the same queue until a batch of full size went there: fewer, larger batches
     "least-latency"   fast brokers get more, failing ones are left alone for a while
     "key-hash"        mmh3 of the message's first key, modulo the queues
-    "java-hash"       |String.hashCode| of the first key, modulo the queues: the queue that Apache's
-                      SelectMessageQueueByHash takes for the same text
+    "java-hash"       |String.hashCode| of the first key, modulo the queues: the same queue as
+                      SelectMessageQueueByHash of Apache RocketMQ
     an object         the application's own QueueSelector
 
-A message's own `queue` comes before all of these, and so does its `sharding_key`: by the consistent hash by which
-Apache's proxy places a message group, so that both agree.
+A message's own `queue` takes precedence over all of these, and so does its `sharding_key`: Apache RocketMQ's proxy
+places message groups by the same consistent hash.
 
-A choice *for a run*, like the round robin, is asked once for what travels together: messages that come while a run
-of their topic is still open join it, because a round robin over single messages would cut a run of a thousand into one
-fragment a queue. Messages that are sent one at a time thus go round the queues one by one, those that are sent at once
-go by the run. A choice for each message, for example by key, is asked for every one, and pays for it in `send_many`.
+By a hash, the same key always gets the same queue, so that its messages keep their order. Queues are sorted by broker
+name, then by number, as in Apache RocketMQ's clients.
 
-A choice may have a method `on_result(queue, latency_ms, error)`: it is called after each request that brings a run to a
-broker, with the error or None; not after those of atomic commits, whose broker is given.
+**When a topic gets more queues**, a modulo moves nearly all keys, the consistent hash only as many as the new queues
+get. Messages under way may then be read after later ones: if order matters, let the old queues run empty first.
 
-By a hash the same key always goes to the same queue, so that what belongs together keeps its order. Queues count in the
-order of their broker's name, then of their number, as Apache's clients do.
-
-**When a topic gets more queues**, the modulo moves nearly all keys, the consistent hash only as many as the new queues
-get (of 8 queues made 9: a ninth). What is under way then may be read after what follows it: where order matters beyond
-that moment, let the old queues run empty first.
-
-A broker that is lost takes its queues along only once the name servers drop it, of FIFO topics after an hour; until
-then its messages wait for it, because another queue would not keep their order.
-
-**By latency** fast brokers get more, one that fails or lags is left alone for a while, and none is starved.
-
-Among the brokers that do well, shares go by latency: one that is up to twice as slow as the fastest (below 10 ms: any)
-gets a full share, slower ones less in proportion, but never under 1/16. Within a broker the queues go round.
-
-A broker is *left alone* when a request fails on its way or there (a retriable error), or takes LAG_MS or more:
-
-    latency of one request, at least (ms)   550     1,800   3,000   5,000   15,000
-    left alone for (ms)                     2,000   5,000   6,000   10,000  30,000
-
-Failures in a row climb the second line from its start. After that time one run goes there as a *probe*, and no other
-before its result or the next time is over: a result below LAG_MS brings the broker back with a full share, another one
-leaves it alone again. Where all brokers are left alone, all are used, as if none were. (Apache's latency fault
-tolerance has such a table; it knows neither shares nor probes by single runs.)
-
-It keeps a few numbers for each broker and topic that it has seen.
+A lost broker keeps its queues until the name servers drop it, for FIFO topics after an hour. Until then its messages
+wait for it: another queue would not keep their order.
 """
 
 from __future__ import annotations
@@ -72,12 +46,22 @@ _BY_BROKER: Final = attrgetter("broker", "number")
 
 
 class QueueSelector(Protocol):
-    """Chooses one of QUEUES, of which there is at least one, for MESSAGE or the run that it opens."""
+    """Chooses a queue for messages that do not name one.
+
+    A choice for a *batch*, like the round robin, is asked once per batch: messages that arrive while a batch of their
+    topic is open join it. Otherwise a batch of a thousand messages would become one fragment per queue. A choice for
+    each message, for example by key, is asked for every one, which costs time in `send_many`.
+
+    A choice may have a method `on_result(queue, latency_ms, error)`. It is called after each request that brings a
+    batch to a broker, with the error or None; not for atomic commits, whose broker is given.
+    """
 
     #: True: asked for the first message of a run; False: for each message.
     for_a_run: bool
 
-    def choose(self, message: Message, queues: Sequence[Queue]) -> Queue: ...
+    def choose(self, message: Message, queues: Sequence[Queue]) -> Queue:
+        """Choose one of QUEUES, of which there is at least one, for MESSAGE or the batch that it opens."""
+        ...
 
 
 class RoundRobin:
@@ -237,8 +221,6 @@ def queue_for(message: Message, route: Route, choice: QueueSelector) -> Queue:
     return chosen
 
 
-# ---------------------------------------------------------------- the choice by latency
-
 #: A request that takes this long lags, whatever the others do.
 LAG_MS: Final = 550
 _LAGS_MS: Final = (LAG_MS, 1_800, 3_000, 5_000, 15_000)
@@ -286,7 +268,21 @@ class _Round:
 
 
 class LeastLatency:
-    """Prefers fast brokers: see above."""
+    """Prefers fast brokers. It keeps a few numbers for each broker and topic that it has seen.
+
+    Brokers get shares by latency. One that is up to twice as slow as the fastest (below 10 ms: any) gets a full share,
+    slower ones proportionally less, but at least 1/16. Within a broker, the queues take turns.
+
+    A broker is *left alone* when a request to it fails (a retriable error), or takes LAG_MS or more:
+
+        latency of one request, at least (ms)   550     1,800   3,000   5,000   15,000
+        left alone for (ms)                     2,000   5,000   6,000   10,000  30,000
+
+    Consecutive failures climb the second line from its start. After that time, one batch goes there as a *probe*, and
+    no other before its result or the end of the next time. A result below LAG_MS restores the full share; another one
+    leaves the broker alone again. If all brokers are left alone, all are used. (Apache RocketMQ's latency fault
+    tolerance has such a table, but no shares and no single probes.)
+    """
 
     for_a_run = True
 

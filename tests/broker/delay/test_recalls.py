@@ -12,7 +12,8 @@ import pytest
 
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.delay.deliveries import DelayedDeliveries
-from pocketmq.broker.delay.timed import RECALL_TAG, Recalls, TimedDeliveries
+from pocketmq.broker.delay.recalls import RECALL_TAG, Recalls
+from pocketmq.broker.delay.timed import TimedDeliveries
 from pocketmq.broker.delay_rules import DelayRules, divide, timer_out_ms
 from pocketmq.broker.messages.appender import Appends
 from pocketmq.broker.timing.timers import Timers

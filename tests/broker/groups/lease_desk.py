@@ -8,7 +8,8 @@ from typing import Any
 
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.groups.fence import Fence
-from pocketmq.broker.groups.leases import KeptLeases, QueueLeases, lease_table
+from pocketmq.broker.groups.kept_leases import KeptLeases, lease_table
+from pocketmq.broker.groups.leases import QueueLeases
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.topics_and_groups import Groups, Topics

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pocketmq.broker.groups.leases import Asker, LeaseTable, QueueKey, WantedQueue
+from pocketmq.broker.groups.lease_table import Asker, LeaseTable, QueueKey, WantedQueue
 from pocketmq.proto.errors import Overloaded
 
 NOW_MS = 1_000_000

@@ -8,13 +8,8 @@ from typing import Any
 
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.groups.fence import Fence
-from pocketmq.broker.groups.leases import (
-    Asker,
-    KeptLeases,
-    QueueKey,
-    WantedQueue,
-    lease_table,
-)
+from pocketmq.broker.groups.kept_leases import KeptLeases, lease_table
+from pocketmq.broker.groups.lease_table import Asker, QueueKey, WantedQueue
 from pocketmq.broker.messages.appender import Appends
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.timing.timers import Timers
