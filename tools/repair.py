@@ -105,8 +105,6 @@ class Fitting:
         if os.path.lexists(self._path(name)) and not os.path.isdir(self._path(name)):
             self._set_aside(name, "a file stands where a folder should be")
 
-    # ---- rows
-
     def _fit_rows(self) -> None:
         settings = self._settings
         self._fit_row("commitlog", settings.log_file_size)
@@ -158,8 +156,6 @@ class Fitting:
                 self._set_aside(name, "it is no index file")
             elif entry.size > size:
                 self._set_aside(name, f"{entry.size:,} bytes long instead of {size:,}")
-
-    # ---- tables
 
     def _tables(self) -> dict[str, Callable[[str], Any]]:
         return {

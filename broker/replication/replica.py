@@ -103,8 +103,6 @@ class ReplicaCore:
         self._early: dict[int, pb.FollowHello] = {}
         self._out: list[effects.Effect] = []
 
-    # ---------------------------------------------------------------- what may be asked
-
     @property
     def epoch(self) -> int:
         """The epoch of the master that this replica is, else the highest seen."""
@@ -169,8 +167,6 @@ class ReplicaCore:
                 f"{len(self.in_sync.confirmed_set)} are in sync: wait until others have caught up",
                 in_sync=str(len(self.in_sync.confirmed_set)),
             )
-
-    # ---------------------------------------------------------------- the metadata store
 
     def session_began(self, now_ms: int) -> list[effects.Effect]:
         """A session with the metadata store was opened."""
@@ -380,8 +376,6 @@ class ReplicaCore:
         self._announce()
         return self._take()
 
-    # ---------------------------------------------------------------- roles
-
     def tick(self, now_ms: int) -> list[effects.Effect]:
         """Time has passed; to be called every 100 ms or so."""
         unanswered = self._set and not self._set.in_flight
@@ -542,8 +536,6 @@ class ReplicaCore:
         if mark is not None:
             self._out.append(effects.WriteMark(mark, self.mark.version))
 
-    # ---------------------------------------------------------------- the log
-
     def log_cut(self, end: int, synced: int, now_ms: int) -> list[effects.Effect]:
         """The log was cut or restarted: it ends at END, and is on disk up to SYNCED."""
         self._cutting = False
@@ -602,8 +594,6 @@ class ReplicaCore:
         wanted = self.in_sync.wanted(self.live, now_ms)
         if wanted != self.in_sync.confirmed_set:
             self._ask_for(self.in_sync.propose(wanted), now_ms)
-
-    # ---------------------------------------------------------------- following
 
     def _dial(self, cell: Cell, now_ms: int) -> None:
         upstream = self._upstream
@@ -793,8 +783,6 @@ class ReplicaCore:
         self._unfollow(reason)
         self._upstream = Upstream(upstream.master, dialled_ms=upstream.dialled_ms)
         return self._upstream
-
-    # ---------------------------------------------------------------- being followed
 
     def log_begins(self, min_offset: int) -> None:
         """Files were deleted: the log begins at MIN_OFFSET."""

@@ -564,8 +564,6 @@ class ZooKeeperRegistry:
             return parse_live(data, path)
         return None
 
-    # ---------------------------------------------------------------- watches
-
     def _on_cell_event(self, _event: object) -> None:
         self._session.hand_over(self._cell_event)
 

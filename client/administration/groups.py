@@ -557,8 +557,6 @@ class GroupAdmin(DeadLetterAdmin):
             for item in described
         ]
 
-    # ------------------------------------------------------------ at work
-
     async def describe_group(
         self,
         group: str,
@@ -715,8 +713,6 @@ class GroupAdmin(DeadLetterAdmin):
             unread_bytes=unread_bytes,
             lent=lent,
         )
-
-    # ------------------------------------------------------------ elsewhere
 
     async def reset_offsets(
         self,

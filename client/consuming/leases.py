@@ -114,8 +114,6 @@ class Leases:
         """Ask for queues by GENERATION of the group, unless a later one is known."""
         self.generation = max(self.generation, generation)
 
-    # ------------------------------------------------------------ wanting
-
     def want(self, queues: Iterable[Queue]) -> None:
         """Ask for QUEUES, until they are granted or not wanted any more."""
         now_ms = self._session.clock.now_ms()
@@ -192,8 +190,6 @@ class Leases:
         self._watch.ring()
         self._renew_in_time(queue.broker)
         self._holder.granted(queue, answer.token, answer.committed, now_ms - since_ms)
-
-    # ------------------------------------------------------------ holding
 
     def fetched(self, queue: Queue, token: int, sent_ms: int) -> None:
         """Count the lease of QUEUE from SENT_MS: a fetch under TOKEN that was sent then has been answered."""
@@ -285,8 +281,6 @@ class Leases:
         """Forget the lease of QUEUE: its broker said that the member does not hold it."""
         self._held.pop(queue, None)
 
-    # ------------------------------------------------------------ releasing
-
     async def release(self, queue: Queue) -> None:
         """Give QUEUE back; what is released in the same turn of the loop goes in one request.
 
@@ -330,8 +324,6 @@ class Leases:
                 "queues not released, their leases end by themselves %s",
                 Facts(group=self._parts.group, broker=broker, reason=error.message),
             )
-
-    # ------------------------------------------------------------ trouble
 
     def _note_trouble(self, event: str, broker: str, error: PocketMQError, pause_ms: int) -> None:
         first = pause_ms == _PAUSE_MS

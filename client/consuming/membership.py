@@ -163,8 +163,6 @@ class Membership:
                     Facts(group=self._parts.group, reason=error.message),
                 )
 
-    # ------------------------------------------------------------ the stream
-
     async def _run(self) -> None:
         clock = self._session.clock
         pause_ms = _PAUSE_MS

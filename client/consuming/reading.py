@@ -158,8 +158,6 @@ class PullReading:
             self._commits = RegularCommits(self.parts, supply.keeper, self._finished)
             self._commits.start()
 
-    # ------------------------------------------------------------ as the user of queues
-
     def begin(self, held: HeldQueue) -> None:
         """Read a queue from now on."""
         assert self.supply is not None, "a supply gives queues"
@@ -270,8 +268,6 @@ class PullReading:
     def fail(self, error: PocketMQError) -> None:
         """Have the application meet ERROR."""
         self._prefetch.fail(error)
-
-    # ------------------------------------------------------------ as the application's
 
     async def next(
         self, finished: ReadPosition | None, timeout_ms: int | None
@@ -485,8 +481,6 @@ class Steering:
         self._parts = reading.parts
         self._chosen: AssignedQueues | None = None
 
-    # ------------------------------------------------------------ what is read
-
     def subscribe(self, subscriptions: Subscriptions, position: ReadPosition | None) -> None:
         """Read SUBSCRIPTIONS from now on, and nothing else."""
         reading = self._reading
@@ -549,8 +543,6 @@ class Steering:
         self._reading.check_open()
         return (await self._parts.session.routes.find(check_topic(topic))).readable
 
-    # ------------------------------------------------------------ where
-
     def _offset(self, active: Active, position: ReadPosition | None) -> int | None:
         """Return the offset of the next message of ACTIVE for the application; None: not known yet."""
         if position is not None and position.stretch is active.stretch:
@@ -606,8 +598,6 @@ class Steering:
             self.seek(queue, offsets[queue])
         return offsets
 
-    # ------------------------------------------------------------ when not
-
     def pause(self, queues: Collection[Queue], position: ReadPosition | None) -> None:
         """Hand out nothing more of QUEUES until they are resumed."""
         reading = self._reading
@@ -627,8 +617,6 @@ class Steering:
             if active is not None and active.is_paused:
                 active.is_paused = False
                 active.reader.start(active.offset)
-
-    # ------------------------------------------------------------ commits of one's own
 
     async def commit_offsets(self, offsets: Mapping[Queue, int | tuple[int, str]]) -> None:
         """Commit OFFSETS, which are those of the next messages, perhaps with texts, and nothing else."""

@@ -79,8 +79,6 @@ class Sharing:
         self._is_running = False
         self._on_renewed = on_renewed
 
-    # ------------------------------------------------------------ for who reads
-
     def start(self) -> None:
         """Join the group; after `close`, again."""
         if not self._is_running:
@@ -146,8 +144,6 @@ class Sharing:
         if self._ending:
             await asyncio.wait(self._ending.values())
         await self._membership.leave()
-
-    # ------------------------------------------------------------ what the coordinator says
 
     def join_request(self) -> pb.Join:
         """Return how this member joins, now."""
@@ -252,8 +248,6 @@ class Sharing:
             self._leases.drop(queue)
             self.ran_out(queue)
         self._user.fail(error)
-
-    # ------------------------------------------------------------ holding queues
 
     def _settle(self) -> None:
         """Request and release leases until the member holds what the plan says."""

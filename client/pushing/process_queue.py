@@ -126,8 +126,6 @@ class Portion:
         behind = int(starts[end]) if end < len(run) else len(run.data)
         self.size_bytes = behind - int(starts[begin])
 
-    # ------------------------------------------------------------ workers
-
     def join(self) -> WorkerPlace:
         """Return the place of a worker that is about to take from the row."""
         place = WorkerPlace(self.end - length_hint(self.row))
@@ -143,8 +141,6 @@ class Portion:
         self.row = iter(range(index, self.end))
         if self.dropped:
             self.drop()
-
-    # ------------------------------------------------------------ the loop
 
     @property
     def left(self) -> int:
@@ -365,8 +361,6 @@ class QueueIntake:
         self._room = asyncio.Event()
         self._quiet = asyncio.Event()
 
-    # ------------------------------------------------------------ as a sink
-
     def fail(self, error: PocketMQError) -> None:
         """Have the consumer hear of ERROR."""
         self._fail(error)
@@ -406,8 +400,6 @@ class QueueIntake:
     def skip(self, queue: Queue, next_offset: int) -> None:
         """The filter wants nothing of what is before NEXT_OFFSET and was not put in."""
         self.messages.pass_over(next_offset)
-
-    # ------------------------------------------------------------ towards the end
 
     def settle(self) -> None:
         """Let go of what is finished; read on if there is room; tell who waits."""

@@ -93,8 +93,6 @@ class Pushing:
         self.refusal: PocketMQError | None = None
         self._ended = asyncio.Event()
 
-    # ------------------------------------------------------------ the parts
-
     def _make_supply(self) -> Supply:
         subscriptions, parts, config = self._subscriptions, self._parts, self._config
         if config.broadcasting:
@@ -134,8 +132,6 @@ class Pushing:
 
     def _added(self, count: int) -> None:
         self._workers.put(count)
-
-    # ------------------------------------------------------------ its life
 
     def start(self) -> None:
         """Begin."""
@@ -178,8 +174,6 @@ class Pushing:
             self._telling.flush()
             await self._session.close()
             self._ended.set()
-
-    # ------------------------------------------------------------ as the user of queues
 
     def begin(self, held: HeldQueue) -> None:
         """Read a queue from now on."""
@@ -282,8 +276,6 @@ class Pushing:
         facts = Facts(group=self._group, queue=queue, reason=error.message)
         logger.error("messages not fetched %s", facts)
 
-    # ------------------------------------------------------------ messages
-
     def _take(self, intake: QueueIntake, portions: Sequence[Portion]) -> None:
         """Have PORTIONS handled."""
         if self._config.delivery == "at_most_once":
@@ -359,8 +351,6 @@ class Pushing:
                     self._counts.slow += place.count
                     portion.give_up(place, failure)
                 self._see_to_failures(intake)
-
-    # ------------------------------------------------------------ what can be seen
 
     def check_open(self) -> None:
         """Raise ClientClosed after `close`."""

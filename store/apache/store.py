@@ -113,8 +113,6 @@ class JavaReading:
         self.log.truncate(log_end)
         self.checkpoint = checkpoint
 
-    # ---- reading
-
     @property
     def log_begin(self) -> int:
         """Return the log's minimum offset, −1 without files."""

@@ -242,8 +242,6 @@ class Derivation:
             return  # The number is what was damaged.
         self._voided[topic, queue] = max(number, self._voided.get((topic, queue), -1))
 
-    # ---- queues
-
     def _drop_newest(self) -> None:
         """Drop the newest entry of each queue with its repetitions, if its record was read: it is rebuilt.
 
@@ -348,8 +346,6 @@ class Derivation:
                 for begin, end in queue.holes():
                     why = f"files are missing: queue offsets {begin:,} to {end:,} cannot be read"
                     self._note(FindingKind.HOLE, queue.files.folder, why, offset=begin)
-
-    # ---- index
 
     def _index_begin(self) -> int:
         """Bring the index to a sound state; return the log offset from which on it lacks records."""

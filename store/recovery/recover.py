@@ -173,8 +173,6 @@ class _Recovery:
                 kept = len(scanned)
         return files
 
-    # ---- the end
-
     def _end_log(self, files: list[ScannedFile], known: Verified | None) -> None:
         """Set the end of the log after the last valid record; forget the files after it."""
         last = max((n for n, one in enumerate(files) if len(one)), default=-1)
@@ -226,8 +224,6 @@ class _Recovery:
             why = "no valid record follows: cut, and the bytes were zeroed"
             self._note(FindingKind.CUT, self._config.log_folder, why, offset=end, size_bytes=lost)
         self._log.truncate(end)
-
-    # ---- damage
 
     def _note_cut_files(self) -> bool:
         """Note the files that were shortened by something else; return whether there are any."""
@@ -306,8 +302,6 @@ class _Recovery:
             offset=scanned.file.start + scanned.end,
             size_bytes=scanned.file.size - scanned.end,
         )
-
-    # ---- around
 
     def _without_log(self) -> RecoveryReport:
         """Continue after the last entries of the queues, so that no queue offset is given twice."""

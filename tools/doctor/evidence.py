@@ -196,8 +196,6 @@ class _Gathering:
     def _number(self, name: Name) -> int:
         return self._numbers.setdefault(name, len(self._numbers))
 
-    # ---- the log
-
     def _open_log(self) -> Iterator[MappedFile]:
         folder = posixpath.join(self._root, "commitlog")
         for entry in self._disk.list(folder):
@@ -277,8 +275,6 @@ class _Gathering:
             int(MessageState.DAMAGED),
         )
         self._parts.append(Messages(*(np.array([value], np.int64) for value in one)))
-
-    # ---- the queues
 
     def _rows(self) -> Iterator[tuple[Name, EntryRow]]:
         for kind, size in (

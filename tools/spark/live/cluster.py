@@ -116,8 +116,6 @@ class LiveCluster:
         finally:
             self._portal.release()
 
-    # ------------------------------------------------------------ questions of the driver
-
     def bounds(self, choice: Choice, *, strict: bool) -> dict[Queue, Bounds]:
         return self._portal.run(self._bounds(choice, strict=strict))
 
@@ -323,8 +321,6 @@ class LiveCluster:
             clock = self._core.clock
             await clock.sleep_until(clock.now_ms() + self._pulling.retry_interval_ms)
         return await attempt()
-
-    # ------------------------------------------------------------ records
 
     def fetch(
         self, queue: Queue, offset: int, count: int, wanted: pb.Filter | None

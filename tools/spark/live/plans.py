@@ -97,8 +97,6 @@ class StreamPlan:
         #: When idle queues were compared last.
         self._compared_ms: int | None = None
 
-    # ------------------------------------------------------------ where it begins
-
     def initial(self) -> dict[Queue, int]:
         """Return where the stream begins: the same at every call."""
         if self._initial is None:
@@ -137,8 +135,6 @@ class StreamPlan:
         if known and self._options.choice.pattern:
             topics = {queue.topic for queue in queues}
         return {queue: EARLIEST for queue in queues if queue.topic in topics} | known
-
-    # ------------------------------------------------------------ how far a batch goes
 
     def prepare_available_now(self) -> None:
         """Let the stream end by itself where the queues end now."""
@@ -255,8 +251,6 @@ class StreamPlan:
         """Return where the queues ended when they were looked at last."""
         return dict(self._latest)
 
-    # ------------------------------------------------------------ what a batch reads
-
     def ranges(
         self,
         start: Offsets,
@@ -299,8 +293,6 @@ class StreamPlan:
                 )
             begins[queue] = min(max(first, least), last)
         return begins
-
-    # ------------------------------------------------------------ what is finished
 
     def commit(self, done: Offsets) -> None:
         """Have the group stand at DONE, where it does not stand already; that this fails stops nothing."""
