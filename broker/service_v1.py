@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, S
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from ..proto.access.listing import visible
+from ..proto.access.listing import SeenNames, visible
 from ..proto.access.policies import of_group, of_topic
 from ..proto.commit_metadata import check_metadata
 from ..proto.errors import InvalidArgument, PocketMQError
@@ -217,38 +217,43 @@ class BrokerService:
         self._offsets.when_saved(saved)
 
     def group_offsets(self, request: pb.GroupOffsetsRequest, call: Call) -> Later:
-        """Answer what a group committed: of the queues asked for, or of all that are still there."""
+        """Answer what a group committed: of the queues asked for, or of all that are there and the user may see."""
         check_count("queues", len(request.queues))
         check_group(request.group)
-        offsets = []
+        reply = pb.GroupOffsetsReply()
         for queue in request.queues:
             self._topics.for_reading(queue.topic, queue.queue)
             found = self._offsets.committed(queue.topic, request.group, queue.queue)
             offset = -1 if found is None else found
-            offsets.append(pb.GroupOffset(topic=queue.topic, queue=queue.queue, offset=offset))
+            reply.offsets.add(topic=queue.topic, queue=queue.queue, offset=offset)
         if not request.queues:
-            offsets = [
-                pb.GroupOffset(topic=topic, queue=queue, offset=offset)
-                for topic, queue, offset in self._offsets.of_group(request.group)
-                if self._topics.has_queue(topic, queue)
-            ]
-        for one in offsets:
+            self._add_all_offsets(request.group, SeenNames(call), reply)
+        for one in reply.offsets:
             if text := self._offsets.metadata(one.topic, request.group, one.queue):
                 one.metadata = text
-        in_turns(self._told_of(offsets, request), call.reply, call.fail)
+        in_turns(self._with_times(reply, request), call.reply, call.fail)
         return LATER
 
-    def _told_of(
-        self, offsets: list[pb.GroupOffset], request: pb.GroupOffsetsRequest
-    ) -> Generator[None, None, pb.GroupOffsetsReply]:
-        """Return the answer to REQUEST: OFFSETS with all that it asks for of them."""
-        if request.with_times:
-            yield from add_unread(self._store, offsets)
-        if request.with_times or request.with_lent:
-            self._add_lent(request.group, offsets)
-        return pb.GroupOffsetsReply(offsets=offsets)
+    def _add_all_offsets(self, group: str, seen: SeenNames, reply: pb.GroupOffsetsReply) -> None:
+        """Add to REPLY what GROUP committed, in queues of SEEN topics; count the topics that it reads and are not."""
+        for topic, queue, offset in self._offsets.of_group(group):
+            if self._topics.has_queue(topic, queue) and seen.has_topic(topic):
+                reply.offsets.add(topic=topic, queue=queue, offset=offset)
+        for topic in self._coordination.topics_of(group):
+            seen.has_topic(topic)
+        reply.hidden_topics = seen.hidden_topics
 
-    def _add_lent(self, group: str, offsets: list[pb.GroupOffset]) -> None:
+    def _with_times(
+        self, reply: pb.GroupOffsetsReply, request: pb.GroupOffsetsRequest
+    ) -> Generator[None, None, pb.GroupOffsetsReply]:
+        """Return REPLY with all that REQUEST asks for of its offsets."""
+        if request.with_times:
+            yield from add_unread(self._store, reply.offsets)
+        if request.with_times or request.with_lent:
+            self._add_lent(request.group, reply.offsets)
+        return reply
+
+    def _add_lent(self, group: str, offsets: Iterable[pb.GroupOffset]) -> None:
         """Tell of each of OFFSETS what GROUP popped there and has not finished."""
         for one in offsets:
             one.lent_count, one.read_to = self._pops.lent(group, one.topic, one.queue)

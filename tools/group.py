@@ -69,7 +69,7 @@ def describe(
     interval_ms = parse_duration(interval, field="--interval")
     with Admin(nameserver) as admin:
         found = admin.describe_group(name, topic=topic, interval_ms=interval_ms)
-    if hidden := len(found.hidden_topics):
+    if hidden := found.hidden_topics:
         warn([f"left out {hidden:,} of its topics: this user may not see them"])
     if as_json:
         print_json(document(found))

@@ -551,6 +551,15 @@ class Coordination:
 
     # --- telling
 
+    def topics_of(self, group: str) -> set[str]:
+        """Return the topics to which members and official clients of GROUP subscribe at present."""
+        membership = self.coordinator.get(group)
+        members = () if membership is None else membership.members.values()
+        found = set[str]().union(*(one.wishes.topics for one in members))
+        for client in self._official.of_group(group):
+            found.update(one.topic for one in client.subscriptions)
+        return found
+
     def state(self, request: pb.GroupStateRequest, call: Call) -> pb.GroupStateReply:
         """Answer what this broker knows of a group: members and plan if it coordinates it, leases of its queues."""
         name = check_group(request.group)

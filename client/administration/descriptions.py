@@ -308,8 +308,8 @@ class GroupReport:
     queues: tuple[GroupQueue, ...]
     #: Official clients (apache.rocketmq.v2) that consume for it.
     clients: tuple[GroupMember, ...] = ()
-    #: Topics that it reads and you may not see: their queues are left out.
-    hidden_topics: tuple[str, ...] = ()
+    #: How many topics it reads, or read, that you may not see, on the broker that has most of them. They are left out.
+    hidden_topics: int = 0
 
     @property
     def lag(self) -> int:

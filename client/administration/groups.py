@@ -612,10 +612,10 @@ class GroupAdmin(DeadLetterAdmin):
 
     async def _queues_of(
         self, group: str, states: Mapping[str, pb.GroupStateReply], topic: str | None
-    ) -> tuple[dict[str, set[tuple[str, int]]], tuple[str, ...]]:
+    ) -> tuple[dict[str, set[tuple[str, int]]], int]:
         """Return the queues, (topic, number) by broker, of TOPIC, or of all topics that GROUP reads or ever did.
 
-        And, where TOPIC is None, the topics that the user may not see.
+        And how many of these topics the user may not see; 0 where TOPIC is given.
         """
         request = pb.GroupOffsetsRequest(group=group)
         committed = await self._brokers.ask_all("GroupOffsets", request, pb.GroupOffsetsReply)
@@ -631,14 +631,18 @@ class GroupAdmin(DeadLetterAdmin):
             | {one.topic for reply in committed.values() for one in reply.offsets}
         )
         found: dict[str, set[tuple[str, int]]] = {}
-        hidden: list[str] = []
+        hidden = 0
+        if topic is None:
+            counts = [one.hidden_topics for one in states.values()]
+            counts += [one.hidden_topics for one in committed.values()]
+            hidden = max(counts, default=0)
         for name in sorted(topics):
             try:
                 described = await self._described(name)
             except errors.NotAuthorized:
                 if topic is not None:
                     raise
-                hidden.append(name)
+                hidden += 1  # The user's policies changed just now.
                 continue
             except errors.TopicNotFound:
                 if topic is not None:
@@ -646,7 +650,7 @@ class GroupAdmin(DeadLetterAdmin):
                 continue  # A retry topic that nothing was ever sent back to.
             for broker, reply in described.items():
                 found.setdefault(broker, set()).update((name, one.queue) for one in reply.queues)
-        return found, tuple(hidden)
+        return found, hidden
 
     async def _look(
         self,

@@ -572,11 +572,14 @@ def _commit(request: pb.CommitOffsetsRequest) -> Needs:
         yield policies.of_topic(topic, policies.SUB)
 
 
-def _queue_offsets(request: pb.QueueOffsetsRequest) -> Needs:
-    return (
-        policies.of_topic(name, policies.PUB | policies.SUB | policies.GET)
-        for name in {one.topic for one in request.queues}
-    )
+def _group_offsets(request: pb.GroupOffsetsRequest) -> Needs:
+    """Where the request names no queues, the handler leaves out topics that the user may not see."""
+    yield policies.to_see_group(request.group)
+    yield from _queue_offsets(request)
+
+
+def _queue_offsets(request: pb.GroupOffsetsRequest | pb.QueueOffsetsRequest) -> Needs:
+    return (policies.to_see_topic(name) for name in {one.topic for one in request.queues})
 
 
 def _create_topic(request: pb.CreateTopicRequest) -> Needs:
@@ -698,7 +701,7 @@ def broker_rules(cluster: str) -> dict[str, Rule]:
                 "Produce": _topic(policies.PUB),
                 "Fetch": _fetch,
                 "CommitOffsets": _commit,
-                "GroupOffsets": _group(policies.SUB | policies.GET),
+                "GroupOffsets": _group_offsets,
                 "QueueOffsets": _queue_offsets,
                 "CreateTopic": _create_topic,
                 "DeleteTopic": _topic(policies.DELETE),

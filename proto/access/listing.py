@@ -1,4 +1,4 @@
-"""Which names of a list its reader may see."""
+"""Which names the reader of a list, or of another reply, may see."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from ..rpc.methods import CallContext
-from .policies import GET, LIST, Need, may_be_of_system
+from .policies import GET, LIST, Need, may_be_of_system, to_see_group, to_see_topic
 
 T = TypeVar("T")
 
@@ -30,3 +30,31 @@ def visible(
         return (sees_all and is_plain) or call.user.may(call, one)
 
     return [one for one in rows if sees(one)]
+
+
+class SeenNames:
+    """Which topics and groups the user of CALL may see; about each name the guard is asked once."""
+
+    def __init__(self, call: CallContext) -> None:
+        self._call = call
+        self._topics: dict[str, bool] = {}
+        self._groups: dict[str, bool] = {}
+
+    def has_topic(self, name: str) -> bool:
+        """May the user see topic NAME?"""
+        found = self._topics.get(name)
+        if found is None:
+            found = self._topics[name] = self._call.user.may(self._call, to_see_topic(name))
+        return found
+
+    def has_group(self, name: str) -> bool:
+        """May the user see group NAME?"""
+        found = self._groups.get(name)
+        if found is None:
+            found = self._groups[name] = self._call.user.may(self._call, to_see_group(name))
+        return found
+
+    @property
+    def hidden_topics(self) -> int:
+        """How many of the topics that it was asked about the user may not see."""
+        return sum(not seen for seen in self._topics.values())

@@ -162,6 +162,16 @@ def of_group(name: str, actions: int = SUB) -> Need:
     return Need(GROUP, name, actions)
 
 
+def to_see_topic(name: str) -> Need:
+    """Return what is needed to see what topic NAME is, and who reads it."""
+    return of_topic(name, PUB | SUB | GET)
+
+
+def to_see_group(name: str) -> Need:
+    """Return what is needed to see what consumer group NAME is, and what it reads."""
+    return of_group(name, SUB | GET)
+
+
 def of_cluster(name: str, actions: int) -> Need:
     """Return what is needed for one of ACTIONS on cluster NAME."""
     return Need(CLUSTER, name, actions)

@@ -396,14 +396,16 @@ class GroupOffsetsRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueId, _Mapping]]] = ..., with_times: _Optional[bool] = ..., with_lent: _Optional[bool] = ..., from_any: _Optional[bool] = ...) -> None: ...
 
 class GroupOffsetsReply(_message.Message):
-    __slots__ = ("offsets", "follows", "bounds")
+    __slots__ = ("offsets", "follows", "bounds", "hidden_topics")
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     FOLLOWS_FIELD_NUMBER: _ClassVar[int]
     BOUNDS_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_TOPICS_FIELD_NUMBER: _ClassVar[int]
     offsets: _containers.RepeatedCompositeFieldContainer[GroupOffset]
     follows: bool
     bounds: _containers.RepeatedCompositeFieldContainer[QueueOffsets]
-    def __init__(self, offsets: _Optional[_Iterable[_Union[GroupOffset, _Mapping]]] = ..., follows: _Optional[bool] = ..., bounds: _Optional[_Iterable[_Union[QueueOffsets, _Mapping]]] = ...) -> None: ...
+    hidden_topics: int
+    def __init__(self, offsets: _Optional[_Iterable[_Union[GroupOffset, _Mapping]]] = ..., follows: _Optional[bool] = ..., bounds: _Optional[_Iterable[_Union[QueueOffsets, _Mapping]]] = ..., hidden_topics: _Optional[int] = ...) -> None: ...
 
 class QueueOffsetsRequest(_message.Message):
     __slots__ = ("queues", "time_ms")
@@ -1182,7 +1184,7 @@ class MovedBy(_message.Message):
     def __init__(self, at_ms: _Optional[int] = ..., who: _Optional[str] = ..., before: _Optional[int] = ..., after: _Optional[int] = ...) -> None: ...
 
 class GroupStateReply(_message.Message):
-    __slots__ = ("generation", "leader", "strategy", "each_for_itself", "members", "shares", "leases", "filtered", "rebalance_count", "official", "grace_left_ms")
+    __slots__ = ("generation", "leader", "strategy", "each_for_itself", "members", "shares", "leases", "filtered", "rebalance_count", "official", "grace_left_ms", "hidden_topics")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
@@ -1194,6 +1196,7 @@ class GroupStateReply(_message.Message):
     REBALANCE_COUNT_FIELD_NUMBER: _ClassVar[int]
     OFFICIAL_FIELD_NUMBER: _ClassVar[int]
     GRACE_LEFT_MS_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_TOPICS_FIELD_NUMBER: _ClassVar[int]
     generation: int
     leader: str
     strategy: str
@@ -1205,14 +1208,15 @@ class GroupStateReply(_message.Message):
     rebalance_count: int
     official: _containers.RepeatedCompositeFieldContainer[Member]
     grace_left_ms: int
-    def __init__(self, generation: _Optional[int] = ..., leader: _Optional[str] = ..., strategy: _Optional[str] = ..., each_for_itself: _Optional[bool] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., shares: _Optional[_Iterable[_Union[Share, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[HeldLease, _Mapping]]] = ..., filtered: _Optional[_Iterable[_Union[FilteredCount, _Mapping]]] = ..., rebalance_count: _Optional[int] = ..., official: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., grace_left_ms: _Optional[int] = ...) -> None: ...
+    hidden_topics: int
+    def __init__(self, generation: _Optional[int] = ..., leader: _Optional[str] = ..., strategy: _Optional[str] = ..., each_for_itself: _Optional[bool] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., shares: _Optional[_Iterable[_Union[Share, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[HeldLease, _Mapping]]] = ..., filtered: _Optional[_Iterable[_Union[FilteredCount, _Mapping]]] = ..., rebalance_count: _Optional[int] = ..., official: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., grace_left_ms: _Optional[int] = ..., hidden_topics: _Optional[int] = ...) -> None: ...
 
 class ClientListRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class OfficialClient(_message.Message):
-    __slots__ = ("client_id", "language", "version", "type", "group", "topics", "streams", "heard_ms")
+    __slots__ = ("client_id", "language", "version", "type", "group", "topics", "streams", "heard_ms", "hidden_topics", "hidden_group")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -1221,6 +1225,8 @@ class OfficialClient(_message.Message):
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     STREAMS_FIELD_NUMBER: _ClassVar[int]
     HEARD_MS_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_TOPICS_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_GROUP_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     language: str
     version: str
@@ -1229,7 +1235,9 @@ class OfficialClient(_message.Message):
     topics: _containers.RepeatedScalarFieldContainer[str]
     streams: int
     heard_ms: int
-    def __init__(self, client_id: _Optional[str] = ..., language: _Optional[str] = ..., version: _Optional[str] = ..., type: _Optional[str] = ..., group: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., streams: _Optional[int] = ..., heard_ms: _Optional[int] = ...) -> None: ...
+    hidden_topics: int
+    hidden_group: bool
+    def __init__(self, client_id: _Optional[str] = ..., language: _Optional[str] = ..., version: _Optional[str] = ..., type: _Optional[str] = ..., group: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., streams: _Optional[int] = ..., heard_ms: _Optional[int] = ..., hidden_topics: _Optional[int] = ..., hidden_group: _Optional[bool] = ...) -> None: ...
 
 class ClientListReply(_message.Message):
     __slots__ = ("clients",)

@@ -5,20 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
+import grpc.aio
 import pytest
 
 from pocketmq.broker.broker import Network
 from pocketmq.client import AsyncAdmin, AsyncProducer, Message, Queue
+from pocketmq.proto.access.signing import signed_now
+from pocketmq.proto.errors import NotAuthorized
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.tools.cli import run
 from pocketmq.tools.console import api
 from pocketmq.tools.console.site import site
 
 from .test_console_users import basic
 from .test_users import ROOT, cluster
+from .whole_broker import Peer
 
 POLICIES = [
     {"resource": "Topic:*", "actions": "Sub,Get,List"},
@@ -52,18 +58,44 @@ USERS: dict[str, Any] = {
 }
 
 
+EVE: dict[str, Any] = {"user": "eve", "secret": "eve-secret"}
+
+
+class SignedChannel:
+    """A channel to ADDRESS whose calls USER signs, as `Peer` takes it."""
+
+    def __init__(self, address: str, user: str) -> None:
+        self.plain: Any = grpc.aio.insecure_channel(address)
+        self._signature = signed_now(user, f"{user}-secret")
+
+    def unary_unary(self, *names: Any) -> Any:
+        call = self.plain.unary_unary(*names)
+        return lambda request: call(request, metadata=self._signature)
+
+    def stream_stream(self, *names: Any) -> Any:
+        call = self.plain.stream_stream(*names)
+        return lambda: call(metadata=self._signature)
+
+
 class Served:
     """A cluster with the topics open and secret, and the groups reader and hidden, which read both."""
 
     def __init__(self, nameserver: str, broker: str) -> None:
         self.nameserver = nameserver
-        self._broker = broker
+        self.broker = broker
+
+    @asynccontextmanager
+    async def peer(self, user: str = "eve") -> AsyncIterator[Peer]:
+        """Yield a client of the broker whose bare calls USER signs."""
+        channel: Any = SignedChannel(self.broker, user)
+        async with channel.plain:
+            yield Peer(channel)
 
     async def get(self, path: str, user: str = "eve", source: str = "127.0.0.1") -> tuple[int, Any]:
         """Return status and document, or page, that USER gets at PATH from the address SOURCE."""
 
         def asked() -> tuple[int, Any]:
-            host, _, port = self._broker.rpartition(":")
+            host, _, port = self.broker.rpartition(":")
             connection = HTTPConnection(host, int(port), timeout=60, source_address=(source, 0))
             connection.request(
                 "GET", path, headers={"authorization": basic(user, f"{user}-secret")}
@@ -210,3 +242,37 @@ async def test_what_the_user_may_list_and_not_look_at_is_counted(
     said = capsys.readouterr()
     assert code in (0, 1), said.err
     assert said.err.count("left out 1 topic and 1 group that this user may not see") == 1
+
+
+async def offsets_of_reader(peer: Peer, *topics: str) -> pb.GroupOffsetsReply:
+    queues = [pb.QueueId(topic=topic, queue=0) for topic in topics]
+    request = pb.GroupOffsetsRequest(group="reader", queues=queues, with_times=True)
+    reply: pb.GroupOffsetsReply = await peer.ask("GroupOffsets", request, pb.GroupOffsetsReply)
+    return reply
+
+
+async def test_offsets_of_a_group_in_hidden_topics_are_left_out_and_counted(served: Served) -> None:
+    async with served.peer("root") as root, served.peer() as eve:
+        every, seen = await offsets_of_reader(root), await offsets_of_reader(eve)
+
+    assert {one.topic for one in every.offsets} == {"open", "secret"}
+    assert every.hidden_topics == 0
+    assert [one.topic for one in seen.offsets] == ["open"]
+    assert seen.hidden_topics == 1
+
+
+async def test_offsets_of_a_group_in_a_hidden_topic_that_is_named_are_refused(
+    served: Served,
+) -> None:
+    async with served.peer() as eve:
+        assert len((await offsets_of_reader(eve, "open")).offsets) == 1
+        with pytest.raises(NotAuthorized, match="to access Topic:secret"):
+            await offsets_of_reader(eve, "open", "secret")
+
+
+async def test_the_report_on_a_group_counts_hidden_topics(served: Served) -> None:
+    async with AsyncAdmin(served.nameserver, **EVE) as admin:
+        report = await admin.describe_group("reader")
+
+    assert {one.queue.topic for one in report.queues} == {"open"}
+    assert report.hidden_topics == 1

@@ -8,7 +8,7 @@ The files tell it: give the store instead.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 
@@ -23,11 +23,27 @@ from .rows import LagFacts, LagRow, is_dead_letter_topic, is_retry_topic
 def cluster_rows(admin: Admin, hidden: HiddenNames, read_from: ReadFrom = "master") -> list[LagRow]:
     """Return the rows of every group on every broker that ADMIN reaches, by broker, topic, queue and group.
 
-    What the user may not look at is added to HIDDEN. READ_FROM "any": replicas that follow look at the queues; their
-    masters say who reads them, and what was popped.
+    What the user may not look at is added to HIDDEN, until this is warned of. READ_FROM "any": replicas that follow
+    look at the queues; their masters say who reads them, and what was popped.
     """
-    found = cluster_groups(admin, hidden, read_from=read_from)
-    return sorted((row for _, rows in found for row in rows), key=lambda row: row.key)
+    found = list(cluster_groups(admin, hidden, read_from=read_from))
+    every = [row for _, rows in found for row in rows]
+    if not hidden.is_warned and any(report.hidden_topics for report, _ in found):
+        hidden.topics.update(_refused_topics(admin, {row.facts.topic for row in every}))
+    return sorted(every, key=lambda row: row.key)
+
+
+def _refused_topics(admin: Admin, seen: Container[str]) -> Iterator[str]:
+    """Yield the topics, without SEEN ones and those of groups, that the user may list and not look at."""
+    for topic in (one.name for one in admin.topics()):
+        if topic in seen or topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
+            continue
+        try:
+            admin.describe_topic(topic)
+        except NotAuthorized:
+            yield topic
+        except TopicNotFound:
+            continue  # It was deleted meanwhile.
 
 
 def cluster_groups(
@@ -35,7 +51,7 @@ def cluster_groups(
 ) -> Iterator[tuple[GroupReport, list[LagRow]]]:
     """Yield each group of the brokers that ADMIN reaches whose name is like PATTERN, and its rows.
 
-    What the user may not look at is added to HIDDEN.
+    Groups that the user may not look at are added to HIDDEN.
     """
     describe = partial(admin.describe_group, read_from=read_from)
     listed = {topic.name for topic in admin.topics(include_system=True)}
@@ -48,7 +64,6 @@ def cluster_groups(
         except NotAuthorized:
             hidden.groups.add(group)
             continue
-        hidden.topics.update(listed.intersection(report.hidden_topics))
         yield report, rows_of_group(group, list(_queues(describe, group, report.queues, derived)))
 
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from pocketmq.proto.access.listing import visible
+from pocketmq.proto.access.listing import SeenNames, visible
 from pocketmq.proto.access.policies import Need, Policies, Policy, Resource, of_topic, parse_actions
 
 TOPICS = (
@@ -63,3 +63,20 @@ def test_topics_of_groups_and_of_the_system_are_shown_to_who_may_see_those(
     texts: list[str], expected: Sequence[str]
 ) -> None:
     assert seen(*texts) == list(expected)
+
+
+def test_hidden_topics_are_counted_once_each() -> None:
+    reader = Reader(
+        [
+            "Allow Sub Topic:*",
+            "Allow Get Group:*",
+            "Deny Sub Topic:secret*",
+            "Deny All Group:hidden",
+        ]
+    )
+    names = SeenNames(cast("Any", reader))
+
+    topics = ("open", "secret", "secret", "secret2", "%RETRY%reader", "%RETRY%hidden")
+    assert [names.has_topic(one) for one in topics] == [True, False, False, False, True, False]
+    assert names.hidden_topics == 3
+    assert [names.has_group(one) for one in ("reader", "hidden")] == [True, False]

@@ -8,7 +8,14 @@ import pytest
 
 from pocketmq.broker.service_v2.permissions import RULES
 from pocketmq.proto.access.guard import NAME_SERVER, broker_rules
-from pocketmq.proto.access.policies import PUB, UPDATE, of_group, of_topic
+from pocketmq.proto.access.policies import (
+    PUB,
+    UPDATE,
+    of_group,
+    of_topic,
+    to_see_group,
+    to_see_topic,
+)
 from pocketmq.proto.gen import (
     grpc_health_pb2,
     grpc_reflection_pb2,
@@ -53,3 +60,11 @@ def test_dead_letters_that_go_to_where_they_came_from_need_every_topic(
     request = pocketmq_v1_pb2.ResendDeadLettersRequest(group="g", topic=topic)
     needs = BROKER["/pocketmq.v1.Broker/ResendDeadLetters"](request)
     assert list(needs) == [of_group("g", UPDATE), of_topic(asked, PUB)]
+
+
+def test_offsets_in_queues_that_are_named_need_the_topics_of_these() -> None:
+    queues = [pocketmq_v1_pb2.QueueId(topic=topic, queue=at) for at, topic in enumerate("aab")]
+    request = pocketmq_v1_pb2.GroupOffsetsRequest(group="g", queues=queues)
+    needs = list(BROKER["/pocketmq.v1.Broker/GroupOffsets"](request))
+    assert set(needs) == {to_see_group("g"), to_see_topic("a"), to_see_topic("b")}
+    assert len(needs) == 3
