@@ -20,6 +20,7 @@ What has no likeness here is said in notes: addresses that need no signature (wh
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
@@ -32,6 +33,7 @@ import click
 from ..broker.config import BrokerConfig
 from ..proto.access.files import UserFile
 from ..proto.access.policies import (
+    NAMESPACE,
     SUPER,
     Judgement,
     Need,
@@ -44,7 +46,8 @@ from ..proto.access.policies import (
     parse_actions,
     parse_source,
 )
-from ..proto.access.users import UserEntry, changed, read_policy, read_users
+from ..proto.access.signing import own_path, read_secret
+from ..proto.access.users import UserEntry, changed, check_secret, read_policy, read_users
 from ..proto.errors import ConfigError, PolicyExists, PolicyNotFound, UserExists, UserNotFound
 from ..proto.yaml_file import read_yaml
 from .options import json_option
@@ -123,14 +126,36 @@ def _user_options(function: Function) -> Function:
 
 
 def _values(
-    secret: str | None, kind: str | None, status: str | None, certificates: tuple[str, ...]
+    name: str,
+    secret: str | None,
+    kind: str | None,
+    status: str | None,
+    certificates: tuple[str, ...],
 ) -> dict[str, Any]:
+    """Return what the options say of user NAME. Raises ConfigError for a secret that no server could use."""
     return {
-        "secret": secret,
+        "secret": None if secret is None else _usable_secret(name, secret),
         "is_super": None if kind is None else kind.lower() == "super",
         "enabled": None if status is None else status == "enable",
         "certificates": certificates or None,
     }
+
+
+def _usable_secret(name: str, text: str) -> str:
+    """Return the secret TEXT of user NAME as the file has it: a path is absolute. Raises ConfigError.
+
+    A server with one secret that it cannot read does not start. The environment of the server may have variables that
+    the command's has not: for these the command only prints a note.
+    """
+    kind, _, rest = text.partition(":")
+    if kind == "env" and rest and rest not in os.environ:
+        click.echo(
+            f"pocketmq: the environment has no {rest} here: set it for the servers, or they do not start",
+            err=True,
+        )
+        return text
+    check_secret(name, read_secret(name, text))
+    return f"file:{own_path(rest).absolute()}" if kind == "file" else text
 
 
 @user.command("create")
@@ -139,13 +164,14 @@ def _values(
 def create_user(
     name: str, users_file: Path | None, config: Path | None, secret: str | None, **values: Any
 ) -> None:
-    """Create user NAME. Without --secret one is made, and printed this once."""
+    """Create user NAME, and the file if it does not exist. Without --secret one is made, and printed this once."""
     made = secret is None
     secret = secret or secrets.token_urlsafe(_SECRET_BYTES)
+    wanted = _values(name, secret, **values)
     with _file(users_file, config).change(make=True) as users:
         if name in users:
             raise UserExists(f"user {name!r} exists: pocketmq user update {name}", user=name)
-        users[name] = changed(UserEntry(name, secret), **_values(secret, **values))
+        users[name] = changed(UserEntry(name, secret), **wanted)
     print_pairs({"created": name} | ({"secret": secret} if made else {}))
 
 
@@ -155,7 +181,7 @@ def create_user(
 def update_user(name: str, users_file: Path | None, config: Path | None, **values: Any) -> None:
     """Change what is given of user NAME."""
     with _file(users_file, config).change() as users:
-        users[name] = changed(_user_of(users, name), **_values(**values))
+        users[name] = changed(_user_of(users, name), **_values(name, **values))
     print_pairs({"updated": name})
 
 
@@ -297,7 +323,7 @@ def _policies(
     places = tuple(parse_source(one, "--from") for one in texts if one != _EVERYWHERE)
     found = []
     for text in (one for words in resources for one in words.split(",")):
-        resource = _resource(text)
+        resource = _effective(_resource(text), text)
         old = known.get(resource, Policy(resource, wanted))
         found.append(
             Policy(
@@ -324,6 +350,18 @@ def _resource(text: str) -> Resource:
             value=text[:80],
         )
     return found
+
+
+def _effective(resource: Resource, text: str) -> Resource:
+    """Return RESOURCE, which TEXT names. Raises ConfigError for a kind that no call asks for."""
+    if resource.type == NAMESPACE:
+        raise ConfigError(
+            f"RESOURCE: {text[:80]!r} has no effect, because no call asks for a namespace. Use *, or Topic:, Group: or"
+            " Cluster: with a name, prefix* or *",
+            field="RESOURCE",
+            value=text[:80],
+        )
+    return resource
 
 
 @acl.command("create")
@@ -462,7 +500,7 @@ def check_acl(  # noqa: PLR0913  (its options)
     Of several actions with commas between any one will do, as for a call that asks for one of them.
     """
     entry = _user_of(_file(users_file, config).read(), name)
-    wanted = Resource.parse(resource, "RESOURCE")
+    wanted = _effective(Resource.parse(resource, "RESOURCE"), resource)
     if wanted.pattern is Pattern.PREFIXED or resource.strip() == "*":
         raise ConfigError(
             f"RESOURCE: {resource!r} is no single resource: name one, as Topic:orders"

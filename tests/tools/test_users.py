@@ -298,6 +298,80 @@ accounts:
     assert "rocketmq2: whiteRemoteAddress left out" in notes
 
 
+@pytest.mark.parametrize("verb", ["create", "update"])
+def test_a_secret_that_no_server_could_read_is_refused(
+    tmp_path: Path, users: UserFile, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    if verb == "update":
+        assert run("user", "create", "alice", "--secret", "one") == 0
+    before = users.read() if verb == "update" else None
+    missing, open_to_all, empty = tmp_path / "missing", tmp_path / "open", tmp_path / "empty"
+    open_to_all.write_text("secret")
+    open_to_all.chmod(0o644)
+    empty.touch(0o600)
+    for path, reason in (
+        (missing, "missing: it cannot be read: No such file or directory"),
+        (tmp_path, "it cannot be read: Is a directory"),
+        (open_to_all, "others may read it, its mode is 0644"),
+        (empty, "has 0 characters"),
+    ):
+        if path == tmp_path:
+            path.chmod(0o700)
+        capsys.readouterr()
+        assert run("user", verb, "alice", "--secret", f"file:{path}") == 2
+        message = capsys.readouterr().err
+        assert message.startswith("pocketmq: users.alice.secret: ")
+        assert reason in message
+    assert run("user", verb, "alice", "--secret", "env:") == 2
+    assert (users.read() if users.path.exists() else None) == before
+
+
+def test_the_path_of_a_secret_does_not_depend_on_where_a_server_starts(
+    tmp_path: Path, users: UserFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "alice.secret").touch(0o600)
+    (tmp_path / "alice.secret").write_text("s3cret\n")
+    assert run("user", "create", "alice", "--secret", "file:alice.secret") == 0
+    assert users.read()["alice"].secret == f"file:{tmp_path}/alice.secret"
+
+
+def test_a_variable_that_is_not_set_here_is_noted(
+    users: UserFile, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ALICE_SECRET", raising=False)
+    assert run("user", "create", "alice", "--secret", "env:ALICE_SECRET") == 0
+    assert "the environment has no ALICE_SECRET here" in capsys.readouterr().err
+    monkeypatch.setenv("ALICE_SECRET", "s")
+    assert run("user", "update", "alice", "--secret", "env:ALICE_SECRET") == 0
+    assert capsys.readouterr().err == ""
+    assert users.read()["alice"].secret == "env:ALICE_SECRET"
+
+
+def test_a_resource_that_no_call_asks_for_is_refused(
+    users: UserFile, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("user", "create", "alice", "--secret", "s") == 0
+    users.path.write_text(
+        users.path.read_text().replace(
+            "policies: []",
+            """policies:
+    - {resource: "Namespace:x", actions: [Pub]}""",
+        )
+    )
+    for words in (
+        ("create", "alice", "Pub", "Namespace:y"),
+        ("update", "alice", "Pub", "Namespace:x"),
+        ("check", "alice", "Pub", "Namespace:x"),
+        ("create", "alice", "Pub", "Tpoic:y"),
+    ):
+        capsys.readouterr()
+        assert run("acl", *words) == 2
+        assert "Topic:, Group:" in capsys.readouterr().err
+    assert run("acl", "delete", "alice", "Namespace:x") == 0
+    assert users.read()["alice"].policies == ()
+
+
 @pytest.mark.parametrize("text", ["[1]", "- {subject: 'User:nobody'}", "accounts: [{}]", "a: ["])
 def test_what_is_no_file_of_apaches_is_refused(tmp_path: Path, users: UserFile, text: str) -> None:
     path = tmp_path / "x"
