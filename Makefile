@@ -36,6 +36,7 @@ demo: $(VENV)/.demo
 	$(BIN)/pocketmq demo
 
 install: $(VENV)/.demo
+	@echo "installed: $(BIN)/pocketmq (start with: $(BIN)/pocketmq serve)"
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long"
