@@ -504,6 +504,8 @@ INSTANT_MIN_MS: Final = 10**11
 INSTANT_MAX_MS: Final = 253_402_300_799_999
 #: More than the delay levels of any broker.
 DELAY_LEVEL_MAX: Final = 64
+#: So many has a broker by default. A message of a level above the last one gets the last one.
+DELAY_LEVELS_DEFAULT: Final = 18
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -520,8 +522,8 @@ def checked_level(level: int) -> int:
         )
     if not 1 <= level <= DELAY_LEVEL_MAX:
         raise InvalidArgument(
-            f"delay_level is {level}, but levels are 1 to {DELAY_LEVEL_MAX}, 18 of them unless the broker is set "
-            "otherwise; a length of time is delay=…",
+            f"delay_level is {level}, but levels are 1 to {DELAY_LEVEL_MAX}, {DELAY_LEVELS_DEFAULT} of them "
+            "unless the broker is set otherwise; a length of time is delay=…",
             field="delay_level",
             limit=DELAY_LEVEL_MAX,
             value=level,

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Final, Protocol
 import click
 
 from ..client import Message, Producer, Receipt
-from ..client.message import DELAY_LEVEL_MAX, PRIORITY_MAX
+from ..client.message import DELAY_LEVEL_MAX, DELAY_LEVELS_DEFAULT, PRIORITY_MAX
 from ..client.producing.receipt import Acks
 from ..proto.errors import InvalidArgument
 from .completion import topic_names
@@ -77,7 +77,8 @@ _READ_SIZE: Final = 1 << 20
     type=click.IntRange(0, DELAY_LEVEL_MAX),
     default=0,
     metavar="N",
-    help="Deliver after the broker's delay level N, by default 1 to 18: 1 is 1 s, 18 is 2 h. Cannot be recalled.",
+    help="Deliver after the broker's delay level N, by default 1 to 18: 1 is 1 s, 18 is 2 h. Above the broker's last "
+    "level: after that one. Cannot be recalled.",
 )
 @click.option(
     "--acks",
@@ -102,6 +103,12 @@ def send(
     """Send each BODY to TOPIC as a message of its own."""
     if from_stdin == bool(bodies):
         raise click.UsageError("Give either bodies or --stdin.")
+    if parts["delay_level"] > DELAY_LEVELS_DEFAULT:
+        click.echo(
+            f"pocketmq: --level {parts['delay_level']}: a broker has {DELAY_LEVELS_DEFAULT} levels by default, and uses"
+            " its last one for messages above it",
+            err=True,
+        )
     parts |= _when(**{name: parts.pop(name) for name in ("delay", "at", "delay_level")})
     own = dict(map(_property, properties))
     batches = lines(sys.stdin.buffer) if from_stdin else [[os.fsencode(body) for body in bodies]]

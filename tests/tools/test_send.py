@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pocketmq.client import Message, Receipt
+from pocketmq.client.message import DELAY_LEVELS_DEFAULT
 from pocketmq.proto.errors import InvalidArgument
+from pocketmq.store.config import StoreConfig
 from pocketmq.tools import cli, send
 from pocketmq.tools.instants import instant_of
 from pocketmq.tools.send import lines
@@ -124,6 +126,20 @@ def test_the_time_of_delivery_is_sent_and_told(
     (message,) = sent.sent
     assert (message.delay_level, message.delay_ms, message.deliver_at_ms) == times
     assert told in capsys.readouterr().out
+
+
+def test_a_level_above_the_default_ones_is_sent_with_a_note(
+    sent: type[FakeProducer], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert len(StoreConfig(path="store").delay_levels_ms) == DELAY_LEVELS_DEFAULT
+    assert cli.run(["send", "T", "body", "--level", "18"]) == 0
+    assert capsys.readouterr().err == ""
+    assert cli.run(["send", "T", "body", "--level", "19"]) == 0
+
+    assert sent.sent[0].delay_level == 19
+    assert "--level 19: a broker has 18 levels by default" in capsys.readouterr().err
+    assert cli.run(["send", "T", "body", "--level", "65"]) == 2
+    assert "0<=x<=64" in capsys.readouterr().err
 
 
 def test_a_sharding_key_goes_with_each_message(sent: type[FakeProducer]) -> None:
