@@ -24,6 +24,8 @@ T = TypeVar("T")
 #: Bytes of one answer: the newest that fit, at least one.
 _ANSWER_BYTES: Final = 16 * 1024 * 1024
 _END_OF_TIME: Final = (1 << 63) - 1
+#: The index rounds times down to whole seconds since its file began.
+_INDEX_ROUNDS_MS: Final = 999
 LOOKUPS_MAX: Final = 16
 WAITING_MAX: Final = 1_000
 
@@ -101,11 +103,12 @@ class Lookups:
         limit = min(request.max_messages or most, most)
         found: list[bytes] = []  # The newest first.
         found_bytes = 0
+        times = range(request.begin_ms, (request.end_ms or _END_OF_TIME) + 1)
         looked_up = self._store.looked_up(
             request.topic,
             text,
-            begin_ms=request.begin_ms,
-            end_ms=request.end_ms or _END_OF_TIME,
+            begin_ms=max(0, times.start - _INDEX_ROUNDS_MS),
+            end_ms=times.stop - 1,
             kind=kind,
         )
         while True:
@@ -115,7 +118,7 @@ class Lookups:
                 return _answer(found, limit, more=end.value)
             if data is None:
                 await asyncio.sleep(0)
-            elif _bears(data, request.topic, text, kind):
+            elif _bears(data, request.topic, text, kind, times):
                 found.append(data)
                 found_bytes += len(data)
                 if len(found) > limit or found_bytes > _ANSWER_BYTES:
@@ -158,12 +161,12 @@ def at_once(steps: Generator[None, None, T]) -> T:
             return cast(T, end.value)
 
 
-def _bears(data: bytes, topic: str, text: str, kind: Literal["K", "T"]) -> bool:
-    """Is the record in DATA one of TOPIC with TEXT for a key, or for its tags?"""
+def _bears(data: bytes, topic: str, text: str, kind: Literal["K", "T"], times: range) -> bool:
+    """Is the record in DATA one of TOPIC with TEXT for a key, or for its tags, stored in TIMES?"""
     if text.encode() not in data:  # Most of those that only share the hash.
         return False
     record = _decoded(data)
-    if record is None or record.topic != topic:
+    if record is None or record.topic != topic or record.store_timestamp_ms not in times:
         return False
     return text in (_keys(record) if kind == "K" else [record.properties.get(TAGS)])
 

@@ -272,8 +272,8 @@ class AsyncAdmin(GroupAdmin, AsyncClient):
         """Return the newest MAX_MESSAGES of TOPIC with KEY (one of its keys, or its id) or with TAG, oldest first.
 
         Of each broker these are 16 MiB at most, and at least one. Tags are found only where the broker's store indexes
-        them. BEGIN_MS and END_MS (0: no end) bound the time when they were stored. READ_FROM "any": replicas that
-        follow look, and masters where these find nothing.
+        them. BEGIN_MS and END_MS (0: no end) bound the time when they were stored, both included. READ_FROM "any":
+        replicas that follow look, and masters where these find nothing.
         """
         if (key is None) == (tag is None):
             raise InvalidArgument("give either a key or a tag to look for", field="key")

@@ -118,6 +118,11 @@ def test_messages_are_looked_up_by_key_and_by_either_id(call: Shell) -> None:
     place = ("--queue", str(receipt["queue"]), "--offset", str(receipt["queue_offset"]))
     by_offset = call("lookup", "--topic", "Keyed", *place, "--json")
     by_time = call("lookup", "--topic", "Keyed", "--since", "2020-01-01", "--count", "9", "--json")
+    stored_ms = receipt["stored_ms"]
+    for way in ([], ["--key", "o-1"]):
+        words = ["lookup", "--topic", "Keyed", *way, "--json", "--since", "2020-01-01", "--until"]
+        assert "wanted" not in call(*words, str(stored_ms)).out
+        assert "wanted" in call(*words, str(stored_ms + 1)).out
 
     assert sorted(message["body"] for message in by_time.documents) == ["other", "wanted"]
     for done in (by_key, by_id, by_offset_id, by_offset):

@@ -121,6 +121,11 @@ def test_messages_are_found_as_the_command_finds_them(api: ApiPeer, shell: Shell
     assert api.get("/api/topics/found/messages", key="k1")["messages"] == by_key
     by_id = api.get("/api/topics/found/messages", id=sent[2]["message_id"])["messages"]
     assert [one["body"] for one in by_id] == ["größe 2"]
+    stored_ms = by_key[0]["stored_ms"]
+    for way in ({"key": "k1"}, {"from_ms": 0, "limit": 9}):
+        for to_ms, is_there in ((stored_ms, False), (stored_ms + 1, True)):
+            before = api.get("/api/topics/found/messages", to_ms=to_ms, **way)["messages"]
+            assert (by_key[0] in before) == is_there
     by_offset = api.get("/api/topics/found/messages", queue=0, offset=1, limit=2)["messages"]
     assert [one["queue_offset"] for one in by_offset] == [1, 2]
     by_time = api.get("/api/topics/found/messages", from_ms=by_key[0]["stored_ms"], limit=9)

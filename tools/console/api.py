@@ -462,12 +462,13 @@ class Api:
         if "id" in query:
             found = [await self.admin.lookup_id(query["id"], topic)]
         elif "key" in query or "tag" in query:
+            to_ms = instant_ms(query, "to_ms", 0)
             found = await self.admin.lookup(
                 topic,
                 query.get("key"),
                 tag=query.get("tag"),
                 begin_ms=instant_ms(query, "from_ms", 0),
-                end_ms=instant_ms(query, "to_ms", 0),
+                end_ms=max(1, to_ms - 1) if to_ms else 0,
                 max_messages=limit,
             )
             found.reverse()

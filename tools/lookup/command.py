@@ -48,7 +48,7 @@ from .search import TIME_MAX_MS, LookupAnswer, StoreSearch, TimeRange
 @click.option("--offset", type=click.IntRange(0), help="A queue offset; needs --topic and --queue.")
 @click.option("--log-offset", type=click.IntRange(0), help="A place in the log; needs a STORE.")
 @click.option("--since", metavar="TIME", help="Stored at this time or later.")
-@click.option("--until", metavar="TIME", help="Stored at this time or before.")
+@click.option("--until", metavar="TIME", help="Stored before this time.")
 @click.option("--count", type=click.IntRange(1), help="At most so many: 32, for an offset 1.")
 @click.option("--scan", is_flag=True, help="With a STORE: read the whole log, not the index.")
 @click.option(
@@ -105,7 +105,7 @@ _COUNT: int = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """The options that say what to look for; times are Unix milliseconds, both ends included."""
+    """The options that say what to look for; times are Unix milliseconds, [since, until)."""
 
     key: str | None = None
     tag: str | None = None
@@ -121,7 +121,8 @@ class Question:
 
     @property
     def times(self) -> TimeRange:
-        end_ms = TIME_MAX_MS if self.until_ms is None else self.until_ms
+        """The first and the last millisecond, as indexes of both brokers are asked."""
+        end_ms = TIME_MAX_MS if self.until_ms is None else self.until_ms - 1
         return TimeRange(self.since_ms or 0, end_ms)
 
     @property
@@ -155,7 +156,7 @@ class Question:
         if self.key is not None:
             which = f"with the key {self.key!r}: keys are whole words, as they were sent"
         since = "" if self.since_ms is None else f", since {format_instant(self.since_ms)}"
-        until = "" if self.until_ms is None else f", until {format_instant(self.until_ms)}"
+        until = "" if self.until_ms is None else f", before {format_instant(self.until_ms)}"
         return which + since + until
 
     def check(self, *, from_files: bool) -> None:
@@ -169,7 +170,9 @@ class Question:
         if self.offset is not None and (self.topic is None or self.queue is None):
             raise click.UsageError("--offset needs --topic and --queue: it counts in one queue.")
         if self.times.end_ms < self.times.begin_ms:
-            raise click.UsageError("--until lies before --since.")
+            raise click.UsageError(
+                "--until must be later than --since: that time itself is left out."
+            )
         if from_files:
             self._check_files()
         else:
@@ -415,7 +418,7 @@ def _found(admin: Admin, question: Question, read_from: ReadFrom) -> list[Receiv
             topic, question.queue, question.offset, max_messages=question.count, read_from=read_from
         )
     if question.key is None and question.tag is None:
-        end_ms = times.end_ms + 1 if question.until_ms is not None else times.end_ms
+        end_ms = TIME_MAX_MS if question.until_ms is None else question.until_ms
         found = admin.lookup_time(
             topic, times.begin_ms, end_ms, max_messages=question.count, read_from=read_from
         )
@@ -426,7 +429,7 @@ def _found(admin: Admin, question: Question, read_from: ReadFrom) -> list[Receiv
             question.key,
             tag=question.tag,
             begin_ms=times.begin_ms,
-            end_ms=question.until_ms or 0,
+            end_ms=0 if question.until_ms is None else max(1, times.end_ms),
             max_messages=question.count,
             read_from=read_from,
         )

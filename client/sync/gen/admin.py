@@ -114,8 +114,8 @@ class Admin(ThreadAdmin):
         """Return the newest MAX_MESSAGES of TOPIC with KEY (one of its keys, or its id) or with TAG, oldest first.
 
         Of each broker these are 16 MiB at most, and at least one. Tags are found only where the broker's store indexes
-        them. BEGIN_MS and END_MS (0: no end) bound the time when they were stored. READ_FROM "any": replicas that
-        follow look, and masters where these find nothing.
+        them. BEGIN_MS and END_MS (0: no end) bound the time when they were stored, both included. READ_FROM "any":
+        replicas that follow look, and masters where these find nothing.
         """
         return self._run(
             self._core.lookup(

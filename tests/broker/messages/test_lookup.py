@@ -181,6 +181,18 @@ def test_times_bound_a_search(rig: Rig) -> None:
     assert rig.find(key="k", begin_ms=begin_ms + 9_000, end_ms=begin_ms + 11_000) == [b"1"]
 
 
+def test_times_bound_a_search_to_the_millisecond(rig: Rig) -> None:
+    rig.append(b"first", KEYS="k")  # The index counts whole seconds from here on.
+    for number in range(3):
+        rig.clock.now_ms += 900
+        rig.append(b"%d" % number, KEYS="k")
+    stored_ms = rig.clock.now_ms - 900
+
+    assert rig.find(key="k", begin_ms=stored_ms, end_ms=stored_ms) == [b"1"]
+    assert rig.find(key="k", begin_ms=stored_ms) == [b"1", b"2"]
+    assert rig.find(key="k", end_ms=stored_ms - 1) == [b"first", b"0"]
+
+
 def test_an_offset_id_names_one_message(rig: Rig) -> None:
     rig.append(b"a")
     message_id = rig.id_of(rig.append(b"b"))

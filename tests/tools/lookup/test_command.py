@@ -70,6 +70,22 @@ def test_people_get_lines_and_notes(store: str, capsys: pytest.CaptureFixture[st
     assert err == "note: there are more: --count shows them\n"
 
 
+@pytest.mark.parametrize("way", [[], ["--key", "Failing-0"], ["--tag", "TagA"]])
+def test_since_belongs_to_the_range_and_until_does_not(
+    store: str, way: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def found(*bounds: object) -> list[int]:
+        words = ["lookup", "--store", store, "--topic", "Failing", "--json", *way]
+        assert cli.run([*words, *map(str, bounds)]) in (0, 3)
+        rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        return [row["storeTimestamp"] for row in rows]
+
+    first = min(found("--since", "2020-01-01"))
+
+    assert first not in found("--since", first - 1000, "--until", first)
+    assert first in found("--since", first, "--until", first + 1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
@@ -131,7 +147,8 @@ def test_several_stores_are_searched_and_named(
         ([], "Give --key"),
         (["--key", "a", "--id", "b"], "Give one of"),
         (["--offset", "1", "--topic", "T"], "--offset needs"),
-        (["--topic", "T", "--since", "2026-01-02", "--until", "2026-01-01"], "--until lies before"),
+        (["--topic", "T", "--since", "2026-01-02", "--until", "2026-01-01"], "--until must be"),
+        (["--topic", "T", "--since", "2026-01-02", "--until", "2026-01-02"], "--until must be"),
         (["--since", "yesterday"], "'yesterday' is no time"),
         (["--since", "2026-01-01"], "need --topic"),
         (["--key", "k", "--set", "nonsense"], "--set nonsense"),
