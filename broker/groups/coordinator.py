@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, Protocol
 
+from ...proto.access.listing import SeenNames
 from ...proto.errors import (
     InvalidArgument,
     MemberFenced,
@@ -57,6 +58,7 @@ from .generations import (
     replaced,
 )
 from .grace import STEPPED_OVER, SUPERSEDED, served_for
+from .hidden_topics import without_hidden_topics
 from .kept_leases import KeptLeases
 from .lease_table import EPOCH_SHIFT, Lease, QueueKey
 from .leases import QueueLeases
@@ -561,7 +563,10 @@ class Coordination:
         return found
 
     def state(self, request: pb.GroupStateRequest, call: Call) -> pb.GroupStateReply:
-        """Answer what this broker knows of a group: members and plan if it coordinates it, leases of its queues."""
+        """Answer what this broker knows of a group: members and plan if it coordinates it, leases of its queues.
+
+        Topics that the user may not see are left out.
+        """
         name = check_group(request.group)
         reply = pb.GroupStateReply(
             leases=self.leases.of_group(name),
@@ -572,14 +577,18 @@ class Coordination:
         if left := [one for one in found if one is not None]:
             reply.grace_left_ms = min(left)
         membership = self.coordinator.get(name)
-        if membership is None:
-            return reply
-        reply.generation = membership.generation
-        reply.leader = membership.leader
-        reply.strategy = membership.strategy
-        reply.each_for_itself = membership.each_for_itself
-        reply.members.extend(membership.everyone())
-        reply.rebalance_count = membership.rebalance_count
-        for member_id, queues in (membership.shares or {}).items():
-            reply.shares.add(member_id=member_id, queues=queues)
-        return reply
+        if membership is not None:
+            _add_membership(reply, membership)
+        return without_hidden_topics(reply, SeenNames(call))
+
+
+def _add_membership(reply: pb.GroupStateReply, membership: GroupMembership) -> None:
+    """Add to REPLY the members of a group that is coordinated here, and their plan."""
+    reply.generation = membership.generation
+    reply.leader = membership.leader
+    reply.strategy = membership.strategy
+    reply.each_for_itself = membership.each_for_itself
+    reply.members.extend(membership.everyone())
+    reply.rebalance_count = membership.rebalance_count
+    for member_id, queues in (membership.shares or {}).items():
+        reply.shares.add(member_id=member_id, queues=queues)

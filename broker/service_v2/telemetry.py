@@ -55,6 +55,7 @@ from itertools import count
 from operator import or_
 from typing import Final
 
+from ...proto.access.listing import SeenNames
 from ...proto.access.policies import PUB, SUB, Need, of_topic
 from ...proto.clock import ahead_ms
 from ...proto.errors import (
@@ -572,10 +573,13 @@ class Diagnostics:
         )
 
     def list(self, request: pb.ClientListRequest, call: Call) -> pb.ClientListReply:
-        """Answer who is connected."""
+        """Answer who is connected, without topics and groups that the user may not see."""
+        seen = SeenNames(call)
         sessions = sorted(self._sessions, key=lambda session: session.client_id)
         ahead = ahead_ms(self._timers)
-        return pb.ClientListReply(clients=[_described(session, ahead) for session in sessions])
+        return pb.ClientListReply(
+            clients=[_described(session, ahead, seen) for session in sessions]
+        )
 
     def ask(self, request: pb.AskClientRequest, call: Call) -> pb.AskClientReply | Later:
         """Ask a client, and pass on what it says."""
@@ -688,7 +692,7 @@ class Diagnostics:
         )
 
 
-def _described(session: ClientSession, ahead: int) -> pb.OfficialClient:
+def _described(session: ClientSession, ahead: int, seen: SeenNames) -> pb.OfficialClient:
     client = pb.OfficialClient(
         client_id=session.client_id,
         language=session.language,
@@ -707,6 +711,10 @@ def _described(session: ClientSession, ahead: int) -> pb.OfficialClient:
     topics = [topic.name for topic in settings.publishing.topics] or [
         entry.topic.name for entry in settings.subscription.subscriptions
     ]
-    client.group = settings.subscription.group.name
-    client.topics.extend(topics[:_TOPICS_SHOWN])
+    group = settings.subscription.group.name
+    client.hidden_group = bool(group) and not seen.has_group(group)
+    client.group = "" if client.hidden_group else group
+    shown = [topic for topic in topics if seen.has_topic(topic)]
+    client.hidden_topics = len(topics) - len(shown)
+    client.topics.extend(shown[:_TOPICS_SHOWN])
     return client

@@ -17,13 +17,15 @@ from pocketmq.broker.broker import Network
 from pocketmq.client import AsyncAdmin, AsyncProducer, Message, Queue
 from pocketmq.proto.access.signing import signed_now
 from pocketmq.proto.errors import NotAuthorized
-from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 from pocketmq.tools.cli import run
 from pocketmq.tools.console import api
 from pocketmq.tools.console.site import site
 
+from .members import join_of, member
 from .test_console_users import basic
 from .test_users import ROOT, cluster
+from .v2_caller import SERVICE
 from .whole_broker import Peer
 
 POLICIES = [
@@ -64,9 +66,13 @@ EVE: dict[str, Any] = {"user": "eve", "secret": "eve-secret"}
 class SignedChannel:
     """A channel to ADDRESS whose calls USER signs, as `Peer` takes it."""
 
-    def __init__(self, address: str, user: str) -> None:
+    def __init__(self, address: str, user: str, client_id: str = "c") -> None:
         self.plain: Any = grpc.aio.insecure_channel(address)
-        self._signature = signed_now(user, f"{user}-secret")
+        self._signature = (
+            *signed_now(user, f"{user}-secret"),
+            ("x-mq-client-id", client_id),
+            ("x-mq-language", "PYTHON"),
+        )
 
     def unary_unary(self, *names: Any) -> Any:
         call = self.plain.unary_unary(*names)
@@ -85,11 +91,32 @@ class Served:
         self.broker = broker
 
     @asynccontextmanager
-    async def peer(self, user: str = "eve") -> AsyncIterator[Peer]:
+    async def peer(self, user: str = "eve", client_id: str = "c") -> AsyncIterator[Peer]:
         """Yield a client of the broker whose bare calls USER signs."""
-        channel: Any = SignedChannel(self.broker, user)
+        channel: Any = SignedChannel(self.broker, user, client_id)
         async with channel.plain:
             yield Peer(channel)
+
+    @asynccontextmanager
+    async def official_consumer(self, client_id: str, group: str) -> AsyncIterator[None]:
+        """Have an official client of root consume both topics for GROUP."""
+        settings = v2.Settings(client_type=v2.SIMPLE_CONSUMER)
+        settings.subscription.group.name = group
+        for topic in ("open", "secret"):
+            settings.subscription.subscriptions.add(
+                topic=v2.Resource(name=topic),
+                expression=v2.FilterExpression(type=v2.TAG, expression="*"),
+            )
+        async with self.peer("root", client_id) as peer:
+            stream = peer.channel.stream_stream(
+                SERVICE + "Telemetry",
+                v2.TelemetryCommand.SerializeToString,
+                v2.TelemetryCommand.FromString,
+            )()
+            await stream.write(v2.TelemetryCommand(settings=settings))
+            assert (await stream.read()).HasField("settings")
+            yield
+            await stream.done_writing()
 
     async def get(self, path: str, user: str = "eve", source: str = "127.0.0.1") -> tuple[int, Any]:
         """Return status and document, or page, that USER gets at PATH from the address SOURCE."""
@@ -276,3 +303,107 @@ async def test_the_report_on_a_group_counts_hidden_topics(served: Served) -> Non
 
     assert {one.queue.topic for one in report.queues} == {"open"}
     assert report.hidden_topics == 1
+
+
+async def state_of_reader(peer: Peer) -> pb.GroupStateReply:
+    request = pb.GroupStateRequest(group="reader")
+    reply: pb.GroupStateReply = await peer.ask("GroupState", request, pb.GroupStateReply)
+    return reply
+
+
+def topics_in(reply: pb.GroupStateReply) -> dict[str, set[str]]:
+    """Return by place in REPLY the topics that are named there."""
+    members = [*reply.members, *reply.official]
+    return {
+        "leases": {one.topic for one in reply.leases},
+        "filtered": {one.topic for one in reply.filtered},
+        "shares": {one.topic for share in reply.shares for one in share.queues},
+        "held": {one.topic for each in members for one in each.held},
+        "subscriptions": {one.topic for each in members for one in each.subscriptions},
+    }
+
+
+async def test_the_state_of_a_group_leaves_out_hidden_topics_and_counts_them(
+    served: Served,
+) -> None:
+    queues = [pb.HeldQueue(topic=topic, broker_name="broker-a") for topic in ("open", "secret")]
+    join = join_of(
+        "m",
+        group="reader",
+        subscriptions=[pb.Subscription(topic=topic) for topic in ("never", "open", "secret")],
+        held=queues,
+    )
+    async with served.peer("root") as root, served.peer() as eve, member(root, join) as one:
+        generation = (await one.members()).generation
+        share = pb.Share(member_id="m", queues=queues)
+        await one.say(plan=pb.Plan(generation=generation, shares=[share]))
+        assert (await one.hear()).HasField("assigned")
+        leases = [pb.QueueLease(topic=topic, queue=0) for topic in ("open", "secret")]
+        request = pb.LeaseRequest(group="reader", member_id="m", queues=leases)
+        await root.ask("LeaseQueues", request, pb.LeaseReply)
+
+        every, seen = await state_of_reader(root), await state_of_reader(eve)
+        offsets = await offsets_of_reader(eve)
+
+    both = {"open", "secret"}
+    places = topics_in(every).keys()
+    assert topics_in(every) == {place: both for place in places} | {
+        "subscriptions": {"never", *both}
+    }
+    assert every.hidden_topics == 0
+    assert topics_in(seen) == {place: {"open"} for place in places} | {
+        "subscriptions": {"never", "open"}
+    }
+    assert seen.hidden_topics == 1
+    assert len(seen.members) == 1
+    assert offsets.hidden_topics == 1
+
+
+async def test_a_hidden_topic_is_counted_once_a_member_subscribes_to_it(served: Served) -> None:
+    """The group has committed nothing in it."""
+    async with AsyncAdmin(served.nameserver, **ROOT) as admin:
+        await admin.create_group("new")
+    join = join_of("m", group="new", subscriptions=[pb.Subscription(topic="secret")])
+    async with served.peer("root") as root, served.peer() as eve, member(root, join) as one:
+        await one.members()
+        request = pb.GroupOffsetsRequest(group="new")
+        reply = await eve.ask("GroupOffsets", request, pb.GroupOffsetsReply)
+
+    assert reply.hidden_topics == 1
+
+
+async def test_official_clients_are_listed_without_what_is_hidden(served: Served) -> None:
+    async with served.official_consumer("one", "reader"), served.official_consumer("two", "hidden"):
+        async with served.peer("root") as root, served.peer() as eve:
+            request, reply = pb.ClientListRequest(), pb.ClientListReply
+            every = (await root.ask("ListClients", request, reply)).clients
+            seen = (await eve.ask("ListClients", request, reply)).clients
+            state = await state_of_reader(eve)
+        status, page = await served.get("/api/connections")
+        _, html = await served.get("/connections")
+        _, group = await served.get("/api/groups/reader")
+
+    def told(client: pb.OfficialClient) -> tuple[Any, ...]:
+        return client.client_id, client.group, set(client.topics)
+
+    both = {"open", "secret"}
+    assert list(map(told, every)) == [("root/one", "reader", both), ("root/two", "hidden", both)]
+    assert list(map(told, seen)) == [("root/one", "reader", {"open"}), ("root/two", "", {"open"})]
+    assert [one.hidden_topics for one in every] == [0, 0]
+    assert [one.hidden_topics for one in seen] == [1, 1]
+    assert [one.hidden_group for one in seen] == [False, True]
+    assert topics_in(state)["subscriptions"] == {"open"}
+
+    assert status == 200
+    found = page["official_clients"]
+    assert [(one["client_id"], one["group"], one["topics"]) for one in found] == [
+        ("root/one", "reader", ["open"]),
+        ("root/two", None, ["open"]),
+    ]
+    assert [(one["left_out_topics"], one["left_out_group"]) for one in found] == [
+        (1, False),
+        (1, True),
+    ]
+    assert "root/two" in html
+    assert ">hidden<" not in html
+    assert [one["subscriptions"] for one in group["clients"]] == [["open"]]

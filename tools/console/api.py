@@ -637,7 +637,10 @@ class Api:
     # --- connections
 
     async def connections(self, asked: PageRequest) -> Document:
-        """Return a page of the open connections, by id, and what became of all."""
+        """Return a page of the open connections, by id, what became of all, and the official clients.
+
+        Their groups and topics that the user may not see are left out.
+        """
         query = asked.query
         request = pb.ConnectionListRequest(
             first_id=number(query, "first_id", 0), max_connections=limit_of(query)
@@ -658,6 +661,8 @@ class Api:
                     "type": one.type or None,
                     "group": one.group or None,
                     "topics": list(one.topics),
+                    "left_out_group": one.hidden_group,
+                    "left_out_topics": one.hidden_topics,
                     "heard_ms": one.heard_ms,
                 }
                 for one in clients.clients[:LIMIT_MAX]
