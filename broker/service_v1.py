@@ -18,7 +18,7 @@ from ..proto.commit_metadata import check_metadata
 from ..proto.errors import InvalidArgument, PocketMQError
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.rpc import LATER, Call, Later, MethodTable, Stream, bidi, service, unary
-from ..proto.topics import check_group
+from ..proto.topics import DEAD_LETTERS_GROUP, check_group, dead_letter_topic
 from ..store.format.state_tables import GroupConfig, TopicConfig
 from ..store.message_store import MessageStore
 from .config import BrokerConfig
@@ -229,6 +229,9 @@ class BrokerService:
         if not request.queues:
             self._add_all_offsets(request.group, SeenNames(call), reply)
         for one in reply.offsets:
+            if one.topic == dead_letter_topic(request.group):
+                mark = self._offsets.committed(one.topic, DEAD_LETTERS_GROUP, one.queue)
+                one.purged_below = max(0, mark or 0)
             if text := self._offsets.metadata(one.topic, request.group, one.queue):
                 one.metadata = text
         in_turns(self._with_times(reply, request), call.reply, call.fail)

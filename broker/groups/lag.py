@@ -27,7 +27,7 @@ from typing import Final, NamedTuple, TypeAlias
 from ...proto.errors import InvalidArgument, InvalidRecord
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.record import decode_record
-from ...proto.topics import RETRY_PREFIX
+from ...proto.topics import DEAD_LETTERS_GROUP, MARK_GROUPS, RETRY_PREFIX, dead_letter_topic
 from ...store.message_store import MessageStore
 from ..offsets import Offsets
 from ..pop.pops import Pops
@@ -115,6 +115,8 @@ def note_lag(
     left_out = 0
     for name, queues in table.items():
         topic, _, group = name.partition("@")
+        if group in MARK_GROUPS:
+            continue
         if topic not in bounds:
             found = None if topics.is_system(topic) else topics.find(topic)
             count = 0 if found is None else max(found.read_queues, found.write_queues)
@@ -125,6 +127,9 @@ def note_lag(
             left_out += 1
             continue
         committed[group, topic] = queues.copy()
+        if topic == dead_letter_topic(group):
+            purged = table.get(f"{topic}@{DEAD_LETTERS_GROUP}", {})
+            committed[group, topic] = {at: max(queues[at], purged.get(at, 0)) for at in queues}
         if name in pull_table:
             pulled[group, topic] = pull_table[name].copy()
     popped: dict[tuple[str, str], dict[int, PopStand]] = {}
@@ -273,10 +278,11 @@ def add_unread(
     for at, one in enumerate(offsets, 1):
         if at % IN_A_TURN == 0:
             yield
-        one.unread_store_time_ms = stored_ms(store, one.topic, one.queue, one.offset)
+        first = max(one.offset, one.purged_below)
+        one.unread_store_time_ms = stored_ms(store, one.topic, one.queue, first)
         if one.offset < 0:
             continue  # Where the group will begin is its own choice.
-        size, count = store.unread_bytes(one.topic, one.queue, one.offset, left)
+        size, count = store.unread_bytes(one.topic, one.queue, first, left)
         left -= count
         if size is not None:
             one.unread_bytes = size

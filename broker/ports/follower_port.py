@@ -31,6 +31,7 @@ from ...proto.gen import (
     rocketmq_v2_pb2 as v2,
 )
 from ...proto.rpc import Call, Method, MethodKind, MethodTable, Stream
+from ...proto.topics import DEAD_LETTERS_GROUP, dead_letter_topic
 from ...store.message_store import MessageStore
 from ..config import BrokerConfig
 from ..groups.lag import IN_A_TURN, QUEUES_MAX, add_unread
@@ -168,6 +169,9 @@ class FollowerReads:
             )
             offset, text = tables.committed(queue.topic, request.group, queue.queue)
             one = pb.GroupOffset(topic=queue.topic, queue=queue.queue, offset=offset)
+            if queue.topic == dead_letter_topic(request.group):
+                mark, _ = tables.committed(queue.topic, DEAD_LETTERS_GROUP, queue.queue)
+                one.purged_below = max(0, mark)
             if text:
                 one.metadata = text
             offsets.append(one)

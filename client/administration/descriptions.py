@@ -254,6 +254,8 @@ class GroupQueue:
     #: Messages that were popped and are not finished, and up to where the group has popped; 0: it has not.
     lent_count: int = 0
     read_to: int = 0
+    #: Dead letters of the group below this offset were purged; 0: none were, or the queue has no dead letters.
+    purged_below: int = 0
     #: Messages a second that were finished, and that came, between two looks; None: there was one look.
     finished_per_s: float | None
     arrived_per_s: float | None
@@ -271,14 +273,19 @@ class GroupQueue:
     moves: tuple[GroupMove, ...] = ()
 
     @property
+    def first_offset(self) -> int:
+        """The offset of the first message that counts: dead letters that were purged do not."""
+        return max(self.min_offset, self.purged_below)
+
+    @property
     def lag(self) -> int:
         """Messages that are there and not finished: all, where the group never committed."""
-        return max(0, self.max_offset - max(self.offset, self.min_offset))
+        return max(0, self.max_offset - max(self.offset, self.first_offset))
 
     @property
     def ready(self) -> int:
         """Messages of the lag that nobody has popped: all of it, where the group does not pop."""
-        return max(0, self.max_offset - max(self.offset, self.min_offset, self.read_to))
+        return max(0, self.max_offset - max(self.offset, self.first_offset, self.read_to))
 
     @property
     def catches_up_s(self) -> float | None:
@@ -368,6 +375,8 @@ class Look:
     unread_bytes: Mapping[Queue, int]
     #: How many messages were popped and are not finished, and up to where it was popped.
     lent: Mapping[Queue, tuple[int, int]]
+    #: Below which offset dead letters of the group were purged.
+    purged: Mapping[Queue, int]
 
 
 def coordinating(states: Mapping[str, pb.GroupStateReply]) -> str:
@@ -434,6 +443,7 @@ def queues_of(
                 unread_bytes=first.unread_bytes.get(queue),
                 lent_count=lent_count,
                 read_to=read_to,
+                purged_below=last.purged.get(queue, 0),
                 finished_per_s=max(0, finished) / seconds if seconds > 0 else None,
                 arrived_per_s=max(0, arrived) / seconds if seconds > 0 else None,
                 holder=holders.get(queue, ""),

@@ -666,6 +666,7 @@ class GroupAdmin(DeadLetterAdmin):
         unread_ms: dict[Queue, int] = {}
         unread_bytes: dict[Queue, int] = {}
         lent: dict[Queue, tuple[int, int]] = {}
+        purged: dict[Queue, int] = {}
         at_ms: dict[str, int] = {}
         for broker, wanted in queues.items():
             ids = [pb.QueueId(topic=topic, queue=number) for topic, number in sorted(wanted)]
@@ -697,6 +698,7 @@ class GroupAdmin(DeadLetterAdmin):
                 for one in offsets.offsets:
                     queue = Queue(one.topic, broker, one.queue)
                     committed[queue] = one.offset
+                    purged[queue] = one.purged_below
                     if one.metadata:
                         metadata[queue] = one.metadata
                     is_unread = with_times and one.unread_store_time_ms >= 0
@@ -716,6 +718,7 @@ class GroupAdmin(DeadLetterAdmin):
             oldest_unread_ms=unread_ms,
             unread_bytes=unread_bytes,
             lent=lent,
+            purged=purged,
         )
 
     async def reset_offsets(

@@ -344,7 +344,7 @@ class FetchReply(_message.Message):
     def __init__(self, fetch_id: _Optional[int] = ..., records: _Optional[bytes] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., filtered_count: _Optional[int] = ..., lost_count: _Optional[int] = ..., clock_waits: _Optional[bool] = ...) -> None: ...
 
 class GroupOffset(_message.Message):
-    __slots__ = ("topic", "queue", "offset", "lease", "unread_store_time_ms", "unread_bytes", "lent_count", "read_to", "metadata")
+    __slots__ = ("topic", "queue", "offset", "lease", "unread_store_time_ms", "unread_bytes", "lent_count", "read_to", "metadata", "purged_below")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -354,6 +354,7 @@ class GroupOffset(_message.Message):
     LENT_COUNT_FIELD_NUMBER: _ClassVar[int]
     READ_TO_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
+    PURGED_BELOW_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue: int
     offset: int
@@ -363,7 +364,8 @@ class GroupOffset(_message.Message):
     lent_count: int
     read_to: int
     metadata: str
-    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., lease: _Optional[int] = ..., unread_store_time_ms: _Optional[int] = ..., unread_bytes: _Optional[int] = ..., lent_count: _Optional[int] = ..., read_to: _Optional[int] = ..., metadata: _Optional[str] = ...) -> None: ...
+    purged_below: int
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., lease: _Optional[int] = ..., unread_store_time_ms: _Optional[int] = ..., unread_bytes: _Optional[int] = ..., lent_count: _Optional[int] = ..., read_to: _Optional[int] = ..., metadata: _Optional[str] = ..., purged_below: _Optional[int] = ...) -> None: ...
 
 class CommitOffsetsRequest(_message.Message):
     __slots__ = ("group", "offsets", "force", "moved_by")

@@ -364,7 +364,7 @@ class Api:
                     more = (await self.admin.describe_group(group, topic=topic)).queues
                 except (errors.GroupNotFound, errors.TopicNotFound):
                     continue
-                queues += [one for one in more if one.max_offset > one.min_offset]
+                queues += [one for one in more if one.max_offset > one.first_offset]
         return rows_of_group(group, queues)
 
     # --- topics and messages

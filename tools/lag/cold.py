@@ -23,7 +23,7 @@ import numpy as np
 from ...broker.accounts import accounts_in
 from ...proto.record import head_store_time_ms
 from ...proto.record_run import LEAST_SIZE, Longs
-from ...proto.topics import DEAD_LETTER_PREFIX, MARK_GROUPS, RETRY_PREFIX
+from ...proto.topics import DEAD_LETTER_PREFIX, DEAD_LETTERS_GROUP, MARK_GROUPS, RETRY_PREFIX
 from ...store.apache.queue import JavaQueue
 from ...store.apache.store import JavaReading
 from ...store.format.log_and_queues import begins_record
@@ -35,12 +35,25 @@ from .rows import LagFacts, LagRow, is_dead_letter_topic, is_retry_topic
 
 #: By topic and queue: groups, and their committed offsets; None for none.
 Positions = Mapping[tuple[str, int], dict[str, int | None]]
+#: By topic and queue: the first dead letter that was not purged.
+PurgeMarks = Mapping[tuple[str, int], int]
 #: So many records that cannot be read are passed over, one by one, to find the oldest that can.
 _BAD_HEADS_MAX: Final = 64
 
 
-def positions_of(store: OpenedStore, queues: Collection[OpenedQueue]) -> Positions:
-    """Return the positions in STORE, whose QUEUES are these."""
+def purge_marks_of(store: OpenedStore) -> PurgeMarks:
+    """Return the marks that the broker keeps in STORE as committed offsets of a group of its own."""
+    return {
+        (one.topic, one.queue_id): one.offset
+        for one in store.committed_offsets()
+        if one.group == DEAD_LETTERS_GROUP
+    }
+
+
+def positions_of(
+    store: OpenedStore, queues: Collection[OpenedQueue], purged: PurgeMarks
+) -> Positions:
+    """Return the positions in STORE, whose QUEUES are these, with dead letters PURGED."""
     found: dict[tuple[str, int], dict[str, int | None]] = defaultdict(dict)
     readers: dict[str, set[str]] = defaultdict(set)
     for one in store.committed_offsets():
@@ -55,7 +68,7 @@ def positions_of(store: OpenedStore, queues: Collection[OpenedQueue]) -> Positio
         for group in readers[topic]:
             found[topic, queue_id].setdefault(group, None)
     groups = {group for names in readers.values() for group in names} | set(store.groups)
-    for topic, queue_id, group in _own_queues(queues, groups):
+    for topic, queue_id, group in _own_queues(queues, groups, purged):
         found[topic, queue_id].setdefault(group, None)
     return found
 
@@ -98,11 +111,11 @@ def _subscribed(group: GroupConfig) -> Iterator[str]:
 
 
 def _own_queues(
-    queues: Iterable[OpenedQueue], groups: Collection[str]
+    queues: Iterable[OpenedQueue], groups: Collection[str], purged: PurgeMarks
 ) -> Iterator[tuple[str, int, str]]:
     """Yield those of QUEUES in which a group's own messages are: retried ones and dead letters; with the group."""
     for one in queues:
-        if one.max_offset <= max(0, one.min_offset):
+        if one.max_offset <= max(0, one.min_offset, purged.get((one.topic, one.queue_id), 0)):
             continue
         if one.topic.startswith(DEAD_LETTER_PREFIX):
             yield one.topic, one.queue_id, one.topic.removeprefix(DEAD_LETTER_PREFIX)
@@ -226,7 +239,8 @@ class _Report:
         self._store = store
         self._now_ms = now_ms
         self._bounds = {(one.topic, one.queue_id): one for one in store.queues()}
-        self._positions: Positions = positions_of(store, self._bounds.values())
+        self._purged: PurgeMarks = purge_marks_of(store)
+        self._positions: Positions = positions_of(store, self._bounds.values(), self._purged)
         self._waiting: WaitingCounts = waiting_of(store)
         self._accounts = accounts_in(store.disk, store.root)
         self._retries: dict[str, int] = defaultdict(int)
@@ -242,7 +256,8 @@ class _Report:
             for group, committed in groups.items():
                 low = max(0, bounds.min_offset)
                 if is_dead_letter_topic(topic, group):
-                    self._dead[group] += bounds.max_offset - low
+                    first = max(low, self._purged.get((topic, queue_id), 0))
+                    self._dead[group] += max(0, bounds.max_offset - first)
                 elif is_retry_topic(topic, group):
                     unread = bounds.max_offset - max(low, committed or 0)
                     delayed = self._waiting.delayed_for(topic, queue_id) or 0
@@ -263,8 +278,17 @@ class _Report:
         if bounds is None or not bounds.has_files:
             return {}
         queue = self._store.reading.queues[bounds.topic, bounds.queue_id]
-        offsets = {offset for offset in groups.values() if offset is not None}
+        place = bounds.topic, bounds.queue_id
+        offsets = {
+            max(offset, self._purged_below(place, group))
+            for group, offset in groups.items()
+            if offset is not None
+        }
         return unread_from(self._store.reading, queue, offsets)
+
+    def _purged_below(self, place: tuple[str, int], group: str) -> int:
+        """Return below which offset of the queue PLACE dead letters of GROUP were purged; 0: none were."""
+        return self._purged.get(place, 0) if is_dead_letter_topic(place[0], group) else 0
 
     def _row(
         self,
@@ -274,9 +298,11 @@ class _Report:
         bounds: OpenedQueue | None,
         unread_by_offset: Mapping[int, Unread],
     ) -> LagRow:
-        known = committed is not None and bounds is not None
+        purged_below = self._purged_below(place, group)
         unread = (
-            unread_by_offset.get(committed, Unread()) if known and committed is not None else None
+            unread_by_offset.get(max(committed, purged_below), Unread())
+            if committed is not None and bounds is not None
+            else None
         )
         held = self._waiting.held_by(*place, group)
         facts = LagFacts(
@@ -291,6 +317,7 @@ class _Report:
             held=None if held is None else held.count,
             held_until_ms=None if held is None else held.until_ms,
             read_to=None if held is None else held.read_to,
+            purged_below=purged_below,
             skipped=self._skipped(group, place),
             now_ms=self._now_ms,
             **self._of_group(place[0], group),

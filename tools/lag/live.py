@@ -82,7 +82,7 @@ def _queues(
                 more = describe(group, topic=topic).queues
             except (GroupNotFound, NotAuthorized, TopicNotFound):
                 continue
-            yield from (one for one in more if one.max_offset > one.min_offset)
+            yield from (one for one in more if one.max_offset > one.first_offset)
 
 
 def rows_of_group(group: str, queues: Sequence[GroupQueue]) -> list[LagRow]:
@@ -92,7 +92,7 @@ def rows_of_group(group: str, queues: Sequence[GroupQueue]) -> list[LagRow]:
     for one in queues:
         broker = one.queue.broker
         if is_dead_letter_topic(one.queue.topic, group):
-            dead[broker] += one.max_offset - one.min_offset
+            dead[broker] += max(0, one.max_offset - one.first_offset)
         elif is_retry_topic(one.queue.topic, group):
             retries[broker] += max(0, one.lag)
     return [_row(group, one, retries[one.queue.broker], dead[one.queue.broker]) for one in queues]
@@ -108,6 +108,7 @@ def _row(group: str, one: GroupQueue, retries: int, dead: int) -> LagRow:
         committed_offset=one.offset if one.offset >= 0 else None,
         min_offset=one.min_offset,
         max_offset=one.max_offset,
+        purged_below=one.purged_below,
         held=one.lent_count,
         read_to=one.read_to,
         skipped=one.filtered_count,

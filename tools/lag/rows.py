@@ -65,13 +65,13 @@ CALM = frozenset({LagVerdict.OK, LagVerdict.DELAYED, LagVerdict.HELD})
 class LagFacts:
     """What is known of GROUP in one queue; None is unknown.
 
-    min_offset, max_offset: both None where there is no such queue.  unread_entries: how many of the unread messages
-    have an entry in the queue.  delayed: messages that wait for their time and then go to this queue.  held: messages
-    popped and not acknowledged;  held_until_ms: when the last of their leases ends.  read_to: up to where a group that
-    pops from our broker, which commits only what is finished, was delivered messages.  retries: unread and delayed ones
-    of the group's retry topics;  dead_letters: of its dead-letter topic (both for rows of other topics).  skipped:
-    messages that the group's filters stepped over.  stalled_ms: for how long, at least, the offset has not moved though
-    messages were unread.
+    min_offset, max_offset: both None where there is no such queue. unread_entries: how many of the unread messages have
+    an entry in the queue. delayed: messages that wait for their time and then go to this queue. held: messages popped
+    and not acknowledged; held_until_ms: when the last of their leases ends. read_to: up to where a group that pops from
+    our broker, which commits only what is finished, was delivered messages. retries: unread and delayed ones of the
+    group's retry topics; purged_below: dead letters below this offset were purged; dead_letters: of its dead-letter
+    topic (both for rows of other topics). skipped: messages that the group's filters stepped over. stalled_ms: for how
+    long, at least, the offset has not moved though messages were unread.
     """
 
     topic: str
@@ -85,6 +85,7 @@ class LagFacts:
     held: int | None = None
     held_until_ms: int | None = None
     read_to: int | None = None
+    purged_below: int = 0
     retries: int | None = None
     dead_letters: int | None = None
     skipped: int | None = None
@@ -95,13 +96,13 @@ class LagFacts:
     def lag(self) -> int | None:
         """Messages that are in the queue and not finished: from the committed offset on, or all where there is none.
 
-        What is gone from the queue does not count. None: there is no such queue, or it holds dead letters of the group,
-        which does not read them.
+        What is gone from the queue or purged does not count. None: there is no such queue, or it holds dead letters of
+        the group, which does not read them.
         """
         at = self.committed_offset
         if self.max_offset is None or (at is None and is_dead_letter_topic(self.topic, self.group)):
             return None
-        return max(0, self.max_offset - max(at or 0, self.min_offset or 0))
+        return max(0, self.max_offset - max(at or 0, self.min_offset or 0, self.purged_below))
 
 
 def judge(facts: LagFacts) -> tuple[LagVerdict, tuple[str, ...]]:
@@ -124,7 +125,7 @@ def _verdict(facts: LagFacts) -> tuple[LagVerdict, str]:
     if low is not None and at < low:
         gone = _count(low - at, "message")
         return LagVerdict.DATA_LOST, f"{gone} before {low:,} went before the group read them"
-    unread_from = max(at, facts.read_to or 0)
+    unread_from = max(at, facts.read_to or 0, facts.purged_below)
     if unread_from < high:
         return _unread(facts, high - unread_from)
     return _all_read(facts, high)
@@ -132,7 +133,10 @@ def _verdict(facts: LagFacts) -> tuple[LagVerdict, str]:
 
 def _uncommitted(facts: LagFacts, low: int, high: int) -> tuple[LagVerdict, str]:
     if is_dead_letter_topic(facts.topic, facts.group):
-        return LagVerdict.DEAD_LETTERS, f"{_count(high - max(0, low), 'dead letter')}"
+        letters = high - max(0, low, facts.purged_below)
+        if letters <= 0:
+            return LagVerdict.OK, "no dead letters"
+        return LagVerdict.DEAD_LETTERS, _count(letters, "dead letter")
     there = f"{_count(high - max(0, low), 'message')} in it" if high > low else "it is empty"
     return LagVerdict.NEVER_COMMITTED, f"the group has no offset in this queue; {there}"
 

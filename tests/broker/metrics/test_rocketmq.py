@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.groups.lag import note_lag
+from pocketmq.broker.groups.lag import lags, note_lag
 from pocketmq.broker.service_v2.service import SERVICE
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
+from pocketmq.proto.topics import DEAD_LETTERS_GROUP, MARK_GROUPS
 
 from ...fake_calls import FakeStream
 from ...numbered import numbered_run
@@ -445,6 +446,29 @@ async def test_what_clients_call_themselves_is_bounded(tmp_path: Path) -> None:
     assert (len(dict(labels)["version"]), count) == (255, 2)
     left_out = values(text, "pocketmq_metrics_series_left_out")
     assert left_out[("kind", "producer_connections"),] == 1
+
+
+@pytest.mark.parametrize("group", sorted(MARK_GROUPS))
+async def test_marks_of_the_broker_are_no_consumer_group(tmp_path: Path, group: str) -> None:
+    async with Served(tmp_path) as served:
+        served.topic("%DLQ%g", queues=1)
+        parts = served.parts
+        parts.offsets.commit("%DLQ%g", group, 0, 0)
+        noted = note_lag(served.store, parts.topics, parts.offsets, parts.pops, 10)
+
+    assert noted.committed == {}
+
+
+async def test_purged_dead_letters_are_no_lag(tmp_path: Path) -> None:
+    async with Served(tmp_path) as served:
+        served.topic("%DLQ%g", queues=1)
+        await send(served, run_of("%DLQ%g", [1] * 5))
+        parts = served.parts
+        for group, offset in (("g", 1), ("reader", 1), (DEAD_LETTERS_GROUP, 3)):
+            parts.offsets.commit("%DLQ%g", group, 0, offset)
+        noted = note_lag(served.store, parts.topics, parts.offsets, parts.pops, 10)
+
+    assert {lag.group: lag.messages for lag in lags(noted)} == {"g": 2, "reader": 4}
 
 
 async def test_lag_is_of_one_moment(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from pocketmq.proto.errors import MasterFenced
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 from pocketmq.proto.rpc import MethodTable, service, unary
 from pocketmq.proto.rpc.channel import Http2Channel
+from pocketmq.proto.topics import DEAD_LETTERS_GROUP
 from pocketmq.store.format.state_tables import TopicConfig
 from pocketmq.store.state_files import StateFile
 
@@ -192,9 +193,11 @@ class Reading:
         assert self.reads.serves(asked)
         return await self.reads.lookup(asked)
 
-    def group_offsets(self, **request: Any) -> pb.GroupOffsetsReply | None:
+    def group_offsets(
+        self, topic: str = "A", group: str = "G", **request: Any
+    ) -> pb.GroupOffsetsReply | None:
         asked = pb.GroupOffsetsRequest(
-            group="G", queues=[pb.QueueId(topic="A", queue=0)], from_any=True, **request
+            group=group, queues=[pb.QueueId(topic=topic, queue=0)], from_any=True, **request
         )
         assert self.reads.serves(asked)
         return self.reads.group_offsets(asked)
@@ -353,6 +356,23 @@ async def test_offsets_of_groups_come_with_bounds_of_the_same_moment(reading: Re
     assert (one.offset, one.metadata, bounds.min_offset, bounds.max_offset) == (1, "half", 0, 2)
     assert one.unread_store_time_ms > 0
     assert one.unread_bytes == ends[1] - ends[0]
+
+
+async def test_a_follower_tells_which_dead_letters_were_purged(reading: Reading) -> None:
+    topic = "%DLQ%G"
+    reading.topics[topic] = TopicConfig(name=topic, read_queues=1, write_queues=1)
+    ends = [reading.store.append(make_run(topic, 0, [b"x"])).end_offset for _ in range(3)]
+    reading.store.confirm(ends[-1])
+    reading.offsets.commit(topic, "G", 0, 0)
+    reading.offsets.commit(topic, "Other", 0, 0)
+    reading.offsets.commit(topic, DEAD_LETTERS_GROUP, 0, 2)
+
+    replies = [reading.group_offsets(topic, group, with_times=True) for group in ("G", "Other")]
+
+    told = [
+        (one.purged_below, one.unread_bytes) for reply in replies if reply for one in reply.offsets
+    ]
+    assert told == [(2, ends[2] - ends[1]), (0, ends[2])]
 
 
 async def test_offsets_of_which_a_follower_may_lack_some_it_refuses(reading: Reading) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from pocketmq.client import Admin, Message, Producer, Queue
+import pytest
+
+from pocketmq.client import Admin, Message, Producer, PullConsumer, Queue
 from pocketmq.proto.clock import SystemClock
 from pocketmq.tools.hidden_names import HiddenNames
 from pocketmq.tools.lag.cold import store_rows
@@ -72,6 +74,63 @@ async def test_what_was_popped_and_is_not_finished_is_told(tmp_path: Path) -> No
     now_ms = SystemClock().now_ms()
     (cold,) = store_rows(open_cold(location, now_ms=now_ms), now_ms)
     assert (cold.facts.held, cold.facts.read_to, cold.verdict) == (3, 4, live.verdict)
+
+
+def purge(address: str, committed: int | None, below: int | None) -> list[LagRow]:
+    """Have G give up five messages at ADDRESS, commit in their queue, and purge some; return the rows."""
+    with Admin(address) as admin, Producer(address) as producer:
+        admin.create_topic("T", queues=1)
+        producer.send_many("T", [b"x" * size for size in range(1, 6)])
+        died = 0
+        with PullConsumer("G", "T", address) as consumer:
+            while died < 5:
+                for message in consumer.poll(20_000):
+                    consumer.send_back(message, delay_level=-1)
+                    died += 1
+            consumer.commit()
+        if committed is not None:
+            (broker,) = admin.describe_topic("T").brokers
+            admin.set_group_offsets("G", {Queue("%DLQ%G", broker, 0): committed})
+        admin.purge_dead_letters("G", below=below)
+        return [row for row in cluster_rows(admin, HiddenNames()) if "%RETRY%" not in row.key[1]]
+
+
+@pytest.mark.parametrize(
+    ("committed", "below", "lag", "count", "reasons"),
+    [
+        (None, 3, None, 2, ("2 dead letters",)),
+        (1, 3, 2, 2, ("2 dead letters unread",)),
+        (4, 3, 1, 2, ("1 dead letter unread",)),
+        (1, None, 0, 0, ("all read up to 5",)),
+        (None, None, None, 0, None),
+    ],
+)
+async def test_purged_dead_letters_do_not_count(
+    tmp_path: Path,
+    committed: int | None,
+    below: int | None,
+    lag: int | None,
+    count: int,
+    reasons: tuple[str, ...] | None,
+) -> None:
+    store = store_config(tmp_path)
+    async with serving(store) as (nameserver, _):
+        live = await asyncio.to_thread(purge, nameserver, committed, below)
+
+    (location,) = locate([store.path])
+    now_ms = SystemClock().now_ms()
+    cold = store_rows(open_cold(location, now_ms=now_ms), now_ms)
+    cold = [row for row in cold if "%RETRY%" not in row.key[1]]
+    assert told(live) == told(cold)
+    for rows in (live, cold):
+        by_topic = {row.key[1]: row for row in rows}
+        assert (by_topic["T"].facts.dead_letters or 0) == count
+        assert (f"the group has {count} dead letters" in by_topic["T"].reasons) == bool(count)
+        if reasons is None:
+            assert list(by_topic) == ["T"]
+        else:
+            assert by_topic["%DLQ%G"].lag == lag
+            assert by_topic["%DLQ%G"].reasons[0] == reasons[0]
 
 
 async def test_brokers_and_files_tell_the_same(tmp_path: Path) -> None:
