@@ -30,7 +30,7 @@ from dramatiq.errors import ConnectionClosed, DecodeError, QueueJoinTimeout, Que
 from ...proto.clock import SystemClock
 from ...proto.errors import PocketMQError
 from ...proto.tls import Trust
-from .task_queues import LEASE_S, Task, TaskQueues
+from .task_queues import LEASE_S, Task, TaskQueues, lease_seconds
 
 #: What is due later is sent on when this is over: brokers have a limit.
 _AHEAD_MAX_MS: Final = 23 * 3600 * 1000
@@ -68,7 +68,7 @@ class PocketmqBroker(Broker):
         super().__init__(middleware=middleware)
         self.address = address
         self.namespace = namespace
-        self.lease_s = lease_s
+        self.lease_s = lease_seconds(lease_s, "lease_s")
         self.max_deliveries = max_deliveries
         self.queues: set[str] = set()
         self._trust = trust

@@ -40,7 +40,7 @@ from ... import __version__
 from ...proto.clock import SystemClock
 from ...proto.errors import ConnectionLost, PocketMQError, RequestTimeout
 from ...proto.tls import Trust
-from .task_queues import BATCH_MAX, LEASE_S, Consumer, Task, TaskQueues
+from .task_queues import BATCH_MAX, LEASE_S, Consumer, Task, TaskQueues, lease_seconds
 
 logger = logging.getLogger(__name__)
 _clock: Final = SystemClock()
@@ -482,9 +482,8 @@ class Transport(virtual.Transport):
             user=client.userid or "",
             secret=client.password or "",
         )
-        self.queues = TaskQueues(
-            self.address, trust, float(options.get("visibility_timeout", LEASE_S))
-        )
+        lease_s = lease_seconds(options.get("visibility_timeout", LEASE_S), "visibility_timeout")
+        self.queues = TaskQueues(self.address, trust, lease_s)
         try:
             self.queues.check()
         except PocketMQError:

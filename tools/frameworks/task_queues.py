@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -47,6 +48,8 @@ logger = logging.getLogger(__name__)
 
 BATCH_MAX: Final = 32
 LEASE_S: Final = 60.0
+#: RocketMQ's limit. The shortest lease is a setting of the broker.
+LEASE_MAX_S: Final = 43_200.0
 RENEWALS_AT_ONCE: Final = 16
 #: Acknowledgements of one call.
 _FINISHED_MAX: Final = 100
@@ -147,14 +150,30 @@ class Consumer:
             self._queues._consumers.remove(self)
 
 
+def lease_seconds(value: object, option: str) -> float:
+    """Return the seconds that VALUE of OPTION says, a number or a text. Raises InvalidArgument."""
+    try:
+        seconds = float(value)  # type: ignore[arg-type]  # Another type is an error like any other.
+    except (TypeError, ValueError, OverflowError):
+        seconds = math.nan
+    if not 0 < seconds <= LEASE_MAX_S:  # False for nan, too.
+        raise errors.InvalidArgument(
+            f"{option} is {str(value)[:40]!r}: it must be a number of seconds, above 0 and up to {LEASE_MAX_S:.0f}",
+            field=option,
+            limit=LEASE_MAX_S,
+            value=str(value)[:40],
+        )
+    return seconds
+
+
 class TaskQueues:
     """The queues and channels of the broker, or replica set, at ADDRESS, "host:port". Close it."""
 
     def __init__(self, address: str, trust: Trust | None = None, lease_s: float = LEASE_S) -> None:
         """TRUST: TLS, and the user by whom calls are signed; None: as the environment says. Raises ConfigError."""
         self.address = address
-        self.lease_s = lease_s
-        self.renew_s = lease_s / 3
+        self.lease_s = lease_seconds(lease_s, "lease_s")
+        self.renew_s = self.lease_s / 3
         self._client = (("x-mq-client-id", f"pocketmq-{os.getpid()}-{uuid4().hex[:12]}"),)
         self._channel: Channel = (trust or Trust()).or_environment().dial()(address)
         self._portal = LoopThread.acquire()

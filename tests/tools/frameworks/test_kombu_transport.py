@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.proto.errors import ConnectionLost
+from pocketmq.proto.errors import ConnectionLost, InvalidArgument
 from pocketmq.tools.testing.local_broker import LocalBroker
 
 kombu = pytest.importorskip("kombu")
@@ -241,6 +241,29 @@ def test_a_queue_is_purged_and_deleted(connection: Any, name: str) -> None:
     queue.delete()
     with pytest.raises(connection.channel_errors):
         queue.queue_declare(passive=True)
+
+
+@pytest.mark.parametrize("timeout_s", [30, 30.5, "30.5"])
+def test_a_visibility_timeout_is_any_number_of_seconds(
+    frameworks_broker: LocalBroker, name: str, timeout_s: Any
+) -> None:
+    options = {"visibility_timeout": timeout_s}
+    url = f"pocketmq://{frameworks_broker.endpoint}"
+    with kombu.Connection(url, transport_options=options) as connection:
+        queue = kombu.Queue(name, routing_key=name)
+        publish(connection, "x", queue)
+        (message,) = taken(connection, queue, 1)
+        assert message.payload == "x"
+        frameworks_broker.advance("29s")
+        message.ack()
+
+
+@pytest.mark.parametrize("timeout_s", [float("nan"), float("inf"), 10**400, 0, -1, "long", None])
+def test_a_visibility_timeout_that_is_no_lease_is_refused(timeout_s: Any) -> None:
+    options = {"visibility_timeout": timeout_s}
+    connection = kombu.Connection("pocketmq://127.0.0.1:1", transport_options=options)
+    with pytest.raises(InvalidArgument, match=r"visibility_timeout is .* up to 43200"):
+        connection.transport.establish_connection()
 
 
 def test_a_broker_that_is_not_there_is_a_connection_error() -> None:
