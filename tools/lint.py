@@ -36,7 +36,7 @@ from ..client import Admin, GroupReport
 from ..client.config import ReadFrom
 from ..client.name_server_addresses import DEFAULT_NAME_SERVERS, NAMESERVER_VARIABLE
 from ..proto.clock import SystemClock
-from ..proto.errors import GroupNotFound, InvalidFilter, NotAuthorized, TopicNotFound
+from ..proto.errors import InvalidFilter, NotAuthorized, TopicNotFound
 from ..proto.filters.expressions import parse_tags
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.properties import SHARDING_KEY, TAGS
@@ -680,9 +680,7 @@ class _Asked:
         for group in admin.groups():
             if self.has_group(group.name):
                 try:
-                    report = admin.describe_group(group.name, read_from=read_from)
-                except GroupNotFound:
-                    continue  # It was deleted meanwhile.
+                    report = admin.describe_group(group, read_from=read_from)
                 except NotAuthorized:
                     self.hidden.groups.add(group.name)
                     continue

@@ -559,7 +559,7 @@ class GroupAdmin(DeadLetterAdmin):
 
     async def describe_group(
         self,
-        group: str,
+        group: str | descriptions.GroupDescription,
         *,
         topic: str | None = None,
         interval_ms: int = 0,
@@ -567,7 +567,8 @@ class GroupAdmin(DeadLetterAdmin):
     ) -> descriptions.GroupReport:
         """Return who is in GROUP, and how it stands in every queue that it reads, or in those of TOPIC.
 
-        READ_FROM "any": replicas that follow look at the queues, and may be a moment behind.
+        GROUP is a name, or a description from `groups()`, so that the brokers need not list all groups again. READ_FROM
+        "any": replicas that follow look at the queues, and may be a moment behind.
 
         INTERVAL_MS: look twice, so long apart, to tell how fast it is; consumers commit every few seconds, so that a
         short interval tells little. Queues of topics that you may not see are left out, unless TOPIC names the topic.
@@ -578,33 +579,39 @@ class GroupAdmin(DeadLetterAdmin):
                 f"interval_ms is {interval_ms}: must not be negative", field="interval_ms", limit=0
             )
         from_any = reads_any(read_from)
-        known = {one.name: one for one in await self.groups()}
-        states = await self._states(group)
-        if group not in known and not descriptions.coordinating(states):
-            raise _not_found(group)
-        queues, hidden = await self._queues_of(group, states, topic)
-        looks = [await self._look(group, queues, from_any=from_any, with_times=True)]
+        if isinstance(group, str):
+            name, described = group, await self._find_group(group)
+        else:
+            name, described = group.name, group
+        states = await self._states(name)
+        if described is None and not descriptions.coordinating(states):
+            raise _not_found(name)
+        queues, hidden = await self._queues_of(name, states, topic)
+        looks = [await self._look(name, queues, from_any=from_any, with_times=True)]
         if interval_ms:
             await self._clock.sleep_until(self._clock.now_ms() + interval_ms)
-            looks.append(await self._look(group, queues, from_any=from_any, with_times=False))
+            looks.append(await self._look(name, queues, from_any=from_any, with_times=False))
         coordinator = descriptions.coordinating(states)
         state = states.get(coordinator, pb.GroupStateReply())
         left = [one.grace_left_ms for one in states.values() if one.HasField("grace_left_ms")]
         return descriptions.GroupReport(
-            name=group,
+            name=name,
             coordinator=coordinator,
             generation=state.generation,
             leader=state.leader,
             strategy=state.strategy,
             each_for_itself=state.each_for_itself,
             rebalance_count=state.rebalance_count,
-            subscription_check=known[group].subscription_check if group in known else "grace",
+            subscription_check="grace" if described is None else described.subscription_check,
             grace_left_ms=min(left, default=None),
             members=descriptions.members_of(state),
             queues=descriptions.queues_of(states, looks),
             clients=descriptions.clients_of(states),
             hidden_topics=hidden,
         )
+
+    async def _find_group(self, name: str) -> descriptions.GroupDescription | None:
+        return next((one for one in await self.groups() if one.name == name), None)
 
     async def _states(self, group: str) -> dict[str, pb.GroupStateReply]:
         request = pb.GroupStateRequest(group=check_group(group))

@@ -21,6 +21,7 @@ from ...broker.groups.lag import stored_ms
 from ...broker.metrics.page import PageFigure
 from ...client.administration.admin import AsyncAdmin
 from ...client.administration.descriptions import (
+    GroupDescription,
     QueueDescription,
     TopicDescription,
     topic_description,
@@ -330,7 +331,7 @@ class Api:
             groups = await self.admin.groups()
             found: list[LagRow] = []
             for one in groups[:_GROUPS_MAX]:
-                found += [row for row in await self._rows(one.name) if row.verdict not in CALM]
+                found += [row for row in await self._rows(one) if row.verdict not in CALM]
                 await asyncio.sleep(0)
             found.sort(key=lambda row: (-(row.lag or 0), row.key))
             lags = found, min(len(groups), _GROUPS_MAX), len(groups)
@@ -350,18 +351,20 @@ class Api:
     def _sees_group(self, name: str) -> bool:
         return self.may(of_group(name, SUB | GET))
 
-    async def _rows(self, group: str) -> list[LagRow]:
+    async def _rows(self, described: str | GroupDescription) -> list[LagRow]:
+        """Return the rows of a group, by its name or its description."""
+        group = described if isinstance(described, str) else described.name
         if not self._sees_group(group):
             return []
         try:
-            queues = list((await self.admin.describe_group(group)).queues)
+            queues = list((await self.admin.describe_group(described)).queues)
         except errors.GroupNotFound:
             return []  # It was deleted meanwhile.
         known = {one.queue.topic for one in queues}
         for topic in (RETRY_PREFIX + group, DEAD_LETTER_PREFIX + group):
             if topic not in known and self._sees_topic(topic):
                 try:
-                    more = (await self.admin.describe_group(group, topic=topic)).queues
+                    more = (await self.admin.describe_group(described, topic=topic)).queues
                 except (errors.GroupNotFound, errors.TopicNotFound):
                     continue
                 queues += [one for one in more if one.max_offset > one.first_offset]
@@ -546,7 +549,7 @@ class Api:
         some = found[skip : skip + limit]
         seen = [one for one in some if self._sees_group(one.name)]
         for one in seen:
-            lags = await self._rows(one.name)
+            lags = await self._rows(one)
             worst = next((row for row in lags if row.verdict not in CALM), None)
             ages = [row.oldest_unread_age_ms or 0 for row in lags]
             rows.append(

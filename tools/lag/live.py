@@ -14,7 +14,7 @@ from functools import partial
 
 from ...client import Admin, GroupQueue, GroupReport
 from ...client.config import ReadFrom
-from ...proto.errors import GroupNotFound, NotAuthorized, TopicNotFound
+from ...proto.errors import NotAuthorized, TopicNotFound
 from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from ..hidden_names import HiddenNames
 from .rows import LagFacts, LagRow, is_dead_letter_topic, is_retry_topic
@@ -56,15 +56,14 @@ def cluster_groups(
     describe = partial(admin.describe_group, read_from=read_from)
     listed = {topic.name for topic in admin.topics(include_system=True)}
     derived = {name for name in listed if name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))}
-    for group in (one.name for one in admin.groups() if fnmatchcase(one.name, pattern)):
+    for group in (one for one in admin.groups() if fnmatchcase(one.name, pattern)):
         try:
             report = describe(group)
-        except GroupNotFound:
-            continue  # It was deleted meanwhile.
         except NotAuthorized:
-            hidden.groups.add(group)
+            hidden.groups.add(group.name)
             continue
-        yield report, rows_of_group(group, list(_queues(describe, group, report.queues, derived)))
+        queues = list(_queues(partial(describe, group), group.name, report.queues, derived))
+        yield report, rows_of_group(group.name, queues)
 
 
 def _queues(
@@ -79,8 +78,8 @@ def _queues(
     for topic in (RETRY_PREFIX + group, DEAD_LETTER_PREFIX + group):
         if topic in derived and topic not in known:
             try:
-                more = describe(group, topic=topic).queues
-            except (GroupNotFound, NotAuthorized, TopicNotFound):
+                more = describe(topic=topic).queues
+            except (NotAuthorized, TopicNotFound):
                 continue
             yield from (one for one in more if one.max_offset > one.first_offset)
 

@@ -271,7 +271,7 @@ class Admin(ThreadAdmin):
 
     def describe_group(
         self,
-        group: str,
+        group: str | descriptions.GroupDescription,
         *,
         topic: str | None = None,
         interval_ms: int = 0,
@@ -279,7 +279,8 @@ class Admin(ThreadAdmin):
     ) -> descriptions.GroupReport:
         """Return who is in GROUP, and how it stands in every queue that it reads, or in those of TOPIC.
 
-        READ_FROM "any": replicas that follow look at the queues, and may be a moment behind.
+        GROUP is a name, or a description from `groups()`, so that the brokers need not list all groups again. READ_FROM
+        "any": replicas that follow look at the queues, and may be a moment behind.
 
         INTERVAL_MS: look twice, so long apart, to tell how fast it is; consumers commit every few seconds, so that a
         short interval tells little. Queues of topics that you may not see are left out, unless TOPIC names the topic.

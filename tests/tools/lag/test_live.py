@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.client import Admin, Message, Producer, PullConsumer, Queue
+from pocketmq.client import (
+    Admin,
+    GroupDescription,
+    Message,
+    OffsetTarget,
+    Producer,
+    PullConsumer,
+    Queue,
+)
+from pocketmq.client.administration.groups import GroupAdmin
 from pocketmq.proto.clock import SystemClock
 from pocketmq.tools.hidden_names import HiddenNames
 from pocketmq.tools.lag.cold import store_rows
@@ -74,6 +83,32 @@ async def test_what_was_popped_and_is_not_finished_is_told(tmp_path: Path) -> No
     now_ms = SystemClock().now_ms()
     (cold,) = store_rows(open_cold(location, now_ms=now_ms), now_ms)
     assert (cold.facts.held, cold.facts.read_to, cold.verdict) == (3, 4, live.verdict)
+
+
+async def test_all_groups_are_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+
+    async def counted(self: GroupAdmin) -> list[GroupDescription]:
+        nonlocal asked
+        asked += 1
+        return await groups(self)
+
+    groups = GroupAdmin.groups
+    monkeypatch.setattr(GroupAdmin, "groups", counted)
+
+    def look(address: str) -> set[str]:
+        with Admin(address) as admin:
+            admin.create_topic("T", queues=1)
+            for name in ("A", "B", "C"):
+                admin.create_group(name)
+                admin.reset_offsets(name, "T", OffsetTarget(last=True), create=True)
+            nonlocal asked
+            asked = 0
+            return {row.facts.group for row in cluster_rows(admin, HiddenNames())}
+
+    async with serving(store_config(tmp_path)) as (nameserver, _):
+        assert await asyncio.to_thread(look, nameserver) == {"A", "B", "C"}
+    assert asked == 1
 
 
 def purge(address: str, committed: int | None, below: int | None) -> list[LagRow]:
