@@ -1,12 +1,8 @@
-"""The accounts of all groups' queues: in memory, and in `<root>/pocketmq/accounts.jsonl`, at most a few seconds old.
+"""The accounts of all groups' queues: in memory, and in the table `statistics` of the broker's journal.
 
-    {"group":"billing","topic":"orders","queue":0,"countedTo":…}      a line an account
-
-A save costs the event loop a copy of what changed; the thread that writes has the text of the rest from the last time.
-A kill loses what was noted since the last save, a move never (its answer waits); the folder may be deleted: then
-accounts begin anew. The text that a consumer committed with an offset (Kafka's commit metadata) lies here as well, with
-that offset, since `consumerOffset.json` is Apache's: it goes when the group's offset changes (see offsets.py). The
-event loop owns it.
+An entry is the JSON of an account, by topic, group and queue. The table is lazy: a kill loses the last second. A move
+is never lost: its reply waits until the device has it. If the table is lost, accounts start empty. The event loop owns
+them.
 
 Bounds: ACCOUNTS_MAX accounts; beyond it the one that was touched longest ago is forgotten.
 
@@ -16,7 +12,6 @@ The account of one queue of one group: what its filters stepped over, what was l
     looks     which filter looked at which offsets, for those who want to know what became of one message
     lost      messages that were damaged, or gone with a file
     moves     where administrators had the group go on
-    metadata  the text that was committed with the group's offset
 
 Messages may be looked at twice, after a rebalance for instance. Each is counted once: it is known up to where it was
 counted, and only what lies behind that counts. What another filter looks at again (a consumer that begins where the
@@ -28,22 +23,22 @@ members a filter, MOVES_MAX moves; of an expression the first EXPRESSION_MAX cha
 
 from __future__ import annotations
 
-import json
 import logging
 import posixpath
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from ..proto.errors import PocketMQError
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.record_run import Longs
 from ..store.disk import Disk
-from ..store.flush import CallOwner, Flusher, FlushJob
+from ..store.flush import Waiter
+from ..store.table_files import FOLDER, read_entries
+from .group_queues import ONE_SCOPE, GroupQueue, GroupQueueTable, group_queue_table
 
 FILTERS_MAX: Final = 8
 LOOKS_MAX: Final = 32
@@ -117,8 +112,6 @@ class Account:
     #: From which offset on which filter looked, rising.
     looks: list[tuple[int, Filtering]] = field(default_factory=list)
     moves: list[MovedBy] = field(default_factory=list)
-    #: The committed offset that came with a text, and the text; None: the last one came without.
-    metadata: tuple[int, str] | None = None
 
     @property
     def skipped_count(self) -> int:
@@ -225,7 +218,6 @@ class Account:
 
     def to_json(self) -> dict[str, Any]:
         """Return the account as JSON."""
-        metadata = {} if self.metadata is None else {"metadata": list(self.metadata)}
         return {
             "countedTo": self.counted_to,
             "lookedTo": self.looked_to,
@@ -236,16 +228,11 @@ class Account:
             ],
             "looks": [[begin, *name] for begin, name in self.looks],
             "moves": [[one.at_ms, one.who, one.before, one.after] for one in self.moves],
-            **metadata,
         }
 
     @classmethod
     def from_json(cls, document: Any) -> Account:
         """Return the account in DOCUMENT; ValueError, LookupError or TypeError for what is none."""
-        metadata = document.get("metadata")
-        if metadata is not None:
-            offset, text = metadata
-            metadata = (_number(offset), str(text))
         return cls(
             counted_to=_number(document["countedTo"]),
             looked_to=_number(document["lookedTo"]),
@@ -273,7 +260,6 @@ class Account:
                 )
                 for at_ms, who, before, after in document["moves"]
             ],
-            metadata=metadata,
         )
 
 
@@ -321,12 +307,9 @@ def _ends(begin: int, end: int, wanted: Longs) -> tuple[int, int]:
 logger = logging.getLogger(__name__)
 
 ACCOUNTS_MAX: Final = 10_000
-FILE: Final = "pocketmq/accounts.jsonl"
 
-#: Group, topic and queue.
-AccountKey: TypeAlias = tuple[str, str, int]
-#: Told of None, or of the error.
-Safe: TypeAlias = Callable[[PocketMQError | None], None]
+AccountKey: TypeAlias = GroupQueue
+StatisticsTable: TypeAlias = GroupQueueTable[Account]
 
 
 class Accounts:
@@ -339,27 +322,22 @@ class Accounts:
     def __init__(
         self,
         now_ms: Callable[[], int] = lambda: 0,
-        file: AccountFile | None = None,
+        table: StatisticsTable | None = None,
         limit: int = ACCOUNTS_MAX,
         holder: Callable[[str, str, int], str] = lambda group, topic, queue: "",
     ) -> None:
-        """HOLDER tells who holds a queue of ours for a group; "": nobody."""
+        """Take over what TABLE has (None: nothing is kept). HOLDER tells who holds a queue of ours for a group."""
         self._holder = holder
         self._now_ms = now_ms
-        self._file = file
+        self._table = statistics_table() if table is None else table
         self._limit = limit
         self._accounts: OrderedDict[AccountKey, Account] = OrderedDict()
-        if file is not None:
-            self._accounts.update(file.load(limit))
-        #: Whose account has a text that was committed with an offset.
-        self.annotated = {key for key, one in self._accounts.items() if one.metadata is not None}
-        #: In the order of their changes.
-        self._changed: dict[AccountKey, None] = {}
+        for _, key, account in self._table.items():
+            if account is not None:
+                self._accounts[key] = account
+        self._table.keep_elsewhere(self._rows)
         #: What changed since the last `take_watched`; None: nobody asks.
         self._watched: dict[AccountKey, None] | None = None
-        self._saver = Flusher("not started: works at once")
-        self._call_owner: CallOwner = lambda function: function()
-        self._saving = 0
         self.lost = 0
         self.skipped = 0
 
@@ -398,32 +376,6 @@ class Accounts:
         if before != after:
             self._of(key).move(MovedBy(self._now_ms(), who, before, after))
 
-    def annotate(self, key: AccountKey, offset: int, text: str) -> None:
-        """Note that the group of KEY committed OFFSET with TEXT, in place of any other; "": with none."""
-        if text:
-            self._of(key).metadata = (offset, text)
-            self.annotated.add(key)
-        elif key in self.annotated:
-            self._strip(key)
-
-    def metadata(self, key: AccountKey) -> tuple[int, str] | None:
-        """Return the offset of KEY that was committed with a text, and the text."""
-        return self._accounts[key].metadata if key in self.annotated else None
-
-    def stand(self, key: AccountKey, offset: int | None) -> None:
-        """Note that the group of KEY stands at OFFSET (None: it has none): a text of another one goes."""
-        found = self.metadata(key)
-        if found is not None and found[0] != offset:
-            self._strip(key)
-
-    def _strip(self, key: AccountKey) -> None:
-        self.annotated.discard(key)
-        account = self._accounts[key]
-        account.metadata = None
-        if account == Account():
-            del self._accounts[key]
-        self._touch(key)
-
     def _of(self, key: AccountKey, queue_end: int | None = None) -> Account:
         account = self._accounts.get(key)
         if account is None or (queue_end is not None and account.counted_to > queue_end):
@@ -434,18 +386,20 @@ class Accounts:
                 else Account(lost=account.lost, skipped=account.skipped)
             )
             account = self._accounts[key] = anew
-            self.annotated.discard(key)
         self._touch(key)
         self._accounts.move_to_end(key)
         if len(self._accounts) > self._limit:
             oldest, _ = self._accounts.popitem(last=False)
-            self._touch(oldest)
-            self.annotated.discard(oldest)
+            self._touch(oldest, is_urgent=False)
         return account
 
-    def _touch(self, key: AccountKey) -> None:
-        self._changed.pop(key, None)
-        self._changed[key] = None
+    def _touch(self, key: AccountKey, *, is_urgent: bool = True) -> None:
+        """Note that the account of KEY changed, or went; IS_URGENT: that it went is written in this turn."""
+        account = self._accounts.get(key)
+        if account is None:
+            self._table.drop(ONE_SCOPE, key, is_urgent=is_urgent)
+        else:
+            self._table.put(ONE_SCOPE, key, account)
         if self._watched is not None:
             self._watched[key] = None
 
@@ -460,7 +414,6 @@ class Accounts:
     def _forget(self, matches: Callable[[AccountKey], bool]) -> None:
         for key in [key for key in self._accounts if matches(key)]:
             del self._accounts[key]
-            self.annotated.discard(key)
             self._touch(key)
 
     # --- following
@@ -477,11 +430,8 @@ class Accounts:
     def replace(self, key: AccountKey, account: Account | None) -> None:
         """Let the account of KEY be ACCOUNT, as another broker has it (None: gone)."""
         self._accounts.pop(key, None)
-        self.annotated.discard(key)
         if account is not None:
             self._accounts[key] = account
-            if account.metadata is not None:
-                self.annotated.add(key)
         self._touch(key)
 
     # --- telling
@@ -516,117 +466,30 @@ class Accounts:
                 found[group, topic] = found.get((group, topic), 0) + count
         return found
 
-    # --- saving
+    # --- on disk
 
-    def start(self, saver: Flusher, call_owner: CallOwner) -> None:
-        """From now on write in SAVER's thread."""
-        self._saver = saver
-        self._call_owner = call_owner
+    def when_durable(self, waiter: Waiter) -> None:
+        """Call WAITER once all that was noted up to now is on the device, or with the error."""
+        self._table.when_durable(waiter)
 
-    def save_behind(self) -> None:
-        """Begin to write the file, if it lacks anything and is not being written."""
-        if self._changed and not self._saving:
-            self.when_saved(lambda error: None)
-
-    def when_saved(self, done: Safe) -> None:
-        """Call DONE with None once the file has all that was noted up to now, or with the error."""
-        if self._file is None or not (self._changed or self._saving):
-            done(None)
-            return
-        changes = self._take()
-        self._saving += 1
-
-        def saved(error: PocketMQError | None) -> None:
-            self._saving -= 1
-            if error is not None:
-                self._changed = dict.fromkeys(changes) | self._changed
-                logger.error("accounts not saved reason=%s", error.message)
-            done(error)
-
-        file = self._file
-
-        def written(error: PocketMQError | None) -> None:
-            self._call_owner(lambda: saved(error))
-
-        self._saver.submit(FlushJob([_Saving(file, changes)], written))
-
-    def save(self) -> None:
-        """Write the file here and now, if it lacks anything; the saver has ended. Raises StoreError."""
-        if self._file is not None and (self._changed or self._saving):
-            self._saving = 0
-            changes = self._take()
-            try:
-                self._file.save(changes)
-            except PocketMQError:
-                self._changed = dict.fromkeys(changes) | self._changed
-                raise
-
-    def _take(self) -> dict[AccountKey, dict[str, Any] | None]:
-        changed, self._changed = self._changed, {}
-        found: dict[AccountKey, dict[str, Any] | None] = {}
-        for key in changed:
-            account = self._accounts.get(key)
-            found[key] = None if account is None else account.to_json()
-        return found
+    def _rows(self) -> Iterator[tuple[str, AccountKey, Account]]:
+        """Yield all accounts for a snapshot, the one that was touched longest ago first; they may change meanwhile."""
+        for key in list(self._accounts):
+            if (account := self._accounts.get(key)) is not None:
+                yield ONE_SCOPE, key, account
 
 
-class AccountFile:
-    """The file under ROOT on DISK. Whoever saves has its text, one thread at a time."""
-
-    def __init__(self, disk: Disk, root: str) -> None:
-        self._disk = disk
-        self._path = posixpath.join(root, FILE)
-        self._lines: dict[AccountKey, str] = {}
-
-    def load(self, limit: int = ACCOUNTS_MAX) -> dict[AccountKey, Account]:
-        """Return the last LIMIT accounts in the file; what cannot be read is as none."""
-        text = ""
-        try:
-            if self._disk.exists(self._path):
-                text = self._disk.read(self._path).decode("utf-8", "replace")
-        except (PocketMQError, OSError) as error:
-            logger.warning("accounts not read path=%s reason=%r", self._path, error)
-        found: dict[AccountKey, Account] = {}
-        for number, line in enumerate(text.split("\n")[-limit - 1 : -1]):
-            try:
-                document = json.loads(line)
-                key = (str(document["group"]), str(document["topic"]), int(document["queue"]))
-                found[key] = Account.from_json(document)
-            except (ValueError, LookupError, TypeError) as error:
-                logger.warning(
-                    "account not read path=%s line=%d reason=%r", self._path, number + 1, error
-                )
-                continue
-            self._lines[key] = line
-        return found
-
-    def save(self, changes: Mapping[AccountKey, dict[str, Any] | None]) -> None:
-        """Replace the file by what it had, with CHANGES (None: gone). Raises StoreError."""
-        for key, document in changes.items():
-            self._lines.pop(key, None)  # What changed last stands last.
-            if document is not None:
-                group, topic, queue = key
-                named = {"group": group, "topic": topic, "queue": queue, **document}
-                self._lines[key] = json.dumps(named, ensure_ascii=False, separators=(",", ":"))
-        self._disk.make_folders(posixpath.dirname(self._path))
-        text = "".join(f"{line}\n" for line in self._lines.values())
-        self._disk.write_atomically(self._path, text.encode())
+def statistics_table() -> StatisticsTable:
+    """Return the table that keeps accounts."""
+    return group_queue_table(4, "statistics", Account.to_json, Account.from_json)
 
 
 def accounts_in(disk: Disk, root: str) -> dict[AccountKey, Account] | None:
-    """Return the accounts of the store at ROOT on DISK, as they were last saved; None: it has none."""
-    if not disk.exists(posixpath.join(root, FILE)):
-        return None
-    return AccountFile(disk, root).load()
-
-
-@dataclass(frozen=True, slots=True)
-class _Saving:
-    file: AccountFile
-    changes: dict[AccountKey, dict[str, Any] | None]
-
-    def sync(self) -> None:
-        self.file.save(self.changes)
+    """Return the accounts of the store at ROOT on DISK, as they were last written; None: it has none."""
+    table = statistics_table()
+    read_entries(disk, posixpath.join(root, "pocketmq", FOLDER), [table])
+    found = {key: account for _, key, account in table.items() if account is not None}
+    return found or None
 
 
 def _skipped(name: Filtering, one: Any) -> pb.SkippedBy:

@@ -12,7 +12,8 @@ from ..proto.clock import Clock, VirtualClock
 from ..proto.rpc.channels import Dial
 from ..store.message_store import MessageStore
 from ..store.state_files import OffsetsFile, StateFile
-from .accounts import AccountFile, Accounts
+from .accounts import Accounts
+from .commit_texts import CommitTexts
 from .config import BrokerConfig
 from .delay.delays import Delays
 from .delay.recalls import Recalls
@@ -90,15 +91,15 @@ def assemble(  # noqa: PLR0913  (the parts depend on all of this)
     _warn_of_unusual([*topics.unusual(), *groups.unusual()])
     timers = Timers(clock)
     wall_timers = timers if wall is clock else Timers(wall)
-    tables = KeptTables.open(store, wall_timers, discard=epoch > 0)
+    tables = KeptTables.open(store, wall_timers, forget_own=epoch > 0)
     leases = KeptLeases(tables.leases, wall_timers, limit=lambda: config.leases_max, epoch=epoch)
     fence = Fence(leases, lambda: config.lease_ms)
-    account_file = AccountFile(store.disk, store.config.path)
-    accounts = Accounts(wall.unix_ms, account_file, holder=leases.member_of)
+    accounts = Accounts(wall.unix_ms, tables.statistics, holder=leases.member_of)
     purgatory = Purgatory(wall_timers, limit=lambda: config.fetches_waiting_max)
     traffic = TrafficCounts(lambda: config.metrics_series_max)
     appends = Appends(store, purgatory.notify, mastership, traffic)
-    offsets = Offsets(OffsetsFile(store.disk, store.config.path), unix_ms, accounts, appends)
+    texts = CommitTexts(tables.commit_texts)
+    offsets = Offsets(OffsetsFile(store.disk, store.config.path), unix_ms, texts, appends)
     filters = Filters(wall_timers, wall, accounts, traffic)
     fetches = Fetches(
         config, topics, offsets, store, purgatory, wall.now_ms, filters, fence.renew_by_fetch
@@ -209,6 +210,7 @@ def _replicated(mastership: Mastership, parts: BrokerParts, journal: Journal) ->
         parts.groups.kept,
         parts.offsets,
         parts.accounts,
+        parts.offsets.texts,
         parts.delays.next_of_levels,
         log_end,
     )

@@ -11,9 +11,11 @@ from ..proto.facts import Facts
 from ..store.disk import Disk
 from ..store.flush import Waiter
 from ..store.message_store import MessageStore
-from ..store.table_files import FOLDER
+from ..store.table_files import FOLDER, read_entries
 from ..store.table_journal import JournalParts, JournalSizes, TableJournal, boot_id
-from ..store.tables import JournalTable
+from ..store.tables import AnyTable, JournalTable
+from .accounts import StatisticsTable, statistics_table
+from .commit_texts import CommitTextTable, commit_text_table
 from .delay.progress import delivered_table
 from .groups.kept_leases import lease_table
 from .groups.lease_table import Row
@@ -22,7 +24,7 @@ from .producers.sequences import log_tail
 logger = logging.getLogger(__name__)
 
 #: What earlier versions kept instead, in the same folder: it is deleted.
-_OLD_FILES: Final = ("delivered", "leases.json")
+_OLD_FILES: Final = ("accounts.jsonl", "delivered", "leases.json")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +34,8 @@ class KeptTables:
     journal: TableJournal
     leases: JournalTable[str, str, Row]
     delivered: JournalTable[str, str, Any]
+    statistics: StatisticsTable
+    commit_texts: CommitTextTable
 
     @classmethod
     def open(
@@ -39,13 +43,13 @@ class KeptTables:
         store: MessageStore,
         clock: Readings,
         *,
-        discard: bool = False,
+        forget_own: bool = False,
         sizes: JournalSizes | None = None,
     ) -> KeptTables:
         """Return the tables of STORE as they were kept; CLOCK is the machine's.
 
         Args:
-            discard: Begin with empty ones: another broker may have had the log since.
+            forget_own: Clear leases and delay progress: another broker may have had the log since.
 
         Raises:
             StoreError: What must not count any more could not be marked so.
@@ -62,17 +66,29 @@ class KeptTables:
             boot_id=boot_id(store.disk),
         )
         tables = cls(
-            journal=TableJournal(parts, sizes), leases=lease_table(), delivered=delivered_table()
+            journal=TableJournal(parts, sizes),
+            leases=lease_table(),
+            delivered=delivered_table(),
+            statistics=statistics_table(),
+            commit_texts=commit_text_table(),
         )
-        for table in (tables.leases, tables.delivered):
+        for table in (tables.leases, tables.delivered, tables.statistics, tables.commit_texts):
             tables.journal.add(table)
-        found = tables.journal.open(discard=discard)
+        found = tables.journal.open()
         if found.number and store.ended_cleanly and not found.ended:
             logger.warning(
                 "tables not closed by the last clean stop, the latest changes may be missing %s",
                 Facts(path=parts.folder),
             )
+        if forget_own:
+            tables.forget_own()
         return tables
+
+    def forget_own(self) -> None:
+        """Clear leases and delay progress: they count only for the broker that wrote them."""
+        for table in (self.leases, self.delivered):
+            if len(table):
+                table.clear_all()
 
 
 class _StoreLog:
@@ -100,10 +116,21 @@ def folder_in(own_folder: str) -> str:
 def delete_old_files(disk: Disk, own_folder: str) -> None:
     """Delete what earlier versions kept in OWN_FOLDER instead of tables."""
     for name in _OLD_FILES:
-        if disk.exists(path := f"{own_folder}/{name}"):
-            disk.delete(path)
+        # A kill may have left a draft.
+        for path in (f"{own_folder}/{name}", f"{own_folder}/{name}.tmp"):
+            if disk.exists(path):
+                disk.delete(path)
 
 
-def discard_tables(disk: Disk, own_folder: str) -> None:
-    """Delete the tables in OWN_FOLDER, which no broker has open."""
-    disk.delete_folder(folder_in(own_folder))
+def copy_group_tables(disk: Disk, root: str, store: MessageStore, clock: Readings) -> None:
+    """Give STORE, which no broker has open, statistics and texts of commits of the store at ROOT on DISK."""
+    found: tuple[AnyTable, ...] = (statistics_table(), commit_text_table())
+    read_entries(disk, f"{root}/pocketmq/{FOLDER}", found)
+    if not any(len(table) for table in found):
+        return
+    tables = KeptTables.open(store, clock)
+    copies: tuple[AnyTable, ...] = (tables.statistics, tables.commit_texts)
+    for table, copy in zip(found, copies, strict=True):
+        for scope, key, value in table.items():
+            copy.put(scope, key, value)
+    tables.journal.close()

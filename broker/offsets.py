@@ -4,8 +4,9 @@ An offset is the next message to consume: everything before it is finished. A ki
 last save (5 s by default), and those messages are redelivered. Losing a step back would skip messages, so an
 administrator who resets offsets gets the reply after they are saved.
 
-The file has no place for the metadata of a commit (Kafka's). The group's statistics (accounts.py) keep it together with
-the offset that it belongs to, and drop it when the offset changes.
+A commit may bring a text (Kafka's commit metadata). The file is Apache's and has no place for it: commit_texts.py keeps
+it with the offset that it came with, and writes it when this file is saved. A kill between the two may lose a text, or
+bring back an earlier text of the same offset; a text never belongs to another offset.
 
 Some offsets are in the log as well (transactions/atomic_commits.py). The file is saved only after that part of the log
 is on disk: otherwise a power cut could keep the offsets and lose their messages.
@@ -31,7 +32,7 @@ from ..store.format.state_tables import (
     topics_of_groups,
 )
 from ..store.state_files import OffsetsFile, StateFile
-from .accounts import Accounts
+from .commit_texts import CommitText, CommitTexts
 
 logger = logging.getLogger(__name__)
 
@@ -54,13 +55,13 @@ class Log(Protocol):
 
 
 class Offsets:
-    """Offsets by topic, group and queue, over FILE; texts that came with them are in ACCOUNTS, some of them in LOG."""
+    """Offsets by topic, group and queue, over FILE; TEXTS came with them. Some of them are in LOG."""
 
     def __init__(
         self,
         file: StateFile,
         now_ms: Callable[[], int],
-        accounts: Accounts | None = None,
+        texts: CommitTexts | None = None,
         log: Log | None = None,
     ) -> None:
         self._file = file
@@ -81,10 +82,9 @@ class Offsets:
         self._pull_offsets = OffsetTable(table.pull_offsets)
         #: By their names in the file.
         self.tables = {"offsetTable": self._offsets, "pullOffsetTable": self._pull_offsets}
-        self._accounts = Accounts() if accounts is None else accounts
-        for group, topic, queue in list(self._accounts.annotated):
-            stands_at = self.committed(topic, group, queue)
-            self._accounts.stand((group, topic, queue), stands_at)
+        self.texts = CommitTexts() if texts is None else texts
+        for group, topic, queue in self.texts.known():
+            self.texts.offset_is((group, topic, queue), self.committed(topic, group, queue))
         self._commits = 0
         self._dirty = isinstance(file, OffsetsFile) and file.are_two
         #: What is to be saved once the log is on the device.
@@ -120,9 +120,10 @@ class Offsets:
         """
         self._offsets.put(_key(topic, group), queue, offset)
         if metadata is not None:
-            self._accounts.annotate((group, topic, queue), offset, metadata)
-        elif self._accounts.annotated:
-            self._accounts.stand((group, topic, queue), offset)
+            text = CommitText(offset, metadata) if metadata else None
+            self.texts.replace((group, topic, queue), text)
+        elif len(self.texts):
+            self.texts.offset_is((group, topic, queue), offset)
         self._dirty = True
         self._commits += 1
         if self._commits % _COMMITS_PER_VERSION == 0:
@@ -134,8 +135,8 @@ class Offsets:
 
     def metadata(self, topic: str, group: str, queue: int) -> str:
         """Return the text that goes with what GROUP has committed of QUEUE; "": none does."""
-        found = self._accounts.metadata((group, topic, queue))
-        return "" if found is None else found[1]
+        found = self.texts.get((group, topic, queue))
+        return "" if found is None else found.text
 
     def of_group(self, group: str) -> list[tuple[str, int, int]]:
         """Return (topic, queue, offset) of everything that GROUP committed, sorted."""
@@ -155,10 +156,12 @@ class Offsets:
     def forget_topic(self, topic: str) -> None:
         """Forget every group's offsets of TOPIC."""
         self._forget(lambda key: key.partition(_SEPARATOR)[0] == topic)
+        self.texts.remove(lambda key: key[1] == topic)
 
     def forget_group(self, group: str) -> None:
         """Forget the offsets of GROUP."""
         self._forget(lambda key: key.partition(_SEPARATOR)[2] == group)
+        self.texts.remove(lambda key: key[0] == group)
 
     def _forget(self, matches: Callable[[str], bool]) -> None:
         for table in (self._offsets, self._pull_offsets):
@@ -271,6 +274,7 @@ class Offsets:
         return [self._take()] if behind is None else [behind, self._take()]
 
     def _take(self) -> _Changes:
+        self.texts.write()
         return _Changes(self._version, self._offsets.take(), self._pull_offsets.take())
 
     def _give_back(self, changes: _Changes) -> None:

@@ -118,7 +118,6 @@ class BrokerParts:
         for kept in (self.topics.kept, self.groups.kept):
             kept.start(self.saver, self.store.flusher, self.store.call_owner)
         self.offsets.start(self.saver, self.store.call_owner)
-        self.accounts.start(self.saver, self.store.call_owner)
         self.store.rely_on(self.topics.kept.when_safe)
         self.producers.start(self.saver)
         self.transactions.start()
@@ -133,10 +132,9 @@ class BrokerParts:
             self.wall_timers.start()
 
     def save_offsets(self) -> None:
-        """Save committed offsets once the present log is on disk, and the statistics of consumption."""
+        """Save committed offsets once the present log is on disk."""
         end, sync = self.store.max_log_offset, self.appends.request_sync
         self.offsets.save_behind(lambda done: sync(end, done))
-        self.accounts.save_behind()
 
     def save_tables(self) -> None:
         """Begin to write the files of topics and groups if they changed."""
@@ -173,7 +171,7 @@ class BrokerParts:
         self.coordination.close()
         errors += _errors_of(self.pops.close)
         self.saver.stop()
-        errors += _errors_of(self.offsets.save) + _errors_of(self.accounts.save)
+        errors += _errors_of(self.offsets.save)
         errors += _errors_of(self.topics.kept.close) + _errors_of(self.groups.kept.close)
         try:
             await self.producers.close(synced)

@@ -204,7 +204,7 @@ class BrokerService:
 
         def safe(error: PocketMQError | None) -> None:
             if error is None:
-                self._coordination.accounts.when_saved(told)
+                self._coordination.accounts.when_durable(told)
             else:
                 call.fail(error)
 

@@ -18,15 +18,17 @@ when the journal noted them, the journal is foreign: nothing of it counts.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from ..proto.errors import StoreError
+from ..proto.facts import Facts
 from .disk import Disk
 from .flush import Waiter
 from .format import table_frames
 from .format.table_frames import (
+    CLEAR_ALL,
     JOURNAL,
     NO_BOOT_ID,
     OWN_TABLE,
@@ -40,7 +42,7 @@ from .format.table_frames import (
     Section,
     TableName,
 )
-from .tables import AnyTable, Durability
+from .tables import AnyTable, Durability, TableChange
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +52,8 @@ DRAFT_SUFFIX: Final = ".tmp"
 RENDERED_MAX: Final = 2
 #: Digits of a number in the name of a file; names with more belong to nobody.
 _DIGITS_MAX: Final = 18
+_ATTEMPTS: Final = 3
+_PROBLEMS_MAX: Final = 3
 
 
 class TableLog(Protocol):
@@ -214,6 +218,24 @@ def _files_in(disk: Disk, folder: str, gaps: list[FoundGap]) -> TableFiles:
     except (StoreError, OSError) as error:
         gaps.append(FoundGap(folder, 0, 0, False, f"cannot be read: {error}"))
         return TableFiles({}, {}, [])
+
+
+def read_entries(disk: Disk, folder: str, tables: Sequence[AnyTable]) -> None:
+    """Fill TABLES with what a broker, which may run, has written in FOLDER.
+
+    Files that cannot be read are logged: then the tables may lack entries.
+    """
+    for attempt in range(1, _ATTEMPTS + 1):
+        for table in tables:
+            table.apply(TableChange(CLEAR_ALL))
+        found = read_tables(disk, folder, tables)
+        if not found.incomplete and not any(gap.path == folder for gap in found.gaps):
+            return
+        # A broker may have deleted old files meanwhile, because of newer ones that are there by now.
+        if attempt == _ATTEMPTS:
+            problems = [f"{gap.path}: {gap.problem}" for gap in found.gaps]
+            reason = "; ".join(problems[:_PROBLEMS_MAX])
+            logger.warning("tables may lack entries %s", Facts(path=folder, reason=reason))
 
 
 class _Reading:

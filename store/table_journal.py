@@ -150,19 +150,16 @@ class TableJournal:
         self._tables[table.number] = table
         self._noted[table.number] = Noted(table)
 
-    def open(self, *, discard: bool = False) -> FoundTables:
+    def open(self) -> FoundTables:
         """Fill the tables with what the files say, and begin a new file; return what else they say.
-
-        Args:
-            discard: Delete the files instead: others may have changed since what they are about.
 
         Raises:
             StoreError: What must not count could not be marked so.
         """
-        found = FoundTables() if discard else self._read()
-        if discard or found.is_foreign:
+        found = self._read()
+        if found.is_foreign:
             self._delete_all()
-            found = FoundTables(is_foreign=found.is_foreign)
+            found = FoundTables(is_foreign=True)
         self._sequence, self._number = found.sequence, found.number
         self._since, self._kept, self._bases = found.since, found.kept, found.bases
         self._due = set(found.incomplete)

@@ -16,6 +16,7 @@ import json
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
+from .flush import Waiter
 from .format.table_frames import (
     CLEAR,
     CLEAR_ALL,
@@ -80,12 +81,18 @@ class JournalOfTables(Protocol):
     def changed(self, table: AnyTable, change: AnyChange, *, is_urgent: bool) -> None:
         """Keep CHANGE of TABLE and apply it. Raises StoreError if it had to be written and was not."""
 
+    def when_durable(self, waiter: Waiter) -> None:
+        """Call WAITER once the device has all that was changed up to now, or with the error."""
+
 
 class _NoJournal:
     """Of a table that is not added to a journal: changes stay in memory."""
 
     def changed(self, table: AnyTable, change: AnyChange, *, is_urgent: bool) -> None:
         table.apply(change)
+
+    def when_durable(self, waiter: Waiter) -> None:
+        waiter(None)
 
 
 class JournalTable(Generic[S, K, V]):
@@ -167,10 +174,16 @@ class JournalTable(Generic[S, K, V]):
         change = TableChange(PUT, scope, key, value, version)
         self._journal.changed(self, change, is_urgent=is_urgent)
 
-    def drop(self, scope: S, key: K, *, version: TableVersion | None = None) -> None:
-        """Delete the entry of KEY in SCOPE."""
+    def drop(
+        self, scope: S, key: K, *, version: TableVersion | None = None, is_urgent: bool = True
+    ) -> None:
+        """Delete the entry of KEY in SCOPE.
+
+        Args:
+            is_urgent: A lazy table writes it at the end of the turn.
+        """
         change: TableChange[S, K, V] = TableChange(DROP, scope, key, None, version)
-        self._journal.changed(self, change, is_urgent=True)
+        self._journal.changed(self, change, is_urgent=is_urgent)
 
     def clear(self, scope: S, *, version: TableVersion | None = None) -> None:
         """Delete all entries of SCOPE, by one entry of the journal."""
@@ -180,6 +193,10 @@ class JournalTable(Generic[S, K, V]):
     def clear_all(self) -> None:
         """Delete every entry, by one entry of the journal."""
         self._journal.changed(self, TableChange(CLEAR_ALL), is_urgent=True)
+
+    def when_durable(self, waiter: Waiter) -> None:
+        """Write all changes; call WAITER once the device has them, or with the error."""
+        self._journal.when_durable(waiter)
 
     # --- for the journal
 
@@ -202,10 +219,12 @@ class JournalTable(Generic[S, K, V]):
         elif op == CLEAR:
             self._rows.pop(scope, None)  # type: ignore[arg-type]
         elif op == PUT:
-            self._rows.setdefault(scope, {})[key] = value  # type: ignore[arg-type,assignment,index]
-        elif (rows := self._rows.get(scope)) is not None:  # type: ignore[arg-type]
+            rows = self._rows.setdefault(scope, {})  # type: ignore[arg-type]
             rows.pop(key, None)  # type: ignore[arg-type]
-            if not rows:
+            rows[key] = value  # type: ignore[assignment,index]  # Behind all others.
+        elif (found := self._rows.get(scope)) is not None:  # type: ignore[arg-type]
+            found.pop(key, None)  # type: ignore[arg-type]
+            if not found:
                 del self._rows[scope]  # type: ignore[arg-type]
 
     def encode(self, changes: Iterable[TableChange[S, K, V]]) -> bytes:
@@ -234,11 +253,14 @@ class JournalTable(Generic[S, K, V]):
         """Yield all entries as sections of about STEP_BYTES, or empty bytes for a piece of the work."""
         held: list[TableChange[S, K, V]] = []
         parts: list[bytes] = []
-        size = 0
-        for count, (scope, key, value) in enumerate(self.items(), start=1):
+        size, batch = 0, 1
+        for scope, key, value in self.items():
             held.append(TableChange(PUT, scope, key, value))
-            if count % 64 == 0:
+            if len(held) >= batch:
                 parts.append(self.encode(held))
+                # Entries may have tens of KB: no more at once than a step has room for.
+                room = STEP_BYTES * len(held) // len(parts[-1])
+                batch = max(1, min(64, 2 * batch, room))
                 held.clear()
                 size += len(parts[-1])
             if size >= STEP_BYTES:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ...proto.topics import PERMISSION_READ
 from ...store.format.state_tables import TopicConfig
 from ...store.message_store import MessageStore
-from ..accounts import Accounts
+from ..commit_texts import CommitTexts
 from ..metrics.page import PageFigure, gauges
 from ..offsets import Offsets
 from .in_sync import ReplicaSettings
@@ -26,7 +26,7 @@ class FollowerTables:
     """The tables that a master sends to its followers."""
 
     topics: Mapping[str, TopicConfig]
-    accounts: Accounts
+    texts: CommitTexts
     offsets: Offsets
     #: The epoch of the master that sent the offsets; 0: none since the start.
     offsets_epoch: int
@@ -43,9 +43,9 @@ class FollowerTables:
     def committed(self, topic: str, group: str, queue: int) -> tuple[int, str]:
         """Return what GROUP has committed of QUEUE, −1 if it never has, and the text that goes with it."""
         offset = self.offsets.committed(topic, group, queue)
-        text = self.accounts.metadata((group, topic, queue))
-        has_text = text is not None and text[0] == offset
-        return -1 if offset is None else offset, text[1] if text is not None and has_text else ""
+        text = self.texts.get((group, topic, queue))
+        has_text = text is not None and text.offset == offset
+        return -1 if offset is None else offset, text.text if text is not None and has_text else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ import json
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from ...proto.errors import InvalidArgument, PocketMQError
@@ -27,8 +28,10 @@ from ...store.flush import Flusher, FlushJob
 from ...store.format import state_tables
 from ...store.message_store import MessageStore
 from ...store.state_files import KeptTable, OffsetsFile, StateFile
-from ..accounts import Account, AccountFile, Accounts
-from ..kept_tables import discard_tables
+from ..accounts import Account, Accounts
+from ..commit_texts import CommitText, CommitTexts, text_from_json
+from ..group_queues import GroupQueue, group_queue_of
+from ..kept_tables import KeptTables
 from ..offsets import Offsets, Safe
 from .follower_view import FollowerTables
 from .links import STATE_SIZE_MAX, check_state, read_state
@@ -41,7 +44,6 @@ from .state_source import (
     OFFSETS_FILE,
     TOPICS_FILE,
     EntryKey,
-    account_key,
     epoch_of,
 )
 
@@ -100,7 +102,8 @@ class StateSink:
         self._topics = KeptSink(store, TOPICS_FILE, state_tables.TOPICS, unix_ms)
         self._kept = [self._topics, KeptSink(store, GROUPS_FILE, state_tables.GROUPS, unix_ms)]
         self._offsets = OffsetsSink(store, unix_ms)
-        self._accounts = AccountsSink(store, unix_ms)
+        self._tables = KeptTables.open(store, _Clock(unix_ms, now_ms))
+        self._accounts = AccountsSink(self._tables, unix_ms)
         self._levels = LevelsSink(store, unix_ms, self._saver)
         self._timers = TimersSink(store, unix_ms)
         self._parts: dict[str, SinkPart] = {
@@ -129,14 +132,14 @@ class StateSink:
         for kept in self._kept:
             kept.table.start(self._saver, self._store.flusher, self._store.call_owner)
         self._offsets.offsets.start(self._saver, self._store.call_owner)
-        self._accounts.accounts.start(self._saver, self._store.call_owner)
+        self._tables.journal.start(self._store.call_owner)
 
     @property
     def tables(self) -> FollowerTables:
         """What was taken in."""
         return FollowerTables(
             self._topics.table.entries,
-            self._accounts.accounts,
+            self._accounts.texts,
             self._offsets.offsets,
             epoch_of(self._applied[OFFSETS_FILE]),
         )
@@ -146,7 +149,7 @@ class StateSink:
     def begin(self) -> dict[str, int]:
         """Start a link to a master: return the versions on disk, for the hello."""
         # These tables are from this broker's own time as a master.
-        discard_tables(self._store.disk, self._store.config.own_folder)
+        self._tables.forget_own()
         self._held.clear()
         self._held_bytes = 0
         self._received = dict(self._safe)
@@ -252,6 +255,7 @@ class StateSink:
         now_ms = self._now_ms()
         self._timers.go_on(_TIMER_PAGES)
         self._topics.delete_queues(self._store.max_log_offset)
+        self._tables.journal.tick()
         for name in self._unsaved():
             if now_ms >= self._save_after_ms.get(name, 0):
                 self._save(name)
@@ -312,7 +316,16 @@ class StateSink:
                 part.close()
             except PocketMQError as error:
                 errors.append(error)
+        self._tables.journal.close()
         return errors
+
+
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    """What tells the journal of tables the time."""
+
+    unix_ms: Callable[[], int]
+    now_ms: Callable[[], int]
 
 
 # --- parts
@@ -450,22 +463,43 @@ class AccountsSink:
 
     is_kept = False
 
-    def __init__(self, store: MessageStore, unix_ms: Callable[[], int]) -> None:
-        self.accounts = Accounts(unix_ms, AccountFile(store.disk, store.config.path))
-        self.when_safe = self.accounts.when_saved
-        self.close = self.accounts.save
+    def __init__(self, tables: KeptTables, unix_ms: Callable[[], int]) -> None:
+        self.accounts = Accounts(unix_ms, tables.statistics)
+        self.texts = CommitTexts(tables.commit_texts)
+        self.when_safe = self.texts.when_durable  # Of the journal, so of accounts as well.
+        self.close = self.texts.write  # The journal is closed behind all parts.
 
-    def read(self, content: bytes) -> dict[Any, Account | None]:
+    def read(self, content: bytes) -> dict[GroupQueue, _AccountEntry]:
         return {
-            account_key(key.name): None if document is None else Account.from_json(document)
+            group_queue_of(key.name): _AccountEntry.of(document)
             for key, document in _entries(content, ("accounts",)).items()
         }
 
-    def apply(self, said: dict[Any, Account | None], *, whole: bool, log_offset: int) -> None:
+    def apply(self, said: dict[GroupQueue, _AccountEntry], *, whole: bool, log_offset: int) -> None:
         if whole:
-            said = dict.fromkeys(self.accounts.known()) | said
-        for key, account in said.items():
-            self.accounts.replace(key, account)
+            known = [*self.accounts.known(), *self.texts.known()]
+            said = dict.fromkeys(known, _AccountEntry()) | said
+        for key, entry in said.items():
+            self.accounts.replace(key, entry.account)
+            self.texts.replace(key, entry.text)
+
+
+@dataclass(frozen=True, slots=True)
+class _AccountEntry:
+    """What the master says of one queue of a group."""
+
+    account: Account | None = None
+    text: CommitText | None = None
+
+    @classmethod
+    def of(cls, document: Any) -> _AccountEntry:
+        if document is None:
+            return cls()
+        account, text = Account.from_json(document), document.get("metadata")
+        return cls(
+            None if account == Account() else account,
+            None if text is None else text_from_json(text),
+        )
 
 
 class LevelsSink:

@@ -31,7 +31,9 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...store.flush import tell
 from ...store.format.state_tables import GROUPS, TOPICS
 from ...store.state_files import OFFSETS_FILE as OFFSETS_FILE, KeptTable
-from ..accounts import AccountKey, Accounts
+from ..accounts import Account, Accounts
+from ..commit_texts import CommitTexts
+from ..group_queues import GroupQueue, group_queue_name, group_queue_of
 from ..offsets import Offsets
 from .links import STATE_SIZE_MAX, VERSION_BITS
 
@@ -480,23 +482,32 @@ class OffsetsState:
 
 
 class AccountsState:
-    """What groups skip and lose, who moved them, and the texts of their commits: ACCOUNTS, by `topic@group@queue`."""
+    """What groups skip and lose, who moved them: ACCOUNTS, with TEXTS of their commits, by `topic@group@queue`."""
 
     file = ACCOUNTS_FILE
 
-    def __init__(self, accounts: Accounts) -> None:
+    def __init__(self, accounts: Accounts, texts: CommitTexts) -> None:
         self.on_change: list[Callable[[], None]] = []
         self._accounts = accounts
+        self._texts = texts
 
     def take_changed(self) -> Iterable[EntryKey]:
-        return list(map(_account_name, self._accounts.take_watched()))
+        return _account_keys([*self._accounts.take_watched(), *self._texts.take_watched()])
 
     def keys(self) -> Iterable[EntryKey]:
-        return map(_account_name, self._accounts.known())
+        return _account_keys([*self._accounts.known(), *self._texts.known()])
 
     def entry(self, key: EntryKey) -> Any:
-        account = self._accounts.get(account_key(key.name))
-        return None if account is None else account.to_json()
+        name = group_queue_of(key.name)
+        account, text = self._accounts.get(name), self._texts.get(name)
+        if account is None and text is None:
+            return None
+        document = (account or Account()).to_json()
+        return document if text is None else document | {"metadata": list(text)}
+
+
+def _account_keys(keys: Iterable[GroupQueue]) -> list[EntryKey]:
+    return [EntryKey("accounts", group_queue_name(key)) for key in dict.fromkeys(keys)]
 
 
 class LevelsState:
@@ -522,23 +533,12 @@ class LevelsState:
         return self._offsets().get(int(key.name))
 
 
-def _account_name(key: AccountKey) -> EntryKey:
-    group, topic, queue = key
-    return EntryKey("accounts", f"{topic}@{group}@{queue}")
-
-
-def account_key(name: str) -> AccountKey:
-    """Return the group, topic and queue in NAME; raises ValueError."""
-    topic, _, rest = name.partition("@")
-    group, _, queue = rest.rpartition("@")
-    return group, topic, int(queue)
-
-
 def table_parts(
     topics: KeptTable[Any],
     groups: KeptTable[Any],
     offsets: Offsets,
     accounts: Accounts,
+    texts: CommitTexts,
     levels: Callable[[], Mapping[int, int]],
     log_end: Callable[[], int],
 ) -> list[StatePart]:
@@ -548,6 +548,6 @@ def table_parts(
         TablePart(KeptState(TOPICS_FILE, TOPICS.members, topics, log_end), is_kept=True),
         TablePart(KeptState(GROUPS_FILE, GROUPS.members, groups), is_kept=True),
         TablePart(OffsetsState(offsets)),
-        TablePart(AccountsState(accounts)),
+        TablePart(AccountsState(accounts, texts)),
         TablePart(LevelsState(levels)),
     ]

@@ -40,7 +40,6 @@ DECLARED: Final = {
         "pocketmq/changes/subscriptionGroup.json-N",
         "pocketmq/changes/topics.json-N",
     },
-    "broker/accounts.py": {"pocketmq/accounts.jsonl"},
     "broker/delay/progress.py": {"config/delayOffset.json"},
     "broker/offsets.py": {"config/consumerOffset.json"},
     "broker/pop/journal.py": {"pocketmq/pop/journal-N", "pocketmq/pop/snapshot-N"},

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from pocketmq.broker.commit_texts import commit_text_table
 from pocketmq.client import (
     AsyncAdmin,
     AsyncProducer,
@@ -15,6 +15,8 @@ from pocketmq.client import (
     OffsetTarget,
     Queue,
 )
+from pocketmq.store.os_disk import OsDisk
+from pocketmq.store.table_files import read_tables
 from pocketmq.tools.group import document
 
 from .cluster import Cluster, cluster_of
@@ -22,7 +24,7 @@ from .virtual_loop import run
 
 TOPIC, GROUP = "orders", "billing"
 QUEUE = Queue(TOPIC, "broker-a", 0)
-#: Longer than offsets and accounts wait for their save.
+#: Longer than offsets and texts wait for their save.
 SAVED_MS = 6_000
 
 
@@ -116,8 +118,9 @@ def test_a_text_outlives_a_stop_and_once_it_is_saved_a_kill(tmp_path: Path) -> N
 
         file = tmp_path / "broker-a" / "config" / "consumerOffset.json"
         assert "invoice" not in file.read_text()
-        (line,) = (tmp_path / "broker-a/pocketmq/accounts.jsonl").read_text().splitlines()
-        assert json.loads(line)["metadata"] == [6, "invoice 18"]
+        table = commit_text_table()
+        read_tables(OsDisk(), str(tmp_path / "broker-a/pocketmq/tables"), [table])
+        assert [text for _, _, text in table.items()] == [(6, "invoice 18")]
 
     play(tmp_path, scenario)
 

@@ -7,14 +7,14 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from pocketmq.proto.clock import VirtualClock
+from pocketmq.proto.clock import Readings, VirtualClock
 from pocketmq.proto.errors import StoreError
 from pocketmq.store.disk import Disk
 from pocketmq.store.flush import Flusher, Waiter
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.table_files import FoundTables
 from pocketmq.store.table_journal import JournalParts, JournalSizes, TableJournal
-from pocketmq.store.tables import Durability, JournalTable, JsonCodec
+from pocketmq.store.tables import AnyTable, Durability, JournalTable, JsonCodec
 
 SMALL = JournalSizes(file=2_048, snapshot=3_000, ratio=4, journal=16_384)
 BOOT = b"A" * 16
@@ -126,3 +126,28 @@ class World:
     def rows(self) -> list[dict[tuple[str, str], Any]]:
         """Return the entries of each table."""
         return [{(s, k): v for s, k, v in table.items()} for table in self.tables]
+
+
+def opened_journal(
+    store: Path,
+    *tables: AnyTable,
+    sizes: JournalSizes | None = None,
+    disk: Disk | None = None,
+    log: FakeLog | None = None,
+    clock: Readings | None = None,
+) -> TableJournal:
+    """Return the journal of TABLES in the folder STORE; LOG: that of the store, which is empty without."""
+    parts = JournalParts(
+        disk=disk or OsDisk(),
+        folder=str(store / "pocketmq" / "tables"),
+        log=log or FakeLog(random.Random(1)),
+        flusher=Flusher("not started: syncs at once"),
+        clock=clock or VirtualClock(),
+        call_owner=lambda function: function(),
+        failed=lambda error: None,
+    )
+    journal = TableJournal(parts, sizes)
+    for table in tables:
+        journal.add(table)
+    journal.open()
+    return journal

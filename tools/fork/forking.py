@@ -27,7 +27,7 @@ from typing import Any, Final
 import click
 import numpy as np
 
-from ...broker.accounts import FILE as ACCOUNTS
+from ...broker.kept_tables import copy_group_tables
 from ...proto.clock import SystemClock
 from ...proto.time_text import format_instant
 from ...proto.topics import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
@@ -141,18 +141,13 @@ class _Forking:
         disk = OverlayDisk()
         running = disk.exists(os.path.join(self._source, "abort"))
         copied = skeleton.Copied()
-        skeleton.copy_small_files(self._source, self._target, copied, without=[_WHEEL, ACCOUNTS])
+        skeleton.copy_small_files(self._source, self._target, copied, without=[_WHEEL])
         cut = skeleton.find_cut(disk, os.path.join(self._source, "commitlog"), self._time_ms)
         rows = skeleton.CutRows(
             OsDisk(), self._source, self._target, self._settings, cut.log_offset
         )
         rows.copy(copied)
         rows.copy_others(copied)
-        accounts = os.path.join(self._source, ACCOUNTS)
-        if cut.is_end and os.path.exists(
-            accounts
-        ):  # Else they tell of messages that are not there.
-            copied.copy(accounts, os.path.join(self._target, ACCOUNTS))
         forked = Forked(cut, running, copied=copied)
         self._copy_timers(forked)
         self._open(forked)
@@ -177,7 +172,9 @@ class _Forking:
             self._config = replace(self._config, index=False)
         forked.verified = self._prepare(overlay, forked)
         store = MessageStore.open(self._config, disk=overlay, now_ms=self._now_ms)
-        if not forked.cut.is_end:
+        if forked.cut.is_end:  # Else the statistics are about messages that are not there.
+            copy_group_tables(OsDisk(), self._source, store, SystemClock())
+        else:
             forked.clamped = clamp_tables(overlay, self._target, store, forked.cut)
         skeleton.limit_checkpoint(store)
         forked.recovery = store.recovery

@@ -2,7 +2,7 @@
 
 What each consumer group did with a message follows from committed offsets, filters, retries and POP check points. A
 committed offset beyond a message means that its group is done with it: it was read, filtered out, or skipped by an
-administrator's reset. The broker's filter statistics (pocketmq/accounts.jsonl) show which. Without them a filter is
+administrator's reset. The broker's filter statistics (the table `statistics`) show which. Without them a filter is
 only known from a table (consumerFilter.json, subscriptionGroup.json); tags in the pulls of RocketMQ's clients are not
 stored anywhere.
 """

@@ -7,25 +7,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given, strategies as st
 
 from pocketmq.broker.accounts import (
     EVERY,
-    FILE,
     FILTERS_MAX,
     LOOKS_MAX,
     MOVES_MAX,
     OTHERS,
     Account,
-    AccountFile,
     Accounts,
     Filtering,
     MovedBy,
     QueueLook,
+    StatisticsTable,
     filtering_of,
+    statistics_table,
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.os_disk import OsDisk
+from pocketmq.store.table_files import read_tables
+from pocketmq.store.table_journal import JournalSizes, TableJournal
+
+from ...store.table_worlds import opened_journal
 
 KEY = ("g", "T", 0)
 A: Filtering = ("TAG", "a")
@@ -195,80 +200,98 @@ def test_beyond_the_bound_the_one_looked_at_longest_ago_is_forgotten() -> None:
     assert [len(accounts.of_group(group)) for group in "abc"] == [1, 0, 1]
 
 
-class TestFile:
+class TestTable:
     """What outlives a process."""
 
     def test_accounts_are_found_again(self, tmp_path: Path) -> None:
-        accounts = self.opened(tmp_path)
+        accounts, journal = opened(tmp_path)
         look(accounts, 0, 5, {1})
         accounts.move(KEY, "me (127.0.0.1:1)", 5, 9)
         look(accounts, 0, 5, {1}, ("g", "T\u2028", 1))
-        accounts.save()
+        journal.close()
 
-        assert self.opened(tmp_path).of_group("g") == accounts.of_group("g")
+        assert opened(tmp_path)[0].of_group("g") == accounts.of_group("g")
+
+    def test_a_kill_loses_what_came_within_the_last_second(self, tmp_path: Path) -> None:
+        accounts, journal = opened(tmp_path)
+        look(accounts, 0, 5, set())
+        journal.write(lazy=True)
+        look(accounts, 5, 9, set())
+
+        (found,) = opened(tmp_path)[0].of_group("g")
+
+        assert found.count == 5
+
+    def test_a_move_that_is_waited_for_outlives_a_kill(self, tmp_path: Path) -> None:
+        accounts, _ = opened(tmp_path)
+        answers: list[object] = []
+        accounts.move(KEY, "me", None, 9)
+        accounts.when_durable(answers.append)
+
+        (found,) = opened(tmp_path)[0].of_group("g")
+
+        assert answers == [None]
+        assert [one.after for one in found.moves] == [9]
 
     def test_what_is_forgotten_stays_so(self, tmp_path: Path) -> None:
-        accounts = self.opened(tmp_path)
+        accounts, journal = opened(tmp_path)
         look(accounts, 0, 5, set())
         look(accounts, 0, 5, set(), ("h", "U", 0))
-        accounts.save()
+        journal.write(everything=True)
         accounts.forget_group("g")
         accounts.forget_topic("U")
-        accounts.save()
+        journal.write()  # Not `lazy`: what goes does not wait.
 
-        again = self.opened(tmp_path)
+        again, _ = opened(tmp_path)
 
         assert again.of_group("g") == again.of_group("h") == []
 
-    def test_only_what_changed_is_rendered_again_and_stands_last(self, tmp_path: Path) -> None:
-        accounts = self.opened(tmp_path)
+    @pytest.mark.parametrize("has_snapshot", [False, True])
+    def test_the_one_touched_longest_ago_goes_first_after_a_start_as_well(
+        self, tmp_path: Path, *, has_snapshot: bool
+    ) -> None:
+        accounts, journal = opened(tmp_path, JournalSizes(snapshot=0) if has_snapshot else None)
         for queue in range(3):
             look(accounts, 0, 5, set(), ("g", "T", queue))
-            accounts.save()
+            journal.write(lazy=True)
         look(accounts, 5, 6, set(), ("g", "T", 0))
-        accounts.save()
+        journal.write(lazy=True)
+        if has_snapshot:
+            journal.tick()
+            assert snapshots(tmp_path)
 
-        lines = (tmp_path / FILE).read_text().splitlines()
+        again = Accounts(table=reread(tmp_path), limit=3)
+        assert [queue for _, _, queue in again.known()] == [1, 2, 0]
+        look(again, 0, 5, set(), ("h", "T", 0))
 
-        assert [json.loads(line)["queue"] for line in lines] == [1, 2, 0]
+        assert ("g", "T", 1) not in again.known()
 
-    def test_a_line_that_is_spoilt_is_as_none(self, tmp_path: Path) -> None:
-        accounts = self.opened(tmp_path)
-        look(accounts, 0, 5, set())
-        look(accounts, 0, 5, set(), ("h", "T", 0))
-        accounts.save()
-        path = tmp_path / FILE
-        first, second = path.read_bytes().splitlines(keepends=True)
-        path.write_bytes(first[:20] + b"\xff\n" + second)
-
-        again = self.opened(tmp_path)
-
-        assert [len(again.of_group(group)) for group in "gh"] == [0, 1]
-
-    def test_a_number_that_no_reply_can_carry_is_as_none(self, tmp_path: Path) -> None:
-        accounts = self.opened(tmp_path)
+    def test_an_entry_that_is_no_account_is_as_none(self, tmp_path: Path) -> None:
+        accounts, journal = opened(tmp_path)
         look(accounts, 0, 5, set())
         look(accounts, 0, 5, set(), ("g", "T", 1))
-        accounts.save()
-        path = tmp_path / FILE
-        first, second = path.read_text().splitlines(keepends=True)
-        path.write_text(first.replace('"lost":0', f'"lost":{1 << 63}') + second)
+        accounts._accounts[KEY].lost = 1 << 63  # More than a reply can carry.
+        journal.close()
 
-        assert [one.queue for one in self.opened(tmp_path).of_group("g")] == [1]
+        assert [one.queue for one in opened(tmp_path)[0].of_group("g")] == [1]
 
-    def test_whoever_waits_for_a_save_is_told(self, tmp_path: Path) -> None:
-        accounts = self.opened(tmp_path)
-        told: list[object] = []
-        look(accounts, 0, 5, set())
 
-        accounts.when_saved(told.append)
-        accounts.when_saved(told.append)
+def opened(store: Path, sizes: JournalSizes | None = None) -> tuple[Accounts, TableJournal]:
+    """Return the accounts that a process finds in STORE, and their journal."""
+    table = statistics_table()
+    journal = opened_journal(store, table, sizes=sizes)
+    journal.start(lambda function: function())
+    return Accounts(lambda: 7, table), journal
 
-        assert told == [None, None]
-        assert len(self.opened(tmp_path).of_group("g")) == 1
 
-    def opened(self, folder: Path) -> Accounts:
-        return Accounts(lambda: 7, AccountFile(OsDisk(), str(folder)))
+def reread(store: Path) -> StatisticsTable:
+    table = statistics_table()
+    read_tables(OsDisk(), str(store / "pocketmq/tables"), [table])
+    return table
+
+
+def snapshots(store: Path) -> list[Path]:
+    return list(store.glob("pocketmq/tables/snapshot-4-*[0-9]"))
 
 
 def test_what_is_told_names_filter_offsets_and_moves() -> None:

@@ -1,33 +1,37 @@
-"""Texts that were committed with offsets: told with these alone, kept in a file of our own, whatever is saved when."""
+"""Texts that were committed with offsets: told with these alone, kept in their table, whatever is saved when."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from pocketmq.broker.accounts import FILE, Account, AccountFile, Accounts
+from pocketmq.broker.commit_texts import CommitText, CommitTexts, commit_text_table
 from pocketmq.broker.offsets import Offsets
 from pocketmq.proto.commit_metadata import COMMIT_METADATA_MAX, check_metadata
 from pocketmq.proto.errors import InvalidArgument
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
+from pocketmq.store.table_files import read_tables
 
 from ...runs import Hand
+from ...store.table_worlds import opened_journal
 from ..pop.popping import GROUP, TOPIC, Popping
 
 KEY = ("g", "T", 0)
 
 
 class Kept:
-    """Offsets and accounts as a broker on the store at PATH has them."""
+    """Offsets and texts as a broker on the store at PATH has them."""
 
     def __init__(self, path: Path, limit: int = 100) -> None:
-        self.accounts = Accounts(lambda: 7, AccountFile(OsDisk(), str(path)), limit)
+        table = commit_text_table()
+        self.journal = opened_journal(path, table)
+        self.journal.start(lambda function: function())
+        self.texts = CommitTexts(table, limit)
         file = StateFile(OsDisk(), str(path), "consumerOffset.json")
-        self.offsets = Offsets(file, Hand(), self.accounts)
+        self.offsets = Offsets(file, Hand(), self.texts)
 
     def commit(self, offset: int, text: str | None = None, queue: int = 0) -> None:
         self.offsets.commit("T", "g", queue, offset, text)
@@ -37,7 +41,12 @@ class Kept:
 
     def save(self) -> None:
         self.offsets.save()
-        self.accounts.save()
+
+
+def texts_in(store: Path) -> CommitTexts:
+    table = commit_text_table()
+    read_tables(OsDisk(), str(store / "pocketmq/tables"), [table])
+    return CommitTexts(table)
 
 
 def test_a_text_is_told_with_the_offset_it_came_with(tmp_path: Path) -> None:
@@ -61,7 +70,7 @@ def test_a_text_that_was_left_behind_does_not_come_back(tmp_path: Path) -> None:
     kept.commit(5)
 
     assert kept.told() == (5, "")
-    assert kept.accounts.get(KEY) is None, "nothing is left to keep"
+    assert kept.texts.get(KEY) is None, "nothing is left to keep"
 
 
 def test_texts_outlive_a_restart_and_the_offsets_file_does_not_know(tmp_path: Path) -> None:
@@ -74,7 +83,7 @@ def test_texts_outlive_a_restart_and_the_offsets_file_does_not_know(tmp_path: Pa
     assert Kept(tmp_path / "a").told() == (5, "größe\n\u2028")
     file = "config/consumerOffset.json"
     assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
-    assert not (tmp_path / "b" / FILE).exists()
+    assert [len(texts_in(tmp_path / name)) for name in "ab"] == [1, 0]
 
 
 def test_a_text_of_another_offset_goes_at_the_start_for_good(tmp_path: Path) -> None:
@@ -82,34 +91,25 @@ def test_a_text_of_another_offset_goes_at_the_start_for_good(tmp_path: Path) -> 
     kept.commit(5, "blue")
     kept.save()
     kept.commit(6)
-    kept.offsets.save()  # A kill here leaves the accounts as they were.
+    kept.texts.write = lambda: None  # type: ignore[method-assign]
+    kept.offsets.save()  # A kill here leaves the texts as they were.
 
     again = Kept(tmp_path)
     assert again.told() == (6, "")
     again.commit(5)
     assert again.told() == (5, "")
     again.save()
-    assert (tmp_path / FILE).read_text() == ""
+    assert len(texts_in(tmp_path)) == 0
 
 
-def test_what_an_account_has_besides_stays(tmp_path: Path) -> None:
-    kept = Kept(tmp_path)
-    kept.accounts.move(KEY, "me", None, 5)
-    kept.commit(5, "blue")
-    kept.save()
+def test_what_is_no_text_is_as_none(tmp_path: Path) -> None:
+    table = commit_text_table()
+    journal = opened_journal(tmp_path, table)
+    table.put("", KEY, CommitText(1 << 63, "blue"))
+    table.put("", ("h", "T", 0), CommitText(5, "red"))
+    journal.close()
 
-    again = Kept(tmp_path)
-    again.commit(6)
-
-    account = again.accounts.get(KEY)
-    assert account is not None
-    assert (len(account.moves), account.metadata) == (1, None)
-
-
-def test_an_account_without_a_text_is_written_as_before() -> None:
-    assert "metadata" not in Account().to_json()
-    account = Account(metadata=(5, "blue"))
-    assert Account.from_json(json.loads(json.dumps(account.to_json()))) == account
+    assert texts_in(tmp_path).known() == [("h", "T", 0)]
 
 
 def test_beyond_the_bound_the_oldest_text_is_forgotten(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_beyond_the_bound_the_oldest_text_is_forgotten(tmp_path: Path) -> None:
 
     assert [kept.told(queue) for queue in range(3)] == [(1, ""), (1, "t"), (1, "t")]
     kept.commit(2, queue=0)  # Nothing is known of it any more.
-    assert kept.accounts.annotated == {("g", "T", 1), ("g", "T", 2)}
+    assert kept.texts.known() == [("g", "T", 1), ("g", "T", 2)]
 
 
 def test_texts_go_with_their_group_and_their_topic(tmp_path: Path) -> None:
@@ -127,11 +127,11 @@ def test_texts_go_with_their_group_and_their_topic(tmp_path: Path) -> None:
         kept = Kept(tmp_path)
         kept.commit(5, "blue")
         if by_group:
-            kept.accounts.forget_group("g")
+            kept.offsets.forget_group("g")
         else:
-            kept.accounts.forget_topic("T")
-        assert kept.told() == (5, "")
-        assert not kept.accounts.annotated
+            kept.offsets.forget_topic("T")
+        assert kept.told() == (None, "")
+        assert not kept.texts
 
 
 async def test_what_an_official_client_acknowledges_leaves_a_text_behind(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_no_order_of_saves_and_kills_tells_a_text_of_another_offset(
             case 0:
                 kept.offsets.save()
             case 1:
-                kept.accounts.save()
+                kept.texts.write()
             case 2:
                 kept = Kept(tmp_path)
                 offset, text = kept.told()

@@ -7,7 +7,8 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from pocketmq.broker.accounts import AccountFile, Accounts
+from pocketmq.broker.accounts import Accounts, statistics_table
+from pocketmq.broker.commit_texts import CommitTexts, commit_text_table
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.replication.state_sink import StateSink
 from pocketmq.broker.replication.state_source import StateSource, table_parts
@@ -18,6 +19,7 @@ from pocketmq.store.format.state_tables import GROUPS, TOPICS, GroupConfig, Topi
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import KeptTable, StateFile
+from pocketmq.store.table_files import read_tables
 
 from ...runs import Hand, make_run, open_store
 from ...store.following import frames, take
@@ -45,9 +47,10 @@ class Master:
         saver = AtOnce()
         for kept in (self.topics, self.groups):
             kept.start(saver, saver, lambda function: function())
-        self.accounts = Accounts(clock, AccountFile(disk, str(path)))
+        self.accounts = Accounts(clock)
+        self.texts = CommitTexts()
         self.offsets = Offsets(
-            StateFile(disk, str(path), "consumerOffset.json"), clock, self.accounts, self.store
+            StateFile(disk, str(path), "consumerOffset.json"), clock, self.texts, self.store
         )
         self.levels: dict[int, int] = {}
         self.others: set[int] = {2}
@@ -58,7 +61,13 @@ class Master:
             return self.store.max_log_offset
 
         parts = table_parts(
-            self.topics, self.groups, self.offsets, self.accounts, lambda: self.levels, log_end
+            self.topics,
+            self.groups,
+            self.offsets,
+            self.accounts,
+            self.texts,
+            lambda: self.levels,
+            log_end,
         )
         self.source = StateSource(epoch, parts, log_end, lambda: self.others)
 
@@ -106,19 +115,26 @@ def tables_at(path: Path) -> dict[str, Any]:
     root, disk, clock = str(path), OsDisk(), Hand()
     topics = KeptTable(StateFile(disk, root, "topics.json"), TOPICS, clock)
     groups = KeptTable(StateFile(disk, root, "subscriptionGroup.json"), GROUPS, clock)
-    accounts = Accounts(clock, AccountFile(disk, root))
+    statistics, commit_texts = statistics_table(), commit_text_table()
+    read_tables(disk, f"{root}/pocketmq/tables", [statistics, commit_texts])
+    accounts, texts = Accounts(clock, statistics), CommitTexts(commit_texts)
     offsets = Offsets(StateFile(disk, root, "consumerOffset.json"), clock)
-    return tables_of(topics, groups, offsets, accounts)
+    return tables_of(topics, groups, offsets, accounts, texts)
 
 
 def tables_of(
-    topics: KeptTable[Any], groups: KeptTable[Any], offsets: Offsets, accounts: Accounts
+    topics: KeptTable[Any],
+    groups: KeptTable[Any],
+    offsets: Offsets,
+    accounts: Accounts,
+    texts: CommitTexts,
 ) -> dict[str, Any]:
     return {
         "topics": dict(topics.entries),
         "groups": dict(groups.entries),
         "offsets": {name: dict(table.entries) for name, table in offsets.tables.items()},
         "accounts": {key: accounts.get(key) for key in accounts.known()},
+        "texts": {key: texts.get(key) for key in texts.known()},
     }
 
 

@@ -46,7 +46,7 @@ FailingPair = tuple[Master, Follower, Link, FaultyDisk]
 
 
 def state_of(master: Master) -> dict[str, object]:
-    return tables_of(master.topics, master.groups, master.offsets, master.accounts)
+    return tables_of(master.topics, master.groups, master.offsets, master.accounts, master.texts)
 
 
 def test_a_follower_has_what_its_master_has(pair: Pair) -> None:
@@ -247,11 +247,10 @@ def test_another_master_tells_everything_and_what_it_lacks_is_set_aside(
 def test_notes_of_a_time_as_master_go_when_another_is_followed(pair: Pair) -> None:
     master, follower, link = pair
     link.cut()
-    own = follower.path / "pocketmq"
-    (own / "tables").mkdir(parents=True)
-    (own / "tables" / "journal-00000001").write_bytes(b"of another epoch")
+    leases = follower.sink._tables.leases
+    leases.put("g", "T", ["m"])
     Link(master, follower)
-    assert not (own / "tables").exists()
+    assert len(leases) == 0
 
 
 @pytest.mark.parametrize(

@@ -9,18 +9,22 @@ from typing import Any
 import pytest
 from hypothesis import given, settings as hypothesis_settings, strategies as st
 
+from pocketmq.broker.accounts import Account, statistics_table
+from pocketmq.broker.commit_texts import CommitText, commit_text_table
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import InvalidArgument
 from pocketmq.proto.record import Record
 from pocketmq.store.listing import settings_of
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
+from pocketmq.store.table_files import read_tables
 from pocketmq.tools.doctor.diagnosis import diagnose
 from pocketmq.tools.fork.forking import Forked, make_fork
 from pocketmq.tools.fork.skeleton import END_OF_TIME_MS, Copied, copy_small_files
 
 from ...recorded import recorded_names, recorded_store, settings
 from ...runs import Hand, make_run, open_store, records_of
+from ...store.table_worlds import opened_journal
 from ...stores import fingerprint
 
 QUEUES = [("A", 0), ("A", 1), ("Beta", 0)]
@@ -212,9 +216,11 @@ def test_what_groups_skipped_is_told_by_a_fork_of_the_end_alone(
     tmp_path: Path, is_end: bool
 ) -> None:
     store = recorded_store("consumption", tmp_path / "store")
-    accounts = store / "pocketmq/accounts.jsonl"
-    accounts.parent.mkdir()
-    accounts.write_text('{"group":"g","topic":"t","queue":0}\n')
+    statistics, texts = statistics_table(), commit_text_table()
+    journal = opened_journal(store, statistics, texts)
+    statistics.put("", ("g", "t", 0), Account(lost=3))
+    texts.put("", ("g", "t", 0), CommitText(0, "blue"))
+    journal.close()
     times = sorted(
         record["storeTimestamp"] for record in describe(store, settings("consumption"))["records"]
     )
@@ -226,7 +232,9 @@ def test_what_groups_skipped_is_told_by_a_fork_of_the_end_alone(
         settings("consumption"),
     )
 
-    assert (tmp_path / "fork/pocketmq/accounts.jsonl").exists() == is_end
+    found = statistics_table(), commit_text_table()
+    read_tables(OsDisk(), str(tmp_path / "fork/pocketmq/tables"), found)
+    assert [len(table) for table in found] == ([1, 1] if is_end else [0, 0])
 
 
 def test_what_waits_for_its_time_waits_again_in_the_fork(tmp_path: Path) -> None:

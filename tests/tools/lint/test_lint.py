@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pocketmq.broker.accounts import EVERY, AccountFile, Accounts, Filtering, QueueLook
+from pocketmq.broker.accounts import EVERY, Accounts, Filtering, QueueLook
+from pocketmq.broker.kept_tables import KeptTables
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.topics_and_groups import Groups, Topics
 from pocketmq.client import Admin, Message, OffsetTarget, Producer, PullConsumer
+from pocketmq.proto.clock import VirtualClock
 from pocketmq.store.format.state_tables import GroupConfig, TopicConfig
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
@@ -51,7 +53,8 @@ class Store:
             StateFile(disk, str(self.root), "subscriptionGroup.json"), config, lambda: 1
         )
         self.offsets = Offsets(StateFile(disk, str(self.root), "consumerOffset.json"), lambda: 1)
-        self.accounts = Accounts(lambda: 1_000, AccountFile(disk, str(self.root)))
+        self.tables = KeptTables.open(store, VirtualClock())
+        self.accounts = Accounts(lambda: 1_000, self.tables.statistics)
 
     def topic(self, name: str, queues: int = 1, **fields: object) -> None:
         made = TopicConfig(name=name, read_queues=queues, write_queues=queues, **fields)  # type: ignore[arg-type]
@@ -77,11 +80,11 @@ class Store:
         self.offsets.commit(topic, group, 0, end)
 
     def close(self) -> str:
+        self.tables.journal.close()
         self.store.close()
         self.topics.kept.close()
         self.groups.kept.close()
         self.offsets.save()
-        self.accounts.save()
         return str(self.root)
 
 

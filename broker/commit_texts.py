@@ -1,0 +1,129 @@
+"""The texts that consumers committed with offsets (Kafka's commit metadata): the table `commit_texts` of the journal.
+
+`consumerOffset.json` is Apache's and has no room for them. A text belongs to the offset that it came with: as soon as
+the group's offset is another one, the text is removed, also at a start. Changes are written when the offsets are saved:
+after a kill the offset of a few seconds before mostly has its text. The event loop owns them.
+
+Bounds: TEXTS_MAX texts; beyond it the one that was committed longest ago is removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from ..store.flush import Waiter
+from .group_queues import ONE_SCOPE, GroupQueue, GroupQueueTable, group_queue_table
+
+TEXTS_MAX: Final = 10_000
+_OFFSET_MAX: Final = (1 << 63) - 1
+
+
+class CommitText(NamedTuple):
+    """TEXT was committed with OFFSET."""
+
+    offset: int
+    text: str
+
+
+CommitTextTable: TypeAlias = GroupQueueTable[CommitText]
+
+
+class CommitTexts:
+    """Texts by group, topic and queue, kept in TABLE (None: in memory only)."""
+
+    def __init__(self, table: CommitTextTable | None = None, limit: int = TEXTS_MAX) -> None:
+        self._table = commit_text_table() if table is None else table
+        self._limit = limit
+        #: The one that was committed longest ago first.
+        self._texts: dict[GroupQueue, CommitText] = {}
+        for _, key, text in self._table.items():
+            if text is not None:
+                self._texts[key] = text
+        self._table.keep_elsewhere(self._rows)
+        #: What the table lacks, in the order of the changes.
+        self._changed: dict[GroupQueue, None] = {}
+        #: What changed since the last `take_watched`; None: nobody asks.
+        self._watched: dict[GroupQueue, None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def get(self, key: GroupQueue) -> CommitText | None:
+        """Return the text of KEY, with its offset."""
+        return self._texts.get(key)
+
+    def known(self) -> list[GroupQueue]:
+        """Return what has a text, the one that was committed longest ago first."""
+        return list(self._texts)
+
+    def replace(self, key: GroupQueue, text: CommitText | None) -> None:
+        """Have KEY have TEXT; None: no text."""
+        if self._texts.pop(key, None) is None and text is None:
+            return
+        if text is not None:
+            self._texts[key] = text
+            if len(self._texts) > self._limit:
+                oldest = next(iter(self._texts))
+                del self._texts[oldest]
+                self._note(oldest)
+        self._note(key)
+
+    def offset_is(self, key: GroupQueue, offset: int | None) -> None:
+        """Remove the text of KEY unless it was committed with OFFSET, where the group is now (None: it has none)."""
+        found = self._texts.get(key)
+        if found is not None and found.offset != offset:
+            self.replace(key, None)
+
+    def remove(self, matches: Callable[[GroupQueue], bool]) -> None:
+        """Remove the texts of all that MATCHES."""
+        for key in list(filter(matches, self._texts)):
+            self.replace(key, None)
+
+    def _note(self, key: GroupQueue) -> None:
+        self._changed.pop(key, None)
+        self._changed[key] = None
+        if self._watched is not None:
+            self._watched[key] = None
+
+    def take_watched(self) -> Iterable[GroupQueue]:
+        """Return what changed since the last call; the first one begins to watch."""
+        watched, self._watched = self._watched, {}
+        return watched or ()
+
+    # --- on disk
+
+    def write(self) -> None:
+        """Have the journal write what changed, at the end of this turn of the loop."""
+        changed, self._changed = self._changed, {}
+        for key in changed:
+            text = self._texts.get(key)
+            if text is None:
+                self._table.drop(ONE_SCOPE, key)
+            else:
+                self._table.put(ONE_SCOPE, key, text, is_urgent=True)
+
+    def when_durable(self, waiter: Waiter) -> None:
+        """Write what changed; call WAITER once the device has it, or with the error."""
+        self.write()
+        self._table.when_durable(waiter)
+
+    def _rows(self) -> Iterator[tuple[str, GroupQueue, CommitText]]:
+        """Yield all for a snapshot; they may change meanwhile."""
+        for key in list(self._texts):
+            if (text := self._texts.get(key)) is not None:
+                yield ONE_SCOPE, key, text
+
+
+def commit_text_table() -> CommitTextTable:
+    """Return the table that keeps texts."""
+    return group_queue_table(5, "commit_texts", list, text_from_json)
+
+
+def text_from_json(document: Any) -> CommitText:
+    """Return the text in DOCUMENT, [offset, text]; raises ValueError or TypeError for what is none."""
+    offset, text = document
+    number = int(offset)
+    if not -_OFFSET_MAX <= number <= _OFFSET_MAX:
+        raise ValueError(f"{number} is no number of 64 bits")
+    return CommitText(number, str(text))

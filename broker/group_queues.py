@@ -1,0 +1,76 @@
+"""Queues of groups as keys of tables of the broker's journal: by group, topic and queue."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeAlias, TypeVar
+
+from ..store.tables import Durability, JournalTable
+
+logger = logging.getLogger(__name__)
+
+V = TypeVar("V")
+
+#: Group, topic and queue.
+GroupQueue: TypeAlias = tuple[str, str, int]
+#: Value None: what the journal has there cannot be read.
+GroupQueueTable: TypeAlias = JournalTable[str, GroupQueue, V | None]
+#: Of all entries, so that they are in the order in which they changed last, over groups and topics.
+ONE_SCOPE: Final = ""
+
+
+def group_queue_name(key: GroupQueue) -> str:
+    """Return KEY as one name: `topic@group@queue`."""
+    group, topic, queue = key
+    return f"{topic}@{group}@{queue}"
+
+
+def group_queue_of(name: str) -> GroupQueue:
+    """Return the group, topic and queue in NAME; raises ValueError."""
+    topic, _, rest = name.partition("@")
+    group, _, queue = rest.rpartition("@")
+    return group, topic, int(queue)
+
+
+def group_queue_table(
+    number: int, name: str, to_json: Callable[[V], Any], from_json: Callable[[Any], V]
+) -> GroupQueueTable[V]:
+    """Return the lazy table NUMBER; FROM_JSON raises ValueError, LookupError or TypeError for what is no value."""
+    codec = _Codec(name, to_json, from_json)
+    return JournalTable(number, name, codec, Durability.LAZY, needs_log=False)
+
+
+class _Codec(Generic[V]):
+    """Values of the table NAME as JSON."""
+
+    def __init__(
+        self, name: str, to_json: Callable[[V], Any], from_json: Callable[[Any], V]
+    ) -> None:
+        self._name = name
+        self._to_json = to_json
+        self._from_json = from_json
+
+    def scope(self, scope: str) -> bytes:
+        return scope.encode()
+
+    def key(self, key: GroupQueue) -> bytes:
+        return group_queue_name(key).encode()
+
+    def value(self, value: V | None) -> bytes:
+        document = None if value is None else self._to_json(value)
+        return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+
+    def read_scope(self, data: bytes) -> str:
+        return data.decode()
+
+    def read_key(self, data: bytes) -> GroupQueue:
+        return group_queue_of(data.decode())
+
+    def read_value(self, data: bytes) -> V | None:
+        try:
+            return self._from_json(json.loads(data))
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            logger.warning("entry of a table not read table=%s reason=%r", self._name, error)
+            return None
