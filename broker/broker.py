@@ -55,8 +55,9 @@ from .ports.certificates import Certificates
 from .ports.client_port import ClientPort, port_limits
 from .ports.registration import Registration, RegistrationState
 from .producers.producers import PRODUCERS_TICK_MS
+from .replication.answering import MasterChecks, as_master
 from .replication.java_slaves import JavaSlaves
-from .replication.mastership import Mastership, as_master
+from .replication.mastership import Mastership
 from .service_v1 import BrokerService, topic_message
 from .service_v2.permissions import guarded
 from .timing.timers import TimerClock
@@ -377,7 +378,10 @@ class Broker:
         )
         table |= parts.methods()
         if self._mastership is not None:
-            table = as_master(table, self._check_open, self._check_master, _ALWAYS)
+            checks = MasterChecks(
+                self._check_open, self._check_master, self._mastership.when_still_master
+            )
+            table = as_master(table, checks, _ALWAYS)
             if self._network.port is not None:
                 table = self._network.port.holding(table, self._check_open)
         table |= clock_methods(self._clock)

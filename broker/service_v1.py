@@ -21,10 +21,10 @@ from ..proto.rpc import LATER, Call, Later, MethodTable, Stream, bidi, service, 
 from ..proto.topics import DEAD_LETTERS_GROUP, check_group, dead_letter_topic
 from ..store.format.state_tables import GroupConfig, TopicConfig
 from ..store.message_store import MessageStore
+from .callbacks import ended
 from .config import BrokerConfig
 from .groups.coordinator import Coordination
 from .groups.lag import IN_A_TURN, add_unread, check_count, check_natural, stored_ms
-from .messages.appender import ended
 from .messages.fetch import Fetches
 from .messages.lookup import Lookups, in_turns
 from .messages.send import SendCounts, Sends, TopicSends

@@ -32,7 +32,8 @@ from ...proto.topics import (
     retry_topic,
 )
 from ...store.message_store import MessageStore
-from ..messages.appender import Appends, ended, synced
+from ..callbacks import ended
+from ..messages.appender import Appends, synced
 from ..offsets import Offsets
 from ..topics_and_groups import Groups, Topics
 from .lag import check_natural

@@ -7,7 +7,6 @@ the messages are confirmed.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
@@ -21,6 +20,7 @@ from ...proto.run import Run
 from ...store.flush import tell
 from ...store.log_writer import Appended
 from ...store.message_store import MessageStore
+from ..callbacks import ended
 from ..metrics.traffic import TrafficCounts
 from ..replication.mastership import Mastership
 
@@ -220,16 +220,3 @@ class Appends:
 async def synced(store: MessageStore, end_offset: int) -> None:
     """Return once everything of STORE before END_OFFSET is on disk, or raise the error."""
     await ended(lambda done: store.request_sync(end_offset, done))
-
-
-async def ended(begin: Callable[[Callable[[PocketMQError | None], None]], None]) -> None:
-    """Call BEGIN with what to call at the end; return then, or raise the error it is called with."""
-    ended: asyncio.Future[PocketMQError | None] = asyncio.get_running_loop().create_future()
-
-    def end(error: PocketMQError | None) -> None:
-        if not ended.done():  # Who waited may have been cancelled.
-            ended.set_result(error)
-
-    begin(end)
-    if (error := await ended) is not None:
-        raise error

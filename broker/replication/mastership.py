@@ -4,6 +4,7 @@ The replica passes a new `Mastership` to the broker for each epoch. All is calle
 waits. A broker without replicas has no mastership.
 
     `check_master`        in the turn that answers anything: stored, read or committed must be answered as master
+    `when_still_master`   before it answers that something is missing
     `check_open`          when a request arrives: nothing new is taken during a transfer of leadership
     `check_acks`          before an append with acks="replicas"
     `appended`            in the turn of each append
@@ -15,22 +16,17 @@ waits. A broker without replicas has no mastership.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
-from dataclasses import replace
-from inspect import iscoroutinefunction
-from typing import Any, Protocol
-
-from google.protobuf.message import Message
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from ...proto.errors import PocketMQError
-from ...proto.errors_wire import to_wire
-from ...proto.rpc import MethodTable, RpcError
-from ...proto.rpc.methods import Method, MethodKind
 from ..producers.producers import Producers
 from .state_source import StatePart, StateSource
 
 #: Called once: with the number of replicas that have it, and None; or with 0 and the reason.
 Acknowledged = Callable[[int, PocketMQError | None], None]
+#: Called once: with None, or with the reason why not.
+Told = Callable[[PocketMQError | None], None]
 
 
 class Mastership(Protocol):
@@ -58,6 +54,14 @@ class Mastership(Protocol):
 
     def check_master(self) -> None:
         """Raise MasterFenced unless an answer may be given as master in this very turn: epoch and lease hold."""
+        ...
+
+    def when_still_master(self, told: Told) -> None:
+        """Call TOLD once the metadata store has said, to a later request, that the session has not ended.
+
+        So no other master was elected before this call. The lease cannot tell: the store may end a session early.
+        TOLD may get MasterFenced instead, or Overloaded.
+        """
         ...
 
     def check_open(self) -> None:
@@ -96,110 +100,3 @@ class Mastership(Protocol):
         these tables.
         """
         ...
-
-
-# ---------------------------------------------------------------- answers of a master
-
-
-#: Raises MasterFenced unless a call may be taken, or an answer may leave, in this very turn.
-Check = Callable[[], None]
-
-
-def as_master(
-    table: MethodTable, check_open: Check, check: Check, always: Container[str] = ()
-) -> MethodTable:
-    """Return TABLE with handlers that answer only while the broker is the master. Paths in ALWAYS are not wrapped.
-
-    A call is checked by CHECK_OPEN when it arrives and by CHECK when it is answered, a stream at each message sent. A
-    refused call fails with MasterFenced. So does one that would fail anyway: the next master may have the offset or
-    topic that is missing here, and a client that gets "not found" would start over. A reply with an error of its own
-    gets this error instead, and its stream continues.
-    """
-    return MethodTable(
-        {
-            method.path: method
-            if method.path in always
-            else replace(method, handler=_checked(method, check_open, check))
-            for method in table
-        }
-    )
-
-
-def _checked(method: Method, check_open: Check, check: Check) -> Callable[..., Any]:
-    handler = method.handler
-    if method.kind is MethodKind.BIDI:
-        return lambda stream: handler(_Checked(stream, check))
-    if iscoroutinefunction(handler):
-
-        async def answer_later(request: Message, asked: Any) -> Any:
-            check_open()
-            try:
-                reply = await handler(request, _Checked(asked, check))
-            except PocketMQError:
-                check()
-                raise
-            if reply is not None:  # Of a unary method.
-                check()
-            return reply
-
-        return answer_later
-
-    def answer(request: Message, asked: Any) -> Any:
-        check_open()
-        try:
-            return handler(request, _Checked(asked, check))
-        except PocketMQError:
-            check()
-            raise
-
-    return answer
-
-
-class _Checked:
-    """A call or stream, ASKED, with all that it has; what says that something is done is checked before it leaves.
-
-    A stream on which something was refused is over, whatever else is said on it.
-    """
-
-    __slots__ = ("_asked", "_check", "_is_refused")
-
-    def __init__(self, asked: Any, check: Check) -> None:
-        self._asked = asked
-        self._check = check
-        self._is_refused = False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._asked, name)
-
-    def reply(self, message: Message) -> None:
-        self._leave(message, self._asked.reply)
-
-    def send(self, message: Message) -> None:
-        self._leave(message, self._asked.send)
-
-    def finish(self) -> None:
-        if not self._is_refused:
-            self._asked.finish()
-
-    def fail(self, error: RpcError) -> None:
-        if self._is_refused:
-            return
-        try:
-            self._check()
-        except PocketMQError as fenced:
-            error = fenced
-        self._asked.fail(error)
-
-    def _leave(self, message: Message, leave: Callable[[Message], None]) -> None:
-        if self._is_refused:
-            return
-        try:
-            self._check()
-        except PocketMQError as error:
-            own = getattr(message, "error", None)
-            if own is None or not own.name:
-                self._is_refused = True
-                self._asked.fail(error)
-                return
-            own.CopyFrom(to_wire(error))
-        leave(message)

@@ -7,34 +7,43 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final
 
 from ...proto.errors import (
     MasterFenced,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
+    Overloaded,
     PocketMQError,
 )
+from ...store.flush import tell as tell_safely
 from ..producers.producers import Producers
-from .mastership import Acknowledged
+from .mastership import Acknowledged, Told
+from .registry import SessionChecked
 from .replica import ReplicaCore
 from .state_source import StatePart, StateSource
 from .state_stream import StateStream
+
+#: Answers that wait for the metadata store at the same time.
+UNSURE_MAX: Final = 10_000
 
 
 class MasterOffice:
     """The leadership of the master CORE in its epoch; NOW_MS is the clock of leases.
 
-    APPENDED is called with the end of the log, WANTED when a send waits until all before an end is acknowledged. STATE
-    replicates the tables, and PRODUCERS are the idempotent producers found in the log.
+    APPENDED is called with the end of the log, WANTED when a send waits until all before an end is acknowledged.
+    CHECK_SESSION asks the metadata store whether the session has ended. STATE replicates the tables, and PRODUCERS are
+    the idempotent producers found in the log.
     """
 
     def __init__(
         self,
         core: ReplicaCore,
-        replica_id: int,
         now_ms: Callable[[], int],
         appended: Callable[[int], None],
         wanted: Callable[[int], None],
+        check_session: Callable[[SessionChecked], None],
         state: StateStream,
         producers: Producers,
     ) -> None:
@@ -44,9 +53,10 @@ class MasterOffice:
         self._now_ms = now_ms
         self._appended = appended
         self._wanted = wanted
+        self._check_session = check_session
         self._state = state
         self.producers: Producers | None = producers
-        self.replica_id = replica_id
+        self.replica_id = core.replica_id
         self.epoch = core.in_sync.epoch
         #: The replica that is to be the next master, during a transfer: nothing new is taken; 0: none.
         self.handing_over_to = 0
@@ -54,6 +64,9 @@ class MasterOffice:
         self.is_handed_over = False
         self._over: MasterFenced | None = None
         self._waiting: deque[tuple[int, Acknowledged]] = deque()
+        #: Who waits for a check of the session, by number.
+        self._unsure: dict[int, Told] = {}
+        self._checks = 0
         self._on_confirm: list[Callable[[int], None]] = []
         self._on_end: list[Callable[[PocketMQError], None]] = []
 
@@ -69,6 +82,35 @@ class MasterOffice:
         if self.is_handed_over:
             raise self._handing_over()
         self._core.check_master(self._now_ms())
+
+    def when_still_master(self, told: Told) -> None:
+        if len(self._unsure) >= UNSURE_MAX:
+            told(
+                Overloaded(
+                    f"{UNSURE_MAX} answers wait for the metadata store, which is the limit: ask again later",
+                    limit=UNSURE_MAX,
+                )
+            )
+            return
+        self._checks = number = self._checks + 1
+        self._unsure[number] = told
+        self._check_session(partial(self._session_checked, number))
+
+    def _session_checked(self, number: int, lasts: bool) -> None:
+        waiting = self._unsure.pop(number, None)
+        if waiting is None:
+            return
+        error: MasterFenced | None = None
+        try:
+            self.check_master()
+            if not lasts:
+                raise MasterFenced(
+                    f"replica {self.replica_id} could not find out whether it is still master: ask again soon",
+                    epoch=str(self.epoch),
+                )
+        except MasterFenced as fenced:
+            error = fenced
+        tell_safely(waiting, error)
 
     def check_open(self) -> None:
         self.check_master()
@@ -158,12 +200,18 @@ class MasterOffice:
         )
 
     def look_at_lease(self) -> None:
-        """Send off who waits for replicas once another may be master: the others may answer it, not this one."""
-        if self._waiting:
+        """Send off who waits once another may be master: the others may answer it, not this one."""
+        if self._waiting or self._unsure:
             try:
                 self._core.check_master(self._now_ms())
             except MasterFenced as error:
                 self._fail_waiting(error)
+                self._fail_unsure(error)
+
+    def _fail_unsure(self, error: MasterFenced) -> None:
+        unsure, self._unsure = self._unsure, {}
+        for waiting in unsure.values():
+            tell_safely(waiting, error)
 
     def _fail_waiting(self, error: PocketMQError) -> None:
         waiting, self._waiting = self._waiting, deque()
@@ -179,5 +227,6 @@ class MasterOffice:
         """It is over, because of ERROR."""
         self._over = error
         self._waiting.clear()
+        self._fail_unsure(error)
         for tell in self._on_end:
             tell(error)

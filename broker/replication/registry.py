@@ -157,6 +157,10 @@ class Registry(Protocol):
         """Return the live nodes by replica id; one that cannot be understood is left out."""
         ...
 
+    async def check_session(self) -> None:
+        """Return once a quorum has agreed, by a transaction that changes nothing, that this session has not ended."""
+        ...
+
     async def sync(self) -> None:
         """Have all later reads of this session see what was written before now."""
         ...
@@ -359,6 +363,8 @@ logger = logging.getLogger(__name__)
 
 #: Opens a session. Raises RegistryUnavailable.
 OpenSession = Callable[[], Awaitable[Registry]]
+#: Called once: with whether the session is known to have lasted.
+SessionChecked = Callable[[bool], None]
 _PAUSE_MS: Final = 200
 #: Interval of the log lines while the metadata store does not answer.
 TOLD_MS: Final = 30_000
@@ -411,6 +417,8 @@ class RegistrySessions:
         self._is_reading = False
         self._is_synced = False
         self._next_node: LiveNode | None = None
+        #: Those who wait for a check of the session that was not sent yet.
+        self._checking: list[SessionChecked] = []
         self._silent = Silence("no answer from the metadata store, retrying", clock)
         #: Why the live node was refused; None: it was not, or was not announced yet.
         self.refused: ConfigError | None = None
@@ -467,6 +475,31 @@ class RegistrySessions:
             self._user.mark_written(None)
         else:
             self._ask(_Request(write, lambda: self._user.mark_written(None)))
+
+    def check_session(self, tell: SessionChecked) -> None:
+        """TELL whether the metadata store said, to a request sent after this call, that the session has not ended."""
+        if self._registry is None:
+            tell(False)
+            return
+        if not self._checking:
+            self._ask(_Request(self._check_session, self._not_checked))
+        self._checking.append(tell)
+
+    def _not_checked(self) -> None:
+        checking, self._checking = self._checking, []
+        for tell in checking:
+            tell(False)
+
+    async def _check_session(self, registry: Registry) -> None:
+        checking, self._checking = self._checking, []
+        lasts = False
+        try:
+            await registry.check_session()
+            lasts = True
+            self._user.registry_answered(registry.answered_ms)
+        finally:
+            for tell in checking:
+                tell(lasts)
 
     def _ask(self, request: _Request) -> None:
         self._asked.append(request)

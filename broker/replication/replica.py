@@ -104,6 +104,10 @@ class ReplicaCore:
         self._out: list[effects.Effect] = []
 
     @property
+    def replica_id(self) -> int:
+        return self._me
+
+    @property
     def epoch(self) -> int:
         """The epoch of the master that this replica is, else the highest seen."""
         return self.in_sync.epoch if self.in_sync else self.epoch_seen

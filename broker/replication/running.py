@@ -741,10 +741,10 @@ class RunningReplica:
         self._state.lead()
         self.office = MasterOffice(
             self.core,
-            self.settings.replica_id,
             self.now_ms,
             partial(self._appended, effect.epoch),
             self._wanted,
+            self._sessions.check_session,
             self._state,
             self._device.producers,
         )

@@ -190,6 +190,10 @@ class ZooKeeperSession:
         self._count(sent_ms, commits)
         return found
 
+    async def check(self) -> None:
+        """Have a quorum commit a transaction that changes nothing: the session has lasted until then."""
+        await self.ask(_commit_nothing, commits=True)
+
     async def look(
         self,
         path: str,
@@ -333,7 +337,7 @@ class ZooKeeperSession:
                 self._end()
                 return
             with suppress(RegistryUnavailable, SessionExpired):
-                await self.ask(_commit_nothing, commits=True)
+                await self.check()
                 self._on_beat(False)
 
 
@@ -477,6 +481,9 @@ class ZooKeeperRegistry:
         nodes = await asyncio.gather(*(self._live(one) for one in ids))
         self._live_read = max(self._live_read, events)
         return {one: node for one, node in zip(ids, nodes, strict=True) if node is not None}
+
+    async def check_session(self) -> None:
+        await self._session.check()
 
     async def sync(self) -> None:
         await self._session.ask(lambda client: client.sync_async(self.node))

@@ -55,7 +55,7 @@ from ..numbered import numbered_run
 from ..runs import make_run
 from .channel import Channel
 from .machine import Machine
-from .replica_brokers import World, simulated_threads
+from .replica_brokers import Member, World, simulated_threads
 from .replica_mutants import mutant
 from .virtual_loop import loop_clock, run
 
@@ -103,11 +103,14 @@ class Client:
         self._asked += 1
         await asyncio.sleep(self.random.uniform(0.01, 0.05))
 
-    def _channel(self) -> Channel:
+    @property
+    def asked(self) -> Member:
+        """Return who is asked at present."""
         members = self._world.members
-        return Channel(
-            self._world.network, self._machine, members[self._asked % len(members)].address
-        )
+        return members[self._asked % len(members)]
+
+    def _channel(self) -> Channel:
+        return Channel(self._world.network, self._machine, self.asked.address)
 
     async def ask(self, method: str, request: Any, reply_type: Any) -> Any:
         """Return the answer to REQUEST. Raises PocketMQError."""

@@ -183,6 +183,10 @@ class _Session(MemoryRegistry):
         await self._travel()
         await super().announce(replica_id, node)
 
+    async def check_session(self) -> None:
+        await self._travel()
+        await super().check_session()
+
     def watch(self, changed: Callable[[], None]) -> None:
         process, world = self._process, self._process.member.world
 

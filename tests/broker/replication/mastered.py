@@ -11,7 +11,7 @@ from typing import Any
 from pocketmq.broker.broker import Broker, Network
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.producers.producers import Producers
-from pocketmq.broker.replication.mastership import Acknowledged
+from pocketmq.broker.replication.mastership import Acknowledged, Told
 from pocketmq.broker.replication.state_source import StatePart, StateSource
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import MasterFenced, NotEnoughReplicas, PocketMQError
@@ -52,6 +52,9 @@ class PlayedMastership:
     def check_master(self) -> None:
         if self.over is not None:
             raise self.over
+
+    def when_still_master(self, told: Told) -> None:
+        told(self.over)
 
     def check_open(self) -> None:
         self.check_master()

@@ -120,6 +120,10 @@ class Ensemble:
         if owner != session and not there.may_be(node.address, node.store_id):
             raise ConfigError(f"replica id {replica_id} is taken", replica_id=str(replica_id))
 
+    def session_of(self, replica_id: int) -> int:
+        """Return the session that announced REPLICA_ID."""
+        return self._live[replica_id][0]
+
     def live(self) -> dict[int, LiveNode]:
         return {one: node for one, (_, node) in self._live.items()}
 
@@ -184,6 +188,10 @@ class MemoryRegistry:
     async def live(self) -> Mapping[int, LiveNode]:
         fault, sent_ms = self._ask("live")
         return self._answer(fault, sent_ms, self._ensemble.live())
+
+    async def check_session(self) -> None:
+        fault, sent_ms = self._ask("check_session")
+        self._answer(fault, sent_ms, None)
 
     async def sync(self) -> None:
         fault, sent_ms = self._ask("sync")

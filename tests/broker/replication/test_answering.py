@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from pocketmq.broker.replication.mastership import as_master
+from pocketmq.broker.replication.answering import MasterChecks, as_master
+from pocketmq.broker.replication.mastership import Told
 from pocketmq.proto.errors import (
     MasterFenced,
     OffsetOutOfRange,
+    Overloaded,
     PocketMQError,
     StoreClosed,
     TopicNotFound,
 )
 from pocketmq.proto.errors_wire import to_wire
-from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.rpc import Method, MethodTable
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
+from pocketmq.proto.rpc import LATER, Method, MethodTable
 from pocketmq.proto.rpc.methods import MethodKind
 
 PATH = "/pocketmq.v1.Broker/Fetch"
@@ -29,12 +32,36 @@ class Asked:
     def __init__(self) -> None:
         self.sent: list[Any] = []
         self.failed: list[PocketMQError] = []
+        self.finished = 0
+
+    def reply(self, message: Any) -> None:
+        self.sent.append(message)
+
+    def finish(self) -> None:
+        self.finished += 1
 
     def send(self, message: Any) -> None:
         self.sent.append(message)
 
     def fail(self, error: PocketMQError) -> None:
         self.failed.append(error)
+
+
+def checks_of(check: Callable[[], None]) -> MasterChecks:
+    """Return checks that raise as CHECK does, and for which the metadata store answers at once."""
+    return MasterChecks(check, check, lambda told: told(None))
+
+
+class Store:
+    """The metadata store, which answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Told] = []
+        self.checks = MasterChecks(lambda: None, lambda: None, self.waiting.append)
+
+    def answer(self, error: PocketMQError | None) -> None:
+        """Say that the session lasts, or ERROR."""
+        self.waiting.pop(0)(error)
 
 
 def streams(*fenced: MasterFenced) -> tuple[Asked, Any]:
@@ -47,7 +74,7 @@ def streams(*fenced: MasterFenced) -> tuple[Asked, Any]:
             raise error
 
     asked = Asked()
-    as_master(MethodTable({PATH: method}), check, check)[PATH].handler(asked)
+    as_master(MethodTable({PATH: method}), checks_of(check))[PATH].handler(asked)
     return asked, handed[0]
 
 
@@ -91,7 +118,7 @@ async def test_so_is_what_a_unary_call_failed_with(found: PocketMQError, waits: 
 
     handler = fail_later if waits else fail_at_once
     method = Method(PATH, MethodKind.UNARY, pb.FetchRequest, pb.FetchReply, handler)
-    asked = as_master(MethodTable({PATH: method}), check, check)[PATH].handler
+    asked = as_master(MethodTable({PATH: method}), checks_of(check))[PATH].handler
 
     with pytest.raises(MasterFenced, match="another is master"):
         await asked(pb.FetchRequest(), Asked())
@@ -110,7 +137,8 @@ async def test_what_was_taken_before_a_hand_over_is_answered_and_nothing_new_is_
         return pb.FetchReply(fetch_id=request.fetch_id)
 
     method = Method(PATH, MethodKind.UNARY, pb.FetchRequest, pb.FetchReply, handler)
-    asked = as_master(MethodTable({PATH: method}), check_open, lambda: None)[PATH].handler
+    checks = MasterChecks(check_open, lambda: None, lambda told: told(None))
+    asked = as_master(MethodTable({PATH: method}), checks)[PATH].handler
     under_way = asyncio.ensure_future(asked(pb.FetchRequest(fetch_id=7), Asked()))
     await asyncio.sleep(0)
     is_handing_over = True
@@ -119,3 +147,116 @@ async def test_what_was_taken_before_a_hand_over_is_answered_and_nothing_new_is_
     assert (await under_way).fetch_id == 7
     with pytest.raises(MasterFenced, match="hands over"):
         await asked(pb.FetchRequest(fetch_id=8), Asked())
+
+
+#: What the metadata store may say, and what leaves then.
+SAID: list[tuple[PocketMQError | None, type[PocketMQError]]] = [
+    (None, TopicNotFound),
+    (MasterFenced("another is master"), MasterFenced),
+]
+
+
+@pytest.mark.parametrize(("said", "told"), SAID)
+def test_a_stream_says_that_something_is_missing_only_when_the_metadata_store_has_answered(
+    said: PocketMQError | None, told: type[PocketMQError]
+) -> None:
+    store, asked, handed = Store(), Asked(), []
+    method = Method(PATH, MethodKind.BIDI, pb.FetchRequest, pb.FetchReply, handed.append)
+    as_master(MethodTable({PATH: method}), store.checks)[PATH].handler(asked)
+    stream = handed[0]
+    missing = pb.FetchReply(fetch_id=7, error=to_wire(TopicNotFound("nowhere")))
+
+    stream.send(missing)
+    missing.Clear()  # The handler may use it again.
+    stream.send(pb.FetchReply(fetch_id=8))
+    stream.send(pb.FetchReply(fetch_id=9, error=to_wire(Overloaded("too much"))))
+    stream.finish()
+
+    assert [sent.fetch_id for sent in asked.sent] == [8, 9]
+    assert not asked.finished
+    store.answer(said)
+    assert (asked.sent[-1].fetch_id, asked.sent[-1].error.name) == (7, told.__name__)
+    assert asked.finished == 1
+
+
+@pytest.mark.parametrize(("said", "told"), SAID)
+async def test_so_does_a_unary_call(said: PocketMQError | None, told: type[PocketMQError]) -> None:
+    def fail_at_once(request: pb.FetchRequest, _: Any) -> Any:
+        raise TopicNotFound("nowhere")
+
+    async def fail_later(request: pb.FetchRequest, _: Any) -> Any:
+        await asyncio.sleep(0)
+        raise TopicNotFound("nowhere")
+
+    def fail_call(request: pb.FetchRequest, call: Any) -> Any:
+        call.fail(TopicNotFound("nowhere"))
+        return LATER
+
+    for handler in (fail_at_once, fail_call):
+        store, asked = Store(), Asked()
+        method = Method(PATH, MethodKind.UNARY, pb.FetchRequest, pb.FetchReply, handler)
+        answer = as_master(MethodTable({PATH: method}), store.checks)[PATH].handler
+        assert answer(pb.FetchRequest(), asked) is LATER
+        assert not asked.failed
+        store.answer(said)
+        assert [type(error) for error in asked.failed] == [told]
+
+    store = Store()
+    method = Method(PATH, MethodKind.UNARY, pb.FetchRequest, pb.FetchReply, fail_later)
+    answer = as_master(MethodTable({PATH: method}), store.checks)[PATH].handler
+    under_way = asyncio.ensure_future(answer(pb.FetchRequest(), Asked()))
+    while not store.waiting:  # noqa: ASYNC110 (the handler has no event)
+        await asyncio.sleep(0)
+    assert not under_way.done()
+    store.answer(said)
+    with pytest.raises(told):
+        await under_way
+
+
+#: Replies that say that something is missing, and replies of the same methods that do not.
+REPLIES = [
+    (pb.GroupOffsetsReply(offsets=[pb.GroupOffset(offset=-1)]), True),
+    (pb.GroupOffsetsReply(offsets=[pb.GroupOffset(offset=0)]), False),
+    (v2.GetOffsetResponse(status=v2.Status(code=v2.OFFSET_NOT_FOUND)), True),
+    (v2.GetOffsetResponse(status=v2.Status(code=v2.OK)), False),
+    (v2.SendMessageResponse(status=v2.Status(code=v2.TOPIC_NOT_FOUND)), True),
+]
+
+
+@pytest.mark.parametrize("said", [None, MasterFenced("another is master")])
+@pytest.mark.parametrize(("reply", "is_missing"), REPLIES)
+async def test_replies_that_say_so_wait_as_well(
+    reply: Any, is_missing: bool, said: PocketMQError | None
+) -> None:
+    def answer_at_once(request: pb.FetchRequest, _: Any) -> Any:
+        return reply
+
+    async def answer_later(request: pb.FetchRequest, _: Any) -> Any:
+        return reply
+
+    def answer_call(request: pb.FetchRequest, call: Any) -> Any:
+        call.reply(reply)
+        return LATER
+
+    for handler in (answer_at_once, answer_later, answer_call):
+        store, asked = Store(), Asked()
+        method = Method(PATH, MethodKind.UNARY, pb.FetchRequest, pb.FetchReply, handler)
+        answer = as_master(MethodTable({PATH: method}), store.checks)[PATH].handler
+        outcome = answer(pb.FetchRequest(), asked)
+        if handler is answer_later:
+            outcome = asyncio.ensure_future(outcome)
+            await asyncio.sleep(0)
+        assert len(store.waiting) == is_missing
+        if is_missing:
+            assert not asked.sent
+            store.answer(said)
+        try:
+            if handler is answer_later:
+                asked.sent.append(await outcome)
+        except MasterFenced as error:
+            asked.failed.append(error)
+        if outcome is reply:
+            asked.sent.append(outcome)
+        is_fenced = is_missing and said is not None
+        assert asked.sent == ([] if is_fenced else [reply])
+        assert asked.failed == ([said] if is_fenced else [])

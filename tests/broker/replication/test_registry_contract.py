@@ -167,3 +167,15 @@ async def test_a_change_is_answered_for_from_when_it_was_asked_for(rig: Rig) -> 
 
     assert registry.answered_ms <= clock.now_ms()
     assert before_ms <= registry.answered_ms
+
+
+async def test_a_session_is_checked_until_it_is_over(rig: Rig) -> None:
+    registry = await rig.session()
+    before_ms = registry.answered_ms
+
+    await registry.check_session()
+    assert registry.answered_ms >= before_ms
+
+    await registry.close()
+    with pytest.raises(SessionExpired):
+        await registry.check_session()
