@@ -149,6 +149,8 @@ def _says_missing(reply: object) -> bool:
     """Does REPLY, of a unary method, say that something is missing?"""
     if isinstance(reply, pb.GroupOffsetsReply):
         return any([one.offset < 0 for one in reply.offsets])
+    if isinstance(reply, pb.LookupReply):
+        return not reply.records and not reply.more
     status = getattr(reply, "status", None)
     return isinstance(status, v2.Status) and status.code in _STATE_CODES
 

@@ -217,6 +217,8 @@ async def test_so_does_a_unary_call(said: PocketMQError | None, told: type[Pocke
 REPLIES = [
     (pb.GroupOffsetsReply(offsets=[pb.GroupOffset(offset=-1)]), True),
     (pb.GroupOffsetsReply(offsets=[pb.GroupOffset(offset=0)]), False),
+    (pb.LookupReply(), True),
+    (pb.LookupReply(records=b"found"), False),
     (v2.GetOffsetResponse(status=v2.Status(code=v2.OFFSET_NOT_FOUND)), True),
     (v2.GetOffsetResponse(status=v2.Status(code=v2.OK)), False),
     (v2.SendMessageResponse(status=v2.Status(code=v2.TOPIC_NOT_FOUND)), True),
