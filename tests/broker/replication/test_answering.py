@@ -32,13 +32,14 @@ class Asked:
     def __init__(self) -> None:
         self.sent: list[Any] = []
         self.failed: list[PocketMQError] = []
-        self.finished = 0
+        #: How much was said before each end.
+        self.ends: list[int] = []
 
     def reply(self, message: Any) -> None:
         self.sent.append(message)
 
     def finish(self) -> None:
-        self.finished += 1
+        self.ends.append(len(self.sent))
 
     def send(self, message: Any) -> None:
         self.sent.append(message)
@@ -160,7 +161,8 @@ SAID: list[tuple[PocketMQError | None, type[PocketMQError]]] = [
 def test_a_stream_says_that_something_is_missing_only_when_the_metadata_store_has_answered(
     said: PocketMQError | None, told: type[PocketMQError]
 ) -> None:
-    store, asked, handed = Store(), Asked(), []
+    store, asked = Store(), Asked()
+    handed: list[Any] = []
     method = Method(PATH, MethodKind.BIDI, pb.FetchRequest, pb.FetchReply, handed.append)
     as_master(MethodTable({PATH: method}), store.checks)[PATH].handler(asked)
     stream = handed[0]
@@ -173,10 +175,10 @@ def test_a_stream_says_that_something_is_missing_only_when_the_metadata_store_ha
     stream.finish()
 
     assert [sent.fetch_id for sent in asked.sent] == [8, 9]
-    assert not asked.finished
+    assert asked.ends == []
     store.answer(said)
     assert (asked.sent[-1].fetch_id, asked.sent[-1].error.name) == (7, told.__name__)
-    assert asked.finished == 1
+    assert asked.ends == [3]
 
 
 @pytest.mark.parametrize(("said", "told"), SAID)
