@@ -14,12 +14,12 @@ from pocketmq.proto.errors import DiskFailure, StoreError, StoreFull
 from pocketmq.store.disk import Entry
 from pocketmq.store.format.table_frames import TableVersion, entry, frame, head, section
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.table_files import TableFiles, read_tables
+from pocketmq.store.table_files import TableFiles, read_entries, read_tables
 from pocketmq.store.table_journal import LAZY_MS, RETRY_MS, JournalSizes
 from pocketmq.store.tables import Durability, JournalTable, JsonCodec, raw_table
 
 from ..fakes import FaultyDisk
-from .table_worlds import FakeLog, World
+from .table_worlds import FakeLog, JsonTable, World
 
 Damage = Callable[[list[Path]], None]
 LARGE = JournalSizes(file=1 << 16)
@@ -367,6 +367,46 @@ def test_tools_read_tables_that_they_do_not_know(tmp_path: Path) -> None:
     assert table.get(b"scope", b"key") == b'"value"'
     assert table.version == TableVersion(3, 1, 9)
     assert found.clock is not None
+
+
+class ListedBefore(OsDisk):
+    """A disk whose first TIMES lists of a folder are older than HAPPENS, which changes the folder."""
+
+    def __init__(self, happens: Callable[[], None], times: int) -> None:
+        super().__init__()
+        self._happens = happens
+        self.left = times
+
+    def list(self, folder: str) -> list[Entry]:
+        found = super().list(folder)
+        if self.left:
+            self.left -= 1
+            self._happens()
+        return found
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_tools_read_again_when_a_broker_deletes_files_meanwhile(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, times: int
+) -> None:
+    world = World(tmp_path, new_log())
+
+    def replace_files() -> None:
+        for number in range(300):
+            world.topics.put("", f"T{number % 7}", number)
+            world.turns.run_all()
+
+    replace_files()
+    table: JsonTable = JournalTable(1, "topics", JsonCodec(), Durability.BEFORE_REPLY)
+    disk = ListedBefore(replace_files, times)
+
+    read_entries(disk, world.folder, [table])
+
+    assert disk.left == 0
+    is_given_up = times == 3
+    assert ("tables may lack entries" in caplog.text) == is_given_up
+    if not is_given_up:
+        assert list(table.items()) == list(world.topics.items())
 
 
 def test_bytes_that_no_broker_wrote_are_damage_and_no_crash(tmp_path: Path) -> None:

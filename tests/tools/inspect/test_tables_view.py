@@ -3,8 +3,13 @@
 import random
 from pathlib import Path
 
+from pocketmq.broker.accounts import Accounts
+from pocketmq.broker.commit_texts import CommitText, CommitTexts
+from pocketmq.broker.kept_tables import KeptTables
+from pocketmq.proto.clock import VirtualClock
 from pocketmq.store.format.table_frames import TableVersion
 
+from ...runs import open_store
 from ...store.table_worlds import FakeLog, World
 from .inspecting import document, unchanged, view
 
@@ -31,6 +36,25 @@ def test_tables_are_listed_with_their_entries(tmp_path: Path) -> None:
     assert rows["deliveries"]["entries"] == 300
     assert rows["deliveries"]["snapshot"] > 0
     assert "deliveries" in view(tmp_path, "tables").stdout
+
+
+def test_statistics_of_groups_and_texts_of_commits_are_listed(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    tables = KeptTables.open(store, VirtualClock())
+    accounts, texts = Accounts(table=tables.statistics), CommitTexts(tables.commit_texts)
+    for queue in range(3):
+        accounts.move(("g", "T", queue), "me", 0, 5)
+    texts.replace(("g", "T", 0), CommitText(5, "half"))
+    texts.write()
+    tables.journal.close()
+    store.close()
+
+    rows = {row["name"]: row["entries"] for row in document(tmp_path, "tables")["tables"]}
+
+    assert (rows["statistics"], rows["commit_texts"]) == (3, 1)
+    shown = view(tmp_path, "tables").stdout
+    assert "statistics" in shown
+    assert "commit_texts" in shown
 
 
 def test_damage_is_shown(tmp_path: Path) -> None:
