@@ -44,6 +44,7 @@ from .producers.producers import Producers
 from .replication.mastership import Mastership
 from .replication.state_progress import PopsPart, TimersState
 from .replication.state_source import StateSource, TablePart, table_parts
+from .replication.table_stream import NamedTableState
 from .service_v2.acknowledging import Acknowledging
 from .service_v2.lite_subscriptions import LiteSubscriptions
 from .service_v2.pulling import PullConsumers
@@ -215,6 +216,7 @@ def _replicated(mastership: Mastership, parts: BrokerParts, journal: Journal) ->
         log_end,
     )
     told += PopsPart(journal), TablePart(TimersState(store.timers))
+    told += [TablePart(NamedTableState(table)) for table in parts.tables.others.values()]
     return mastership.replicate(told, log_end)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ from ..store.flush import Waiter
 from ..store.message_store import MessageStore
 from ..store.table_files import FOLDER, read_entries
 from ..store.table_journal import JournalParts, JournalSizes, TableJournal, boot_id
-from ..store.tables import AnyTable, JournalTable
+from ..store.tables import AnyTable, JournalTable, NamedTable
 from .accounts import StatisticsTable, statistics_table
 from .commit_texts import CommitTextTable, commit_text_table
 from .delay.progress import delivered_table
@@ -26,6 +27,9 @@ logger = logging.getLogger(__name__)
 #: What earlier versions kept instead, in the same folder: it is deleted.
 _OLD_FILES: Final = ("accounts.jsonl", "delivered", "leases.json")
 
+#: Further tables, each with a name, JSON values that are not null, and its own durability. Followers have them as well.
+OTHER_TABLES: Final[list[Callable[[], NamedTable]]] = []
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeptTables:
@@ -36,6 +40,7 @@ class KeptTables:
     delivered: JournalTable[str, str, Any]
     statistics: StatisticsTable
     commit_texts: CommitTextTable
+    others: dict[str, NamedTable]
 
     @classmethod
     def open(
@@ -71,8 +76,16 @@ class KeptTables:
             delivered=delivered_table(),
             statistics=statistics_table(),
             commit_texts=commit_text_table(),
+            others={table.name: table for table in (make() for make in OTHER_TABLES)},
         )
-        for table in (tables.leases, tables.delivered, tables.statistics, tables.commit_texts):
+        added: tuple[AnyTable, ...] = (
+            tables.leases,
+            tables.delivered,
+            tables.statistics,
+            tables.commit_texts,
+            *tables.others.values(),
+        )
+        for table in added:
             tables.journal.add(table)
         found = tables.journal.open()
         if found.number and store.ended_cleanly and not found.ended:

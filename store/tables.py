@@ -124,6 +124,8 @@ class JournalTable(Generic[S, K, V]):
         self._journal: JournalOfTables = _NoJournal()
         self._rows: dict[S, dict[K, V]] = {}
         self._view: Callable[[], Iterable[tuple[S, K, V]]] | None = None
+        #: Called with each change, before the table has it.
+        self.on_change: list[Callable[[TableChange[S, K, V]], None]] = []
 
     # --- asking
 
@@ -210,6 +212,8 @@ class JournalTable(Generic[S, K, V]):
 
     def apply(self, change: TableChange[S, K, V]) -> None:
         """Do what CHANGE says to the entries that the table keeps itself."""
+        for callback in self.on_change:
+            callback(change)
         op, scope, key, value, version = change
         self.version = version or self.version
         if self._view is not None:
@@ -271,6 +275,7 @@ class JournalTable(Generic[S, K, V]):
 
 
 AnyTable = JournalTable[Any, Any, Any]
+NamedTable = JournalTable[str, str, Any]
 
 
 def _encoded(codec: Codec[S, K, V], changes: Iterable[TableChange[S, K, V]]) -> Iterator[bytes]:

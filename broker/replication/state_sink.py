@@ -46,6 +46,7 @@ from .state_source import (
     EntryKey,
     epoch_of,
 )
+from .table_stream import NamedTableSink, stream_file
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +114,7 @@ class StateSink:
             DELAYS_FILE: self._levels,
             POPS_FILE: PopsSink(store),
             TIMERS_FILE: self._timers,
+            **{stream_file(one): NamedTableSink(one) for one in self._tables.others.values()},
         }
         #: Versions: received over this link, applied, and on disk.
         self._received = dict.fromkeys(self._parts, 0)
