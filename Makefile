@@ -12,6 +12,7 @@
 #                10,000 sets of whole brokers in trouble, on recorded disks, and the loss where one acknowledges by a
 #                set that shrank for it alone
 #                200 failovers of three replicas with a real ZooKeeper, under trouble of every kind
+#                every file of a store is cut short, after a clean stop and after a kill
 #                a Java master is followed, either side killed 20 times
 # make interop   all scenarios of Apache's own clients, in the languages whose tool chains are there, three times, and once
 #                on grpcio; the Java client while it, or the broker, is held up; Python and Java through ten failovers
@@ -50,7 +51,7 @@ unit: $(CORE)
 
 test-long: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "long and not alone"
-	$(BIN)/python -m pytest -m "long and alone"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "long and alone"
 
 test-all: test test-long
 
@@ -88,6 +89,7 @@ campaign: $(VENV)/.dev
 	$(BIN)/python -m tests.campaigns.replicas --failovers 200
 	for kind in pull push ordered; do for trouble in members name-server broker links clock all; do \
 	  $(BIN)/python -m tests.simulation.group_campaign --kind $$kind --trouble $$trouble || exit 1; done; done
+	CUT_AFTER_BOTH=1 $(BIN)/python -m pytest -q tests/integration/test_files_cut_short.py
 	FOLLOW_KILLS=20 $(BIN)/python -m pytest -q tests/interop/test_java_followed.py tests/interop/test_java_follows.py
 
 interop: $(VENV)/.dev

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import threading
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -26,6 +28,8 @@ SIZES = {
     "timer_log_file_size_bytes": 1 << 14,
 }
 COUNT = 500
+#: A seed decides which files are cut after a clean stop and which after a kill. `make campaign` cuts each after both.
+CUT_AFTER_BOTH: Final = bool(os.environ.get("CUT_AFTER_BOTH"))
 
 
 def options() -> BrokerOptions:
@@ -68,12 +72,19 @@ def files_of(home: Path) -> list[Path]:
     return sorted(one.relative_to(home) for one in home.rglob("*") if one.is_file())
 
 
+def is_chosen(name: Path, lost: str, was_killed: bool) -> bool:
+    """Is the file NAME cut in this state of the broker? In one of the two states, unless all are cut in both."""
+    return CUT_AFTER_BOTH or random.Random(f"{lost} {name}").choice((False, True)) == was_killed
+
+
 @pytest.mark.parametrize("was_killed", [False, True])
 @pytest.mark.parametrize("lost", ["all", "one byte", "one page"])
 def test_a_broker_starts_with_any_file_cut_short(
     lost: str, was_killed: bool, good: Path, tmp_path: Path
 ) -> None:
     for number, name in enumerate(files_of(good)):
+        if not is_chosen(name, lost, was_killed):
+            continue
         home = tmp_path / str(number)
         shutil.copytree(good, home)
         size = (home / name).stat().st_size
