@@ -18,6 +18,7 @@ from .config import BrokerConfig
 from .delay.delays import Delays
 from .delay.recalls import Recalls
 from .delay_rules import DelayRules
+from .events import BrokerEvents
 from .groups.coordinator import Coordination, Coordinator
 from .groups.dead_letters import DeadLetters
 from .groups.fence import Fence
@@ -57,7 +58,6 @@ from .timing.purgatory import Purgatory
 from .timing.timers import Timers
 from .topics_and_groups import Groups, Topics
 from .transactions.atomic_commits import AtomicCommits, CommitParts
-from .transactions.checks import Listeners
 from .transactions.records import prepare
 from .transactions.transactions import Transactions
 from .unfinished_messages import UnfinishedMessages
@@ -79,15 +79,17 @@ def assemble(  # noqa: PLR0913  (the parts depend on all of this)
     dial: Dial,
     mastership: Mastership | None = None,
     replicas: Callable[[], Sequence[str]] = tuple,
+    events: BrokerEvents | None = None,
 ) -> BrokerParts:
     """Return the parts over STORE; CLOCK is the messages' time, WALL the machine's. Nothing has begun.
 
     DIAL opens channels to name servers and other brokers. MASTERSHIP: that of a master of a replica set,
-    and REPLICAS: where clients reach those that live.
+    and REPLICAS: where clients reach those that live. EVENTS may have callbacks of the caller.
     """
+    events = events or BrokerEvents()
     epoch = 0 if mastership is None else mastership.epoch
     unix_ms = clock.unix_ms
-    topics = Topics(state_file("topics.json"), config, unix_ms)
+    topics = Topics(state_file("topics.json"), config, unix_ms, events)
     groups = Groups(state_file("subscriptionGroup.json"), config, unix_ms)
     _warn_of_unusual([*topics.unusual(), *groups.unusual()])
     timers = Timers(clock)
@@ -98,18 +100,19 @@ def assemble(  # noqa: PLR0913  (the parts depend on all of this)
     accounts = Accounts(wall.unix_ms, tables.statistics, holder=leases.member_of)
     purgatory = Purgatory(wall_timers, limit=lambda: config.fetches_waiting_max)
     traffic = TrafficCounts(lambda: config.metrics_series_max)
-    appends = Appends(store, purgatory.notify, mastership, traffic)
+    appends = Appends(store, purgatory.notify, mastership, traffic, events)
     texts = CommitTexts(tables.commit_texts)
     offsets = Offsets(OffsetsFile(store.disk, store.config.path), unix_ms, texts, appends)
     filters = Filters(wall_timers, wall, accounts, traffic)
+    renew = fence.renew_by_fetch
     fetches = Fetches(
-        config, topics, offsets, store, purgatory, wall.now_ms, filters, fence.renew_by_fetch
+        config, topics, offsets, store, purgatory, wall.now_ms, filters, renew, events
     )
     transactions = Transactions(config, store, topics, offsets, appends, timers, clock)
     waits = _waits(store, transactions, unix_ms)
-    followed = mastership.producers if mastership else None
-    producers = followed or producers_of(config, clock, store)
-    retries = Retries(store, topics, groups, appends, _delay_rules(config, store), unix_ms, random)
+    producers = (mastership and mastership.producers) or producers_of(config, clock, store)
+    delay_rules = _delay_rules(config, store)
+    retries = Retries(store, topics, groups, appends, delay_rules, unix_ms, random, events)
     journal = Journal(store, wall_timers, timers)
     pop_parts = PopParts(
         store=store,
@@ -125,22 +128,18 @@ def assemble(  # noqa: PLR0913  (the parts depend on all of this)
     # A group shares queues or pops: the pops ask the coordinator as well, and are made after it.
     check_join: Callable[[str], None] = lambda group: pops.check_not_popped(group)  # noqa: E731
     coordinator = Coordinator(config, groups, wall_timers, check_join, epoch)
-    pops = Pops(config, topics, groups, filters, purgatory, pop_parts, coordinator.has_members)
-    appends.on_arrival.append(pops.arrived)
-    sees_all = config.v2_cluster and not config.v2_endpoints
-    servers = config.nameservers if sees_all else ()
-    neighbours = Neighbours(config.name, servers, dial, wall.now_ms)
-    topics.on_change.append(neighbours.forget)
-    topics.on_auto_create.append(neighbours.create_topic)
-    clients = _clients(config, store, groups, wall_timers, transactions.listeners, pops, replicas)
+    has_members = coordinator.has_members
+    pops = Pops(config, topics, groups, filters, purgatory, pop_parts, has_members, events)
+    neighbours = _neighbours(config, dial, wall)
+    own = _own_addresses(config, store, replicas)
+    clients = Clients(
+        config, store.config, groups, wall_timers, own, transactions.listeners, events
+    )
+    diagnostics = Diagnostics(clients.sessions, topics, store, wall_timers)
+    subscriptions = clients.subscriptions
+    queue_leases = QueueLeases(config, topics, groups, offsets, wall_timers, leases)
     coordination = Coordination(
-        topics,
-        coordinator,
-        QueueLeases(config, topics, groups, offsets, wall_timers, leases),
-        leases,
-        fence,
-        accounts,
-        clients.subscriptions,
+        topics, coordinator, queue_leases, leases, fence, accounts, subscriptions
     )
     commit_parts = CommitParts(
         store=store,
@@ -183,12 +182,12 @@ def assemble(  # noqa: PLR0913  (the parts depend on all of this)
         client_metrics=ClientMetrics(wall.now_ms),
         traffic=traffic,
     )
-    topics.on_change.append(partial(_forget_deleted, topics, parts.sends, traffic))
-    parts.service_v2 = _service_v2(parts, config, unix_ms, wall)
+    parts.service_v2 = _service_v2(parts, diagnostics, config, unix_ms, wall)
+    _connect(events, parts, diagnostics)
     if mastership is not None:
         parts.state = _replicated(mastership, parts, journal)
     if isinstance(clock, VirtualClock) and wall is not clock:
-        parts.awaited = _awaited(clock, parts)
+        parts.awaited = _awaited(clock, events, parts)
     return parts
 
 
@@ -220,19 +219,37 @@ def _replicated(mastership: Mastership, parts: BrokerParts, journal: Journal) ->
     return mastership.replicate(told, log_end)
 
 
-def _awaited(clock: VirtualClock, parts: BrokerParts) -> UnfinishedMessages:
-    """Return what keeps CLOCK waiting for those who are handed messages, which hears of PARTS."""
-    awaited = UnfinishedMessages(
-        clock,
-        parts.store,
-        parts.topics,
-        parts.offsets,
-        parts.pops,
-        parts.coordination,
+def _connect(events: BrokerEvents, parts: BrokerParts, diagnostics: Diagnostics) -> None:
+    """Have the parts react to EVENTS."""
+    forget_deleted = partial(_forget_deleted, parts.topics, parts.sends, parts.traffic)
+    events.connect(
+        BrokerEvents(
+            topic_changed=[
+                parts.coordination.topic_changed,
+                parts.neighbours.forget,
+                forget_deleted,
+            ],
+            topic_auto_created=[parts.neighbours.create_topic],
+            messages_stored=[parts.pops.arrived],
+            client_alive=[parts.pops.client_alive],
+            client_gone=[parts.pops.client_gone],
+            client_answered=[diagnostics.take],
+        )
     )
-    parts.retries.on_return.append(awaited.sent_back)
-    parts.fetches.on_fetch.append(awaited.fetching)
-    parts.pops.on_receive.append(awaited.receiving)
+
+
+def _awaited(clock: VirtualClock, events: BrokerEvents, parts: BrokerParts) -> UnfinishedMessages:
+    """Return the messages for whose consumers CLOCK waits."""
+    awaited = UnfinishedMessages(
+        clock, parts.store, parts.topics, parts.offsets, parts.pops, parts.coordination
+    )
+    events.connect(
+        BrokerEvents(
+            fetch_began=[awaited.fetching],
+            receive_began=[awaited.receiving],
+            message_returned=[awaited.sent_back],
+        )
+    )
     return awaited
 
 
@@ -243,14 +260,16 @@ def _forget_deleted(topics: Topics, sends: Sends, traffic: TrafficCounts, name: 
 
 
 def _service_v2(
-    parts: BrokerParts, config: BrokerConfig, unix_ms: Callable[[], int], wall: Clock
+    parts: BrokerParts,
+    diagnostics: Diagnostics,
+    config: BrokerConfig,
+    unix_ms: Callable[[], int],
+    wall: Clock,
 ) -> ServiceV2:
     """Return what official clients call, over PARTS; UNIX_MS is the messages' time, WALL has the machine's."""
     store, topics, groups, pops = parts.store, parts.topics, parts.groups, parts.pops
     check_commit = parts.coordination.fence.check_commit
     clients = parts.clients
-    diagnostics = Diagnostics(clients.sessions, topics, store, parts.wall_timers)
-    clients.telemetry.on_answer.append(diagnostics.take)
     faces = (
         clients,
         RouteQueries(config.name, topics, groups, clients.reach, parts.neighbours),
@@ -282,25 +301,23 @@ def _delay_rules(config: BrokerConfig, store: MessageStore) -> DelayRules:
     return DelayRules(levels_ms, precision_ms, config.delay_max_ms)
 
 
-def _clients(
-    config: BrokerConfig,
-    store: MessageStore,
-    groups: Groups,
-    timers: Timers,
-    listeners: Listeners,
-    pops: Pops,
-    replicas: Callable[[], Sequence[str]],
-) -> Clients:
+def _neighbours(config: BrokerConfig, dial: Dial, wall: Clock) -> Neighbours:
+    sees_all = config.v2_cluster and not config.v2_endpoints
+    servers = config.nameservers if sees_all else ()
+    return Neighbours(config.name, servers, dial, wall.now_ms)
+
+
+def _own_addresses(
+    config: BrokerConfig, store: MessageStore, replicas: Callable[[], Sequence[str]]
+) -> Callable[[], Sequence[str]]:
+    """Return what returns the addresses of this broker: its own first, then those of REPLICAS."""
     host = f"[{config.host}]" if ":" in config.host else config.host
 
     def own() -> Sequence[str]:
         mine = config.advertised_address or f"{host}:{store.host.port}"
         return (mine, *(one for one in replicas() if one != mine))
 
-    clients = Clients(config, store.config, groups, timers, own, listeners)
-    clients.sessions.on_alive.append(pops.client_alive)
-    clients.sessions.on_gone.append(pops.client_gone)
-    return clients
+    return own
 
 
 def producers_of(config: BrokerConfig, clock: Clock, store: MessageStore) -> Producers:

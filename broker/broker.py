@@ -46,6 +46,7 @@ from ..store.state_files import StateFile
 from ..store.system import cpu_seconds, peak_memory_bytes
 from .assembly import assemble
 from .config import BROKER_SECTIONS, BrokerConfig
+from .events import BrokerEvents
 from .groups.lag import GroupLag, lags, note_lag
 from .metrics.families import RocketMQFigures, client_figures, figures
 from .metrics.page import MetricsPage, PageFigure
@@ -362,6 +363,7 @@ class Broker:
             dial=self._dial,
             mastership=self._mastership,
             replicas=self._network.port.replicas if self._network.port else tuple,
+            events=BrokerEvents(topic_changed=[self._topic_changed]),
         )
         service = BrokerService(
             self._config,
@@ -521,8 +523,12 @@ class Broker:
             self._dial,
         )
         running.registration = registration
-        running.parts.topics.on_change.append(lambda name: registration.changed())
         registration.start()
+
+    def _topic_changed(self, name: str) -> None:
+        registration = self._running.registration if self._running else None
+        if registration is not None:
+            registration.changed()
 
     def _state(self) -> RegistrationState:
         """Return what name servers are told."""

@@ -66,6 +66,7 @@ from ..store.format.state_tables import (
 )
 from ..store.state_files import KeptTable, StateFile
 from .config import BrokerConfig
+from .events import BrokerEvents
 
 logger = logging.getLogger(__name__)
 
@@ -104,10 +105,17 @@ _CHANGES_KEPT: Final = 10_000
 class Topics:
     """Topics by name, over FILE."""
 
-    def __init__(self, file: StateFile, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        file: StateFile,
+        config: BrokerConfig,
+        now_ms: Callable[[], int],
+        events: BrokerEvents | None = None,
+    ) -> None:
         self._config = config
+        self._events = events or BrokerEvents()
         #: Keeps them: start it and have it tick.
-        self.kept = KeptTable(file, TOPICS, now_ms)
+        self.kept = KeptTable(file, TOPICS, now_ms, self._serve)
         system = system_topic_queues(config.cluster, config.name)
         self._system = {name for name, _, _ in system}
         for name, queues, permission in system:
@@ -119,12 +127,7 @@ class Topics:
         self._topics: dict[str, TopicConfig] = {}
         for name in self.kept.entries:
             self._serve(name)
-        self.kept.on_change.append(self._serve)
         self._queues = sum(map(_queues_of, self._topics.values()))
-        #: Called after every change, with the name of the topic.
-        self.on_change: list[Callable[[str], None]] = []
-        #: Called with each topic that was made because somebody sent to it.
-        self.on_auto_create: list[Callable[[TopicConfig], None]] = []
         #: The latest changes: the version before, and the topic.
         self._changes: deque[tuple[int, str]] = deque(maxlen=_CHANGES_KEPT)
 
@@ -260,7 +263,7 @@ class Topics:
             permission=template.permission & ~PERMISSION_INHERIT,
         )
         self._put(made)
-        for callback in self.on_auto_create:
+        for callback in self._events.topic_auto_created:
             callback(made)
         return made
 
@@ -375,7 +378,7 @@ class Topics:
 
     def _tell(self, before: int, name: str) -> None:
         self._changes.append((before, name))
-        for callback in self.on_change:
+        for callback in self._events.topic_changed:
             callback(name)
 
 
@@ -553,12 +556,11 @@ class Groups:
     def __init__(self, file: StateFile, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
         self._config = config
         #: Keeps them: start it and have it tick.
-        self.kept = KeptTable(file, GROUPS, now_ms)
+        self.kept = KeptTable(file, GROUPS, now_ms, self._serve)
         #: What is served of the entries.
         self._groups: dict[str, GroupConfig] = {}
         for name in self.kept.entries:
             self._serve(name)
-        self.kept.on_change.append(self._serve)
 
     def _serve(self, name: str) -> None:
         """Bring what is served of group NAME up to date with its entry."""

@@ -225,8 +225,14 @@ def _read_change(text: str, form: TableForm[E]) -> Change[E]:
 class KeptTable(Generic[E]):
     """The table in FILE, of FORM. `entries` is what stands in it now: read it, and change it by `put` and `drop`."""
 
-    def __init__(self, file: StateFile, form: TableForm[E], now_ms: Callable[[], int]) -> None:
-        """Load; raises CorruptState."""
+    def __init__(
+        self,
+        file: StateFile,
+        form: TableForm[E],
+        now_ms: Callable[[], int],
+        changed: Callable[[str], None] | None = None,
+    ) -> None:
+        """Load; raises CorruptState. The table calls CHANGED after every change, with the name of the entry."""
         self._file = file
         self._form = form
         self._now_ms = now_ms
@@ -245,7 +251,7 @@ class KeptTable(Generic[E]):
         self._gone: set[str] = set()
         self._news: dict[str, E] | None = None
         #: Called after every change, with the name of the entry.
-        self.on_change: list[Callable[[str], None]] = []
+        self.on_change: list[Callable[[str], None]] = [] if changed is None else [changed]
         self._number = 0
         #: Does the file say something else than the table?
         self._is_changed = self._replay()

@@ -500,7 +500,6 @@ class Coordination:
         self._official = official
         self._topics = topics
         self._shapes = {name: self._shape(name) for name in topics.names()}
-        topics.on_change.append(self._topic_changed)
 
     def held(self) -> Iterator[tuple[str, QueueKey, Lease]]:
         """Yield (group, queue, lease) of each queue that somebody holds."""
@@ -544,7 +543,8 @@ class Coordination:
         topic = self._topics.find(name)
         return None if topic is None else (topic.read_queues, topic.permission)
 
-    def _topic_changed(self, name: str) -> None:
+    def topic_changed(self, name: str) -> None:
+        """Have consumers of topic NAME assigned again if its queues or its permission changed."""
         before, now = self._shapes.pop(name, None), self._shape(name)
         if now is not None:
             self._shapes[name] = now

@@ -39,6 +39,7 @@ from ...store.format.state_tables import GroupConfig
 from ...store.log_writer import Appended
 from ...store.message_store import MessageStore
 from ..delay_rules import DelayRules, divide
+from ..events import BrokerEvents
 from ..messages.appender import Appends
 from ..topics_and_groups import RETRY_QUEUES_MAX, Groups, Topics, intervals_of
 
@@ -126,7 +127,7 @@ def copied_properties(origin: Record, fate: Fate, now_ms: int) -> dict[str, str]
 class Retries:
     """Takes failed messages back into STORE. RANDOM chooses among a group's retry queues. The event loop owns it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (it uses all these parts)
         self,
         store: MessageStore,
         topics: Topics,
@@ -135,6 +136,7 @@ class Retries:
         rules: DelayRules,
         now_ms: Callable[[], int],
         random: Random,
+        events: BrokerEvents | None = None,
     ) -> None:
         self._store = store
         self._topics = topics
@@ -143,8 +145,7 @@ class Retries:
         self._rules = rules
         self._now_ms = now_ms
         self._random = random
-        #: Told group, topic, queue and offset of what was sent back.
-        self.on_return: list[Callable[[str, str, int, int], None]] = []
+        self._events = events or BrokerEvents()
 
     def methods(self) -> MethodTable:
         """Return the table of methods for a carrier."""
@@ -181,8 +182,8 @@ class Retries:
                 group.name, record.properties.get(names.RETRY_TOPIC, record.topic)
             )
         self._appends.traffic.stored_again(copy, dead=bool(fate.reason))
-        for tell in self.on_return:
-            tell(group.name, request.topic, request.queue, request.queue_offset)
+        for callback in self._events.message_returned:
+            callback(group.name, request.topic, request.queue, request.queue_offset)
         log = logger.info if fate.reason else logger.debug
         log("message sent back group=%s topic=%s due_ms=%d", group.name, copy.topic, due_ms)
         reply = pb.SendBackReply(

@@ -21,6 +21,7 @@ from ...store.flush import tell
 from ...store.log_writer import Appended
 from ...store.message_store import MessageStore
 from ..callbacks import ended
+from ..events import BrokerEvents
 from ..metrics.traffic import TrafficCounts
 from ..replication.mastership import Mastership
 
@@ -40,6 +41,7 @@ class Appends:
         notify: Callable[[Key], object],
         mastership: Mastership | None = None,
         traffic: TrafficCounts | None = None,
+        events: BrokerEvents | None = None,
     ) -> None:
         """NOTIFY wakes the fetches that wait for a queue. MASTERSHIP: None without replicas."""
         #: Where those who append count what came in.
@@ -48,8 +50,7 @@ class Appends:
         self._notify = notify
         self.mastership = mastership
         self._listeners: dict[Key, list[Listener]] = {}
-        #: Called with the topic of messages that were stored, for every topic.
-        self.on_arrival: list[Callable[[str], None]] = []
+        self._stored = (events or BrokerEvents()).messages_stored
         #: Set for good when another replica is, or may be, the master.
         self.fenced: PocketMQError | None = None
         #: Queues with messages that are not confirmed: the log ended there when they were appended.
@@ -113,8 +114,8 @@ class Appends:
             tell(self._notify, key)
             for listener in self._listeners.get(key, ()):
                 tell(listener)
-            for heard in self.on_arrival:
-                tell(heard, key[0])
+            for callback in self._stored:
+                tell(callback, key[0])
 
     # --- confirmed, and safe
 

@@ -21,6 +21,7 @@ from ...store.message_store import MessageStore
 from ...store.slices import Slices
 from ..accounts import QueueLook
 from ..config import BrokerConfig
+from ..events import BrokerEvents
 from ..offsets import Offsets
 from ..timing.purgatory import Purgatory, WatchedOperation, end_of_wait
 from ..topics_and_groups import Topics
@@ -44,6 +45,7 @@ class Fetches:
         now_ms: Callable[[], int],
         filters: Filters,
         renew_lease: Callable[[str, str, int, int], None] | None = None,
+        events: BrokerEvents | None = None,
     ) -> None:
         """RENEW_LEASE: of group, topic and queue; raises LeaseLost where they are not held under the token."""
         self._config = config
@@ -54,8 +56,7 @@ class Fetches:
         self._now_ms = now_ms
         self._filters = filters
         self._renew_lease = renew_lease
-        #: Hear of each fetch; return what is told its answer.
-        self.on_fetch: list[Callable[[pb.FetchRequest, Done], Done]] = []
+        self._began = (events or BrokerEvents()).fetch_began
         #: How many fetches were asked for.
         self.asked = 0
 
@@ -67,8 +68,8 @@ class Fetches:
             if request.HasField("looked_at"):
                 done(self._note(request))
                 return None
-            for hear in self.on_fetch:
-                done = hear(request, done)
+            for callback in self._began:
+                done = callback(request, done)
             fetch = self._operation(request, done)
         except errors.PocketMQError as error:
             done(pb.FetchReply(fetch_id=request.fetch_id, error=to_wire(error)))

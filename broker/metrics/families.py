@@ -22,7 +22,7 @@ from ...proto.rpc.carrier import ConnectionTotals
 from ...proto.topics import RETRY_PREFIX, TIMER_TOPIC, is_system_topic
 from ..groups.lag import GroupLag, Place, StoredTimes, age_ms, note_lag
 from ..parts import BrokerParts
-from ..service_v2.sessions import ClientSession
+from ..service_v2.client_session import ClientSession
 from .clients import GAUGES, HISTOGRAMS, LABEL_LENGTH_MAX, LABELS, ClientMetrics, LabelValues
 from .page import Labels, PageFigure, gauges
 from .traffic import SIZE_BOUNDS, Distribution

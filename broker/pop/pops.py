@@ -25,6 +25,7 @@ from ...proto.errors import GroupInUse, NotReadable, PocketMQError, Unsupported
 from ...proto.topics import retry_topic
 from ...store.format.state_tables import GroupConfig, TopicConfig
 from ..config import BrokerConfig
+from ..events import BrokerEvents
 from ..messages.filters import Filters
 from ..timing.purgatory import Purgatory
 from ..topics_and_groups import QUEUE_TYPE_ATTRIBUTE, TYPE_ATTRIBUTE, Groups, Topics
@@ -56,7 +57,7 @@ Answer: TypeAlias = Callable[[Popped], None]
 class Pops:
     """All groups that pop."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (it uses all these parts)
         self,
         config: BrokerConfig,
         topics: Topics,
@@ -65,6 +66,7 @@ class Pops:
         purgatory: Purgatory,
         parts: PopParts,
         has_members: Callable[[str], bool] = lambda group: False,
+        events: BrokerEvents | None = None,
     ) -> None:
         """HAS_MEMBERS tells of a group whether it has members that share queues."""
         self._has_members = has_members
@@ -80,8 +82,7 @@ class Pops:
         self._tables: dict[tuple[str, str], Table] = {}
         #: When a group popped last; none that shares queues since.
         self._popped_ms: dict[str, int] = {}
-        #: Hear of each receive; return what is told its end.
-        self.on_receive: list[Callable[[Asked, Answer], Answer]] = []
+        self._began = (events or BrokerEvents()).receive_began
 
     # --- beginning and ending
 
@@ -152,8 +153,8 @@ class Pops:
         if asked.group not in self._popped_ms:
             self._catch_up(asked.group)
         self._popped_ms[asked.group] = self._leases.wall_ms()
-        for hear in self.on_receive:
-            done = hear(asked, done)
+        for callback in self._began:
+            done = callback(asked, done)
         receive = Receive(self, self._waits, asked, done)
         if receive.try_complete():
             # What it has put away may have been in the way of others.

@@ -1,11 +1,11 @@
 """Sessions of `apache.rocketmq.v2`: who is connected, one a client id, whatever connections it uses; and heartbeats.
 
 A session begins with the first settings or heartbeat. It ends when the client says so (NotifyClientTermination), or
-`_EXPIRY_MS` after it was last heard, if no stream of it is open. Whoever hangs on clients (leases, mainly) is told
+`EXPIRY_MS` after it was last heard, if no stream of it is open. Whoever hangs on clients (leases, mainly) is told
 
     alive   at every sign of life
     gone    at the end of a session; and before that, when its streams have broken off and it keeps silent for longer
-            than between two of its heartbeats, or is silent for `_EXPIRY_MS` with a stream that nobody has closed
+            than between two of its heartbeats, or is silent for `EXPIRY_MS` with a stream that nobody has closed
 
 A client that was gone and is heard again is alive. Of several streams the newest gets the broker's commands.
 
@@ -29,110 +29,36 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
-from ...proto.access.policies import Need
 from ...proto.errors import Overloaded
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.rpc import Call, MethodTable
+from ..events import BrokerEvents
 from ..timing.timers import Timers
+from .client_session import EXPIRY_MS, ClientSession, CommandStream
 from .messages import KnownGroups, group_name
 from .service import CLIENT_ID, client_host, client_id, service, unary
 from .statuses import OK, Refused
 
 logger = logging.getLogger(__name__)
 
-_EXPIRY_MS: Final = 120_000
 _SCAN_MS: Final = 2_000
 _STREAMS_MAX: Final = 4
-#: Without a stream a client that beats every 10 s is gone after so long …
-_SILENT_MS: Final = 15_000
-#: … and one that beats every 30 s, as Rust's and perhaps those of others, after so long.
-_SILENT_SLOW_MS: Final = 45_000
 LANGUAGE: Final = "x-mq-language"
-#: What the official clients that beat every 10 s say of themselves; Node.js says HTTP.
-_QUICK: Final = frozenset({"JAVA", "CPP", "GO", "GOLANG", "PYTHON", "HTTP", "NODE_JS", "DOT_NET"})
 _NO_CONSUMERS: Final = frozenset({v2.CLIENT_TYPE_UNSPECIFIED, v2.PRODUCER})
-
-
-class CommandStream(Protocol):
-    """A client's Telemetry stream."""
-
-    @property
-    def has_room(self) -> bool:
-        """Does the client read what it is sent?"""
-        ...
-
-    def send(self, command: v2.TelemetryCommand) -> None:
-        """Send COMMAND."""
-        ...
-
-    def end(self) -> None:
-        """End the stream well."""
-        ...
-
-    def may(self, need: Need) -> bool:
-        """May the client's user do what NEED says?"""
-        ...
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class ClientSession:
-    """One client. SETTINGS are its own, as it sent them last; None: it has sent none, or not again since a restart."""
-
-    client_id: str
-    language: str
-    heard_ms: int
-    #: Where its streams come from, and when anything came from there; "": users tell clients apart.
-    host: str = ""
-    host_heard_ms: int = 0
-    settings: v2.Settings | None = None
-    streams: list[CommandStream] = field(default_factory=list)
-    is_gone: bool = False
-
-    @property
-    def stream(self) -> CommandStream | None:
-        """The stream that commands go to."""
-        return self.streams[-1] if self.streams else None
-
-    def _silence_ms(self) -> int:
-        """Return how long it may keep silent before it counts as gone."""
-        if self.streams:
-            return _EXPIRY_MS
-        return self._unheard_ms()
-
-    def _unheard_ms(self) -> int:
-        """Return after how long without a word from it a client may be gone."""
-        return _SILENT_MS if self.language in _QUICK else _SILENT_SLOW_MS
-
-    def is_held_against(self, host: str, now_ms: int) -> bool:
-        """Is it that of another host than HOST?"""
-        is_heard = now_ms - self.host_heard_ms < self._unheard_ms()
-        return host != self.host and bool(self.streams) and is_heard
-
-    def silent_in_ms(self, now_ms: int) -> int:
-        """Return in how long it counts as gone, if it is not heard until then."""
-        return max(0, self.heard_ms + self._silence_ms() - now_ms)
-
-    def is_silent(self, now_ms: int) -> bool:
-        """Is it time to take the client for gone?"""
-        return now_ms - self.heard_ms >= self._silence_ms()
 
 
 class Sessions:
     """The sessions of a broker; TIMERS turn by the machine's time. The event loop owns them."""
 
-    def __init__(self, timers: Timers, *, limit: Callable[[], int]) -> None:
+    def __init__(
+        self, timers: Timers, *, limit: Callable[[], int], events: BrokerEvents | None = None
+    ) -> None:
         self._timers = timers
+        self._events = events or BrokerEvents()
         self._limit = limit
         self._sessions: dict[str, ClientSession] = {}
-        #: Told a client id.
-        self.on_alive: list[Callable[[str], None]] = []
-        self.on_gone: list[Callable[[str], None]] = []
-        #: Told a session whose settings are new, and one that ends.
-        self.on_settings: list[Callable[[ClientSession], None]] = []
-        self.on_end: list[Callable[[ClientSession], None]] = []
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -169,8 +95,8 @@ class Sessions:
         if host == session.host:
             session.host_heard_ms = session.heard_ms
         session.is_gone = False
-        for tell in self.on_alive:
-            tell(client_id)
+        for callback in self._events.client_alive:
+            callback(client_id)
         return session
 
     def _open(self, client_id: str, language: str) -> ClientSession:
@@ -191,8 +117,8 @@ class Sessions:
     def settle(self, session: ClientSession, settings: v2.Settings) -> None:
         """Keep SETTINGS as those of SESSION."""
         session.settings = settings
-        for tell in self.on_settings:
-            tell(session)
+        for callback in self._events.client_settings_changed:
+            callback(session)
 
     def connect(self, session: ClientSession, stream: CommandStream, host: str) -> None:
         """Let STREAM, from HOST, be the one that commands for SESSION go to."""
@@ -219,12 +145,12 @@ class Sessions:
         self._gone(client_id)
 
     def _forget(self, session: ClientSession) -> None:
-        for tell in self.on_end:
-            tell(session)
+        for callback in self._events.client_session_ended:
+            callback(session)
 
     def _gone(self, client_id: str) -> None:
-        for tell in self.on_gone:
-            tell(client_id)
+        for callback in self._events.client_gone:
+            callback(client_id)
 
     def _scan(self) -> None:
         now_ms = self._timers.now_ms()
@@ -233,7 +159,7 @@ class Sessions:
                 session.is_gone = True
                 logger.info("client is silent client=%s", session.client_id)
                 self._gone(session.client_id)
-            if not session.streams and now_ms - session.heard_ms >= _EXPIRY_MS:
+            if not session.streams and now_ms - session.heard_ms >= EXPIRY_MS:
                 del self._sessions[session.client_id]
                 self._forget(session)
 

@@ -35,10 +35,9 @@ from ..topics_and_groups import (
     Groups,
     subscription_check,
 )
-from .messages import (
-    filter_of,
-)
-from .sessions import ClientSession, Sessions
+from .client_session import ClientSession
+from .messages import filter_of
+from .sessions import Sessions
 from .statuses import Refused
 
 logger = logging.getLogger(__name__)
@@ -113,7 +112,6 @@ class Subscriptions:
         self._wants: dict[Place, _Wants] = {}
         self._places: dict[str, set[Place]] = {}
         self._count = 0
-        sessions.on_gone.append(self.forget)
 
     def start(self) -> None:
         """Begin to forget clients without a session."""

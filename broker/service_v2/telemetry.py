@@ -73,16 +73,18 @@ from ...store.config import StoreConfig
 from ...store.format.state_tables import INT_MAX, GroupConfig
 from ...store.message_store import MessageStore
 from ..config import BrokerConfig
+from ..events import BrokerEvents
 from ..pop.pops import BATCH_MAX
 from ..timing.timers import Timers
 from ..timing.timing_wheel import Timer
 from ..topics_and_groups import Groups, Topics, announced_intervals_of, exponential_of
 from ..transactions.checks import Listeners
+from .client_session import ClientSession, CommandStream
 from .messages import INVISIBLE_MAX_MS, LITE_TOPIC_LENGTH_MAX, delivered, group_name, topic_name
 from .receiving import POLLING_MOST_MS
 from .routes import Reach
 from .service import client_host, client_id, service
-from .sessions import LANGUAGE, ClientSession, CommandStream, Heartbeats, Sessions
+from .sessions import LANGUAGE, Heartbeats, Sessions
 from .statuses import OK, Refused, status_of
 from .subscriptions import RefusedFilter, Subscriptions
 
@@ -92,8 +94,6 @@ logger = logging.getLogger(__name__)
 _AGAIN_MS: Final = 1_500
 _QUEUED_BYTES_MAX: Final = 256 * 1024
 _ANSWERS: Final = frozenset({"thread_stack_trace", "verify_message_result"})
-#: Takes what a client answers to a diagnostic command: its id, and the answer.
-TakeAnswer = Callable[[str, v2.TelemetryCommand], None]
 LITE_TOPICS_MAX: Final = 2_000
 SETTINGS_BYTES_MAX: Final = 1024 * 1024
 #: The attribute of a group that says how many light topics one client may have.
@@ -124,6 +124,7 @@ class Telemetry:
         rules: SettingsRules,
         reach: Reach,
         timers: Timers,
+        events: BrokerEvents,
         *,
         measured: bool,
     ) -> None:
@@ -133,7 +134,7 @@ class Telemetry:
         self._reach = reach
         self.timers = timers
         self._measured = measured
-        self.on_answer: list[TakeAnswer] = []
+        self.events = events
 
     def methods(self) -> MethodTable:
         """Return the table of methods for a carrier."""
@@ -191,8 +192,8 @@ class TelemetryStream:
                 self.send(v2.TelemetryCommand(status=status_of(error)))
                 raise
         elif what in _ANSWERS:
-            for take in self._telemetry.on_answer:
-                take(self._who, message)
+            for callback in self._telemetry.events.client_answered:
+                callback(self._who, message)
 
     def _take_settings(self, session: ClientSession, settings: v2.Settings) -> None:
         self._telemetry.settle(session, settings)
@@ -267,8 +268,6 @@ class CheckCommands:
         #: By transaction id.
         self._senders: OrderedDict[str, str] = OrderedDict()
         self._asked: dict[ClientSession, dict[str, _Asked]] = {}
-        sessions.on_settings.append(self._settled)
-        sessions.on_end.append(self._ended)
 
     def remember(self, client_id: str, topic: str, transaction_id: str) -> None:
         """Know that CLIENT_ID sent the half message of TRANSACTION_ID for TOPIC."""
@@ -288,7 +287,7 @@ class CheckCommands:
         """Return who sent the half message of TRANSACTION_ID, if that is known."""
         return self._senders.get(transaction_id)
 
-    def _settled(self, session: ClientSession) -> None:
+    def settled(self, session: ClientSession) -> None:
         """Have SESSION asked about the topics of its settings, and about those that it has sent to."""
         settings = session.settings
         named = settings.publishing.topics if settings is not None else ()
@@ -311,7 +310,8 @@ class CheckCommands:
         del self._asked[session][asked.group]
         self._listeners.remove(asked)
 
-    def _ended(self, session: ClientSession) -> None:
+    def ended(self, session: ClientSession) -> None:
+        """Forget SESSION, which is over."""
         for asked in self._asked.pop(session, {}).values():
             self._listeners.remove(asked)
 
@@ -503,10 +503,11 @@ class Clients:
         timers: Timers,
         own: Callable[[], Sequence[str]],
         listeners: Listeners,
+        events: BrokerEvents,
     ) -> None:
         #: Where they are told to connect to.
         self.reach = Reach(config.v2_endpoints, own)
-        self.sessions = Sessions(timers, limit=lambda: config.clients_max)
+        self.sessions = Sessions(timers, limit=lambda: config.clients_max, events=events)
         rules = SettingsRules(
             groups, store_config.delay_levels_ms, checks_types=config.topic_message_type_check
         )
@@ -517,11 +518,19 @@ class Clients:
             rules,
             self.reach,
             timers,
+            events,
             measured=config.client_metrics,
         )
         self._heartbeats = Heartbeats(self.sessions, groups)
         self.checks = CheckCommands(
             self.sessions, listeners, limit=lambda: config.transactions_open_max
+        )
+        events.connect(
+            BrokerEvents(
+                client_gone=[self.subscriptions.forget],
+                client_settings_changed=[self.checks.settled],
+                client_session_ended=[self.checks.ended],
+            )
         )
 
     def start(self) -> None:

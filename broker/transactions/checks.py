@@ -69,7 +69,6 @@ class Checks:
         #: The next chunk of what is due already.
         self._going_on: asyncio.Handle | None = None
         self._running = False
-        halves.on_open.append(self._opened)
 
     def start(self) -> None:
         """Begin to check."""
@@ -92,7 +91,8 @@ class Checks:
 
     # --- when
 
-    def _opened(self, half: OpenHalf) -> None:
+    def opened(self, half: OpenHalf) -> None:
+        """Check HALF, which became open, once its time has come."""
         wait_ms = self._config.transaction_check_interval_ms
         if not half.times:
             own = half.immunity_ms >= 0

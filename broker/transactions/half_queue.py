@@ -384,7 +384,9 @@ class HalfQueue:
         offsets: Offsets,
         outcomes: Outcomes,
         clock: Clock,
+        opened: Callable[[OpenHalf], None],
     ) -> None:
+        """The queue calls OPENED with each half message that becomes open."""
         self.store = store
         self.appends = appends
         self._outcomes = outcomes
@@ -394,11 +396,10 @@ class HalfQueue:
         #: Half messages that are resolved but not marked yet.
         self._owed: list[int] = []
         self.open = OpenHalves()
-        #: Called with each half message that becomes open.
-        self.on_open: list[Callable[[OpenHalf], None]] = []
+        self._opened = opened
 
     def start(self) -> None:
-        """Find what is open, and follow the queue from here on; `on_open` gets all of it."""
+        """Find what is open, and follow the queue from here on."""
         begin, op_offset = self._progress.beginnings()
         self._progress.begin(begin, op_offset)
         resolved, copied = self._read_ops(op_offset)
@@ -421,7 +422,7 @@ class HalfQueue:
             self.mark([])
         self.appends.listen(HALF_TOPIC, 0, self.read_new)
         for half in self.open:
-            self._tell(half)
+            self._open(half)
         self.reached()
         logger.info("transactions found open=%d", self.open.transactions)
 
@@ -511,15 +512,14 @@ class HalfQueue:
                 self._next = slices.next_offset
                 for half in halves_in(slices):
                     self.open.add(half)
-                    self._tell(half)
+                    self._open(half)
         except PocketMQError as error:  # The next append tries again.
             logger.error("half messages cannot be read reason=%s", error.message)
 
-    def _tell(self, half: OpenHalf) -> None:
+    def _open(self, half: OpenHalf) -> None:
         # From here on it is a time for waits, independent of later changes of the clock.
         half.stored_ms = past_instant(self._clock, half.stored_ms)
-        for listener in self.on_open:
-            listener(half)
+        self._opened(half)
 
     # --- results
 

@@ -290,13 +290,12 @@ class Transactions:
         self._store = store
         self._now_ms: Callable[[], int] = clock.now_ms
         self._outcomes = Outcomes(store)
-        self._halves = HalfQueue(store, appends, offsets, self._outcomes, clock)
+        self._halves = HalfQueue(store, appends, offsets, self._outcomes, clock, self._opened)
         self._checks = Checks(config, topics, self._halves, self._outcomes, timers, clock)
         self._decisions = Decisions(self._halves, self._outcomes, clock.now_ms)
         #: Half messages of this turn that are not in the table yet.
         self._expected = 0
         self._running = False
-        self._halves.on_open.append(self._came)
 
     def open_by_topic(self) -> dict[str, int]:
         """Return the number of open transactions by their topic."""
@@ -359,7 +358,8 @@ class Transactions:
             asyncio.get_running_loop().call_soon(self._expect_none)
         self._expected += count
 
-    def _came(self, half: OpenHalf) -> None:
+    def _opened(self, half: OpenHalf) -> None:
+        self._checks.opened(half)
         self._expected = max(0, self._expected - 1)
 
     def _expect_none(self) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pocketmq.broker.config import BrokerConfig
+from pocketmq.broker.events import BrokerEvents
 from pocketmq.broker.topics_and_groups import Topics
 from pocketmq.proto.errors import (
     DiskFailure,
@@ -32,10 +33,12 @@ from ..fakes import FaultyDisk
 from ..runs import Hand
 
 
-def topics_at(path: Path, *, disk: Disk | None = None, **settings: object) -> Topics:
+def topics_at(
+    path: Path, *, disk: Disk | None = None, events: BrokerEvents | None = None, **settings: object
+) -> Topics:
     """Return the topics that a broker on the store at PATH has."""
     file = StateFile(disk or OsDisk(), str(path), "topics.json")
-    return Topics(file, BrokerConfig(**settings), Hand())  # type: ignore[arg-type]
+    return Topics(file, BrokerConfig(**settings), Hand(), events)  # type: ignore[arg-type]
 
 
 def topic(name: str = "T", **fields: object) -> TopicConfig:
@@ -233,9 +236,11 @@ def test_a_topic_of_the_system_cannot_be_deleted(topics: Topics) -> None:
         topics.delete("TBW102")
 
 
-def test_every_change_moves_the_version_and_is_told(topics: Topics) -> None:
+def test_every_change_moves_the_version_and_is_reported(tmp_path: Path) -> None:
+    events = BrokerEvents()
+    topics = topics_at(tmp_path, events=events)
     versions = [topics.version]
-    topics.on_change.append(lambda name: versions.append(topics.version))
+    events.topic_changed.append(lambda name: versions.append(topics.version))
 
     topics.create(topic(), update=False)
     topics.create(topic(read_queues=5), update=True)
@@ -260,9 +265,11 @@ def test_a_change_that_cannot_be_saved_does_not_count(tmp_path: Path) -> None:
 class TestTopicsOfGroups:
     """Retry and dead-letter topics are made when they are first needed."""
 
-    def test_one_is_made_and_told_once(self, topics: Topics) -> None:
+    def test_one_is_created_and_reported_once(self, tmp_path: Path) -> None:
+        events = BrokerEvents()
+        topics = topics_at(tmp_path, events=events)
         told: list[None] = []
-        topics.on_change.append(lambda name: told.append(None))
+        events.topic_changed.append(lambda name: told.append(None))
 
         made = topics.for_group("%RETRY%g", 2)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pocketmq.broker.events import BrokerEvents
 from pocketmq.broker.messages.appender import Appends
 from pocketmq.proto.errors import PocketMQError, StoreFull
 
@@ -44,10 +45,10 @@ def test_a_listener_that_fails_keeps_no_other_from_hearing(
     def fails(*_: object) -> None:
         raise StoreFull("no memory for a map")
 
-    appends = Appends(store, fails)
+    events = BrokerEvents(messages_stored=[fails, heard.append])
+    appends = Appends(store, fails, events=events)
     appends.listen("A", 0, fails)
     appends.listen("A", 0, lambda: heard.append("A/0"))
-    appends.on_arrival += [fails, heard.append]
 
     (outcome,) = appends.append([make_run("A", 0, [b"1"])])
 

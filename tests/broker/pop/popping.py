@@ -9,6 +9,7 @@ from random import Random
 from typing import Literal
 
 from pocketmq.broker.config import BrokerConfig
+from pocketmq.broker.events import BrokerEvents
 from pocketmq.broker.groups.retries import Retries
 from pocketmq.broker.messages.appender import Appends
 from pocketmq.broker.messages.filters import Filters
@@ -112,7 +113,8 @@ class Popping:
         self.timers = Timers(self.clock)
         self.purgatory = Purgatory(self.timers, limit=lambda: self.config.fetches_waiting_max)
         self.filters = Filters(self.timers, self.clock)
-        self.appends = Appends(self.store, self.purgatory.notify)
+        events = BrokerEvents()
+        self.appends = Appends(self.store, self.purgatory.notify, events=events)
         retries = Retries(
             self.store, self.topics, self.groups, self.appends, RULES, unix_ms, Random(1)
         )
@@ -136,7 +138,7 @@ class Popping:
             parts,
             lambda group: group in self.sharing,
         )
-        self.appends.on_arrival.append(self.pops.arrived)
+        events.connect(BrokerEvents(messages_stored=[self.pops.arrived]))
         self.pops.start()
         self.timers.start()
         self.answers: list[Popped] = []

@@ -10,6 +10,7 @@ import pytest
 from google.protobuf import json_format
 
 from pocketmq.broker.config import BrokerConfig
+from pocketmq.broker.events import BrokerEvents
 from pocketmq.broker.neighbours import Neighbours
 from pocketmq.broker.service_v2.routes import RouteQueries
 from pocketmq.broker.service_v2.service import SERVICE, ServiceV2
@@ -65,7 +66,10 @@ class Connected:
         self.groups = Groups(groups, config, self.clock.now_ms)
         store = StoreConfig(path=str(folder))
         self.listeners = Listeners()
-        self.clients = Clients(config, store, self.groups, self.timers, lambda: own, self.listeners)
+        self.events = BrokerEvents()
+        self.clients = Clients(
+            config, store, self.groups, self.timers, lambda: own, self.listeners, self.events
+        )
         neighbours = Neighbours(config.name, (), Http2Channel, self.clock.now_ms)
         routes = RouteQueries(config.name, self.topics, self.groups, self.clients.reach, neighbours)
         self.sessions = self.clients.sessions

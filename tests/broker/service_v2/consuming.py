@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from pocketmq.broker.events import BrokerEvents
 from pocketmq.broker.messages.fetch import Fetches
 from pocketmq.broker.service_v2.acknowledging import Acknowledging
 from pocketmq.broker.service_v2.lite_subscriptions import LiteSubscriptions
@@ -39,8 +40,10 @@ class Consuming(Popping):
     def __init__(self, path: Path, *, queues: int = 1, **settings: Any) -> None:
         super().__init__(path, queues=queues, **settings)
         self.streams: list[FakeStream] = []
-        self.sessions = Sessions(self.timers, limit=lambda: 100)
+        events = BrokerEvents()
+        self.sessions = Sessions(self.timers, limit=lambda: 100, events=events)
         self.subscriptions = Subscriptions(self.config, self.groups, self.sessions, self.timers)
+        events.client_gone.append(self.subscriptions.forget)
 
     def check_commit(self, group: str, offsets: object) -> None:
         """Take any offsets: nobody holds queues here."""

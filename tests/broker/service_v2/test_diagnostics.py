@@ -36,7 +36,7 @@ class Asking(Connected):
         super().__init__(folder)
         self.store = open_store(folder / "store")
         self.diagnostics = Diagnostics(self.sessions, self.topics, self.store, self.timers)
-        self.clients.telemetry.on_answer.append(self.diagnostics.take)
+        self.events.client_answered.append(self.diagnostics.take)
 
     def question(self, request: pb.AskClientRequest) -> FakeCall:
         """Ask; return the call, which waits."""

@@ -54,7 +54,7 @@ def test_only_a_probe_that_says_nothing_may_be_nameless(connected: Connected) ->
 
 def test_a_client_that_says_goodbye_is_gone_even_with_a_bad_group(connected: Connected) -> None:
     gone: list[str] = []
-    connected.sessions.on_gone.append(gone.append)
+    connected.events.client_gone.append(gone.append)
     connected.open().say(consumer())
 
     request = v2.NotifyClientTerminationRequest(group=v2.Resource(name="a/b"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.broker.service_v2.sessions import Sessions
+from pocketmq.broker.events import BrokerEvents
 from pocketmq.proto.errors import InvalidArgument
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 
@@ -20,10 +20,12 @@ SCAN_MS = 5_000
 class Told:
     """What is told of clients, in order."""
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, events: BrokerEvents) -> None:
         self.events: list[str] = []
-        sessions.on_gone.append(lambda client: self.events.append(f"{client} gone"))
-        sessions.on_end.append(lambda session: self.events.append(f"{session.client_id} ended"))
+        events.client_gone.append(lambda client: self.events.append(f"{client} gone"))
+        events.client_session_ended.append(
+            lambda session: self.events.append(f"{session.client_id} ended")
+        )
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ async def connected(tmp_path: Path) -> AsyncIterator[Connected]:
 async def test_a_client_that_breaks_off_is_gone_soon_and_forgotten_later(
     connected: Connected,
 ) -> None:
-    told = Told(connected.sessions)
+    told = Told(connected.events)
     peer = connected.open(**{"x-mq-language": "JAVA"})
     peer.say(PRODUCER)
     peer.close()
@@ -57,7 +59,7 @@ async def test_a_client_that_breaks_off_is_gone_soon_and_forgotten_later(
 async def test_a_client_that_beats_seldom_has_more_time(
     connected: Connected, language: str
 ) -> None:
-    told = Told(connected.sessions)
+    told = Told(connected.events)
     connected.sessions.hear("c", language)
 
     await connected.clock.advance(44_999)
@@ -70,7 +72,7 @@ async def test_a_client_that_beats_seldom_has_more_time(
 async def test_a_client_with_an_open_stream_is_silent_after_two_minutes_and_not_forgotten(
     connected: Connected,
 ) -> None:
-    told = Told(connected.sessions)
+    told = Told(connected.events)
     connected.open().say(PRODUCER)
 
     await connected.clock.advance(119_999)
@@ -84,9 +86,9 @@ async def test_a_client_with_an_open_stream_is_silent_after_two_minutes_and_not_
 
 
 async def test_a_client_that_is_heard_again_can_be_gone_again(connected: Connected) -> None:
-    told = Told(connected.sessions)
+    told = Told(connected.events)
     alive: list[str] = []
-    connected.sessions.on_alive.append(alive.append)
+    connected.events.client_alive.append(alive.append)
     for _ in range(2):
         connected.sessions.hear("c", "python")
         await connected.clock.advance(15_000 + SCAN_MS)
@@ -96,7 +98,7 @@ async def test_a_client_that_is_heard_again_can_be_gone_again(connected: Connect
 
 
 async def test_heartbeats_keep_a_client_without_a_stream(connected: Connected) -> None:
-    told = Told(connected.sessions)
+    told = Told(connected.events)
     for _ in range(30):
         connected.sessions.hear("c", "PYTHON")
         await connected.clock.advance(10_000)
@@ -105,7 +107,7 @@ async def test_heartbeats_keep_a_client_without_a_stream(connected: Connected) -
 
 
 async def test_goodbye_of_somebody_unknown_is_told_as_well(connected: Connected) -> None:
-    told = Told(connected.sessions)
+    told = Told(connected.events)
 
     connected.sessions.end("c")
 
@@ -122,7 +124,7 @@ BYE = v2.NotifyClientTerminationRequest()
 async def test_what_another_user_says_under_the_same_client_id_is_of_another_session(
     connected: Connected,
 ) -> None:
-    told = Told(connected.sessions)
+    told = Told(connected.events)
     mine, theirs = connected.open(user=ALICE), connected.open(user=EVE)
     mine.say(PRODUCER)
     theirs.say(v2.Settings(client_type=v2.PRODUCER, publishing=v2.Publishing()))
@@ -140,7 +142,7 @@ async def test_what_another_user_says_under_the_same_client_id_is_of_another_ses
 async def test_without_users_another_host_neither_takes_nor_ends_a_session_whose_client_lives(
     connected: Connected, metadata: dict[str, str]
 ) -> None:
-    told = Told(connected.sessions)
+    told = Told(connected.events)
     mine = connected.open(peer=HERE, **{"x-mq-language": "JAVA"})
     mine.say(PRODUCER)
     peer = HERE if metadata else ELSEWHERE
