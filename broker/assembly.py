@@ -11,7 +11,8 @@ from typing import Final
 from ..proto.clock import Clock, VirtualClock
 from ..proto.rpc.channels import Dial
 from ..store.message_store import MessageStore
-from ..store.state_files import OffsetsFile, StateFile
+from ..store.offsets_file import OffsetsFile
+from ..store.state_files import StateFile
 from .accounts import Accounts
 from .commit_texts import CommitTexts
 from .config import BrokerConfig

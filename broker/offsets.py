@@ -31,7 +31,8 @@ from ..store.format.state_tables import (
     parse_consumer_offsets,
     topics_of_groups,
 )
-from ..store.state_files import OffsetsFile, StateFile
+from ..store.offsets_file import OffsetsFile
+from ..store.state_files import StateFile
 from .commit_texts import CommitText, CommitTexts
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ Not thread-safe: the event loop owns it.
 The consumer groups of one broker: `config/subscriptionGroup.json` in memory; and how long failed messages wait.
 
 A group is made by an administrator, or the first time that it commits an offset. Every change is kept at once
-(state_files.py). Not thread-safe: the event loop owns it.
+(kept_table.py). Not thread-safe: the event loop owns it.
 
 A failed message waits before it comes again as its group's `groupRetryPolicy`, Apache's, says. A retry is counted by
 the reconsume times that its message had when it failed: 0 for the first retry.
@@ -64,7 +64,8 @@ from ..store.format.state_tables import (
     TopicConfig,
     UnreadEntry,
 )
-from ..store.state_files import KeptTable, StateFile
+from ..store.kept_table import KeptTable
+from ..store.state_files import StateFile
 from .config import BrokerConfig
 from .events import BrokerEvents
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from ..proto.errors import StoreMismatch
+from .checkpoints import CheckpointFile
 from .config import StoreConfig
 from .consume_queues import ConsumeQueues
 from .cut_files import restore_cut_files, restore_cut_queues
@@ -18,7 +19,6 @@ from .disk import Disk
 from .dispatch import Dispatcher
 from .files import CommitLog
 from .message_index import MessageIndex
-from .state_files import CheckpointFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,13 +29,14 @@ from .apache.files import StartRefused
 from .apache.settings import ApacheSettings
 from .apache.store import ApacheStore, JavaReading, queue_type_of
 from .apache.timers import JavaTimers
+from .checkpoints import Checkpoint, read_checkpoint
 from .disk import Disk
 from .format.log_and_queues import BATCH_ENTRY, ENTRY
 from .format.state_tables import GROUPS, TOPICS, GroupConfig, TopicConfig
+from .kept_table import KeptChanges
 from .listing import FileRow, RowFile, queue_folders
 from .message_store import MessageStore
 from .recovery.scan import RecoveryReport
-from .state_files import Checkpoint, KeptChanges, read_checkpoint
 
 #: What reading or mapping a folder fails with.
 _NO_FILE: Final = (errno.EISDIR, errno.ENODEV)
@@ -401,7 +402,7 @@ def open_ours(
 ) -> tuple[MessageStore, JavaConfig]:
     """Return the store ROOT opened as by our broker, and the tables of its config folder; DISK keeps what is changed.
 
-    A Java broker would know what stands in config/ only; ours knows the changes beside that, too (state_files.py).
+    A Java broker would know only what is in config/; PocketMQ also knows the changes next to it (kept_table.py).
     Raises StoreError where our broker would not start.
     """
     with _refusing_as_ours(root):

@@ -35,10 +35,11 @@ from ..store.format import state_tables
 from ..store.format.java_json import parse
 from ..store.listing import settings_of
 from ..store.message_store import MessageStore
+from ..store.offsets_file import LMQ_OFFSETS_FILE, OFFSETS_FILE
 from ..store.os_disk import OsDisk, copy_file, sync_tree
 from ..store.overlay_disk import OverlayDisk
 from ..store.recovery.scan import RecoveryReport
-from ..store.state_files import BROKEN_FOLDER, LMQ_OFFSETS_FILE, OFFSETS_FILE, StateFile
+from ..store.state_files import BROKEN_FOLDER, StateFile
 from ..store.system import allow_many_files
 from .doctor.diagnosis import reason_lines
 from .doctor.evidence import StoreEvidence, gather, outcome_of

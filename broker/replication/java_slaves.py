@@ -34,8 +34,10 @@ from ...proto.remoting import (
 )
 from ...store.format import state_tables
 from ...store.format.java_json import Json, render
+from ...store.kept_table import KeptTable
 from ...store.message_store import MessageStore
-from ...store.state_files import KeptTable, OffsetsFile, StateFile
+from ...store.offsets_file import OffsetsFile
+from ...store.state_files import StateFile
 from ..config import BrokerConfig
 
 logger = logging.getLogger(__name__)

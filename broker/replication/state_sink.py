@@ -26,8 +26,10 @@ from ...proto.errors import InvalidArgument, PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...store.flush import Flusher, FlushJob
 from ...store.format import state_tables
+from ...store.kept_table import KeptTable
 from ...store.message_store import MessageStore
-from ...store.state_files import KeptTable, OffsetsFile, StateFile
+from ...store.offsets_file import OffsetsFile
+from ...store.state_files import StateFile
 from ..accounts import Account, Accounts
 from ..commit_texts import CommitText, CommitTexts, text_from_json
 from ..group_queues import GroupQueue, group_queue_of

@@ -30,7 +30,8 @@ from ...proto.errors import PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...store.flush import tell
 from ...store.format.state_tables import GROUPS, TOPICS
-from ...store.state_files import OFFSETS_FILE as OFFSETS_FILE, KeptTable
+from ...store.kept_table import KeptTable
+from ...store.offsets_file import OFFSETS_FILE as OFFSETS_FILE
 from ..accounts import Account, Accounts
 from ..commit_texts import CommitTexts
 from ..group_queues import GroupQueue, group_queue_name, group_queue_of

@@ -22,9 +22,9 @@ from typing import Final
 
 from ...proto.clock import Clock, VirtualClock
 from ...proto.errors import PocketMQError, StoreMismatch
+from ...store.checkpoints import read_checkpoint
 from ...store.config import StoreConfig
 from ...store.disk import Disk
-from ...store.state_files import read_checkpoint
 from .virtual_time import is_virtual
 
 logger = logging.getLogger(__name__)

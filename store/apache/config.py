@@ -19,7 +19,7 @@ from ...proto.topics import system_topic_queues
 from ..disk import Disk
 from ..format import state_tables
 from ..format.java_json import parse
-from ..state_files import offsets_file
+from ..offsets_file import offsets_file
 from .files import StartRefused
 from .settings import ApacheSettings
 

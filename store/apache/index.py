@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from ...proto.record import SYS_ROLLBACK, SYS_TRANSACTION
+from ..checkpoints import Checkpoint
 from ..disk import Disk, Mapping
 from ..format.index import (
     ENTRY,
@@ -19,7 +20,6 @@ from ..format.index import (
     key_hash,
     wrapped,
 )
-from ..state_files import Checkpoint
 from .files import StartRefused, java_long
 from .records import Checked
 from .settings import ApacheSettings

@@ -23,8 +23,8 @@ from ...proto import record_run
 from ...proto.byte_ranges import hash_ranges, left_aligned
 from ...proto.record import MAGIC_V1, SYS_COMMIT, SYS_TRANSACTION, Record
 from ...proto.topics import SCHEDULE_TOPIC
+from ..checkpoints import CHECKPOINT_SIZE, Checkpoint, read_checkpoint
 from ..disk import Disk
-from ..state_files import CHECKPOINT_SIZE, Checkpoint, read_checkpoint
 from .files import JavaFile, JavaFiles, StartRefused
 from .index import JavaIndex
 from .queue import BatchQueue, JavaQueue, SimpleQueue

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Final
 
 from ...proto.topics import TIMER_TOPIC
+from ..checkpoints import CHECKPOINT_SIZE, TimerCheckpoint, read_timer_checkpoint
 from ..format import timers
-from ..state_files import CHECKPOINT_SIZE, TimerCheckpoint, read_timer_checkpoint
 from .files import JavaFiles, StartRefused
 from .store import JavaReading
 

@@ -24,6 +24,7 @@ import numpy as np
 from ...proto.errors import CorruptState, DiskFailure, StoreFull
 from ...proto.record_run import Longs
 from ...proto.topics import TIMER_TOPIC
+from ..checkpoints import TimerCheckpoint, TimerCheckpointFile
 from ..disk import Disk
 from ..files import Syncable, bytes_of
 from ..format.state_tables import (
@@ -35,7 +36,7 @@ from ..format.state_tables import (
 from ..format.timers import DELETE, NONE, ORDINARY, RECORD, RECORD_SIZE
 from ..health import StoreHealth
 from ..parts import StoreParts
-from ..state_files import StateFile, TimerCheckpoint, TimerCheckpointFile
+from ..state_files import StateFile
 from .entry import Filing, TimerBatch, TimerSlot, chain, signs_of
 from .files import TimerLog, TimerRing
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pocketmq.store.checkpoints import Checkpoint, CheckpointFile, read_checkpoint
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.state_files import Checkpoint, CheckpointFile, read_checkpoint
 
 
 def test_the_six_fields_are_big_endian_longs() -> None:

@@ -23,8 +23,9 @@ from pocketmq.store.format.state_tables import (
     render_groups,
     render_topics,
 )
+from pocketmq.store.kept_table import FOLDER, KeptTable
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.state_files import FOLDER, KeptTable, StateFile
+from pocketmq.store.state_files import StateFile
 
 from ..fakes import FaultyDisk
 from ..runs import Device

@@ -16,8 +16,8 @@ from pocketmq.store.format.state_tables import (
     parse_consumer_offsets,
     render_consumer_offsets,
 )
+from pocketmq.store.offsets_file import LMQ_OFFSETS_FILE, OFFSETS_FILE, OffsetsFile, offsets_file
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.state_files import LMQ_OFFSETS_FILE, OFFSETS_FILE, OffsetsFile, offsets_file
 
 from ..recorded import unpacked
 

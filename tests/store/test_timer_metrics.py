@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from pocketmq.store.checkpoints import TimerCheckpoint, TimerCheckpointFile, read_timer_checkpoint
 from pocketmq.store.format.state_tables import COUNTER_MAX, DataVersion
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.state_files import TimerCheckpoint, TimerCheckpointFile, read_timer_checkpoint
 from pocketmq.store.timers.store import TimerMetrics
 
 from ..recorded import expected, recorded_store

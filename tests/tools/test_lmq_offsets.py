@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from pocketmq.client import Admin
 from pocketmq.store.format.state_tables import parse_consumer_offsets
+from pocketmq.store.offsets_file import LMQ_OFFSETS_FILE, OFFSETS_FILE, OffsetsFile
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.state_files import LMQ_OFFSETS_FILE, OFFSETS_FILE, OffsetsFile
 from pocketmq.tools.cli import cli
 from pocketmq.tools.follow.promote import StoppedStore
 from pocketmq.tools.lag.cold import store_rows

@@ -31,6 +31,7 @@ from ...proto.record import (
     encode_record,
     java_hash,
 )
+from ...store.checkpoints import CHECKPOINT_SIZE, Checkpoint
 from ...store.files import file_name
 from ...store.format.log_and_queues import BLANK_SIZE, ENTRY, blank
 from ...store.format.state_tables import (
@@ -40,7 +41,6 @@ from ...store.format.state_tables import (
     render_consumer_offsets,
     render_topics,
 )
-from ...store.state_files import CHECKPOINT_SIZE, Checkpoint
 
 Longs = NDArray[np.int64]
 

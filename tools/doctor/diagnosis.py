@@ -16,13 +16,13 @@ import click
 from ...proto.clock import SystemClock
 from ...proto.time_text import format_instant
 from ...store.apache.settings import ApacheSettings
+from ...store.checkpoints import read_checkpoint
 from ...store.disk import Disk
 from ...store.listing import settings_of
 from ...store.os_disk import OsDisk
 from ...store.overlay_disk import OverlayDisk
 from ...store.recovery.derive import Verified
 from ...store.recovery.scan import FindingKind
-from ...store.state_files import read_checkpoint
 from ...store.system import allow_many_files
 from ..inspect.document import files
 from ..options import TakesStores, broker_settings, broker_settings_option, store_argument

@@ -44,7 +44,8 @@ from ...store.consume_queues import batch_topics
 from ...store.disk import Disk
 from ...store.format.replica_files import EPOCHS_FILE, parse_epochs, render_epochs
 from ...store.message_store import MessageStore
-from ...store.state_files import OFFSETS_FILE, OffsetsFile, StateFile
+from ...store.offsets_file import OFFSETS_FILE, OffsetsFile
+from ...store.state_files import StateFile
 from .master import TOPICS_FILE, JavaMaster, MasterIdentity, MasterTables
 
 logger = logging.getLogger(__name__)

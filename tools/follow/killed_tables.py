@@ -20,8 +20,9 @@ from typing import Any, Final, TypeVar
 from ...proto.errors import CorruptState
 from ...store.disk import Disk
 from ...store.format import state_tables
+from ...store.offsets_file import OffsetsFile
 from ...store.overlay_disk import OverlayDisk
-from ...store.state_files import OffsetsFile, StateFile
+from ...store.state_files import StateFile
 
 T = TypeVar("T")
 

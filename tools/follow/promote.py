@@ -22,19 +22,15 @@ from typing import Final
 from ...proto.errors import ClientError, ConnectFailed, StoreLocked, StoreMismatch, Unsupported
 from ...proto.record_run import crc_mismatches, parse_run, torn, walk
 from ...proto.topics import SCHEDULE_TOPIC, is_system_topic, system_topic_queues
+from ...store.checkpoints import CHECKPOINT_SIZE, TimerCheckpoint
 from ...store.config import StoreConfig, apply_apache_settings
 from ...store.disk import Disk
 from ...store.format import state_tables
 from ...store.format.log_and_queues import is_blank
 from ...store.format.timers import RECORD_SIZE
 from ...store.message_store import MessageStore
-from ...store.state_files import (
-    CHECKPOINT_SIZE,
-    OffsetsFile,
-    StateFile,
-    TimerCheckpoint,
-    offsets_file,
-)
+from ...store.offsets_file import OffsetsFile, offsets_file
+from ...store.state_files import StateFile
 from ...store.system import lock_is_held
 from .follower import FollowNote, note_path, read_note
 from .killed_tables import take_newer

@@ -32,6 +32,7 @@ from ...proto.clock import SystemClock
 from ...proto.time_text import format_instant
 from ...proto.topics import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
 from ...store.apache.settings import ApacheSettings
+from ...store.checkpoints import CHECKPOINT_SIZE, read_timer_checkpoint
 from ...store.disk import Disk
 from ...store.files import CommitLog
 from ...store.format.state_tables import (
@@ -42,11 +43,12 @@ from ...store.format.state_tables import (
 )
 from ...store.listing import settings_of
 from ...store.message_store import MessageStore
+from ...store.offsets_file import OffsetsFile
 from ...store.os_disk import OsDisk, sync_tree
 from ...store.overlay_disk import OverlayDisk
 from ...store.recovery.derive import Verified
 from ...store.recovery.scan import RecoveryReport
-from ...store.state_files import CHECKPOINT_SIZE, OffsetsFile, StateFile, read_timer_checkpoint
+from ...store.state_files import StateFile
 from ...store.system import allow_many_files
 from ..instants import past_instant_of
 from ..options import TakesStores, broker_settings, broker_settings_option, store_argument

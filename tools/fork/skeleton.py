@@ -30,11 +30,11 @@ from ...store.disk import Disk
 from ...store.files import MappedFile, file_name, store_time_ms
 from ...store.format.index import HEADER_SIZE, IndexHeader
 from ...store.format.log_and_queues import BATCH_ENTRY, ENTRY, RowFormat, leading
+from ...store.kept_table import FOLDER
 from ...store.message_store import MessageStore
 from ...store.os_disk import OsDisk, copy_file, has_other_names, link_or_copy, make_own
 from ...store.overlay_disk import OverlayDisk, PrivateMapping
 from ...store.recovery.scan import FileScan
-from ...store.state_files import FOLDER
 
 #: Folders whose files are rows: all but the last of each are closed.
 ROWS: Final = (

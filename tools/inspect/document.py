@@ -37,11 +37,11 @@ from ...store.apache.records import decode
 from ...store.apache.settings import ApacheSettings
 from ...store.apache.store import JavaReading
 from ...store.apache.timers import JavaTimers
+from ...store.checkpoints import Checkpoint
 from ...store.disk import Disk
 from ...store.format.index import TAG_TYPE, index_key
 from ...store.format.timers import TimerBlank, TimerRecord
 from ...store.overlay_disk import OverlayDisk
-from ...store.state_files import Checkpoint
 from ...store.view import OpenedStore, StoreView
 
 Document = dict[str, Any]

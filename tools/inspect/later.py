@@ -21,6 +21,7 @@ from ...proto import properties as names
 from ...proto.record_run import PropertyRanges, as_bytes, parse_run
 from ...proto.time_text import format_duration, format_instant
 from ...proto.topics import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
+from ...store.checkpoints import TimerCheckpoint, read_timer_checkpoint
 from ...store.config import parse_delay_levels
 from ...store.format.timers import (
     DELETE,
@@ -35,7 +36,6 @@ from ...store.format.timers import (
 from ...store.listing import FileRow, RowFile
 from ...store.log_view import LogStretch, LogWalk
 from ...store.queue_view import QueueView
-from ...store.state_files import TimerCheckpoint, read_timer_checkpoint
 from ...store.view import StoreView
 from .output import Column, Output, Row, Tables, format_options, limit_option, opened, people
 

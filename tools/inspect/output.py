@@ -24,9 +24,11 @@ from ...proto.time_text import format_instant
 from ...store.apache import config
 from ...store.format import replica_files, state_tables
 from ...store.format.java_json import parse
+from ...store.kept_table import Bean, KeptChanges
+from ...store.offsets_file import offsets_file
 from ...store.os_disk import OsDisk
 from ...store.overlay_disk import OverlayDisk
-from ...store.state_files import Bean, KeptChanges, StateFile, offsets_file
+from ...store.state_files import StateFile
 from ...store.view import StoreView
 from .. import terminal
 from ..instants import past_instant_of

@@ -20,6 +20,7 @@ from ...broker.transactions.records import resolved_offsets
 from ...proto.message_id import offset_message_id
 from ...proto.properties import UNIQ_KEY
 from ...proto.topics import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from ...store.checkpoints import TimerCheckpoint, read_timer_checkpoint
 from ...store.disk import Disk
 from ...store.format.java_json import Json, parse
 from ...store.format.state_tables import (
@@ -30,7 +31,7 @@ from ...store.format.state_tables import (
 )
 from ...store.format.timers import DELETE, RECORD, RECORD_SIZE, ROLL
 from ...store.listing import PagedRow
-from ...store.state_files import TimerCheckpoint, offsets_file, read_timer_checkpoint
+from ...store.offsets_file import offsets_file
 from ..lookup.files import QueueFiles, StoredRecord
 from ..lookup.search import SCAN_BYTES, StoreSearch
 from .evidence import (

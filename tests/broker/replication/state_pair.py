@@ -16,9 +16,10 @@ from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.disk import Disk
 from pocketmq.store.flush import Flusher
 from pocketmq.store.format.state_tables import GROUPS, TOPICS, GroupConfig, TopicConfig
+from pocketmq.store.kept_table import KeptTable
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.state_files import KeptTable, StateFile
+from pocketmq.store.state_files import StateFile
 from pocketmq.store.table_files import read_tables
 
 from ...runs import Hand, make_run, open_store

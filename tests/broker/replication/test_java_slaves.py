@@ -23,9 +23,9 @@ from pocketmq.proto.remoting import (
     classic_report,
     open_tcp,
 )
+from pocketmq.store.checkpoints import TimerCheckpoint
 from pocketmq.store.format.java_json import parse
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.state_files import TimerCheckpoint
 
 from ...free_ports import free_port
 from ...runs import small_config

@@ -14,9 +14,9 @@ from pocketmq.broker.timing.virtual_time import advance, methods
 from pocketmq.proto.clock import SystemClock, VirtualClock
 from pocketmq.proto.errors import InvalidArgument, StoreFull, StoreMismatch, Unsupported
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+from pocketmq.store.checkpoints import CHECKPOINT_SIZE, Checkpoint
 from pocketmq.store.config import StoreConfig
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.state_files import CHECKPOINT_SIZE, Checkpoint
 
 from ...fakes import FaultyDisk
 

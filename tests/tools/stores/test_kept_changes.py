@@ -8,8 +8,9 @@ import pytest
 
 from pocketmq.store.flush import Flusher
 from pocketmq.store.format.state_tables import GROUPS, TOPICS, GroupConfig, TopicConfig
+from pocketmq.store.kept_table import KeptTable
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.state_files import KeptTable, StateFile
+from pocketmq.store.state_files import StateFile
 from pocketmq.store.view import StoreView
 from pocketmq.tools.diff import Side
 from pocketmq.tools.inspect.output import Tables

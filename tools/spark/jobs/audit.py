@@ -29,6 +29,7 @@ from ....proto.byte_ranges import java_hashes
 from ....proto.errors import ConfigError, CorruptIndex
 from ....proto.record import SYS_INNER_BATCH
 from ....store.apache.settings import ApacheSettings
+from ....store.checkpoints import CHECKPOINT_SIZE
 from ....store.disk import Disk
 from ....store.format.agreement import COMPARED_COLUMNS, SERVED_SQL
 from ....store.format.index import index_file_size
@@ -38,8 +39,8 @@ from ....store.index_file import IndexFile, check_index_file
 from ....store.listing import missing_between, queue_folders, row_files, settings_of, zeros_from
 from ....store.log_view import log_end
 from ....store.message_index import key_hashes
+from ....store.offsets_file import LMQ_OFFSETS_FILE, OFFSETS_FILE
 from ....store.overlay_disk import OverlayDisk
-from ....store.state_files import CHECKPOINT_SIZE, LMQ_OFFSETS_FILE, OFFSETS_FILE
 from ...stores.locations import StoreLocation, locate
 from .reading import Reading, of_each_store
 

@@ -18,7 +18,7 @@ from ....proto.errors import CorruptState
 from ....store.disk import Disk
 from ....store.format.java_json import parse
 from ....store.format.state_tables import ConsumerOffsets, parse_consumer_offsets
-from ....store.state_files import offsets_file
+from ....store.offsets_file import offsets_file
 from ...stores.locations import StoreLocation, locate
 from .reading import of_each_store
 
