@@ -15,7 +15,7 @@
     service        assembles the methods
     statuses       errors as clients get them
     permissions    the permissions that each call requires, and how a refused call is answered
-    sessions       the connected clients
+    client_session the session of one client; sessions: those of all clients
     subscriptions  the filter of each client; all clients of a group need the same
     messages       messages to records and back
     checks         names and limits of requests
