@@ -8,12 +8,13 @@ one is not read until an answer has left.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
 from ..proto.access.listing import SeenNames, visible
-from ..proto.access.policies import of_group, of_topic
+from ..proto.access.policies import GET, of_all_messages, of_group, of_topic
 from ..proto.commit_metadata import check_metadata
 from ..proto.errors import InvalidArgument, PocketMQError
 from ..proto.gen import pocketmq_v1_pb2 as pb
@@ -135,9 +136,23 @@ class BrokerService:
                 ),
                 "ListGroups": unary(pb.GroupListRequest, pb.GroupListReply, self.list_groups),
                 "Lookup": unary(pb.LookupRequest, pb.LookupReply, look_up),
-                "Status": unary(pb.BrokerStatusRequest, pb.BrokerStatusReply, lambda *_: status()),
+                "Status": unary(
+                    pb.BrokerStatusRequest,
+                    pb.BrokerStatusReply,
+                    lambda _, call: self._seen_status(call, status()),
+                ),
             },
         )
+
+    def _seen_status(self, call: Call, reply: pb.BrokerStatusReply) -> pb.BrokerStatusReply:
+        """Return REPLY as the user may see it: paths and reasons of what recovery found name topics."""
+        needs = of_all_messages(self._config.cluster, GET)
+        if not all(call.user.may(call, need) for need in needs):
+            recovery = json.loads(reply.recovery)
+            for finding in recovery["findings"]:
+                finding["path"] = finding["why"] = ""
+            reply.recovery = json.dumps(recovery)
+        return reply
 
     # --- offsets
 

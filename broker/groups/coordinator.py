@@ -27,6 +27,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from ...proto.access.listing import SeenNames
+from ...proto.access.policies import to_see_topic
 from ...proto.errors import (
     InvalidArgument,
     MemberFenced,
@@ -170,7 +171,8 @@ class Coordinator:
         before = _before(membership, member)
         if before is None:
             self._check_room(membership)
-        warned = self._differing(group, member, before, subscription_check(config))
+        sees = partial(_sees, seat, member)
+        warned = self._differing(group, member, before, subscription_check(config), sees)
         self._groups[join.group] = group
         membership.heard_of(join.generation)
         if before is None:
@@ -204,11 +206,16 @@ class Coordinator:
                 )
 
     def _differing(
-        self, group: Group, member: JoinedMember, before: JoinedMember | None, check: str
+        self,
+        group: Group,
+        member: JoinedMember,
+        before: JoinedMember | None,
+        check: str,
+        sees: Callable[[str], bool],
     ) -> list[tuple[JoinedMember, SubscriptionMismatch]]:
         """Return whom to warn that MEMBER subscribes to something else than another; raise SubscriptionMismatch.
 
-        CHECK is the group's: what becomes of such members.
+        CHECK is the group's: what becomes of such members. SEES says which topics MEMBER may be told of.
         """
         membership, now_ms = group.membership, self._timers.now_ms()
         place = before or member
@@ -222,12 +229,15 @@ class Coordinator:
         if other is None:
             return []
         if check == REFUSE or (check == GRACE and won is not None):
-            raise self._refused(group, member, others, won if check == GRACE else None)
-        found = differences(member.wishes, other.wishes)
+            raise self._refused(group, member, others, won if check == GRACE else None, sees)
         advice = served_for(grace_ms) if check == GRACE else STEPPED_OVER
-        error = mismatch(group.name, member.wire, other.wire, found, advice)
-        logger.warning("subscriptions differ reason=%s", error.message)
-        return [(member, error), (other, error)]
+
+        def error(sees: Callable[[str], bool]) -> SubscriptionMismatch:
+            found = differences(member.wishes, other.wishes, sees)
+            return mismatch(group.name, member.wire, other.wire, found, advice)
+
+        logger.warning("subscriptions differ reason=%s", error(lambda topic: True).message)
+        return [(member, error(sees)), (other, error(partial(group.sees, other.member_id)))]
 
     def _refused(
         self,
@@ -235,8 +245,12 @@ class Coordinator:
         member: JoinedMember,
         others: Sequence[JoinedMember],
         won: WishesKey | None,
+        sees: Callable[[str], bool],
     ) -> SubscriptionMismatch:
-        """Return the error of MEMBER: the subscription WON has won over its own; None: any other one is refused."""
+        """Return the error of MEMBER: the subscription WON has won over its own; None: any other one is refused.
+
+        SEES says which topics MEMBER may be told of.
+        """
         other = next(
             one
             for one in others
@@ -246,7 +260,7 @@ class Coordinator:
         if not group.is_reachable(other.member_id):
             left_ms = max(0, other.session_ends_ms - self._timers.now_ms())
             advice += f" (that one is not connected: if it is gone, try again in {left_ms} ms)"
-        found = differences(member.wishes, other.wishes)
+        found = differences(member.wishes, other.wishes, sees)
         return mismatch(group.name, member.wire, other.wire, found, advice)
 
     # --- the end of a grace period
@@ -290,7 +304,8 @@ class Coordinator:
         members = list(membership.members.values())
         for member in members:
             if member.wishes.key != newest:
-                error = self._refused(group, member, members, newest)
+                sees = partial(group.sees, member.member_id)
+                error = self._refused(group, member, members, newest, sees)
                 logger.warning("member refused, its subscription is superseded %s", error.message)
                 group.unseat(member.member_id, error)
                 self._remove(group, member)
@@ -383,6 +398,10 @@ class MemberStream:
         """Whose stream it is; "": the broker has no users."""
         return self._stream.user.name
 
+    def sees(self, topic: str) -> bool:
+        """May the user of the stream see TOPIC?"""
+        return self._stream.user.may(self._stream, to_see_topic(topic))
+
     @property
     def queued_bytes(self) -> int:
         return self._stream.queued_bytes
@@ -449,6 +468,11 @@ class MemberStream:
         if self._group is not None and not self._is_over:
             self._is_over = True
             self._group.left_seat(self, self._member_id)
+
+
+def _sees(seat: MemberStream, member: JoinedMember, topic: str) -> bool:
+    """May MEMBER at SEAT be told of TOPIC?"""
+    return topic in member.wishes.topics or seat.sees(topic)
 
 
 def _before(membership: GroupMembership, member: JoinedMember) -> JoinedMember | None:

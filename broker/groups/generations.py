@@ -27,9 +27,9 @@ Bounds: `FENCED_MAX` member_ids that are out for good are remembered. Members ar
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Final, Protocol, TypeAlias
 
 from ...proto.errors import (
@@ -43,13 +43,14 @@ from ...proto.errors import (
 from ...proto.errors_wire import to_wire
 from ...proto.filters.expressions import normalised
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from ...proto.topics import check_topic
+from ...proto.topics import check_topic, retry_topic
 from ..config import BrokerConfig
 from ..timing.purgatory import Purgatory, WatchedOperation
 from ..timing.timers import Timers
 from ..timing.timing_wheel import Timer
 from ..topics_and_groups import check_own_choice
 from .grace import Grace
+from .hidden_topics import seen_member
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +66,10 @@ class Seat(Protocol):
     @property
     def queued_bytes(self) -> int:
         """What was sent and has not left yet."""
+        ...
+
+    def sees(self, topic: str) -> bool:
+        """May the user of the stream see TOPIC?"""
         ...
 
     def send(self, event: pb.MemberEvent) -> None:
@@ -139,6 +144,12 @@ class Group:
     def is_reachable(self, member_id: str) -> bool:
         """Does MEMBER_ID have a stream?"""
         return member_id in self._seats
+
+    def sees(self, member_id: str, topic: str) -> bool:
+        """May MEMBER_ID be told of TOPIC? A topic of its own it may, and any one if it has no stream to be told by."""
+        member, seat = self.membership.members.get(member_id), self._seats.get(member_id)
+        is_own = member is not None and topic in member.wishes.topics
+        return is_own or topic == retry_topic(self.name) or seat is None or seat.sees(topic)
 
     def close(self) -> None:
         """Let the timers go."""
@@ -253,7 +264,7 @@ class Group:
     def _begin(self) -> None:
         self._joining = self._watched = None
         membership = self.membership
-        membership.begin(self._seats.keys())
+        membership.begin(self._able_to_lead())
         logger.info(
             "generation begins group=%s generation=%d members=%d leader=%s",
             self.name,
@@ -265,8 +276,15 @@ class Group:
             self._tell_members(member_id)
         self._await_plan()
 
+    def _able_to_lead(self) -> Collection[str]:
+        """Return the reachable members who may see all topics that the group reads; if none may, all reachable ones."""
+        topics = set[str]().union(*(one.wishes.topics for one in self.membership.members.values()))
+        able = [name for name in self._seats if all(self.sees(name, topic) for topic in topics)]
+        return able or self._seats.keys()
+
     def _tell_members(self, member_id: str) -> None:
         membership = self.membership
+        sees = cache(partial(self.sees, member_id))
         plans = membership.each_for_itself or member_id == membership.leader
         self.tell(
             member_id,
@@ -274,7 +292,9 @@ class Group:
                 members=pb.Members(
                     generation=membership.generation,
                     leader=membership.leader,
-                    members=membership.everyone() if plans else (),
+                    members=[seen_member(one, sees) for one in membership.everyone()]
+                    if plans
+                    else (),
                     strategy=membership.strategy,
                     each_for_itself=membership.each_for_itself,
                 )
@@ -661,15 +681,27 @@ class Wishes:
         return cls(topics, check_name("strategy", join.strategy), join.each_for_itself)
 
 
-def differences(mine: Wishes, others: Wishes) -> list[str]:
-    """Return in words how MINE differ from OTHERS, a topic each; none if they are the same."""
+def differences(
+    mine: Wishes, others: Wishes, sees: Callable[[str], bool] = lambda topic: True
+) -> list[str]:
+    """Return in words how MINE differ from OTHERS, a topic each; none if they are the same.
+
+    SEES says which topics the user who gets the words may see. The others are counted.
+    """
     found = []
+    hidden = 0
     for topic in sorted(mine.topics.keys() | others.topics.keys()):
         here, there = mine.topics.get(topic), others.topics.get(topic)
-        if here != there:
+        if here != there and not sees(topic):
+            hidden += 1
+        elif here != there:
             found.append(
                 f"topic {topic!r}: {want_in_words(here)} here, {want_in_words(there)} there"
             )
+    if hidden:
+        found.append(
+            f"{hidden} topic{'s' if hidden > 1 else ''} that one of their users may not see"
+        )
     if mine.strategy != others.strategy:
         found.append(f"strategy: {mine.strategy!r} here, {others.strategy!r} there")
     if mine.each_for_itself != others.each_for_itself:

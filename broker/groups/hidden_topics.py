@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableSequence
+from collections.abc import Callable, MutableSequence
 from typing import Any
 
 from ...proto.access.listing import SeenNames
@@ -11,25 +11,27 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 
 def without_hidden_topics(reply: pb.GroupStateReply, seen: SeenNames) -> pb.GroupStateReply:
     """Return REPLY, from which all about topics that are not SEEN is removed; count those topics in it."""
-    _keep(reply.leases, seen)
-    _keep(reply.filtered, seen)
+    sees = seen.has_topic
+    _keep(reply.leases, sees)
+    _keep(reply.filtered, sees)
     for share in reply.shares:
-        _keep(share.queues, seen)
+        _keep(share.queues, sees)
     for member in (*reply.members, *reply.official):
-        keep_seen_wishes(member, seen)
+        seen_member(member, sees)
     reply.hidden_topics = seen.hidden_topics
     return reply
 
 
-def keep_seen_wishes(member: pb.Member, seen: SeenNames) -> None:
-    """Remove from MEMBER what it reads and holds of topics that are not SEEN."""
-    _keep(member.subscriptions, seen)
-    _keep(member.held, seen)
+def seen_member(member: pb.Member, sees: Callable[[str], bool]) -> pb.Member:
+    """Return MEMBER, from which all about topics is removed that the user who asks does not see, as SEES says."""
+    _keep(member.subscriptions, sees)
+    _keep(member.held, sees)
+    return member
 
 
-def _keep(rows: MutableSequence[Any], seen: SeenNames) -> None:
-    """Remove those of ROWS whose topic is not SEEN."""
-    kept = [row for row in rows if seen.has_topic(row.topic)]
+def _keep(rows: MutableSequence[Any], sees: Callable[[str], bool]) -> None:
+    """Remove those of ROWS whose topic is not seen."""
+    kept = [row for row in rows if sees(row.topic)]
     if len(kept) < len(rows):
         del rows[:]
         rows.extend(kept)

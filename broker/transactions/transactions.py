@@ -480,7 +480,8 @@ def _check_fields(request: pb.EndTransactionRequest) -> None:
 def _check_topic(request: pb.EndTransactionRequest, topic: str) -> None:
     if request.topic != topic:
         raise errors.InvalidArgument(
-            f"topic is {request.topic!r}, but transaction {request.transaction_id!r} is about a message for {topic!r}",
+            f"topic is {request.topic!r}, but transaction {request.transaction_id!r} is about a message for another"
+            " topic: name that one",
             field="topic",
             value=request.topic,
         )

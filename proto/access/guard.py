@@ -454,9 +454,13 @@ class Audit:
         self._unsigned_due_ms = 0
 
     def denied(self, method: str, peer: str, error: PocketMQError) -> None:
-        """Note that ERROR refuses a call of METHOD from PEER."""
+        """Note that ERROR refuses a call of METHOD from PEER.
+
+        The policy that decided is taken out of ERROR, for it may name what the caller may not see: it is logged only.
+        """
         self._turn()
-        details = error.details
+        policy = error.details.pop("policy", "")
+        details = error.details | {"policy": policy}
         host, user = host_of(peer), details.get("user", "")
         if method.startswith(_UNSIGNED) and error.message == NO_USER:
             self._count_unsigned(host)

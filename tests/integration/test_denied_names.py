@@ -18,6 +18,7 @@ from pocketmq.client import AsyncAdmin, AsyncProducer, Message, Queue
 from pocketmq.proto.access.signing import signed_now
 from pocketmq.proto.errors import NotAuthorized
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
+from pocketmq.store.recovery.scan import RecoveryReport
 from pocketmq.tools.cli import run
 from pocketmq.tools.console import api
 from pocketmq.tools.console.site import site
@@ -46,6 +47,10 @@ USERS: dict[str, Any] = {
             *POLICIES[:3],
             POLICIES[3] | {"sources": ["127.0.0.2/32"]},
         ],
+    },
+    "gus": {
+        "secret": "gus-secret",
+        "policies": [*POLICIES[:3], POLICIES[4]],
     },
     # She may list everything, and look at all but the topic and the group.
     "lea": {
@@ -89,6 +94,25 @@ class Served:
     def __init__(self, nameserver: str, broker: str) -> None:
         self.nameserver = nameserver
         self.broker = broker
+
+    async def post(self, path: str, user: str = "eve") -> tuple[int, Any]:
+        """Return status and document of what USER has done by a POST without a body at PATH."""
+        _, session = await self.get("/api/session", user=user)
+
+        def asked() -> tuple[int, Any]:
+            host, _, port = self.broker.rpartition(":")
+            connection = HTTPConnection(host, int(port), timeout=120)
+            headers = {
+                "authorization": basic(user, f"{user}-secret"),
+                "x-pocketmq-token": session["token"],
+            }
+            connection.request("POST", path, "{}", headers)
+            answer = connection.getresponse()
+            body = answer.read()
+            connection.close()
+            return answer.status, json.loads(body)
+
+        return await asyncio.to_thread(asked)
 
     @asynccontextmanager
     async def peer(self, user: str = "eve", client_id: str = "c") -> AsyncIterator[Peer]:
@@ -407,3 +431,102 @@ async def test_official_clients_are_listed_without_what_is_hidden(served: Served
     assert "root/two" in html
     assert ">hidden<" not in html
     assert [one["subscriptions"] for one in group["clients"]] == [["open"]]
+
+
+async def test_the_life_of_a_message_leaves_out_hidden_groups(served: Served) -> None:
+    path = "/api/messages/open%2F0%2F0/life"
+    _, every = await served.get(path, user="root")
+    status, seen = await served.get(path)
+    _, html = await served.get("/messages?topic=open&queue=0&offset=0")
+
+    assert status == 200
+    (whole,), (story,) = every["stories"], seen["stories"]
+    assert {one["group"] for one in whole["groups"]} == {"hidden", "reader"}
+    assert {one["group"] for one in story["groups"]} == {"reader"}
+    assert (whole["leftOut"], story["leftOut"]) == (0, 1)
+    assert story["notes"][-1].startswith("left out 1 events and groups")
+    assert "1 left out: you may not see them" in html
+    assert "hidden" not in json.dumps(story)
+    assert "<b>reader</b>" in html
+    assert "<b>hidden</b>" not in html
+
+
+async def send_back(served: Served, group: str, topic: str, delay_level: int) -> None:
+    """Have GROUP send back the message in TOPIC."""
+    async with AsyncAdmin(served.nameserver, **ROOT) as admin, served.peer("root") as root:
+        (message,) = await admin.lookup_offset(topic, 0, 0)
+        request = pb.SendBackRequest(
+            group=group, topic=topic, log_offset=message.log_offset, delay_level=delay_level
+        )
+        await root.ask("SendBack", request, pb.SendBackReply)
+
+
+async def test_the_life_of_a_dead_letter_does_not_name_the_hidden_topic_that_it_came_from(
+    served: Served,
+) -> None:
+    await send_back(served, "reader", "secret", delay_level=-1)
+    path = "/api/messages/%25DLQ%25reader%2F0%2F0/life"
+    _, every = await served.get(path, user="root")
+    status, refused = await served.get(path)
+
+    assert [one["topic"] for one in every["stories"]] == ["secret"]
+    assert (status, refused["error"]) == (403, "NotAuthorized")
+    assert "secret" not in json.dumps(refused)
+
+
+async def test_topics_of_delayed_messages_leave_out_those_of_hidden_groups(served: Served) -> None:
+    async with AsyncAdmin(served.nameserver, **ROOT) as admin:
+        for group in ("hidden", "reader"):
+            await admin.update_group(group, retry_intervals_ms=[3_600_001])
+            await send_back(served, group, "open", delay_level=0)
+    every: dict[str, Any] = {"to_an_instant": 0}
+    async with asyncio.timeout(60):
+        while every["to_an_instant"] < 2:  # The broker has taken them from the timer topic.
+            await asyncio.sleep(0.05)
+            _, every = await served.get("/api/delayed", user="root")
+    status, seen = await served.get("/api/delayed", user="gus")
+    _, html = await served.get("/delayed", user="gus")
+
+    assert {one["topic"] for one in every["topics"]} == {"%RETRY%hidden", "%RETRY%reader"}
+    assert every["left_out"] == 0
+    assert status == 200
+    assert [one["topic"] for one in seen["topics"]] == ["%RETRY%reader"]
+    assert seen["left_out"] == 1
+    assert "hidden</a>" not in html
+    assert "1 left out: you may not see them" in html
+
+
+async def test_a_refusal_does_not_quote_the_policy_that_names_a_hidden_topic(
+    served: Served,
+) -> None:
+    request = pb.LookupRequest(message_id="0" * 32)
+    async with served.peer() as eve:
+        with pytest.raises(NotAuthorized) as refused:
+            await eve.ask("Lookup", request, pb.LookupReply)
+
+    assert refused.value.details["resource"] == "Topic:*"
+    assert "secret" not in refused.value.message + str(refused.value.details)
+
+
+async def test_what_recovery_found_is_told_without_paths(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finding = {"kind": "rebuilt", "path": "consumequeue/secret/0", "why": "secret", "records": 1}
+    monkeypatch.setattr(RecoveryReport, "to_json", lambda _: {"findings": [finding]})
+    request = pb.BrokerStatusRequest()
+    async with served.peer("root") as root, served.peer() as eve:
+        every = await root.ask("Status", request, pb.BrokerStatusReply)
+        seen = await eve.ask("Status", request, pb.BrokerStatusReply)
+    _, store = await served.get("/api/store")
+
+    assert json.loads(every.recovery)["findings"] == [finding]
+    shown = finding | {"path": "", "why": ""}
+    assert json.loads(seen.recovery)["findings"] == store["recovery"]["findings"] == [shown]
+
+
+@pytest.mark.processes
+async def test_the_doctor_who_names_any_topic_needs_all_of_them(served: Served) -> None:
+    status, refused = await served.post("/api/store/doctor")
+
+    assert (status, refused["error"]) == (403, "NotAuthorized")
+    assert (await served.post("/api/store/doctor", user="root"))[0] == 200

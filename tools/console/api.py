@@ -10,7 +10,7 @@ import asyncio
 import json
 import sys
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -34,12 +34,14 @@ from ...proto.access.policies import (
     GET,
     LIST,
     OTHERS,
-    PUB,
     SUB,
     Need,
+    of_all_messages,
     of_cluster,
     of_group,
     of_topic,
+    to_see_group,
+    to_see_topic,
 )
 from ...proto.access.users import Users
 from ...proto.clock import SystemClock
@@ -61,6 +63,7 @@ from .door import Door, Visitor
 from .frame import EventListeners
 from .local import CALLER, LocalConnection, LocalConnections
 from .rates import Rates
+from .seen_stories import seen_story
 
 Document: TypeAlias = dict[str, Any]
 Handler: TypeAlias = Callable[..., Awaitable[Document]]
@@ -273,8 +276,8 @@ class Api:
         }
 
     async def doctor(self, asked: PageRequest) -> Document:
-        """Return what `pocketmq doctor` says of the store, in a process of its own."""
-        self.need(asked, self._see_broker)
+        """Return what `pocketmq doctor` says of the store, in a process of its own. It names any topic and group."""
+        self.need(asked, *of_all_messages(self.parts.cluster, GET))
         if self._doctor_lock.locked():
             raise errors.Overloaded(
                 "the doctor is at work for somebody else: ask again in a moment",
@@ -345,16 +348,18 @@ class Api:
         hidden: int = reply.hidden
         return hidden
 
-    def _sees_topic(self, name: str) -> bool:
-        return self.may(of_topic(name, PUB | SUB | GET))
+    def sees_topic(self, name: str) -> bool:
+        """May whoever asks see topic NAME?"""
+        return self.may(to_see_topic(name))
 
-    def _sees_group(self, name: str) -> bool:
-        return self.may(of_group(name, SUB | GET))
+    def sees_group(self, name: str) -> bool:
+        """May whoever asks see group NAME?"""
+        return self.may(to_see_group(name))
 
     async def _rows(self, described: str | GroupDescription) -> list[LagRow]:
         """Return the rows of a group, by its name or its description."""
         group = described if isinstance(described, str) else described.name
-        if not self._sees_group(group):
+        if not self.sees_group(group):
             return []
         try:
             queues = list((await self.admin.describe_group(described)).queues)
@@ -362,7 +367,7 @@ class Api:
             return []  # It was deleted meanwhile.
         known = {one.queue.topic for one in queues}
         for topic in (RETRY_PREFIX + group, DEAD_LETTER_PREFIX + group):
-            if topic not in known and self._sees_topic(topic):
+            if topic not in known and self.sees_topic(topic):
                 try:
                     more = (await self.admin.describe_group(described, topic=topic)).queues
                 except (errors.GroupNotFound, errors.TopicNotFound):
@@ -385,7 +390,7 @@ class Api:
         reply = await self.ask("ListTopics", request, pb.BrokerTopicsReply)
         name = (await self.status()).broker_name
         rows = []
-        seen = [one for one in reply.topics if self._sees_topic(one.name)]
+        seen = [one for one in reply.topics if self.sees_topic(one.name)]
         for config in seen:
             described = await self.ask(
                 "DescribeTopic",
@@ -416,7 +421,7 @@ class Api:
         groups = []
         may_see = self.may(of_group(OTHERS, GET))
         every = await self.admin.groups() if may_see else []
-        for group in [one for one in every if self._sees_group(one.name)][:_GROUPS_MAX]:
+        for group in [one for one in every if self.sees_group(one.name)][:_GROUPS_MAX]:
             reply = await self.ask(
                 "GroupOffsets", pb.GroupOffsetsRequest(group=group.name), pb.GroupOffsetsReply
             )
@@ -534,8 +539,21 @@ class Api:
                 asked_for=message[:200],
             )
         documents = [story.document(status.broker_name) for story in stories]
-        self.need(asked, *(need for one in documents for need in _needs_of_life(one)))
-        return {"stories": documents}
+        return {"stories": self._seen_stories(asked, documents)}
+
+    def _seen_stories(self, asked: PageRequest, every: list[Document]) -> list[Document]:
+        """Return what whoever asks may see of EVERY story; raise NotAuthorized if that is none."""
+        found = [
+            seen_story(one, self.sees_topic, self.sees_group)
+            for one in every
+            if not one["topic"] or self.may(of_topic(one["topic"], SUB | GET))
+        ]
+        if not found:
+            error = errors.NotAuthorized("the message is of a topic that you may not read")
+            if self._door.guard is not None:
+                self._door.guard.audit.denied(asked.path, asked.peer, error)
+            raise error
+        return found
 
     # --- groups
 
@@ -547,7 +565,7 @@ class Api:
         found = [one for one in await self.admin.groups() if wanted in one.name.lower()]
         rows = []
         some = found[skip : skip + limit]
-        seen = [one for one in some if self._sees_group(one.name)]
+        seen = [one for one in some if self.sees_group(one.name)]
         for one in seen:
             lags = await self._rows(one)
             worst = next((row for row in lags if row.verdict not in CALM), None)
@@ -621,7 +639,7 @@ class Api:
         rows, left_out = [], 0
         for topic in [one.name for one in reply.topics if one.name.startswith(DEAD_LETTER_PREFIX)]:
             group = topic.removeprefix(DEAD_LETTER_PREFIX)
-            if not self._sees_group(group):
+            if not self.sees_group(group):
                 left_out += 1
                 continue
             try:
@@ -739,15 +757,6 @@ def _stories(path: str, wanted: WhyAsked) -> list[Any]:
     from ..stores.locations import locate
 
     return [story for place in locate([path]) for story in told_of(place, {}, wanted)[1]]
-
-
-def _needs_of_life(story: Document) -> Iterator[Need]:
-    """Yield what whoever reads STORY needs: its topic, and each group that it tells of."""
-    if story["topic"]:
-        yield of_topic(story["topic"], SUB | GET)
-    for one in (*story["events"], *story["groups"]):
-        if one["group"]:
-            yield of_group(one["group"], SUB | GET)
 
 
 def number(values: Mapping[str, Any], name: str, default: int) -> int:

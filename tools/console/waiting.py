@@ -44,7 +44,9 @@ async def delayed(api: Api, asked: PageRequest) -> Document:
     timers = api.parts.store.timers
     times_ms, counts = due_times(timers)
     may_read = api.may(policies.of_topic(TIMER_TOPIC, policies.SUB))
-    topics = sorted(timers.metrics.counts.items(), key=lambda one: (-one[1], one[0]))
+    every = [one for one in timers.metrics.counts.items() if one[1] > 0]
+    topics = [one for one in every if api.sees_topic(one[0])]
+    topics.sort(key=lambda one: (-one[1], one[0]))
     return {
         "now_ms": status.now_ms,
         "waiting": status.delayed_waiting,
@@ -52,9 +54,8 @@ async def delayed(api: Api, asked: PageRequest) -> Document:
         "next_due_ms": int(times_ms[0]) if len(times_ms) else None,
         "last_due_ms": int(times_ms[-1]) if len(times_ms) else None,
         "due": histogram(times_ms, counts, status.now_ms),
-        "topics": [{"topic": topic, "messages": count} for topic, count in topics if count > 0][
-            :LIMIT_MAX
-        ],
+        "topics": [{"topic": topic, "messages": count} for topic, count in topics[:LIMIT_MAX]],
+        "left_out": len(every) - len(topics),
         "messages": (await _newest_waiting(api, status.broker_name, status.now_ms))[:limit]
         if may_read
         else None,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pocketmq.broker.topics_and_groups import SUBSCRIPTION_CHECK
+from pocketmq.proto.access.policies import to_see_topic
 from pocketmq.proto.errors import (
     InvalidArgument,
     InvalidFilter,
@@ -571,3 +572,75 @@ async def test_another_user_takes_no_members_place_nor_that_of_its_instance(room
     again = room.join("c", user=alice, instance_id="i")
     assert not again.stream.is_over
     assert mine.stream.is_over
+
+
+def topic(name: str) -> pb.Subscription:
+    return pb.Subscription(topic=name)
+
+
+def eve() -> FakeUser:
+    return FakeUser("eve", to_see_topic("secret"))
+
+
+async def test_who_may_see_all_topics_of_the_group_leads(room: Room) -> None:
+    set_check(room, "warn")
+    first = room.join("a", user=eve())
+    second = room.join("b", user=FakeUser("bob"), subscriptions=[topic(TOPIC), topic("secret")])
+    await room.settle()
+
+    assert first.members is not None
+    assert (first.members.leader, len(first.members.members)) == ("b", 0)
+    assert second.members is not None
+    read = [one.topic for member in second.members.members for one in member.subscriptions]
+    assert read == [TOPIC, TOPIC, "secret"]
+
+
+@pytest.mark.parametrize("each_for_itself", [False, True])
+async def test_no_member_is_told_of_topics_that_its_user_may_not_see(
+    room: Room, each_for_itself: bool
+) -> None:
+    set_check(room, "warn")
+    first = room.join("a", user=eve(), each_for_itself=each_for_itself)
+    room.join(
+        "b",
+        user=FakeUser("bob", to_see_topic(TOPIC)),
+        subscriptions=[topic("secret")],
+        held=[pb.HeldQueue(topic="secret", broker_name="broker-a")],
+        each_for_itself=each_for_itself,
+    )
+    await room.settle()
+
+    assert first.members is not None
+    assert first.members.leader == "a"
+    own, others = first.members.members
+    assert [one.topic for one in own.subscriptions] == [TOPIC]
+    assert (others.member_id, len(others.subscriptions), len(others.held)) == ("b", 0, 0)
+    assert all("secret" not in str(event) for event in first.news())
+
+
+@pytest.mark.parametrize("check", ["warn", "refuse"])
+async def test_the_difference_does_not_name_topics_that_the_user_may_not_see(
+    room: Room, check: str
+) -> None:
+    set_check(room, check)
+    bob = room.join("b", user=FakeUser("bob"), subscriptions=[topic(TOPIC), topic("secret")])
+    late = room.join("a", user=eve())
+
+    if check == "refuse":
+        assert late.stream.error is not None
+        said = late.stream.error.message + str(late.stream.error.details)
+    else:
+        said = str(late.news())
+        assert "secret" in str(bob.news())
+    assert "1 topic that one of their users may not see" in said
+    assert "secret" not in said
+
+
+async def test_the_end_of_grace_does_not_name_topics_that_the_user_may_not_see(room: Room) -> None:
+    late = room.join("a", user=eve())
+    newest = room.join("b", user=FakeUser("bob"), subscriptions=[topic(TOPIC), topic("secret")])
+    await keep_alive(room, late, newest, passes_ms=GRACE_MS + 1_000)
+
+    assert isinstance(late.stream.error, SubscriptionMismatch)
+    assert "1 topic that one of their users may not see" in late.stream.error.message
+    assert "secret" not in late.stream.error.message + str(late.stream.error.details)
