@@ -29,14 +29,14 @@ def seen_story(
 
     events = [row for row in story["events"] if is_seen(row)]
     groups = [row for row in story["groups"] if is_seen(row)]
-    notes = list(map(shown, story["notes"]))
     left_out = len(story["events"]) + len(story["groups"]) - len(events) - len(groups)
-    if left_out:
-        notes.append(f"left out {left_out} events and groups: this user may not see their groups")
+    if not left_out:
+        return story
+    note = f"left out {left_out} events and groups: this user may not see their groups"
     return story | {
         "conclusion": shown(story["conclusion"]),
         "events": [row | {"text": shown(row["text"])} for row in events],
         "groups": [row | {"text": shown(row["text"])} for row in groups],
-        "notes": notes,
+        "notes": [*map(shown, story["notes"]), note],
         "leftOut": left_out,
     }
