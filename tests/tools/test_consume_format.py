@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+from pocketmq.tools import consume
 from pocketmq.tools.cli import run
 
 
@@ -31,3 +35,11 @@ def test_the_reason_is_named(text: str, why: str, capsys: pytest.CaptureFixture[
     error = capsys.readouterr().err
     assert "Invalid value for --format: " in error
     assert why in error
+
+
+def test_the_docs_name_every_field() -> None:
+    docs = (Path(__file__).parents[2] / "docs/consuming.md").read_text()
+    sentence = re.search(r"`--format` prints the fields in braces: ([^.]+)\.", docs)
+    assert sentence is not None
+
+    assert set(re.findall(r"`(\w+)`", sentence[1])) == set(consume._FIELDS)
