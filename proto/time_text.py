@@ -18,10 +18,10 @@ _PART = re.compile(r"([0-9]{1,15})(ms|[dhms])")
 _WHOLE = re.compile(r"(?:[0-9]{1,15}(?:ms|[dhms]))+")
 
 
-def parse_duration(text: str, *, field: str = "duration") -> int:
+def parse_duration(text: str, *, field: str = "duration", max_ms: int | None = None) -> int:
     """Return the milliseconds that TEXT says: whole numbers, each with its unit (d, h, m, s, ms), added up.
 
-    Raises InvalidArgument, which names FIELD, for anything else; so for a number without a unit.
+    Raises InvalidArgument, which names FIELD, for anything else, such as a number without a unit or more than MAX_MS.
     """
     compact = text.replace(" ", "")
     if _WHOLE.fullmatch(compact) is None:
@@ -30,7 +30,15 @@ def parse_duration(text: str, *, field: str = "duration") -> int:
             field=field,
             value=text[:64],
         )
-    return sum(int(number) * _UNITS_MS[unit] for number, unit in _PART.findall(compact))
+    found = sum(int(number) * _UNITS_MS[unit] for number, unit in _PART.findall(compact))
+    if max_ms is not None and found > max_ms:
+        raise InvalidArgument(
+            f"{field}: {text[:64]!r} is too long: the limit is {format_duration(max_ms)}",
+            field=field,
+            limit=max_ms,
+            value=text[:64],
+        )
+    return found
 
 
 def format_duration(duration_ms: int) -> str:
@@ -47,12 +55,12 @@ def format_duration(duration_ms: int) -> str:
 
 
 #: The last millisecond of the year 9999; the calendar knows none after it.
-_LAST_MS: Final = 253_402_300_799_999
+LAST_MS: Final = 253_402_300_799_999
 
 
 def format_instant(instant_ms: int) -> str:
     """Return INSTANT_MS, Unix milliseconds, in UTC; what is before 1970 or after 9999 as "5 ms"."""
-    if not 0 <= instant_ms <= _LAST_MS:
+    if not 0 <= instant_ms <= LAST_MS:
         return f"{instant_ms} ms"
     seconds, ms = divmod(instant_ms, 1000)
     whole = datetime.fromtimestamp(seconds, UTC).replace(microsecond=ms * 1000)

@@ -87,7 +87,7 @@ _MESSAGES_MAX: Final = 100_000
 _WARM_UP: Final = 10
 #: The last instant of which messages are looked for.
 _EVER_MS: Final = 1 << 52
-_RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:/(s|min|h))?")
+_RATE: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]+)?)(?:/(s|min|h))?")
 _SECONDS: Final = {"s": 1, "min": 60, "h": 3_600}
 
 

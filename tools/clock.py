@@ -10,6 +10,7 @@ from typing import TypeVar
 import click
 
 from ..client.administration.clocks import AsyncClocks, BrokerClock
+from ..proto.clock import STEP_MAX_MS
 from ..proto.time_text import parse_duration
 from .options import json_option, nameserver_option
 from .output import instant, print_json, print_table
@@ -47,7 +48,7 @@ def advance(duration: str, *, broker: str | None, as_json: bool, nameserver: str
 
     All that falls due on the way happens, in order and each at its own time, before this returns.
     """
-    by_ms = parse_duration(duration)
+    by_ms = parse_duration(duration, field="DURATION", max_ms=STEP_MAX_MS)
     _show(_ask(nameserver, broker, lambda clocks: clocks.advance(by_ms)), as_json)
 
 

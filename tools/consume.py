@@ -33,7 +33,7 @@ from ..proto.filters.sql_evaluation import compiled
 from ..proto.time_text import check_unix_ms, format_instant
 from .completion import group_names, topic_names
 from .instants import past_instant_of
-from .options import Seconds, json_option, nameserver_option, read_from_of, read_from_option
+from .options import COUNT, Seconds, json_option, nameserver_option, read_from_of, read_from_option
 from .output import message_document, print_bytes, print_json, undecodable
 from .terminal import one_line
 
@@ -110,7 +110,7 @@ def _filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
     metavar="TEXT",
     help=r"What to print per message, such as '{key}\t{body}': " + f"{', '.join(_FIELDS)}.",
 )
-@click.option("--count", type=click.IntRange(1), help="End after so many.  [default: never]")
+@click.option("--count", type=COUNT, help="End after so many.  [default: never]")
 @click.option(
     "--timeout",
     "timeout_s",

@@ -15,7 +15,7 @@ import click
 from ..client import Admin, DeadLetter, ResentDeadLetter
 from ..proto.errors import GroupNotFound
 from .completion import group_names
-from .options import confirm, json_option, nameserver_option, yes_option
+from .options import COUNT, OFFSET, confirm, json_option, nameserver_option, yes_option
 from .output import instant, message_document, print_json, print_table
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -37,14 +37,12 @@ def dead_letters() -> None:
 @click.argument("group", shell_complete=group_names)
 @click.option(
     "--count",
-    type=click.IntRange(1),
+    type=COUNT,
     default=1_000,
     show_default=True,
     help="At most so many of each broker.",
 )
-@click.option(
-    "--from", "from_offset", metavar="OFFSET", type=click.IntRange(0), default=0, help="Begin here."
-)
+@click.option("--from", "from_offset", metavar="OFFSET", type=OFFSET, default=0, help="Begin here.")
 @click.option("--all", "everything", is_flag=True, help="Also those that were sent again.")
 @_broker_option
 @json_option("a dead letter a line, with the whole message")
@@ -103,7 +101,7 @@ def list_letters(
 
 @dead_letters.command()
 @click.argument("group", shell_complete=group_names)
-@click.argument("offsets", metavar="OFFSET…", nargs=-1, type=click.IntRange(0))
+@click.argument("offsets", metavar="OFFSET…", nargs=-1, type=OFFSET)
 @click.option("--all", "everything", is_flag=True, help="All that were not sent again yet.")
 @click.option(
     "--to", "topic", metavar="TOPIC", help="Send them there.  [default: where each came from]"
@@ -178,7 +176,7 @@ def _offsets(admin: Admin, group: str, broker: str) -> list[int]:
 @click.option(
     "--below",
     metavar="OFFSET",
-    type=click.IntRange(0),
+    type=OFFSET,
     help="Only those with smaller offsets.  [default: all]",
 )
 @yes_option

@@ -7,6 +7,7 @@ Done, and visible to the next call, when they return 0. Offsets are reset after 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Final, TypeVar
@@ -31,7 +32,7 @@ from .completion import group_names, topic_names
 from .group_plan import plan
 from .hidden_names import warn_of_hidden
 from .instants import past_instant_of
-from .options import confirm, json_option, nameserver_option, yes_option
+from .options import OFFSET, WAIT_MAX_MS, confirm, json_option, nameserver_option, yes_option
 from .output import instant, print_json, print_pairs, print_table, warn
 
 #: What happens to members with other subscriptions than the rest.
@@ -66,7 +67,7 @@ def describe(
     name: str, *, topic: str | None, interval: str, as_json: bool, nameserver: str
 ) -> None:
     """Show who is in group NAME, how far it has come in each queue, how fast it is, and when it will have caught up."""
-    interval_ms = parse_duration(interval, field="--interval")
+    interval_ms = parse_duration(interval, field="--interval", max_ms=WAIT_MAX_MS)
     with Admin(nameserver) as admin:
         found = admin.describe_group(name, topic=topic, interval_ms=interval_ms)
     if hidden := found.hidden_topics:
@@ -504,7 +505,7 @@ def delete(name: str, *, yes: bool, nameserver: str) -> None:
     metavar="TIME",
     help="To what was stored then: 2026-12-24T18:00:00, or Unix milliseconds.",
 )
-@click.option("--to-offset", type=click.IntRange(0), metavar="N", help="To offset N of each queue.")
+@click.option("--to-offset", type=OFFSET, metavar="N", help="To offset N of each queue.")
 @click.option("--to-first", is_flag=True, help="To the oldest message that is there.")
 @click.option("--to-last", is_flag=True, help="Behind the newest: all that is there is skipped.")
 @click.option(
@@ -571,9 +572,9 @@ def _target(
 
 def _queue(topic: str, text: str) -> Queue | int:
     broker, _, number = text.rpartition(":")
-    if not (number.isascii() and number.isdigit()):
+    if not re.fullmatch(r"[0-9]{1,10}", number):
         raise InvalidArgument(
-            f"--queue {text}: write a number, or broker:number", field="queue", value=text
+            f"--queue {text[:64]}: write a number, or broker:number", field="queue", value=text
         )
     return Queue(topic, broker, int(number)) if broker else int(number)
 

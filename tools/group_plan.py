@@ -40,7 +40,7 @@ _DEFAULT_BROKER: Final = "broker-a"
 _MEMBERS_MAX: Final = 10_000
 _QUEUES_MAX: Final = 65_536
 #: TOPIC[@BROKER]=[NOW:]THEN
-_COUNT: Final = re.compile(r"([^@=]+)(?:@([^=]+))?=(?:(\d+):)?(\d+)")
+_COUNT: Final = re.compile(r"([^@=]+)(?:@([^=]+))?=(?:(\d{1,19}):)?(\d{1,19})")
 #: TOPIC@BROKER:0-3,7
 _SHARE: Final = re.compile(
     r"([^@]+)@([^:]+(?:@[^:]+)?):(\d{1,5}(?:-\d{1,5})?(?:,\d{1,5}(?:-\d{1,5})?)*)"
@@ -266,13 +266,13 @@ def parse_count(text: str) -> Count:
     found = _COUNT.fullmatch(text)
     if found is None:
         raise click.BadParameter(
-            f"{text!r} is not TOPIC=N, TOPIC@BROKER=N or TOPIC=NOW:N", param_hint="--queues"
+            f"{text[:64]!r} is not TOPIC=N, TOPIC@BROKER=N or TOPIC=NOW:N", param_hint="--queues"
         )
     topic, broker, now, then = found.groups()
     count = Count(topic, broker or "", int(now) if now else None, int(then))
     if max(count.now or 0, count.then) > _QUEUES_MAX:
         raise click.BadParameter(
-            f"{text!r}: a topic has {_QUEUES_MAX} queues at most", param_hint="--queues"
+            f"{text[:64]!r}: a topic has {_QUEUES_MAX} queues at most", param_hint="--queues"
         )
     return count
 

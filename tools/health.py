@@ -30,7 +30,7 @@ from ..proto.rpc.incoming import (
 from ..proto.rpc.limits import ConnectionLimits
 from ..proto.time_text import parse_duration
 from ..proto.tls import Trust
-from .options import json_option, tls_options
+from .options import WAIT_MAX_MS, json_option, tls_options
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -81,7 +81,7 @@ def health(
     Without --nameserver and --broker it asks the name servers in $POCKETMQ_NAMESERVER. Without that variable it asks
     both on this machine, where `pocketmq serve` has them.
     """
-    timeout_ms = parse_duration(timeout, field="--timeout")
+    timeout_ms = parse_duration(timeout, field="--timeout", max_ms=WAIT_MAX_MS)
     if not timeout_ms:
         raise click.UsageError(f"--timeout {timeout}: it is 1ms at least.")
     if not (nameservers or brokers):
@@ -101,8 +101,8 @@ def health(
 def _check(address: str, service: str, timeout_s: float, tls: SSLContext | None) -> str:
     """Return the status of SERVICE at ADDRESS, over TLS or in plaintext; raise InvalidArgument, ConnectionLost."""
     host, _, port = address.rpartition(":")
-    if not (host and port.isdecimal() and 0 < int(port) < 65_536):
-        raise InvalidArgument(f"{address!r} is no HOST:PORT")
+    if not (host and len(port) <= 5 and port.isdecimal() and 0 < int(port) < 65_536):
+        raise InvalidArgument(f"{address[:64]!r} is no HOST:PORT")
     until = time.monotonic() + timeout_s
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout_s) as connected:

@@ -8,7 +8,7 @@ from typing import Final
 
 from ..proto.clock import SystemClock
 from ..proto.errors import InvalidArgument
-from ..proto.time_text import check_unix_ms
+from ..proto.time_text import LAST_MS, check_unix_ms
 
 #: Of a number of Unix milliseconds, long after the year 9999.
 _DIGITS_MAX: Final = 16
@@ -30,22 +30,32 @@ def instant_of(
         named = datetime.fromisoformat(text)
     except ValueError:
         return _next_time(text, now, local)
-    return local(named) if named.tzinfo is None else named
+    try:
+        return local(named) if named.tzinfo is None else named
+    except (
+        ValueError,
+        OverflowError,
+    ):  # Less than a day from the first or last year of the calendar.
+        raise _no_time(text) from None
 
 
 def _next_time(text: str, now: datetime, local: Callable[[datetime], datetime]) -> datetime:
     try:
         of_day = time.fromisoformat(text)
     except ValueError:
-        raise InvalidArgument(
-            f"--at {text}: write a time as 2026-12-24T18:00:00, with Z or +01:00 if it is not local time, or as 18:00;"
-            " a length of time is --delay 2h",
-            field="at",
-            value=text,
-        ) from None
+        raise _no_time(text) from None
     today = now.date() if of_day.tzinfo is None else now.astimezone(of_day.tzinfo).date()
     found = _at(today, of_day, local)
     return found if found > now else _at(today + timedelta(days=1), of_day, local)
+
+
+def _no_time(text: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"--at {text[:64]}: write a time as 2026-12-24T18:00:00, with Z or +01:00 if it is not local time, or as 18:00;"
+        " a length of time is --delay 2h",
+        field="at",
+        value=text[:64],
+    )
 
 
 def _at(day: date, of_day: time, local: Callable[[datetime], datetime]) -> datetime:
@@ -54,12 +64,15 @@ def _at(day: date, of_day: time, local: Callable[[datetime], datetime]) -> datet
 
 
 def past_instant_of(text: str, local: Callable[[datetime], datetime] = datetime.astimezone) -> int:
-    """Return the instant that TEXT names, in Unix milliseconds: ISO 8601 (without a zone: LOCAL time), or these."""
+    """Return the instant that TEXT names, in Unix milliseconds: ISO 8601 (without a zone: LOCAL time), or these.
+
+    Raises InvalidArgument for anything else, and for a time before 1970 or after 9999.
+    """
     if text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX:
-        return check_unix_ms(int(text), "the time")
+        return _within(check_unix_ms(int(text), "the time"), text)
     try:
         named = datetime.fromisoformat(text)
-        return round((local(named) if named.tzinfo is None else named).timestamp() * 1000)
+        instant_ms = round((local(named) if named.tzinfo is None else named).timestamp() * 1000)
     except (ValueError, OverflowError):
         raise InvalidArgument(
             f"{text[:64]!r} is no time: write 2026-12-24T18:00:00, with Z or +01:00 if it is not local time, or Unix"
@@ -67,3 +80,14 @@ def past_instant_of(text: str, local: Callable[[datetime], datetime] = datetime.
             field="to_time",
             value=text[:64],
         ) from None
+    return _within(instant_ms, text)
+
+
+def _within(instant_ms: int, text: str) -> int:
+    if not 0 <= instant_ms <= LAST_MS + 1:  # The end of the last millisecond is the end of a range.
+        raise InvalidArgument(
+            f"{text[:64]!r} is out of range: times are from 1970 to 9999",
+            field="to_time",
+            value=text[:64],
+        )
+    return min(instant_ms, LAST_MS)

@@ -476,7 +476,7 @@ _FOUND: Final = 1
 )
 @click.option(
     "--messages",
-    type=click.IntRange(0),
+    type=options.NUMBER,
     default=100_000,
     show_default=True,
     help="Read the newest so many messages of each queue; 0: none.",

@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+#: Offsets have 64 bits on the wire and on disk; other numbers have 32.
+OFFSET: Final = click.IntRange(0, 2**63 - 1)
+NUMBER: Final = click.IntRange(0, 2**31 - 1)
+COUNT: Final = click.IntRange(1, 2**31 - 1)
+#: A command waits up to a year.
+WAIT_MAX_MS: Final = 365 * 86_400_000
+
 #: How the line begins by which a server says that it serves; a JSON object follows.
 READY: Final = "ready "
 
@@ -215,7 +222,7 @@ def broker_settings_option(function: Function) -> Function:
 def watch_options(function: Function) -> Function:
     """Add --watch and --iterations; `watch_interval_ms` reads what was given."""
     iterations = click.option(
-        "--iterations", type=click.IntRange(1), help="With --watch: number of looks, then stop."
+        "--iterations", type=COUNT, help="With --watch: number of looks, then stop."
     )
     return click.option(
         "--watch",
@@ -230,7 +237,7 @@ def watch_interval_ms(watch: str | None, iterations: int | None) -> int | None:
         if iterations is not None:
             raise click.UsageError("--iterations goes with --watch.")
         return None
-    interval_ms = parse_duration(watch, field="--watch")
+    interval_ms = parse_duration(watch, field="--watch", max_ms=WAIT_MAX_MS)
     if not interval_ms:
         raise click.UsageError(f"--watch {watch}: it is 1ms at least; 30s is usual.")
     return interval_ms

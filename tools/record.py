@@ -41,7 +41,7 @@ _GROUP: Final = "pocketmq_record"
 #: Messages that are sent at once.
 _BATCH_MAX: Final = 500
 _LINE_MAX: Final = 64 * 1024 * 1024
-_SPEED: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)x?")
+_SPEED: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]+)?)x?")
 
 
 def line_of(message: ReceivedMessage) -> str:

@@ -23,7 +23,7 @@ from ..client.producing.receipt import Acks
 from ..proto.errors import InvalidArgument
 from .completion import topic_names
 from .instants import instant_of, local_now
-from .options import json_option, nameserver_option
+from .options import NUMBER, json_option, nameserver_option
 from .output import instant, print_json
 
 _READ_SIZE: Final = 1 << 20
@@ -58,7 +58,7 @@ _READ_SIZE: Final = 1 << 20
     metavar="N",
     help="Priority from 0 on: chooses queue N. Consumers of a topic of type PRIORITY get high queues first.",
 )
-@click.option("--queue", type=click.IntRange(0), help="Number of the queue.  [default: in turn]")
+@click.option("--queue", type=NUMBER, help="Number of the queue.  [default: in turn]")
 @click.option(
     "--delay",
     metavar="LENGTH",

@@ -42,7 +42,7 @@ from ..proto.rpc.listening import connections_fitting, raise_descriptor_limit
 from ..proto.services.settings import LiveSettings
 from ..proto.tls import Trust
 from .log_lines import LEVELS, LogConfig, configure_logging, set_levels
-from .options import READY, nameserver_option
+from .options import COUNT, READY, nameserver_option
 from .process_memory import Collector, keep_freed_memory
 from .settings import Settings, load_settings, sample
 
@@ -198,7 +198,7 @@ def _replica_options(function: Function) -> Function:
         ),
         click.option(
             "--replica-id",
-            type=click.IntRange(1),
+            type=COUNT,
             help="Its number in the set, from 1 on, for good.",
         ),
         click.option(
@@ -213,7 +213,7 @@ def _replica_options(function: Function) -> Function:
         ),
         click.option(
             "--min-in-sync",
-            type=click.IntRange(1),
+            type=COUNT,
             help='Replicas that must have what acks="replicas" acknowledges, the master among them.  [default: 1]',
         ),
     ]

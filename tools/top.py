@@ -28,7 +28,14 @@ from .completion import group_names, topic_names
 from .hidden_names import HiddenNames
 from .lag.live import cluster_groups
 from .lag.rows import LagProgress, LagRow, LagSnapshot, LagVerdict, compare
-from .options import json_option, nameserver_option, read_from_of, read_from_option
+from .options import (
+    COUNT,
+    WAIT_MAX_MS,
+    json_option,
+    nameserver_option,
+    read_from_of,
+    read_from_option,
+)
 from .output import print_json
 from .stores.names import KnownNames
 
@@ -82,9 +89,7 @@ _STYLES: Final = {
     metavar="2s",
     help="Look so often, 100ms at least.",
 )
-@click.option(
-    "--iterations", type=click.IntRange(1), help="Number of looks, then stop.  [default: for ever]"
-)
+@click.option("--iterations", type=COUNT, help="Number of looks, then stop.  [default: for ever]")
 @click.option(
     "--once", is_flag=True, help="Look twice, --interval apart, show what there is, and stop."
 )
@@ -102,7 +107,7 @@ def top(
     **brokers: Any,
 ) -> None:
     """Show what comes into topics and how fast, how far groups are behind and why, and who holds which queue."""
-    interval_ms = parse_duration(interval, field="--interval")
+    interval_ms = parse_duration(interval, field="--interval", max_ms=WAIT_MAX_MS)
     if interval_ms < 100:
         raise click.UsageError(f"--interval {interval}: it is 100ms at least; 2s is usual.")
     if once and iterations is not None:

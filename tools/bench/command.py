@@ -12,7 +12,7 @@ import click
 
 from ...proto.carriers import need_grpcio
 from ...proto.errors import ConfigError, PocketMQError
-from ..options import Seconds, json_option
+from ..options import COUNT, Seconds, json_option
 from ..output import print_json, print_table
 from .measure import LANGUAGES, BenchConditions, Figure, beside_line, figures_table
 
@@ -131,7 +131,7 @@ _BESIDE_GRPC: Final = frozenset(
 )
 @click.option(
     "--pending",
-    type=click.IntRange(1),
+    type=COUNT,
     metavar="N",
     help="With `delay`: send N messages that are due within a day, and tell what they cost while they wait.",
 )

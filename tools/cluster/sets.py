@@ -38,7 +38,7 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import connect
 from ...proto.time_text import parse_duration
 from ...store.os_disk import OsDisk
-from ..options import json_option
+from ..options import COUNT, WAIT_MAX_MS, json_option
 from ..output import print_json, print_table
 from ..settings import load_settings
 
@@ -239,7 +239,7 @@ _TRIES: Final = 20
 @click.option(
     "--from",
     "source",
-    type=click.IntRange(1),
+    type=COUNT,
     metavar="ID",
     help="The replica whose log goes on, where there are logs already.",
 )
@@ -331,7 +331,7 @@ async def _write(
 @click.option(
     "--remove",
     "removed",
-    type=click.IntRange(1),
+    type=COUNT,
     metavar="ID",
     multiple=True,
     help="Take this one out of the set; may be repeated. It has stopped, and is not in sync any more.",
@@ -668,7 +668,7 @@ def _role(told: pb.ReplicaStatusReply) -> str:
 
 @click.command()
 @click.argument("name", metavar="SET")
-@click.argument("replica", type=click.IntRange(1))
+@click.argument("replica", type=COUNT)
 @click.option(
     "--timeout", default="5s", show_default=True, help="How long the replica may take to have all."
 )
@@ -688,7 +688,7 @@ def move(
 
     If REPLICA does not have all in time, the old master goes on, and this fails.
     """
-    timeout_ms = parse_duration(timeout, field="--timeout")
+    timeout_ms = parse_duration(timeout, field="--timeout", max_ms=WAIT_MAX_MS)
     if not timeout_ms:
         raise click.UsageError(f"--timeout {timeout}: it is 1ms at least.")
 
@@ -731,7 +731,7 @@ def move(
 @click.option(
     "--accept-loss",
     "replica",
-    type=click.IntRange(1),
+    type=COUNT,
     metavar="REPLICA",
     required=True,
     help="The replica that becomes master, whatever others have beyond it.",

@@ -12,6 +12,7 @@ from ...broker.service_v2.messages import set_properties, type_of_sent
 from ...client import OffsetTarget
 from ...client.message import PRIORITY_MAX
 from ...proto.access.policies import UPDATE, of_cluster
+from ...proto.clock import STEP_MAX_MS
 from ...proto.errors import InvalidArgument, MessageNotFound, NotAuthorized
 from ...proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 from ...proto.rpc.pages import PageRequest
@@ -315,7 +316,7 @@ async def purge(api: Api, asked: PageRequest, group: str) -> Document:
 async def advance(api: Api, asked: PageRequest) -> Document:
     """Move the messages' time, where it is virtual."""
     body = _body(asked, {"by"})
-    by_ms = parse_duration(_text(body, "by"), field="by")
+    by_ms = parse_duration(_text(body, "by"), field="by", max_ms=STEP_MAX_MS)
     reply = await api.ask("AdvanceClock", pb.AdvanceClockRequest(by_ms=by_ms), pb.ClockReply)
     return {"now_ms": reply.now_ms, "virtual": reply.virtual}
 

@@ -23,6 +23,7 @@ from ...store.config import StoreConfig, apply_apache_settings
 from ...store.os_disk import OsDisk
 from ...store.system import allow_many_files
 from ..log_lines import LogConfig, configure_logging
+from ..options import OFFSET
 from ..stores.locations import check_new_store, is_store
 from ..terminal import one_line, own
 from .follower import FollowNote, JavaFollower, OtherHistory, read_note, set_aside
@@ -39,8 +40,8 @@ class _Address(click.ParamType[str]):
 
     def convert(self, value: str, param: object, ctx: object) -> str:
         host, _, port = value.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            self.fail(f"{value!r} is no host:port, as 10.0.0.1:10912 is")
+        if not host or len(port) > 5 or not port.isdecimal() or not 0 < int(port) < 65536:
+            self.fail(f"{value[:64]!r} is no host:port, as 10.0.0.1:10912 is")
         return value
 
 
@@ -173,9 +174,7 @@ def _state_of(follower: JavaFollower) -> str:
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Store of the Java broker, stopped or killed: the rest of its log, and its tables, are taken from there.",
 )
-@click.option(
-    "--end", type=click.IntRange(min=0), help="Where the log of the stopped Java broker ends."
-)
+@click.option("--end", type=OFFSET, help="Where the log of the stopped Java broker ends.")
 @click.option(
     "--accept-loss", is_flag=True, help="Take what is here, though nobody knows the master's end."
 )

@@ -22,6 +22,7 @@ from ...store.index_view import IndexEntries, IndexName, index_names, open_index
 from ...store.log_view import Gap, LogWalk
 from ...store.queue_view import QueueExtent, QueueView
 from ...store.view import QueueFolder, StoreView
+from ..options import COUNT, NUMBER
 from .entry_check import EntryCheck, fault_of
 from .output import (
     Column,
@@ -63,9 +64,9 @@ RECORD_COLUMNS: Final = (
     "--since", "begin", metavar="OFFSET|TIME", help="Begin at a log offset or store time."
 )
 @click.option("--until", "end", metavar="OFFSET|TIME", help="End in front of it.")
-@click.option("--last", type=click.IntRange(1), metavar="N", help="Begin N records before the end.")
+@click.option("--last", type=COUNT, metavar="N", help="Begin N records before the end.")
 @click.option("--topic", help="Records of this topic alone.")
-@click.option("--queue", "queue_id", type=click.IntRange(0), help="Records of this queue alone.")
+@click.option("--queue", "queue_id", type=NUMBER, help="Records of this queue alone.")
 @click.option("--full", is_flag=True, help="In JSON: with all properties and the body.")
 @click.option("--follow", is_flag=True, help="Go on with new records as they come.")
 @limit_option
@@ -155,12 +156,12 @@ ENTRY_COLUMNS: Final = (
 
 @click.command()
 @click.argument("topic")
-@click.argument("queue_id", metavar="QUEUE", type=click.IntRange(0))
+@click.argument("queue_id", metavar="QUEUE", type=NUMBER)
 @click.option(
     "--since", "begin", metavar="OFFSET|TIME", help="Begin at a queue offset or store time."
 )
 @click.option("--until", "end", metavar="OFFSET|TIME", help="End in front of it.")
-@click.option("--last", type=click.IntRange(1), metavar="N", help="The last N entries.")
+@click.option("--last", type=COUNT, metavar="N", help="The last N entries.")
 @click.option("--all", "hidden", is_flag=True, help="Also entries whose records are gone.")
 @limit_option
 @format_options
@@ -294,7 +295,7 @@ _ENTRIES_AT_ONCE: Final = 1024
 @click.command()
 @click.argument("file", required=False)
 @click.option("--since", "begin", metavar="OFFSET|TIME", help="Entries of records from here on.")
-@click.option("--hash", "key_hash", type=click.IntRange(0), help="Entries of this key hash alone.")
+@click.option("--hash", "key_hash", type=NUMBER, help="Entries of this key hash alone.")
 @limit_option
 @format_options
 def index(

@@ -32,6 +32,7 @@ from ...store.state_files import StateFile
 from ...store.view import StoreView
 from .. import terminal
 from ..instants import past_instant_of
+from ..options import NUMBER
 from ..stores.names import KnownNames
 
 #: Unix milliseconds and log offsets are both numbers: an instant has a dash or a colon, or says so.
@@ -122,7 +123,7 @@ def limit_option(function: Function) -> Function:
     """Add --limit."""
     return click.option(
         "--limit",
-        type=click.IntRange(0),
+        type=NUMBER,
         help=f"At most so many rows; 0: all. [default: {ROWS_SHOWN} in a table, all in JSON]",
     )(function)
 

@@ -35,6 +35,7 @@ from ...store.system import allow_many_files
 from ..completion import group_names, topic_names
 from ..hidden_names import HiddenNames
 from ..options import (
+    OFFSET,
     TakesStores,
     broker_name_option,
     broker_settings,
@@ -98,7 +99,7 @@ _WRONG = frozenset(
 @watch_options
 @click.option(
     "--max-lag",
-    type=click.IntRange(0),
+    type=OFFSET,
     help="Exit with 1 if more messages are unread, or a row is wrong.",
 )
 @broker_name_option

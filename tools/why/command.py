@@ -21,6 +21,7 @@ from ...proto.errors import MessageNotFound
 from .. import terminal
 from ..lookup.search import LookupAnswer
 from ..options import (
+    COUNT,
     TakesStores,
     broker_settings,
     json_option,
@@ -105,7 +106,7 @@ def _when(event: Mapping[str, Any]) -> str:
 @click.option("--topic", help="MESSAGE is a key of messages of this topic.")
 @click.option(
     "--count",
-    type=click.IntRange(1),
+    type=COUNT,
     default=4,
     show_default=True,
     help="With --topic: at most so many messages, the newest.",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _TOP = click.option(
-    "--top", type=click.IntRange(1), default=100, show_default=True, help="So many rows at most."
+    "--top", type=options.COUNT, default=100, show_default=True, help="So many rows at most."
 )
 
 
