@@ -53,6 +53,7 @@ def test_records_carry_the_ipv4_address_that_clients_reach(
     assert BrokerConfig(**settings).store_host == store_host  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_a_broker_comes_from_its_package_and_its_settings_come_without_it() -> None:
     code = (

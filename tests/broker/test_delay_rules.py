@@ -396,7 +396,7 @@ def test_division_is_that_of_the_model(messages: list[dict[str, str]], times: in
 _BROKERS = {"TIMER_OUT_MS", "REAL_TOPIC", "REAL_QID"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_apache_stored_for_later_is_what_we_store(tmp_path: Path) -> None:
     config = StoreConfig(path=str(recorded_store("delays", tmp_path / "s")))
     config = apply_apache_settings(config, settings("delays"))

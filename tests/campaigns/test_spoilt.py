@@ -19,6 +19,7 @@ SLOW_MS = 300
 HOUR_MS = 3_600_000
 
 
+@pytest.mark.long
 @pytest.mark.processes
 @pytest.mark.campaign
 async def test_a_disk_becomes_slow_and_full_and_a_clock_jumps_while_a_broker_runs(

@@ -26,6 +26,7 @@ async def at_work(history: History) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.long
 @pytest.mark.processes
 @pytest.mark.campaign
 async def test_what_clients_write_down_of_a_broker_that_is_killed_passes(tmp_path: Path) -> None:

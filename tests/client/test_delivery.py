@@ -87,6 +87,7 @@ def check_laws(sea: Sea) -> None:
 FAULT_LISTS = st.lists(st.sampled_from([*FAULTS, *["fine"] * 6]), max_size=40)
 
 
+@pytest.mark.long
 @settings(max_examples=60)
 @given(
     actions=ACTIONS,

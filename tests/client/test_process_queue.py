@@ -319,4 +319,4 @@ class HeldMessages(RuleBasedStateMachine):
 
 
 HeldMessages.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
-TestHeldMessages = pytest.mark.slow(HeldMessages.TestCase)
+TestHeldMessages = pytest.mark.long(HeldMessages.TestCase)

@@ -55,6 +55,7 @@ async def numbers_in(store: StoreConfig) -> list[int]:
     return found
 
 
+@pytest.mark.long
 async def test_a_fork_of_a_running_store_has_what_was_acknowledged_before(tmp_path: Path) -> None:
     source = store_config(tmp_path)
     async with serving(source) as (address, _):

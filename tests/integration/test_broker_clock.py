@@ -124,6 +124,7 @@ async def test_the_machine_s_time_is_told_and_not_moved(tmp_path: Path) -> None:
     assert not (tmp_path / "store" / "pocketmq" / "clock.json").exists()
 
 
+@pytest.mark.long
 async def test_a_store_of_virtual_time_goes_on_where_it_stood_and_refuses_the_machine_s(
     tmp_path: Path,
 ) -> None:
@@ -143,6 +144,7 @@ async def test_a_store_of_virtual_time_goes_on_where_it_stood_and_refuses_the_ma
         assert server.recovery.clean
 
 
+@pytest.mark.long
 async def test_without_its_own_folder_a_store_of_virtual_time_has_lost_nothing(
     tmp_path: Path,
 ) -> None:
@@ -159,6 +161,7 @@ async def test_without_its_own_folder_a_store_of_virtual_time_has_lost_nothing(
         assert (await peer.fetch()).next_offset == 2
 
 
+@pytest.mark.long
 async def test_hours_of_an_idle_broker_pass_in_no_time(tmp_path: Path) -> None:
     """4 h 46 min, all 16 retries of a message: flushes and saves in between are tens of thousands of instants."""
     async with broker(store_config(tmp_path), clock=VirtualClock()) as (server, peer):

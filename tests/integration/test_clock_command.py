@@ -20,6 +20,7 @@ def clock(server: ServerProcess, *arguments: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_time_stands_still_moves_when_told_and_is_kept_by_the_store(tmp_path: Path) -> None:
     store = tmp_path / "store"
     with ServerProcess(store, "--clock", "virtual") as server:
@@ -52,6 +53,7 @@ def test_time_stands_still_moves_when_told_and_is_kept_by_the_store(tmp_path: Pa
         assert server.ready["clock"] == "system"
 
 
+@pytest.mark.long
 def test_the_mark_survives_a_kill(tmp_path: Path) -> None:
     store = tmp_path / "store"
     server = ServerProcess(store, "--clock", "virtual")

@@ -254,6 +254,7 @@ def difference(scaled: Run, virtual: Run) -> str:
     return "" if instants == sorted(instants) else "time went back"
 
 
+@pytest.mark.long
 async def test_ten_thousand_schedules_have_one_order_in_scaled_time_and_on_the_virtual_clock() -> (
     None
 ):

@@ -39,6 +39,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     return io.StringIO()
 
 
+@pytest.mark.long
 def test_every_check_passes(shown: io.StringIO, tmp_path: Path) -> None:
     board = Board(Console(file=shown, width=160), demo.CHECKS)
 

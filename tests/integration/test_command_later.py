@@ -111,6 +111,7 @@ def test_what_cannot_be_is_one_line_and_nothing_is_stored(
     assert not any((store / "consumequeue" / name).exists() for name in ("New", "%DLQ%nobody"))
 
 
+@pytest.mark.long
 def test_what_waits_outlasts_a_stop_and_a_kill(tmp_path: Path) -> None:
     store = tmp_path / "store"
     server = ServerProcess(store, "--clock", "virtual")
@@ -137,6 +138,7 @@ def test_what_waits_outlasts_a_stop_and_a_kill(tmp_path: Path) -> None:
         assert call.consumed("Sold") == []  # The half message has no outcome.
 
 
+@pytest.mark.long
 def test_dead_letters_of_two_brokers_are_told_apart(tmp_path: Path) -> None:
     nameserver = ServerProcess(None, "--port", "0", verb="nameserver")
     where = ("--port", "0", "--clock", "virtual", "--nameserver", nameserver.nameserver, "--name")

@@ -148,6 +148,7 @@ def test_a_configuration_file_is_obeyed(tmp_path: Path) -> None:
     assert (tmp_path / "mq" / "commitlog").is_dir()
 
 
+@pytest.mark.long
 def test_a_folder_of_other_things_is_refused_unless_forced(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("three years")
 
@@ -163,6 +164,7 @@ def test_a_folder_of_other_things_is_refused_unless_forced(tmp_path: Path) -> No
         assert (tmp_path / "thesis.txt").read_text() == "three years"
 
 
+@pytest.mark.long
 def test_a_replica_whose_registry_is_away_waits_for_it_and_can_be_stopped(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     replica = ("--replica-set", "orders", "--replica-id", "1", "--zookeeper", "127.0.0.1:1")

@@ -45,6 +45,7 @@ async def _arrived(peer: Peer) -> list[tuple[int, str]]:
     return found
 
 
+@pytest.mark.long
 async def test_each_comes_at_its_instant_and_what_is_recalled_does_not(tmp_path: Path) -> None:
     clock = VirtualClock(START_MS)
     async with broker(store_config(tmp_path), clock=clock) as (server, peer):

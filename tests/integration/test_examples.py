@@ -35,6 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield running
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SAID)
 def test_an_example_does_what_it_says(name: str, server: ServerProcess) -> None:
     done = subprocess.run(

@@ -21,6 +21,7 @@ DESCRIPTORS = 100
 QUEUES = 300
 
 
+@pytest.mark.long
 def test_few_descriptors_serve_many_queues_refuse_connections_and_survive_a_kill(
     tmp_path: Path,
 ) -> None:

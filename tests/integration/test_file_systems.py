@@ -113,6 +113,7 @@ def read(server: ServerProcess, group: str, count: int) -> set[bytes]:
     return bodies
 
 
+@pytest.mark.long
 def test_on_a_file_system_that_turns_read_only_sends_are_refused_and_reading_goes_on(
     file_system: FileSystem, tmp_path: Path
 ) -> None:
@@ -146,6 +147,7 @@ def test_on_a_file_system_that_turns_read_only_sends_are_refused_and_reading_goe
         assert server.stop() == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("killed", [False, True])
 def test_on_a_full_file_system_sends_are_refused_reading_goes_on_and_room_is_used(
     killed: bool, file_system: FileSystem, tmp_path: Path

@@ -252,6 +252,7 @@ async def test_every_bad_call_is_answered_and_nothing_is_lost(tmp_path: Path, se
         assert {name: after[name][: len(found)] for name, found in before.items()} == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_what_was_acknowledged_with_odd_properties_comes_once(
     tmp_path: Path, seed: int

@@ -80,6 +80,7 @@ def on_macos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return counted
 
 
+@pytest.mark.long
 async def test_a_broker_keeps_what_it_acknowledged_and_its_lock_without_linux(
     tmp_path: Path, on_macos: Path
 ) -> None:
@@ -118,6 +119,7 @@ def pocketmq_process(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 def test_clients_name_servers_and_tools_are_imported_without_what_windows_lacks() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WINDOWS], capture_output=True, text=True, timeout=120, check=False

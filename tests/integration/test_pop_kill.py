@@ -29,6 +29,7 @@ def received(caller: Caller, count: int) -> dict[bytes, v2.Message]:
     return found
 
 
+@pytest.mark.long
 def test_a_kill_brings_nothing_back_that_was_acknowledged(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "store", "--clock", "virtual") as server:
         caller = Caller(str(server.ready["broker"]))

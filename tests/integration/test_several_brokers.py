@@ -105,8 +105,8 @@ def test_brokers_share_topics_come_again_and_stop_together(tmp_path: Path) -> No
     assert "broker-3, whose messages nobody could reach with --brokers 2" in fewer.err
 
 
+@pytest.mark.long
 @pytest.mark.processes
-@pytest.mark.slow
 def test_one_that_cannot_start_ends_all_with_its_code(tmp_path: Path) -> None:
     port = free_port()
     with (

@@ -219,6 +219,7 @@ def test_a_poll_that_waits_is_ended(code: str, topic: str, server: ServerProcess
     assert (process.returncode, out, err) == (143, "", "")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("code", [PRODUCER, ASYNC_PRODUCER], ids=["producer", "async-producer"])
 def test_a_producer_delivers_what_it_took_before_the_program_ends(
     code: str, topic: str, server: ServerProcess
@@ -229,6 +230,7 @@ def test_a_producer_delivers_what_it_took_before_the_program_ends(
         assert len(list(consumer.messages(timeout_ms=1_000))) == 100
 
 
+@pytest.mark.long
 def test_a_producer_that_nobody_closes_delivers_at_exit(topic: str, server: ServerProcess) -> None:
     code = """
 producer = Producer(ADDRESS, linger_ms=20_000)
@@ -243,6 +245,7 @@ for n in range(100):
         assert len(list(consumer.messages(timeout_ms=1_000))) == 100
 
 
+@pytest.mark.long
 def test_what_cannot_be_delivered_at_exit_is_told() -> None:
     code = BEGIN + 'Producer(ADDRESS, route_timeout_ms=100).send_nowait(Message(TOPIC, b"x"))'
 
@@ -253,6 +256,7 @@ def test_what_cannot_be_delivered_at_exit_is_told() -> None:
     assert done.stderr == "messages not delivered at exit count=1\n"
 
 
+@pytest.mark.long
 def test_a_listener_that_does_not_end_is_left_by_a_second_signal(
     topic: str, server: ServerProcess
 ) -> None:

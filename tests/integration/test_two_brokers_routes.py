@@ -279,6 +279,7 @@ async def changed(broker: Broker, topic: str, before: Any) -> Any:
     raise AssertionError("the route did not change within a minute")
 
 
+@pytest.mark.long
 async def test_message_groups_wait_for_a_broker_that_is_away(cluster: Cluster) -> None:
     a, b = await cluster.broker("a"), await cluster.broker("b")
     await cluster.topic("ordered", queues=2, type="FIFO")

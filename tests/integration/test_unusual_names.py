@@ -107,6 +107,7 @@ def test_a_topic_with_an_unusual_name_is_used_like_any(
     caller.channel.close()
 
 
+@pytest.mark.long
 def test_what_fails_in_an_unusual_topic_and_group_is_retried(
     call: Shell, server: ServerProcess
 ) -> None:
@@ -121,6 +122,7 @@ def test_what_fails_in_an_unusual_topic_and_group_is_retried(
     assert (again.body, again.topic, again.reconsume_times) == (b"delayed", "%RETRY%é", 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_group_with_an_unusual_name_is_used_like_any(call: Shell, group: str) -> None:
     assert call.done("group", "describe", group)[0]["group"] == group

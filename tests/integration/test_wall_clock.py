@@ -106,6 +106,7 @@ async def _empty_poll_s(address: str) -> float:
         return time.monotonic() - began
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step_ms", [-HOUR_MS, DAY_MS], ids=["an hour back", "a day on"])
 async def test_what_waits_does_not_wait_for_a_wall_clock_that_was_set(
     server: ServerProcess, moved: Moved, tmp_path: Path, step_ms: int

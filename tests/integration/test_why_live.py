@@ -12,6 +12,7 @@ from .command import Shell
 pytestmark = pytest.mark.processes
 
 
+@pytest.mark.long
 def test_a_live_broker_knows_what_its_files_say(call: Shell, server: ServerProcess) -> None:
     need_own("a port of grpcio has no pages")
     store = str(server.ready["store"])

@@ -651,7 +651,7 @@ class AnyHistory(RuleBasedStateMachine):
         }
 
 
-TestAnyHistory = pytest.mark.slow(AnyHistory.TestCase)
+TestAnyHistory = pytest.mark.long(AnyHistory.TestCase)
 
 
 # ---------------------------------------------------------------- FIFO topics of brokers that are away

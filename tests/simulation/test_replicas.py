@@ -57,7 +57,7 @@ def test_a_walk_replays_from_its_plan() -> None:
     assert walk(plan).trace == walk(plan).trace
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_replica_that_breaks_a_rule_is_found_out(name: str) -> None:
     assert catch(name, range(SEEDS[name], SEEDS[name] + TRIES)) is not None
@@ -103,7 +103,7 @@ def test_the_story_of_a_rule_does_not_hold_without_it(name: str, story: Callable
 # ---------------------------------------------------------------- the model
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("min_in_sync", [1, 2])
 def test_no_state_of_two_replicas_loses_what_was_acknowledged(min_in_sync: int) -> None:
     count, depth = search(25, min_in_sync)

@@ -277,6 +277,7 @@ def test_a_server_that_is_lost_and_comes_back_costs_nothing(tmp_path: Path, lost
     run(scenario())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [21, 22])
 def test_chaos_loses_nothing(tmp_path: Path, seed: int) -> None:
     async def scenario() -> None:

@@ -18,7 +18,7 @@ def choosing(wanted: set[str]) -> Choose:
     return lambda codes: np.isin(codes, [java_hash(tag) for tag in wanted])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @given(
     tags=st.lists(st.sampled_from(TAGS), min_size=1, max_size=60),
     wanted=st.sets(st.sampled_from(TAGS)),

@@ -71,6 +71,7 @@ class Model:
         return {self.first + i: offset for i, offset in enumerate(self.entries)}
 
 
+@pytest.mark.long
 @given(
     first=st.integers(0, 35),
     runs=st.lists(st.integers(1, 25), min_size=1, max_size=5),

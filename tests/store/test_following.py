@@ -58,7 +58,7 @@ def test_a_log_in_any_cuts_makes_the_same_store(seed: int, tmp_path: Path) -> No
     assert_equal(tmp_path / "follower", tmp_path / "master")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_a_log_in_frames_of_a_few_whole_records_makes_the_same_store(
     seed: int, tmp_path: Path

@@ -82,6 +82,7 @@ def changes(folder: Path) -> list[Path]:
     return sorted((folder / FOLDER).glob("*"))
 
 
+@pytest.mark.long
 def test_a_change_costs_a_record_however_many_entries_there_are(tmp_path: Path) -> None:
     disk = CountingDisk()
     room = Room(tmp_path, disk)
@@ -295,6 +296,7 @@ def test_any_order_of_changes_writings_cuts_and_kills_loses_nothing_that_was_wri
     assert (names(again.table), again.table.version) == (expected, version)
 
 
+@pytest.mark.long
 def test_many_changes_are_written_at_once_and_in_their_order(tmp_path: Path) -> None:
     room = Room(tmp_path)
     room.put("A")

@@ -314,7 +314,7 @@ def test_apaches_recovery_keeps_what_ours_does(
         assert (queue["minOffset"], queue["maxOffset"]) == (4 * gone, 5 - idle)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_power_that_fails_at_any_operation_around_the_closing_of_a_file_costs_nothing_synced(
     tmp_path: Path,
 ) -> None:

@@ -213,6 +213,7 @@ CUTS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_a_cut_file_costs_who_uses_it_and_not_the_process(template: Path, tmp_path: Path) -> None:
     """One process meets all CUTS in turn; where it dies, fewer lines than that are printed."""

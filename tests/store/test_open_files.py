@@ -59,6 +59,7 @@ def child(path: Path, begin: int, end: int, ending: str) -> subprocess.Completed
     )
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_far_more_queues_than_descriptors_are_written_killed_recovered_and_read(
     tmp_path: Path,

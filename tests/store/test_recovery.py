@@ -99,6 +99,7 @@ def all_records(held: dict[tuple[str, int], list[Record]]) -> list[Record]:
     return sorted((r for records in held.values() for r in records), key=lambda r: r.log_offset)
 
 
+@pytest.mark.long
 @settings(max_examples=40)
 @given(
     seed=st.integers(0, 1000),
@@ -130,6 +131,7 @@ def test_one_flipped_bit_costs_at_most_one_record(
         shutil.rmtree(home)
 
 
+@pytest.mark.long
 @settings(max_examples=40)
 @given(
     seed=st.integers(0, 1000),
@@ -167,6 +169,7 @@ def test_an_overwritten_stretch_costs_the_records_in_it(
         shutil.rmtree(home)
 
 
+@pytest.mark.long
 @settings(max_examples=30)
 @given(seed=st.integers(0, 1000), clean=st.booleans(), data=st.data())
 def test_lost_or_damaged_queue_and_index_files_cost_nothing(

@@ -99,6 +99,7 @@ def filled(path: Path, log: FakeLog, **options: Any) -> World:
     return world
 
 
+@pytest.mark.long
 def test_a_torn_end_loses_what_is_torn_and_nothing_else(tmp_path: Path) -> None:
     log = new_log()
     world = filled(tmp_path, log, sizes=LARGE)

@@ -151,5 +151,5 @@ class Timers(RuleBasedStateMachine):
         assert self.store.queue_bounds(TIMER_TOPIC, 0)[1] == len(self.sent)
 
 
-TestTimers = pytest.mark.slow(Timers.TestCase)
+TestTimers = pytest.mark.long(Timers.TestCase)
 TestTimers.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -5,6 +5,7 @@ import pytest
 from pocketmq.tools.bench import wheel as bench
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", bench.STRUCTURES)
 def test_each_structure_fires_each_timer_once_that_was_not_cancelled(name: str) -> None:
     costs = bench.measure(bench.STRUCTURES[name], 500)

@@ -78,6 +78,7 @@ def test_growth_counts_from_where_the_tables_were_smallest(rig: Rig) -> None:
     assert rig.looked_through() == 0
 
 
+@pytest.mark.long
 def test_a_circle_that_was_left_out_goes_within_a_day(rig: Rig) -> None:
     rig.collector.serve(0)
     circle = Circle()

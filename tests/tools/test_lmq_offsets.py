@@ -98,6 +98,7 @@ def test_promoting_takes_the_offsets_of_the_stopped_broker(light: Path, tmp_path
     assert before == after != None  # noqa: E711
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_a_broker_goes_on_where_groups_stood_and_writes_both_files(light: Path) -> None:
     before = OffsetsFile(OsDisk(), str(light)).load(parse_consumer_offsets).value

@@ -75,7 +75,7 @@ _events = st.lists(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(max_examples=25, deadline=None)
 @given(_events, st.integers(0, 12))
 def test_the_sequence_is_that_of_the_times_also_across_a_restart(

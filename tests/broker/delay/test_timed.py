@@ -494,6 +494,7 @@ async def test_what_cannot_be_entered_is_tried_again(tmp_path: Path) -> None:
     await delays.stop()
 
 
+@pytest.mark.long
 async def test_a_backlog_does_not_starve_sends(tmp_path: Path) -> None:
     """100,000 that fell due while the broker was down: each turn of the loop delivers a chunk of them at most."""
     delays = Delays(tmp_path, log_file_size_bytes=1 << 26)

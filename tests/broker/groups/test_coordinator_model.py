@@ -148,7 +148,7 @@ async def play(path: Path, plan: list[Step]) -> None:
     await room.close()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(max_examples=80, deadline=None)
 @given(plan=st.lists(steps, max_size=30))
 @example(plan=[("join", "s"), ("wait", "100"), ("plan", "good"), ("join", "t"), ("join", "s")])

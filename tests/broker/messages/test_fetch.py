@@ -71,7 +71,7 @@ async def test_a_fetch_that_waits_in_vain_ends_at_its_deadline(rig: Rig) -> None
     assert (reply.records, reply.next_offset, reply.max_offset) == (b"", 1, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_long_waits_of_one_length_end_in_bunches_and_never_early(rig: Rig) -> None:
     rig.append(b"a")
     wait_ms, step_ms = 32_000, 500

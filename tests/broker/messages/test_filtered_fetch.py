@@ -336,6 +336,7 @@ async def test_a_filter_that_wants_every_message_is_none(rig: Rig) -> None:
 tags = st.text("ab-", min_size=1, max_size=12)
 
 
+@pytest.mark.long
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     appends=st.lists(tags, max_size=6),

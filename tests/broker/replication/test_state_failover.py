@@ -201,6 +201,7 @@ async def test_lag_is_read_from_the_store_of_a_follower_while_it_follows(tmp_pat
         assert lags == [5, 5, 5]
 
 
+@pytest.mark.long
 async def test_delayed_messages_are_delivered_once_by_one_master_or_the_next(
     tmp_path: Path,
 ) -> None:

@@ -347,6 +347,7 @@ async def test_live_nodes_that_cannot_be_understood_are_left_out(sets: Sets) -> 
     assert sets.name in await set_names(by_hand, "faults")
 
 
+@pytest.mark.long
 async def test_an_id_of_another_process_is_refused_until_that_has_ended(sets: Sets) -> None:
     first, second = await sets.open(), await sets.open()
     await first.announce(2, replace(LIVE, store_id="one"))
@@ -426,6 +427,7 @@ async def test_without_kazoo_the_error_says_what_to_install(
 # ---------------------------------------------------------------- an ensemble
 
 
+@pytest.mark.long
 async def test_a_session_outlives_the_leader_of_an_ensemble(tmp_path: Path) -> None:
     with running(tmp_path, 3) as servers:
         modes = [await server.mode() for server in servers]
@@ -453,6 +455,7 @@ async def test_a_session_outlives_the_leader_of_an_ensemble(tmp_path: Path) -> N
             await registry.close()
 
 
+@pytest.mark.long
 async def test_without_a_quorum_the_lease_is_not_renewed(tmp_path: Path) -> None:
     with running(tmp_path, 3) as servers:
         modes = [await server.mode() for server in servers]

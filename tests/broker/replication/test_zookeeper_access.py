@@ -147,6 +147,7 @@ async def test_a_wrong_secret_is_refused_in_either_way(secured: Secured) -> None
         await secured.open(secured.config("sasl", **wrong), name)
 
 
+@pytest.mark.long
 @pytest.mark.java
 @pytest.mark.processes
 async def test_a_server_that_is_not_who_it_should_be_is_not_spoken_to(

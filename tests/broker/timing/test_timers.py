@@ -192,7 +192,7 @@ async def test_many_callbacks_of_one_instant_let_others_have_their_turn(
     }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_adding_earlier_and_earlier_timers_makes_one_sleeper(exact: Notes) -> None:
     tasks = len(asyncio.all_tasks())
     for in_ms in range(50_000, 0, -1):

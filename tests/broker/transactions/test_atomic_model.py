@@ -149,5 +149,5 @@ class Committing(RuleBasedStateMachine):
         self._folder.cleanup()
 
 
-TestCommitting = pytest.mark.slow(Committing.TestCase)
+TestCommitting = pytest.mark.long(Committing.TestCase)
 TestCommitting.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)

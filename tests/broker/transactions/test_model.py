@@ -210,5 +210,5 @@ class Transacting(RuleBasedStateMachine):
         self._folder.cleanup()
 
 
-TestTransacting = pytest.mark.slow(Transacting.TestCase)
+TestTransacting = pytest.mark.long(Transacting.TestCase)
 TestTransacting.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)

@@ -28,7 +28,7 @@ from ...runs import make_run
 from .transacting import hall
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_any_number_of_others_of_the_same_hash_hide_no_outcome(tmp_path: Path) -> None:
     ids = ["".join(parts) for parts in product(("Aa", "BB"), repeat=9)]
     async with hall(tmp_path) as broker:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
+import pytest
 from hypothesis import given
 
 from pocketmq.client import Queue
@@ -42,6 +43,7 @@ def test_with_one_subscription_it_is_even_within_one_and_keeps_the_most_that_can
     assert kept == bound
 
 
+@pytest.mark.long
 @given(groups())
 def test_with_several_subscriptions_no_chain_of_members_leads_to_one_with_two_fewer(
     group: tuple[list[Member], list[Queue]],

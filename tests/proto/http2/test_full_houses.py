@@ -225,6 +225,7 @@ async def test_a_call_that_waits_to_be_inflated_may_be_given_up(path: str) -> No
         await turns(lambda: stage.carrier.served.half_sent == 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", ["/test.Echo/Plain", "/test.Echo/Count", "/test.Echo/Echo"])
 async def test_answers_that_nobody_takes_have_a_limit_on_a_connection(path: str) -> None:
     async with (

@@ -52,6 +52,7 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
+@pytest.mark.long
 def test_replicas_follow_over_tls_and_take_no_stranger(tmp_path: Path, stack: ExitStack) -> None:
     (server,) = stack.enter_context(running(tmp_path / "zookeeper"))
     first = free_port()  # None that a connection takes meanwhile.

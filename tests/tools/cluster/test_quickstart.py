@@ -94,6 +94,7 @@ def test_it_starts_everything_ends_everything_and_goes_on_where_it_was(tmp_path:
     assert "is of 3 replicas: say --replicas 3, or name another --store" in refused.err
 
 
+@pytest.mark.long
 def test_a_set_of_other_replicas_in_a_zookeeper_that_runs_is_left_alone(tmp_path: Path) -> None:
     with running(tmp_path / "zookeeper") as (server,):
         words = ("--zookeeper", server.address, "--replicas", "1")

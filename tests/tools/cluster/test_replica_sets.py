@@ -439,6 +439,7 @@ async def test_a_master_that_came_back_unclean_may_be_elected_all_the_same(stage
 # ---------------------------------------------------------------- a broker that does not fit the record
 
 
+@pytest.mark.long
 async def test_a_replica_that_the_record_does_not_have_says_which_command_adds_it(
     stage: Stage, tmp_path: Path
 ) -> None:

@@ -170,6 +170,7 @@ def test_wrong_arguments_are_exit_code_2(arguments: list[str], tmp_path: Path) -
     assert command(["diff", *(word.format(store=tmp_path) for word in arguments)]) == 2
 
 
+@pytest.mark.long
 @hypothesis_settings(max_examples=15)
 @given(
     changed=st.sets(st.integers(0, 79), max_size=6),

@@ -82,6 +82,7 @@ def lost(found: Diagnosis, whose: str) -> dict[str, int]:
     return {str(reason): len(rows) for reason, rows in losses.by_reason.items() if len(rows)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", by_size(NAMES))
 def test_apaches_losses_are_those_that_its_broker_had(name: str) -> None:
     wanted, found = expected(name), diagnosed(name).apache
@@ -154,6 +155,7 @@ def test_a_crash_now_costs_a_clean_store_rebuilding_alone(tmp_path: Path) -> Non
     assert found.abort_present is False
 
 
+@pytest.mark.long
 def test_a_crash_of_a_damaged_store_costs_apache_what_follows_the_damage(tmp_path: Path) -> None:
     store = recorded_store("damaged-flip-recent-clean", tmp_path / "store")
 
@@ -163,6 +165,7 @@ def test_a_crash_of_a_damaged_store_costs_apache_what_follows_the_damage(tmp_pat
     assert lost(found, "ours") == LOST_BY_US["damaged-flip-recent"]
 
 
+@pytest.mark.long
 def test_a_power_cut_takes_what_was_stored_behind_the_last_flush(tmp_path: Path) -> None:
     store = recorded_store("unclean", tmp_path / "store")
 

@@ -36,6 +36,7 @@ async def until_said(process: asyncio.subprocess.Process, word: str) -> str:
     raise AssertionError(f"nobody said {word}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_a_signal_ends_following_cleanly(number: signal.Signals, tmp_path: Path) -> None:
     store, _, _ = master_of(tmp_path)
@@ -73,6 +74,7 @@ async def test_a_signal_ends_following_cleanly(number: signal.Signals, tmp_path:
     store.close()
 
 
+@pytest.mark.long
 async def test_another_log_is_taken_into_a_new_store_and_the_old_one_kept(tmp_path: Path) -> None:
     store, _, clock = master_of(tmp_path)
     master = await JavaMasterDouble(store, tmp_path).start()

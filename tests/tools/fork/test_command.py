@@ -82,6 +82,7 @@ def test_a_folder_without_a_store_is_an_error(tmp_path: Path) -> None:
     assert not (tmp_path / "fork").exists()
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_a_served_fork_of_a_served_store(tmp_path: Path) -> None:
     def pocketmq(server: ServerProcess, *arguments: str) -> str:

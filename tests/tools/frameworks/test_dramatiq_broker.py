@@ -76,6 +76,7 @@ def test_an_actor_that_fails_is_retried(broker: Any, worker: Any) -> None:
     assert len(tries) == 3
 
 
+@pytest.mark.long
 def test_delays_are_independent(broker: Any, worker: Any) -> None:
     done = []
 

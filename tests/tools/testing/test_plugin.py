@@ -61,6 +61,7 @@ def run(folder: Path, **files: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.processes
 @pytest.mark.timeout(660)
 def test_every_example_of_the_guide_passes_and_what_is_wrong_is_told(tmp_path: Path) -> None:

@@ -227,6 +227,7 @@ def quick_acknowledgements(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torture_module, "LATE_S", 0.004)
 
 
+@pytest.mark.long
 @given(
     plan=chances,
     seed=st.integers(0, 99),

@@ -21,7 +21,7 @@ INPUTS = 150
 _LIMITS = Limits(receive_bytes_max=10_000, queue_bytes=200, queue_bytes_max=5_000)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", CONVERSATIONS)
 async def test_a_mutated_conversation_costs_its_connection_alone(
     name: str, caplog: pytest.LogCaptureFixture

@@ -82,7 +82,7 @@ async def settle(server: Server) -> None:
     server.write()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", CONVERSATIONS)
 async def test_a_mutated_conversation_raises_nothing_and_leaves_nothing(
     name: str, caplog: pytest.LogCaptureFixture

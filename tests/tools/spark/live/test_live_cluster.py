@@ -205,6 +205,7 @@ def test_a_broker_that_is_killed_is_away_and_not_gone(tmp_path: Path) -> None:
     cluster.close()
 
 
+@pytest.mark.long
 def test_a_broker_that_comes_back_elsewhere_is_found_at_once(tmp_path: Path) -> None:
     nameserver = ServerProcess(None, "--port", "0", verb="nameserver")
     where = "--nameserver", nameserver.nameserver, "--port", "0", "--name", "away"

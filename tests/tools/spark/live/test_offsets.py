@@ -35,6 +35,7 @@ def test_offsets_survive_a_checkpoint(offsets: dict[Queue, int]) -> None:
 MARKS = st.builds(RecordMark, st.integers(0, OFFSET_MAX), st.integers(0, OFFSET_MAX))
 
 
+@pytest.mark.long
 @given(st.dictionaries(QUEUES, st.tuples(st.integers(0, OFFSET_MAX), MARKS | st.none())))
 def test_marks_survive_a_checkpoint_beside_the_offsets(
     positions: dict[Queue, tuple[int, RecordMark | None]],

@@ -76,6 +76,7 @@ def writer(tmp_path: Path) -> Iterator[Writer]:
     assert writer.failure is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("conditions", [Conditions(), Conditions(topics=frozenset({TOPIC}))])
 def test_every_message_is_read_once_while_more_come(
     conditions: Conditions, writer: Writer, tmp_path: Path
