@@ -568,11 +568,14 @@ def _fetch(request: pb.FetchRequest) -> Needs:
 
 
 def _commit(request: pb.CommitOffsetsRequest) -> Needs:
+    topics = {one.topic for one in request.offsets}
     if request.force or request.moved_by:
         yield policies.of_group(request.group, policies.UPDATE)
+        for topic in topics:  # A refusal says where its queues end.
+            yield policies.to_see_topic(topic)
         return
     yield policies.of_group(request.group)
-    for topic in {one.topic for one in request.offsets}:
+    for topic in topics:
         yield policies.of_topic(topic, policies.SUB)
 
 
@@ -606,6 +609,17 @@ def _lookup(cluster: str) -> Rule:
         if request.topic:
             return (policies.of_topic(request.topic, reading),)
         return policies.of_all_messages(cluster, reading)
+
+    return rule
+
+
+def _ask_client(cluster: str) -> Rule:
+    """Return the rule of questions to clients: a refusal to try a message says where its queue ends."""
+
+    def rule(request: pb.AskClientRequest) -> Needs:
+        yield policies.of_cluster(cluster, policies.UPDATE)
+        if request.HasField("try_message"):
+            yield policies.to_see_topic(request.try_message.topic)
 
     return rule
 
@@ -729,7 +743,7 @@ def broker_rules(cluster: str) -> dict[str, Rule]:
                 "ReleaseQueues": _leases,
                 "GroupState": _group(policies.SUB | policies.GET),
                 "ListClients": of_this(policies.GET),
-                "AskClient": of_this(policies.UPDATE),
+                "AskClient": _ask_client(cluster),
                 "Now": any_user,
                 "AdvanceClock": of_this(policies.UPDATE),
             },

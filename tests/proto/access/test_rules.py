@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from pocketmq.proto.access.guard import NAME_SERVER, broker_rules
 from pocketmq.proto.access.policies import (
     PUB,
     UPDATE,
+    of_cluster,
     of_group,
     of_topic,
     to_see_group,
@@ -68,3 +70,22 @@ def test_offsets_in_queues_that_are_named_need_the_topics_of_these() -> None:
     needs = list(BROKER["/pocketmq.v1.Broker/GroupOffsets"](request))
     assert set(needs) == {to_see_group("g"), to_see_topic("a"), to_see_topic("b")}
     assert len(needs) == 3
+
+
+@pytest.mark.parametrize("how", [{"force": True}, {"moved_by": "root"}])
+def test_who_moves_a_group_has_to_see_the_topics(how: dict[str, Any]) -> None:
+    offsets = [pocketmq_v1_pb2.GroupOffset(topic=topic) for topic in ("a", "b", "b")]
+    request = pocketmq_v1_pb2.CommitOffsetsRequest(group="g", offsets=offsets, **how)
+    needs = list(BROKER["/pocketmq.v1.Broker/CommitOffsets"](request))
+    assert needs[0] == of_group("g", UPDATE)
+    assert set(needs[1:]) == {to_see_topic("a"), to_see_topic("b")}
+
+
+def test_who_has_a_message_tried_has_to_see_its_topic() -> None:
+    rule = BROKER["/pocketmq.v1.Broker/AskClient"]
+    tried = pocketmq_v1_pb2.TryMessage(topic="a")
+    every = of_cluster("c", UPDATE)
+    stacks = pocketmq_v1_pb2.AskClientRequest(thread_stacks=pocketmq_v1_pb2.ThreadStacks())
+    assert list(rule(stacks)) == [every]
+    request = pocketmq_v1_pb2.AskClientRequest(try_message=tried)
+    assert list(rule(request)) == [every, to_see_topic("a")]
