@@ -48,7 +48,7 @@ def test_every_figure_of_a_replica_set_is_measured(
     assert figure.messages_per_second
     assert figure.p50_ms
     for name in (
-        "written_p50_ms",
+        "memory_p50_ms",
         "replicas_to_disk",
         "hand_over_s",
         "failover_p95_s",

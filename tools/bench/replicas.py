@@ -239,7 +239,7 @@ def replicas(conditions: measure.BenchConditions) -> measure.Figure:
         figure.facts |= _failovers(replica_set, kills)
         figure.facts |= _catch_up(replica_set)
         figure.facts |= _catch_up_beside_sends(replica_set, conditions.seconds)
-    figure.p50_ms, figure.p99_ms = figure.facts["synced_p50_ms"], figure.facts["synced_p99_ms"]
+    figure.p50_ms, figure.p99_ms = figure.facts["disk_p50_ms"], figure.facts["disk_p99_ms"]
     writes = measure.synced_writes_per_second(conditions.folder)
     figure.beside["fdatasync_ms"] = 1000 / writes
     if apache is not None:
@@ -256,12 +256,12 @@ def _notes(figure: measure.Figure) -> list[str]:
     lines: Sequence[tuple[str, float, str, float, bool]] = (
         ("kill -9 of the master to the next acknowledged send, p95", facts["failover_p95_s"], "s", 3.0, False),
         ("hand-over, longest wait of a send", facts["hand_over_s"], "s", 0.3, False),
-        ("one at a time, written, p50", facts["written_p50_ms"], "ms", 1.0, False),
+        ("one at a time, written, p50", facts["memory_p50_ms"], "ms", 1.0, False),
         (
             "one at a time, synced, p50",
-            facts["synced_p50_ms"],
+            facts["disk_p50_ms"],
             "ms",
-            facts["written_p50_ms"] + figure.beside["fdatasync_ms"],
+            facts["memory_p50_ms"] + figure.beside["fdatasync_ms"],
             False,
         ),
         ("pipelined, acks=replicas / acks=disk", facts["replicas_to_disk"], "", 0.5, True),
