@@ -14,7 +14,6 @@ pytestmark = [
     pytest.mark.processes,
     pytest.mark.campaign,
     pytest.mark.long,
-    pytest.mark.alone,
 ]
 
 FAILOVERS = 5

@@ -27,7 +27,6 @@ pytestmark = [
     pytest.mark.processes,
     pytest.mark.campaign,
     pytest.mark.long,
-    pytest.mark.alone,
 ]
 
 #: Long enough that the master's lease lasts while it misses the follower for LAG_MS.

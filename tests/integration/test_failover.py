@@ -56,7 +56,6 @@ async def test_all_replicas_are_on_the_route_in_their_roles(tmp_path: Path) -> N
 
 
 @pytest.mark.long
-@pytest.mark.alone
 async def test_a_producer_and_a_consumer_go_through_failovers(tmp_path: Path) -> None:
     async with served_set(tmp_path, min_in_sync=2) as world:
         servers = world.name_server.address

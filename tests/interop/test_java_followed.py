@@ -38,7 +38,6 @@ KILLS: Final = int(os.environ.get("FOLLOW_KILLS", "1"))
 LIMIT_S: Final = 600 + 60 * (KILLS - 1)
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.alone,
     pytest.mark.java,
     pytest.mark.timeout(LIMIT_S),
 ]

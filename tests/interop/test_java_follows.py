@@ -25,7 +25,6 @@ from .test_java_followed import KILLS, LIMIT_S, ONE, PATIENCE_S, SMALL
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.alone,
     pytest.mark.java,
     pytest.mark.timeout(LIMIT_S),
 ]

@@ -31,7 +31,6 @@ def test_jars_without_a_broker_of_apache_are_told_before_anything_starts(tmp_pat
 @pytest.mark.java
 @pytest.mark.processes
 @pytest.mark.long
-@pytest.mark.alone
 @pytest.mark.timeout(300)
 def test_every_figure_of_a_replica_set_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

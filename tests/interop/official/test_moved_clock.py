@@ -14,7 +14,7 @@ from pocketmq.client.administration.clocks import AsyncClocks
 from ...served import ServerProcess
 from .driver import dialling
 
-pytestmark = [pytest.mark.long, pytest.mark.alone, pytest.mark.processes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(300)]
 
 SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
 #: What a group waits before each of its sixteen retries: the first sixteen delay levels.

@@ -20,7 +20,7 @@ from .driver import ClientError, Driver, Message, dialling
 from .programs import PROGRAMS
 from .stage import AWAIT_S
 
-pytestmark = [pytest.mark.long, pytest.mark.alone, pytest.mark.processes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(300)]
 
 LANGUAGES: Final = ["python", "java", "go", "node", "rust"]
 #: Go's sends wait some 20 s each for a broker that is lost, until its next route: minutes for what is tried here.

@@ -12,7 +12,7 @@ from pocketmq.client import AsyncAdmin
 from .driver import ClientError, Driver, dialling
 from .stage import AWAIT_S, CONFIG, Server
 
-pytestmark = [pytest.mark.long, pytest.mark.alone, pytest.mark.processes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(300)]
 
 LANGUAGES = ["python", "java", "go", "node", "rust"]
 USERS = {

@@ -62,7 +62,6 @@ def _status(ready: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.long
-@pytest.mark.alone
 def test_it_starts_everything_ends_everything_and_goes_on_where_it_was(tmp_path: Path) -> None:
     require_zookeeper()
     home = ("--zookeeper-home", str(HOME))

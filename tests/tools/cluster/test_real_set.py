@@ -10,7 +10,7 @@ import pytest
 from ...integration.command import Shell
 from .stage import IDS, SET, Stage, led
 
-pytestmark = [pytest.mark.java, pytest.mark.processes, pytest.mark.long, pytest.mark.alone]
+pytestmark = [pytest.mark.java, pytest.mark.processes, pytest.mark.long]
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ LEASE_S = 10
 PATIENCE_S = 120
 HERE = Path(__file__).parent
 
-pytestmark = [pytest.mark.processes, pytest.mark.long, pytest.mark.alone]
+pytestmark = [pytest.mark.processes, pytest.mark.long]
 
 
 @pytest.fixture
