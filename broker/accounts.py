@@ -26,7 +26,6 @@ from __future__ import annotations
 import logging
 import posixpath
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
@@ -331,13 +330,6 @@ class Accounts:
         self._now_ms = now_ms
         self._table = statistics_table() if table is None else table
         self._limit = limit
-        self._accounts: OrderedDict[AccountKey, Account] = OrderedDict()
-        for _, key, account in self._table.items():
-            if account is not None:
-                self._accounts[key] = account
-        self._table.keep_elsewhere(self._rows)
-        #: What changed since the last `take_watched`; None: nobody asks.
-        self._watched: dict[AccountKey, None] | None = None
         self.lost = 0
         self.skipped = 0
 
@@ -361,10 +353,10 @@ class Accounts:
 
     def look_at_all(self, key: AccountKey, begin: int, end: int) -> None:
         """Note that KEY's messages [BEGIN, END) were delivered; of use only where others were not."""
-        account = self._accounts.get(key)
+        account = self.get(key)
         if account is not None and account.looks:
             account.look_at_all(begin, end)
-            self._touch(key)
+            self._table.put(ONE_SCOPE, key, account)
 
     def lose(self, key: AccountKey) -> None:
         """Note that a message of KEY that was delivered before is lost, and does not come again."""
@@ -377,31 +369,19 @@ class Accounts:
             self._of(key).move(MovedBy(self._now_ms(), who, before, after))
 
     def _of(self, key: AccountKey, queue_end: int | None = None) -> Account:
-        account = self._accounts.get(key)
+        account = self.get(key)
         if account is None or (queue_end is not None and account.counted_to > queue_end):
             # A topic that was deleted and made again begins anew; what was counted stays so.
-            anew = (
+            account = (
                 Account()
                 if account is None
                 else Account(lost=account.lost, skipped=account.skipped)
             )
-            account = self._accounts[key] = anew
-        self._touch(key)
-        self._accounts.move_to_end(key)
-        if len(self._accounts) > self._limit:
-            oldest, _ = self._accounts.popitem(last=False)
-            self._touch(oldest, is_urgent=False)
+        self._table.put(ONE_SCOPE, key, account)
+        if len(self._table) > self._limit:
+            _, oldest, _ = next(self._table.items())
+            self._table.drop(ONE_SCOPE, oldest, is_urgent=False)
         return account
-
-    def _touch(self, key: AccountKey, *, is_urgent: bool = True) -> None:
-        """Note that the account of KEY changed, or went; IS_URGENT: that it went is written in this turn."""
-        account = self._accounts.get(key)
-        if account is None:
-            self._table.drop(ONE_SCOPE, key, is_urgent=is_urgent)
-        else:
-            self._table.put(ONE_SCOPE, key, account)
-        if self._watched is not None:
-            self._watched[key] = None
 
     def forget_group(self, group: str) -> None:
         """Forget the accounts of GROUP."""
@@ -412,33 +392,21 @@ class Accounts:
         self._forget(lambda key: key[1] == topic)
 
     def _forget(self, matches: Callable[[AccountKey], bool]) -> None:
-        for key in [key for key in self._accounts if matches(key)]:
-            del self._accounts[key]
-            self._touch(key)
-
-    # --- following
-
-    def take_watched(self) -> Iterable[AccountKey]:
-        """Return the keys of accounts that changed or went since the last call; the first one begins to watch."""
-        watched, self._watched = self._watched, {}
-        return watched or ()
-
-    def known(self) -> Iterable[AccountKey]:
-        """Return the keys of all accounts, which was touched longest ago first."""
-        return self._accounts
-
-    def replace(self, key: AccountKey, account: Account | None) -> None:
-        """Let the account of KEY be ACCOUNT, as another broker has it (None: gone)."""
-        self._accounts.pop(key, None)
-        if account is not None:
-            self._accounts[key] = account
-        self._touch(key)
+        for _, key, _ in list(self._table.items()):
+            if matches(key):
+                self._table.drop(ONE_SCOPE, key)
 
     # --- telling
 
     def get(self, key: AccountKey) -> Account | None:
         """Return the account of KEY, if there is one."""
-        return self._accounts.get(key)
+        return self._table.get(ONE_SCOPE, key)
+
+    def items(self) -> Iterator[tuple[AccountKey, Account]]:
+        """Yield all accounts, which was touched longest ago first."""
+        for _, key, account in self._table.items():
+            if account is not None:
+                yield key, account
 
     def of_group(self, group: str) -> list[pb.FilteredCount]:
         """Return what GROUP did not read, by topic and queue; queues of which it got all are left out."""
@@ -452,16 +420,14 @@ class Accounts:
                 skipped=[_skipped(*item) for item in account.skipped.items()],
                 moves=[_moved(one) for one in account.moves],
             )
-            for (name, topic, queue), account in sorted(
-                self._accounts.items(), key=lambda item: item[0]
-            )
+            for (name, topic, queue), account in sorted(self.items(), key=lambda item: item[0])
             if name == group and (account.skipped or account.lost or account.moves)
         ]
 
     def skipped_by_topic(self) -> dict[tuple[str, str], int]:
         """Return how many messages filters stepped over, by group and topic."""
         found: dict[tuple[str, str], int] = {}
-        for (group, topic, _), account in self._accounts.items():
+        for (group, topic, _), account in self.items():
             if count := account.skipped_count:
                 found[group, topic] = found.get((group, topic), 0) + count
         return found
@@ -471,12 +437,6 @@ class Accounts:
     def when_durable(self, waiter: Waiter) -> None:
         """Call WAITER once all that was noted up to now is on the device, or with the error."""
         self._table.when_durable(waiter)
-
-    def _rows(self) -> Iterator[tuple[str, AccountKey, Account]]:
-        """Yield all accounts for a snapshot, the one that was touched longest ago first; they may change meanwhile."""
-        for key in list(self._accounts):
-            if (account := self._accounts.get(key)) is not None:
-                yield ONE_SCOPE, key, account
 
 
 def statistics_table() -> StatisticsTable:

@@ -46,7 +46,7 @@ from .producers.producers import Producers
 from .replication.mastership import Mastership
 from .replication.state_progress import PopsPart, TimersState
 from .replication.state_source import StateSource, TablePart, table_parts
-from .replication.table_stream import NamedTableState
+from .replication.table_stream import TableState
 from .service_v2.acknowledging import Acknowledging
 from .service_v2.lite_subscriptions import LiteSubscriptions
 from .service_v2.pulling import PullConsumers
@@ -210,13 +210,11 @@ def _replicated(mastership: Mastership, parts: BrokerParts, journal: Journal) ->
         parts.topics.kept,
         parts.groups.kept,
         parts.offsets,
-        parts.accounts,
-        parts.offsets.texts,
         parts.delays.next_of_levels,
         log_end,
     )
     told += PopsPart(journal), TablePart(TimersState(store.timers))
-    told += [TablePart(NamedTableState(table)) for table in parts.tables.others.values()]
+    told += [TablePart(TableState(table)) for table in parts.tables.replicated]
     return mastership.replicate(told, log_end)
 
 

@@ -9,7 +9,7 @@ Bounds: TEXTS_MAX texts; beyond it the one that was committed longest ago is rem
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from ..store.flush import Waiter
@@ -40,11 +40,9 @@ class CommitTexts:
         for _, key, text in self._table.items():
             if text is not None:
                 self._texts[key] = text
-        self._table.keep_elsewhere(self._rows)
+        self._table.keep_elsewhere(self._rows, lambda scope, key: self.get(key))
         #: What the table lacks, in the order of the changes.
         self._changed: dict[GroupQueue, None] = {}
-        #: What changed since the last `take_watched`; None: nobody asks.
-        self._watched: dict[GroupQueue, None] | None = None
 
     def __len__(self) -> int:
         return len(self._texts)
@@ -83,13 +81,7 @@ class CommitTexts:
     def _note(self, key: GroupQueue) -> None:
         self._changed.pop(key, None)
         self._changed[key] = None
-        if self._watched is not None:
-            self._watched[key] = None
-
-    def take_watched(self) -> Iterable[GroupQueue]:
-        """Return what changed since the last call; the first one begins to watch."""
-        watched, self._watched = self._watched, {}
-        return watched or ()
+        self._table.announce(ONE_SCOPE, key)
 
     # --- on disk
 

@@ -21,19 +21,6 @@ GroupQueueTable: TypeAlias = JournalTable[str, GroupQueue, V | None]
 ONE_SCOPE: Final = ""
 
 
-def group_queue_name(key: GroupQueue) -> str:
-    """Return KEY as one name: `topic@group@queue`."""
-    group, topic, queue = key
-    return f"{topic}@{group}@{queue}"
-
-
-def group_queue_of(name: str) -> GroupQueue:
-    """Return the group, topic and queue in NAME; raises ValueError."""
-    topic, _, rest = name.partition("@")
-    group, _, queue = rest.rpartition("@")
-    return group, topic, int(queue)
-
-
 def group_queue_table(
     number: int, name: str, to_json: Callable[[V], Any], from_json: Callable[[Any], V]
 ) -> GroupQueueTable[V]:
@@ -56,7 +43,8 @@ class _Codec(Generic[V]):
         return scope.encode()
 
     def key(self, key: GroupQueue) -> bytes:
-        return group_queue_name(key).encode()
+        group, topic, queue = key
+        return f"{topic}@{group}@{queue}".encode()
 
     def value(self, value: V | None) -> bytes:
         document = None if value is None else self._to_json(value)
@@ -66,7 +54,9 @@ class _Codec(Generic[V]):
         return data.decode()
 
     def read_key(self, data: bytes) -> GroupQueue:
-        return group_queue_of(data.decode())
+        topic, _, rest = data.decode().partition("@")
+        group, _, queue = rest.rpartition("@")
+        return group, topic, int(queue)
 
     def read_value(self, data: bytes) -> V | None:
         try:

@@ -78,14 +78,7 @@ class KeptTables:
             commit_texts=commit_text_table(),
             others={table.name: table for table in (make() for make in OTHER_TABLES)},
         )
-        added: tuple[AnyTable, ...] = (
-            tables.leases,
-            tables.delivered,
-            tables.statistics,
-            tables.commit_texts,
-            *tables.others.values(),
-        )
-        for table in added:
+        for table in (tables.leases, tables.delivered, *tables.replicated):
             tables.journal.add(table)
         found = tables.journal.open()
         if found.number and store.ended_cleanly and not found.ended:
@@ -96,6 +89,11 @@ class KeptTables:
         if forget_own:
             tables.forget_own()
         return tables
+
+    @property
+    def replicated(self) -> tuple[AnyTable, ...]:
+        """The tables that followers have as well."""
+        return (self.statistics, self.commit_texts, *self.others.values())
 
     def forget_own(self) -> None:
         """Clear leases and delay progress: they count only for the broker that wrote them."""

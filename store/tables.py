@@ -124,8 +124,9 @@ class JournalTable(Generic[S, K, V]):
         self._journal: JournalOfTables = _NoJournal()
         self._rows: dict[S, dict[K, V]] = {}
         self._view: Callable[[], Iterable[tuple[S, K, V]]] | None = None
-        #: Called with each change, before the table has it.
-        self.on_change: list[Callable[[TableChange[S, K, V]], None]] = []
+        self._get_elsewhere: Callable[[S, K], V | None] = lambda scope, key: None
+        #: Called with scope and key of each entry that changed or went.
+        self.on_change: list[Callable[[S, K], None]] = []
 
     # --- asking
 
@@ -135,6 +136,8 @@ class JournalTable(Generic[S, K, V]):
 
     def get(self, scope: S, key: K) -> V | None:
         """Return the entry of KEY in SCOPE."""
+        if self._view is not None:
+            return self._get_elsewhere(scope, key)
         return self._rows.get(scope, {}).get(key)
 
     def of_scope(self, scope: S) -> dict[K, V]:
@@ -152,10 +155,22 @@ class JournalTable(Generic[S, K, V]):
                 if key in rows:
                     yield scope, key, rows[key]
 
-    def keep_elsewhere(self, view: Callable[[], Iterable[tuple[S, K, V]]]) -> None:
-        """Keep no entries any more: VIEW yields them when a snapshot needs them, while they change."""
-        self._view = view
+    def keep_elsewhere(
+        self,
+        view: Callable[[], Iterable[tuple[S, K, V]]],
+        get: Callable[[S, K], V | None] = lambda scope, key: None,
+    ) -> None:
+        """Keep no entries any more: VIEW yields them when a snapshot needs them, while they change; GET returns one.
+
+        Whoever keeps them calls `announce` if others follow their changes.
+        """
+        self._view, self._get_elsewhere = view, get
         self._rows.clear()
+
+    def announce(self, scope: S, key: K) -> None:
+        """Have those who follow the table know that the entry of KEY in SCOPE changed or went."""
+        for callback in self.on_change:
+            callback(scope, key)
 
     # --- changing
 
@@ -212,12 +227,23 @@ class JournalTable(Generic[S, K, V]):
 
     def apply(self, change: TableChange[S, K, V]) -> None:
         """Do what CHANGE says to the entries that the table keeps itself."""
-        for callback in self.on_change:
-            callback(change)
-        op, scope, key, value, version = change
-        self.version = version or self.version
+        self.version = change.version or self.version
         if self._view is not None:
             return
+        keys = self._keys_of(change) if self.on_change else ()
+        self._apply_to_rows(change)
+        for scope, key in keys:
+            self.announce(scope, key)
+
+    def _keys_of(self, change: AnyChange) -> list[tuple[S, K]]:
+        """Return scope and key of what CHANGE changes."""
+        op, scope, key, _, _ = change
+        if op in (PUT, DROP):
+            return [(scope, key)]  # type: ignore[list-item]
+        return [(one, key) for one, key, _ in self.items() if op == CLEAR_ALL or one == scope]
+
+    def _apply_to_rows(self, change: TableChange[S, K, V]) -> None:
+        op, scope, key, value, _ = change
         if op == CLEAR_ALL:
             self._rows.clear()
         elif op == CLEAR:

@@ -15,7 +15,8 @@ from typing import NamedTuple
 from ...proto.topics import PERMISSION_READ
 from ...store.format.state_tables import TopicConfig
 from ...store.message_store import MessageStore
-from ..commit_texts import CommitTexts
+from ..commit_texts import CommitTextTable
+from ..group_queues import ONE_SCOPE
 from ..metrics.page import PageFigure, gauges
 from ..offsets import Offsets
 from .in_sync import ReplicaSettings
@@ -26,7 +27,7 @@ class FollowerTables:
     """The tables that a master sends to its followers."""
 
     topics: Mapping[str, TopicConfig]
-    texts: CommitTexts
+    texts: CommitTextTable
     offsets: Offsets
     #: The epoch of the master that sent the offsets; 0: none since the start.
     offsets_epoch: int
@@ -43,7 +44,7 @@ class FollowerTables:
     def committed(self, topic: str, group: str, queue: int) -> tuple[int, str]:
         """Return what GROUP has committed of QUEUE, −1 if it never has, and the text that goes with it."""
         offset = self.offsets.committed(topic, group, queue)
-        text = self.texts.get((group, topic, queue))
+        text = self.texts.get(ONE_SCOPE, (group, topic, queue))
         has_text = text is not None and text.offset == offset
         return -1 if offset is None else offset, text.text if text is not None and has_text else ""
 

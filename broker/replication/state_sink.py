@@ -30,16 +30,12 @@ from ...store.kept_table import KeptTable
 from ...store.message_store import MessageStore
 from ...store.offsets_file import OffsetsFile
 from ...store.state_files import StateFile
-from ..accounts import Account, Accounts
-from ..commit_texts import CommitText, CommitTexts, text_from_json
-from ..group_queues import GroupQueue, group_queue_of
 from ..kept_tables import KeptTables
 from ..offsets import Offsets, Safe
 from .follower_view import FollowerTables
 from .links import STATE_SIZE_MAX, check_state, read_state
 from .state_progress import POPS_FILE, TIMERS_FILE, PopsSink, TimersSink
 from .state_source import (
-    ACCOUNTS_FILE,
     DELAYS_FILE,
     DELETED,
     GROUPS_FILE,
@@ -48,7 +44,7 @@ from .state_source import (
     EntryKey,
     epoch_of,
 )
-from .table_stream import NamedTableSink, stream_file
+from .table_stream import TableSink, stream_file
 
 logger = logging.getLogger(__name__)
 
@@ -106,17 +102,15 @@ class StateSink:
         self._kept = [self._topics, KeptSink(store, GROUPS_FILE, state_tables.GROUPS, unix_ms)]
         self._offsets = OffsetsSink(store, unix_ms)
         self._tables = KeptTables.open(store, _Clock(unix_ms, now_ms))
-        self._accounts = AccountsSink(self._tables, unix_ms)
         self._levels = LevelsSink(store, unix_ms, self._saver)
         self._timers = TimersSink(store, unix_ms)
         self._parts: dict[str, SinkPart] = {
             **{part.file: part for part in self._kept},
             OFFSETS_FILE: self._offsets,
-            ACCOUNTS_FILE: self._accounts,
             DELAYS_FILE: self._levels,
             POPS_FILE: PopsSink(store),
             TIMERS_FILE: self._timers,
-            **{stream_file(one): NamedTableSink(one) for one in self._tables.others.values()},
+            **{stream_file(one): TableSink(one) for one in self._tables.replicated},
         }
         #: Versions: received over this link, applied, and on disk.
         self._received = dict.fromkeys(self._parts, 0)
@@ -143,7 +137,7 @@ class StateSink:
         """What was taken in."""
         return FollowerTables(
             self._topics.table.entries,
-            self._accounts.texts,
+            self._tables.commit_texts,
             self._offsets.offsets,
             epoch_of(self._applied[OFFSETS_FILE]),
         )
@@ -460,50 +454,6 @@ class OffsetsSink:
         self.offsets.follow_log(log_offset)
         for key, queues in said.items():
             self.offsets.replace(key.map, key.name, queues)
-
-
-class AccountsSink:
-    """What groups skip and lose, who moved them, and the texts of their commits."""
-
-    is_kept = False
-
-    def __init__(self, tables: KeptTables, unix_ms: Callable[[], int]) -> None:
-        self.accounts = Accounts(unix_ms, tables.statistics)
-        self.texts = CommitTexts(tables.commit_texts)
-        self.when_safe = self.texts.when_durable  # Of the journal, so of accounts as well.
-        self.close = self.texts.write  # The journal is closed behind all parts.
-
-    def read(self, content: bytes) -> dict[GroupQueue, _AccountEntry]:
-        return {
-            group_queue_of(key.name): _AccountEntry.of(document)
-            for key, document in _entries(content, ("accounts",)).items()
-        }
-
-    def apply(self, said: dict[GroupQueue, _AccountEntry], *, whole: bool, log_offset: int) -> None:
-        if whole:
-            known = [*self.accounts.known(), *self.texts.known()]
-            said = dict.fromkeys(known, _AccountEntry()) | said
-        for key, entry in said.items():
-            self.accounts.replace(key, entry.account)
-            self.texts.replace(key, entry.text)
-
-
-@dataclass(frozen=True, slots=True)
-class _AccountEntry:
-    """What the master says of one queue of a group."""
-
-    account: Account | None = None
-    text: CommitText | None = None
-
-    @classmethod
-    def of(cls, document: Any) -> _AccountEntry:
-        if document is None:
-            return cls()
-        account, text = Account.from_json(document), document.get("metadata")
-        return cls(
-            None if account == Account() else account,
-            None if text is None else text_from_json(text),
-        )
 
 
 class LevelsSink:

@@ -5,7 +5,7 @@
     subscriptionGroup.json
     consumerOffset.json     each group's offsets of each topic                every COALESCED_MS, if it changed
     delayOffset.json        each delay level
-    accounts.jsonl          each filter statistic
+    tables/NAME             each entry of a table of the broker's journal (table_stream.py)
 
 A frame is JSON: {"map of the file": {"name": entry, …}, …}. A full frame has every entry. A diff of base b and version
 v has the entries that changed after b, null for deleted ones. Versions belong to one master: epoch << 32, plus a
@@ -32,9 +32,6 @@ from ...store.flush import tell
 from ...store.format.state_tables import GROUPS, TOPICS
 from ...store.kept_table import KeptTable
 from ...store.offsets_file import OFFSETS_FILE as OFFSETS_FILE
-from ..accounts import Account, Accounts
-from ..commit_texts import CommitTexts
-from ..group_queues import GroupQueue, group_queue_name, group_queue_of
 from ..offsets import Offsets
 from .links import STATE_SIZE_MAX, VERSION_BITS
 
@@ -51,7 +48,6 @@ TOPICS_FILE: Final = "topics.json"
 DELETED: Final = "deleted"
 GROUPS_FILE: Final = "subscriptionGroup.json"
 DELAYS_FILE: Final = "delayOffset.json"
-ACCOUNTS_FILE: Final = "accounts.jsonl"
 
 #: Called once: with None, or with the reason why the result is unknown.
 Replicated: TypeAlias = Callable[[PocketMQError | None], None]
@@ -482,35 +478,6 @@ class OffsetsState:
         return self._tables[key.map].entries.get(key.name)
 
 
-class AccountsState:
-    """What groups skip and lose, who moved them: ACCOUNTS, with TEXTS of their commits, by `topic@group@queue`."""
-
-    file = ACCOUNTS_FILE
-
-    def __init__(self, accounts: Accounts, texts: CommitTexts) -> None:
-        self.on_change: list[Callable[[], None]] = []
-        self._accounts = accounts
-        self._texts = texts
-
-    def take_changed(self) -> Iterable[EntryKey]:
-        return _account_keys([*self._accounts.take_watched(), *self._texts.take_watched()])
-
-    def keys(self) -> Iterable[EntryKey]:
-        return _account_keys([*self._accounts.known(), *self._texts.known()])
-
-    def entry(self, key: EntryKey) -> Any:
-        name = group_queue_of(key.name)
-        account, text = self._accounts.get(name), self._texts.get(name)
-        if account is None and text is None:
-            return None
-        document = (account or Account()).to_json()
-        return document if text is None else document | {"metadata": list(text)}
-
-
-def _account_keys(keys: Iterable[GroupQueue]) -> list[EntryKey]:
-    return [EntryKey("accounts", group_queue_name(key)) for key in dict.fromkeys(keys)]
-
-
 class LevelsState:
     """How far delivery of each delay level has come: what OFFSETS returns."""
 
@@ -538,8 +505,6 @@ def table_parts(
     topics: KeptTable[Any],
     groups: KeptTable[Any],
     offsets: Offsets,
-    accounts: Accounts,
-    texts: CommitTexts,
     levels: Callable[[], Mapping[int, int]],
     log_end: Callable[[], int],
 ) -> list[StatePart]:
@@ -549,6 +514,5 @@ def table_parts(
         TablePart(KeptState(TOPICS_FILE, TOPICS.members, topics, log_end), is_kept=True),
         TablePart(KeptState(GROUPS_FILE, GROUPS.members, groups), is_kept=True),
         TablePart(OffsetsState(offsets)),
-        TablePart(AccountsState(accounts, texts)),
         TablePart(LevelsState(levels)),
     ]

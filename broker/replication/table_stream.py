@@ -1,77 +1,88 @@
-"""Tables of the broker's journal with names as keys and JSON as values: how a master sends them to its followers.
+"""Tables of the broker's journal on the stream of a master to its followers.
 
-A frame has the entries by scope and key: {"scope": {"key": value, …}, …}. See state_source.py.
+A frame has the entries by scope and key: {"scope": {"key": value, …}, …}. See state_source.py. A table that is sent has
+text as scopes and keys, and JSON that is not null as values.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
-from ...store.format.table_frames import CLEAR_ALL, DROP, PUT
-from ...store.tables import AnyChange, NamedTable
+from ...store.format.table_frames import KEY_BYTES_MAX
+from ...store.tables import AnyTable
 from .links import read_state
 from .state_source import EntryKey
 
+#: Scope and key of an entry.
+TableKey: TypeAlias = tuple[Any, Any]
 
-def stream_file(table: NamedTable) -> str:
+
+def stream_file(table: AnyTable) -> str:
     """Return the name of TABLE on the stream."""
     return f"tables/{table.name}"
 
 
-class NamedTableState:
+class TableState:
     """TABLE of a master."""
 
-    def __init__(self, table: NamedTable) -> None:
+    def __init__(self, table: AnyTable) -> None:
         self.file = stream_file(table)
         self.on_change: list[Callable[[], None]] = []
         self._table = table
-        self._changed: dict[EntryKey, None] = {}
+        self._codec = table.codec
+        self._changed: dict[TableKey, None] = {}
         table.on_change.append(self._note)
 
-    def _note(self, change: AnyChange) -> None:
-        """Note which entries CHANGE is about; the table does not have it yet."""
-        op, scope, key, _, _ = change
-        if op in (PUT, DROP):
-            self._changed[EntryKey(str(scope), str(key))] = None
-            return
-        for one in self.keys():
-            if op == CLEAR_ALL or one.map == scope:
-                self._changed[one] = None
+    def _note(self, *key: Any) -> None:
+        self._changed[key] = None
 
     def take_changed(self) -> Iterable[EntryKey]:
         changed, self._changed = self._changed, {}
-        return changed
+        return [self._name(*key) for key in changed]
 
     def keys(self) -> Iterable[EntryKey]:
-        return [EntryKey(scope, key) for scope, key, _ in self._table.items()]
+        return [self._name(scope, key) for scope, key, _ in self._table.items()]
 
     def entry(self, key: EntryKey) -> Any:
-        return self._table.get(key.map, key.name)
+        scope, name = key.map.encode(), key.name.encode()
+        value = self._table.get(self._codec.read_scope(scope), self._codec.read_key(name))
+        return None if value is None else json.loads(self._codec.value(value))
+
+    def _name(self, scope: Any, key: Any) -> EntryKey:
+        return EntryKey(self._codec.scope(scope).decode(), self._codec.key(key).decode())
 
 
-class NamedTableSink:
+class TableSink:
     """TABLE of a follower."""
 
     is_kept = False
 
-    def __init__(self, table: NamedTable) -> None:
+    def __init__(self, table: AnyTable) -> None:
         self._table = table
         self.when_safe = table.when_durable
 
-    def read(self, content: bytes) -> dict[EntryKey, Any]:
-        maps = read_state(content).items()
-        return {EntryKey(scope, key): row for scope, rows in maps for key, row in rows.items()}
+    def read(self, content: bytes) -> dict[TableKey, Any]:
+        codec = self._table.codec
+        said: dict[TableKey, Any] = {}
+        for scope, rows in read_state(content).items():
+            for key, row in rows.items():
+                value = None if row is None else codec.read_value(json.dumps(row).encode())
+                name = key.encode()
+                if len(name) > KEY_BYTES_MAX or (value is None and row is not None):
+                    raise ValueError(f"entry {key[:80]!r} is none of {self._table.name}")
+                said[codec.read_scope(scope.encode()), codec.read_key(name)] = value
+        return said
 
-    def apply(self, said: dict[EntryKey, Any], *, whole: bool, log_offset: int) -> None:
+    def apply(self, said: dict[TableKey, Any], *, whole: bool, log_offset: int) -> None:
         if whole:
-            known = [EntryKey(scope, key) for scope, key, _ in self._table.items()]
-            said = dict.fromkeys(known) | said
-        for (scope, key), row in said.items():
-            if row is None:
-                self._table.drop(scope, key)
+            said = dict.fromkeys((scope, key) for scope, key, _ in self._table.items()) | said
+        for (scope, key), value in said.items():
+            if value is None:
+                self._table.drop(scope, key, is_urgent=False)
             else:
-                self._table.put(scope, key, row)
+                self._table.put(scope, key, value)
 
     def close(self) -> None:
         """The journal is closed after all parts."""

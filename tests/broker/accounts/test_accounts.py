@@ -261,16 +261,18 @@ class TestTable:
             assert snapshots(tmp_path)
 
         again = Accounts(table=reread(tmp_path), limit=3)
-        assert [queue for _, _, queue in again.known()] == [1, 2, 0]
+        assert [queue for (_, _, queue), _ in again.items()] == [1, 2, 0]
         look(again, 0, 5, set(), ("h", "T", 0))
 
-        assert ("g", "T", 1) not in again.known()
+        assert again.get(("g", "T", 1)) is None
 
     def test_an_entry_that_is_no_account_is_as_none(self, tmp_path: Path) -> None:
         accounts, journal = opened(tmp_path)
         look(accounts, 0, 5, set())
         look(accounts, 0, 5, set(), ("g", "T", 1))
-        accounts._accounts[KEY].lost = 1 << 63  # More than a reply can carry.
+        account = accounts.get(KEY)
+        assert account is not None
+        account.lost = 1 << 63  # More than a reply can carry.
         journal.close()
 
         assert [one.queue for one in opened(tmp_path)[0].of_group("g")] == [1]

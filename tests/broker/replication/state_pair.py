@@ -11,7 +11,8 @@ from pocketmq.broker.accounts import Accounts, statistics_table
 from pocketmq.broker.commit_texts import CommitTexts, commit_text_table
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.replication.state_sink import StateSink
-from pocketmq.broker.replication.state_source import StateSource, table_parts
+from pocketmq.broker.replication.state_source import StateSource, TablePart, table_parts
+from pocketmq.broker.replication.table_stream import TableState
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.disk import Disk
 from pocketmq.store.flush import Flusher
@@ -48,8 +49,8 @@ class Master:
         saver = AtOnce()
         for kept in (self.topics, self.groups):
             kept.start(saver, saver, lambda function: function())
-        self.accounts = Accounts(clock)
-        self.texts = CommitTexts()
+        self.tables = statistics_table(), commit_text_table()
+        self.accounts, self.texts = Accounts(clock, self.tables[0]), CommitTexts(self.tables[1])
         self.offsets = Offsets(
             StateFile(disk, str(path), "consumerOffset.json"), clock, self.texts, self.store
         )
@@ -65,11 +66,10 @@ class Master:
             self.topics,
             self.groups,
             self.offsets,
-            self.accounts,
-            self.texts,
             lambda: self.levels,
             log_end,
         )
+        parts += [TablePart(TableState(table)) for table in self.tables]
         self.source = StateSource(epoch, parts, log_end, lambda: self.others)
 
     def put_topic(self, name: str, queues: int = 4) -> None:
@@ -134,7 +134,7 @@ def tables_of(
         "topics": dict(topics.entries),
         "groups": dict(groups.entries),
         "offsets": {name: dict(table.entries) for name, table in offsets.tables.items()},
-        "accounts": {key: accounts.get(key) for key in accounts.known()},
+        "accounts": dict(accounts.items()),
         "texts": {key: texts.get(key) for key in texts.known()},
     }
 
