@@ -34,6 +34,7 @@ from ..client.received_message import FetchedRun
 from ..proto.errors import InvalidArgument, MessageNotFound
 from ..proto.record import NO_HOST, encode_run
 from .completion import topic_names
+from .counted import counted
 from .options import json_option, nameserver_option
 from .output import print_json, print_pairs
 
@@ -167,7 +168,9 @@ def _tell_error(listener: str, errors: Sequence[Exception], calls: int) -> None:
     while frames is not None and frames.tb_frame.f_globals.get("__name__") in _OWN_MODULES:
         frames = frames.tb_next
     click.echo("".join(traceback.format_exception(type(first), first, frames)), err=True, nl=False)
-    click.echo(f"pocketmq: {listener} failed in {len(errors):,} of {calls:,} calls", err=True)
+    click.echo(
+        f"pocketmq: {listener} failed in {len(errors):,} of {counted(calls, 'call')}", err=True
+    )
 
 
 def _stored(nameserver: str, topic: str, count: int) -> tuple[int, list[ReceivedMessage]]:
@@ -294,18 +297,18 @@ def words(listener: str, told: Advice, topic: str | None, queues: int | None) ->
     """Return TOLD for people."""
     total = told.cores * told.threads
     found = {
-        "listener": f"{listener}, {told.calls:,} calls measured, {told.failed:,} of them failed",
+        "listener": f"{listener}, {counted(told.calls, 'call')} measured, {told.failed:,} of them failed",
         "T1": f"{told.cpu_s * 1e3:.3f} ms of CPU time a message",
         "T2": f"{told.waiting_s * 1e3:.3f} ms of waiting a message; the slowest took {told.slowest_s * 1e3:.1f} ms",
         "threads": f"{told.threads} in a process: (T1 + T2) / T1 keep its core busy"
         + ("; it would take more: write it for asyncio" if told.is_cut else ""),
         "processes": f"{told.cores} on a node of {told.cores} cores, Python runs one thread of each at a time:"
-        f" {total:,} threads, C·(T1 + T2) / T1",
+        f" {counted(total, 'thread')}, C·(T1 + T2) / T1",
         "a node does": f"{told.node_per_s:,.0f} messages/s with its cores in use for {USE:.0%} of the time",
     }
     if told.nodes is not None:
         found["nodes"] = (
-            f"{told.nodes:,} for {told.peak_per_s:,.0f} messages/s: {told.members:,} processes"
+            f"{told.nodes:,} for {told.peak_per_s:,.0f} messages/s: {counted(told.members, 'process')}"
         )
     if queues is not None:
         enough = (
@@ -313,5 +316,5 @@ def words(listener: str, told: Advice, topic: str | None, queues: int | None) ->
             if queues >= told.members
             else f"too few: {told.members - queues} would read none; give it {told.members}"
         )
-        found["queues"] = f"{topic} has {queues} for {told.members} processes, {enough}"
+        found["queues"] = f"{topic} has {queues} for {counted(told.members, 'process')}, {enough}"
     return found

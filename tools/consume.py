@@ -32,6 +32,7 @@ from ..proto.filters.expressions import parse_tags
 from ..proto.filters.sql_evaluation import compiled
 from ..proto.time_text import check_unix_ms, format_instant
 from .completion import group_names, topic_names
+from .counted import counted
 from .instants import past_instant_of
 from .options import COUNT, Seconds, json_option, nameserver_option, read_from_of, read_from_option
 from .output import message_document, print_bytes, print_json, undecodable
@@ -164,7 +165,8 @@ def consume(
             printed += len(messages)
     if count is not None and printed < count and timeout_s is not None:
         raise RequestTimeout(
-            f"{printed} of {count} messages came; none came for {timeout_s:g} s", topic=topic
+            f"{printed} of {counted(count, 'message')} came; none came for {timeout_s:g} s",
+            topic=topic,
         )
 
 

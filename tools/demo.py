@@ -71,6 +71,7 @@ from ..client import (
 from ..proto.errors import ConfigError, ConnectionLost, PocketMQError
 from ..proto.time_text import format_duration
 from . import terminal
+from .counted import counted
 from .server_process import ServerProcess
 
 TOPIC: Final = "departures"
@@ -373,7 +374,7 @@ class Demo:
         ):
             acknowledged = list(_until(_sent(producer, FLIGHTS_TOPIC, rows), bar, len(rows)))
         places = _placed(acknowledged)
-        board.check(f"{len(places):,} messages were acknowledged", len(places) == len(rows))
+        board.check(f"{counted(len(places), 'message')} acknowledged", len(places) == len(rows))
         return places
 
     def _consume(self, nameserver: str, topic: str, group: str, rows: Rows, places: Places) -> int:
@@ -395,7 +396,8 @@ class Demo:
                     wrong += not _is(message, rows[row])
         found = len(places) - len(missing)
         board.check(
-            f"{found:,} of {len(places):,} acknowledged messages are at their place", not missing
+            f"{found:,} of {counted(len(places), 'acknowledged message')} at their place",
+            not missing,
         )
         board.check("each has the body, the keys and the tag of its row", not wrong)
         return untold
@@ -488,7 +490,7 @@ class Demo:
             sorted(places_killed.values()) == list(range(len(rows))),
         )
         board.say(
-            f"{untold:,} messages are there twice: stored before the kill, acknowledged only when sent again"
+            f"{counted(untold, 'message')} stored twice: stored before the kill, acknowledged only when sent again"
         )
 
 

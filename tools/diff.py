@@ -44,6 +44,7 @@ from ..store.overlay_disk import OverlayDisk
 from ..store.queue_view import reached_entries
 from ..store.system import allow_many_files
 from ..store.view import open_ours
+from .counted import counted
 from .options import (
     StoreFolder,
     TakesStores,
@@ -557,7 +558,7 @@ def lines_of(a: str, b: str, found: Difference, limit: int) -> Iterator[str]:
     yield f"A {a}"
     yield f"B {b}"
     yield (
-        f"{document['messagesCompared']:,} messages in both, {document['differing']:,} of them differ,"
+        f"{counted(document['messagesCompared'], 'message')} in both, {document['differing']:,} of them differ,"
         f" {document['onlyInA']:,} only in A, {document['onlyInB']:,} only in B,"
         f" {document['queuesDifferent']:,} of {document['queueCount']:,} queues differ"
     )

@@ -32,6 +32,7 @@ import numpy as np
 from ..proto.clock import SystemClock
 from ..proto.errors import ConfigError, DiskFailure
 from ..store.system import allow_many_files
+from .counted import counted
 from .instants import past_instant_of
 from .options import TakesStores, chosen_stores, json_option, stores_argument
 from .output import print_json
@@ -342,7 +343,7 @@ def _report(written: Written, bad: BadRecords, target: str, *, as_json: bool) ->
         )
         return
     click.echo(
-        f"{written.rows:,} messages in {written.files:,} files, {written.bytes:,} bytes: {target}"
+        f"{counted(written.rows, 'message')} in {counted(written.files, 'file')}, {written.bytes:,} bytes: {target}"
     )
     if bad.count:
         click.echo(bad.sentence(), err=True)

@@ -29,6 +29,7 @@ from ..client import (
 from ..proto.errors import GroupExists, InvalidArgument
 from ..proto.time_text import format_duration, parse_duration
 from .completion import group_names, topic_names
+from .counted import counted
 from .group_plan import plan
 from .hidden_names import warn_of_hidden
 from .instants import past_instant_of
@@ -214,7 +215,7 @@ def _summary(found: GroupReport) -> dict[str, str]:
         if found.coordinator
         else "nobody has joined"
         if not found.clients
-        else f"each message by itself, among {len(found.clients)} official clients"
+        else f"each message by itself, among {counted(len(found.clients), 'official client')}"
     )
     rates = (
         f", {found.finished_per_s:,.1f}/s finished, {found.arrived_per_s:,.1f}/s arrive"
@@ -222,11 +223,11 @@ def _summary(found: GroupReport) -> dict[str, str]:
         else ""
     )
     return {
-        "group": f"{found.name}, {len(found.members)} members, other subscriptions are"
+        "group": f"{found.name}, {counted(len(found.members), 'member')}, other subscriptions are"
         f" {_CHECKS.get(found.subscription_check, found.subscription_check)}",
         "shared": shared,
         "rebalances": str(found.rebalance_count),
-        "lag": f"{found.lag:,} messages{rates}",
+        "lag": f"{counted(found.lag, 'message')}{rates}",
         "oldest unread": _age(found.oldest_unread_ms),
         "catches up": _in(found.lag, found.catches_up_s, found.finished_per_s),
     }
@@ -492,7 +493,7 @@ def delete(name: str, *, yes: bool, nameserver: str) -> None:
     with Admin(nameserver) as admin:
         if not yes:
             lag = admin.describe_group(name).lag
-            confirm(f"Delete group {name}, with its offsets and {lag:,} unread messages?")
+            confirm(f"Delete group {name}, with its offsets and {counted(lag, 'unread message')}?")
         admin.delete_group(name)
     click.echo(f"group {name} deleted")
 
@@ -556,7 +557,9 @@ def reset_offset(
     print_table(titles, rows)
     skipped, repeated = sum(m.skipped for m in moves), sum(m.repeated for m in moves)
     would = "would skip" if dry_run else "skips"
-    click.echo(f"group {name} {would} {skipped:,} messages and gets {repeated:,} once more")
+    click.echo(
+        f"group {name} {would} {counted(skipped, 'message')} and gets {repeated:,} once more"
+    )
 
 
 def _target(

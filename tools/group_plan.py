@@ -32,6 +32,7 @@ from ..client.allocation import (
 )
 from ..proto.errors import TopicNotFound
 from .completion import group_names
+from .counted import counted
 from .options import json_option, nameserver_option
 from .output import print_json, print_table
 
@@ -333,7 +334,7 @@ def show(
     queue_count = sum(map(len, then.values()))
     first = sum(not move.source for move in changes)
     click.echo(
-        f"strategy {strategy.name}: {_counted(len(then), 'member')}, {_counted(queue_count, 'queue')};"
+        f"strategy {strategy.name}: {counted(len(then), 'member')}, {counted(queue_count, 'queue')};"
         f" {len(changes) - first} change hands, {first} had no reader"
     )
     names = list(dict.fromkeys([*present.shares, *then]))
@@ -353,10 +354,6 @@ def show(
     )
     if nobodys := [move.queue for move in changes if not move.target]:
         click.echo(f"read by nobody then: {shortened(nobodys)}")
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def document(

@@ -52,6 +52,7 @@ from ..store.system import allow_many_files
 from ..store.view import OpenedStore
 from . import options
 from .completion import group_names, topic_names
+from .counted import counted
 from .hidden_names import HiddenNames
 from .lag.cold import store_rows
 from .output import print_json, print_table, warn
@@ -213,7 +214,8 @@ def of_messages(found: QueueMessages, broker: str, *, is_fifo: bool) -> Iterator
             topic=found.topic,
             broker=broker,
             count=count,
-            text=f"queue {found.queue}: {count:,} messages have the tag {tag[:64]!r}, which no filter can name: send"
+            text=f"queue {found.queue}: {counted(count, 'message')} with the tag {tag[:64]!r}, which no filter can"
+            " name: send"
             " one word, without || and blanks around it",
         )
     if is_fifo and found.without_key:
@@ -222,7 +224,8 @@ def of_messages(found: QueueMessages, broker: str, *, is_fifo: bool) -> Iterator
             topic=found.topic,
             broker=broker,
             count=found.without_key,
-            text=f"queue {found.queue}: {found.without_key:,} of {found.read:,} messages of a FIFO topic have no"
+            text=f"queue {found.queue}: {found.without_key:,} of {counted(found.read, 'message')} of a FIFO topic have"
+            " no"
             " sharding key (message group): give them one, what belongs together is kept in order by it",
         )
     if found.unwanted:
@@ -237,7 +240,7 @@ def of_messages(found: QueueMessages, broker: str, *, is_fifo: bool) -> Iterator
             topic=found.topic,
             broker=broker,
             count=found.unwanted,
-            text=f"queue {found.queue}: every group stepped over {found.unwanted:,} messages, from offset"
+            text=f"queue {found.queue}: every group stepped over {counted(found.unwanted, 'message')}, from offset"
             f" {found.unwanted_first:,} to {found.unwanted_last:,} (tags: {tags or 'none'}): no filter wants them",
         )
 
@@ -249,7 +252,7 @@ def of_topic(topic: TopicShape) -> Iterator[Mistake]:
         hidden, why = held, "the topic is not readable: give it the permission to read"
     else:
         hidden = {queue: count for queue, count in held.items() if queue >= topic.read_queues}
-        why = f"it has {topic.read_queues} read queues: give it more (`pocketmq topic update --read-queues`)"
+        why = f"it has {counted(topic.read_queues, 'read queue')}: give it more (`pocketmq topic update --read-queues`)"
     if topic.write_queues > topic.read_queues and not hidden:
         yield Mistake(
             rule="unreadable",
@@ -267,7 +270,7 @@ def of_topic(topic: TopicShape) -> Iterator[Mistake]:
             topic=topic.name,
             broker=topic.broker,
             count=count,
-            text=f"nobody may read the {count:,} messages of queue {queues}: {why}",
+            text=f"nobody may read the {counted(count, 'message')} of queue {queues}: {why}",
         )
 
 
@@ -280,7 +283,7 @@ def of_group(group: GroupShape, broker: str | None) -> Iterator[Mistake]:
             group=group.name,
             broker=broker,
             count=unread,
-            text=f"it must not consume (consumeEnable is false), and {unread:,} messages are unread",
+            text=f"it must not consume (consumeEnable is false), and has {counted(unread, 'unread message')}",
         )
     if group.members is None or group.clients is None:
         return
@@ -292,7 +295,8 @@ def of_group(group: GroupShape, broker: str | None) -> Iterator[Mistake]:
                 topic=topic,
                 group=group.name,
                 count=count - queues,
-                text=f"{count} members share {queues} queues, so that {count - queues} get nothing: give the topic more"
+                text=f"{counted(count, 'member')} share {counted(queues, 'queue')}, {count - queues} without any: give"
+                " the topic more"
                 " queues, or run fewer",
             )
     if unread and not group.members and not group.clients:
@@ -302,7 +306,8 @@ def of_group(group: GroupShape, broker: str | None) -> Iterator[Mistake]:
             rule="no-reader",
             group=group.name,
             count=unread,
-            text=f"nobody reads for it, and {unread:,} messages are unread in {', '.join(topics[:_TOLD_MAX])}{more}:"
+            text=f"nobody reads for it, and it has {counted(unread, 'unread message')} in"
+            f" {', '.join(topics[:_TOLD_MAX])}{more}:"
             " start a consumer, or delete the group",
         )
 
@@ -562,9 +567,11 @@ class _Asked:
         """Return the last line for people."""
         count = len(findings)
         found = "nothing was found" if not count else f"{count:,} finding{'s' if count > 1 else ''}"
-        seen = f"{len(self.topics_seen):,} topics, {len(self.groups_seen):,} groups"
+        seen = (
+            f"{counted(len(self.topics_seen), 'topic')}, {counted(len(self.groups_seen), 'group')}"
+        )
         if from_files:
-            return f"{found}: {seen}, {self.messages_seen:,} messages; who is connected, a cluster tells"
+            return f"{found}: {seen}, {counted(self.messages_seen, 'message')}; who is connected, a cluster tells"
         return f"{found}: {seen}; what stands in messages, a store tells"
 
     # --- from files

@@ -33,6 +33,7 @@ from ..proto.clock import Clock, SystemClock
 from ..proto.errors import InvalidArgument
 from ..proto.properties import PRIORITY, SHARDING_KEY, whole_number
 from .completion import topic_names
+from .counted import counted
 from .options import nameserver_option
 from .output import decoded_fields
 
@@ -136,7 +137,7 @@ def record(topic: str, file: Path, *, follow: bool, nameserver: str) -> None:
                 written.write(line_of(message))
                 count += 1
             written.flush()
-            click.echo(f"{count} messages of {topic} in {file}")
+            click.echo(f"{counted(count, 'message')} of {topic} in {file}")
             if follow:
                 _follow(consumer, bounds, written)
 
@@ -190,7 +191,7 @@ def replay(file: Path, *, speed: str, topic: str | None, nameserver: str) -> Non
             with file.open(encoding="utf-8-sig", newline="\n") as lines:
                 return await resend(read(lines, str(file), topic), producer, factor, SystemClock())
 
-    click.echo(f"{asyncio.run(run())} messages of {file} sent")
+    click.echo(f"{counted(asyncio.run(run()), 'message')} of {file} sent")
 
 
 def speed_of(text: str) -> float:

@@ -41,6 +41,7 @@ from ..store.overlay_disk import OverlayDisk
 from ..store.recovery.scan import RecoveryReport
 from ..store.state_files import BROKEN_FOLDER, StateFile
 from ..store.system import allow_many_files
+from .counted import counted
 from .doctor.diagnosis import reason_lines
 from .doctor.evidence import StoreEvidence, gather, outcome_of
 from .doctor.losses import StartLosses, find_losses
@@ -222,7 +223,7 @@ class Fitting:
                 )
             )
             self.fitted.add(
-                f"config/{_TOPICS}: {len(made):,} topics made again from their queues: {_some(made)}"
+                f"config/{_TOPICS}: {counted(len(made), 'topic')} made again from their queues: {_some(made)}"
             )
 
     def _topic(
@@ -381,7 +382,7 @@ def lines_of(store: str, target: str, repaired: Repaired) -> Iterator[str]:
     """Yield REPAIRED for people."""
     report, losses = repaired.recovery, repaired.losses
     yield f"{target}: a repaired copy of {store}"
-    yield f"log {report.log_begin:,}–{report.log_end:,}, {report.scanned_records:,} records checked"
+    yield f"log {report.log_begin:,}–{report.log_end:,}, {counted(report.scanned_records, 'record')} checked"
     repairs = [
         *repaired.fitted.sentences,
         *(finding.text().replace(f"{target}/", "") for finding in report.findings),

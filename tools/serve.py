@@ -41,6 +41,7 @@ from ..proto.errors import ConfigError
 from ..proto.rpc.listening import connections_fitting, raise_descriptor_limit
 from ..proto.services.settings import LiveSettings
 from ..proto.tls import Trust
+from .counted import counted
 from .log_lines import LEVELS, LogConfig, configure_logging, set_levels
 from .options import COUNT, READY, nameserver_option
 from .process_memory import Collector, keep_freed_memory
@@ -759,7 +760,8 @@ def _announce(ready: dict[str, Any]) -> None:
         click.echo(f"  {'torture':12}{torture}")
     if limits := ready.get("limits"):
         click.echo(
-            f"  {'limits':12}{limits['connections']:,} connections, {limits['open_files']:,} open files of the store"
+            f"  {'limits':12}{counted(limits['connections'], 'connection')},"
+            f" {counted(limits['open_files'], 'open file')} of the store"
             f" ({limits['descriptors']:,} descriptors)"
         )
     click.echo(f"Try: {_line_to_copy(ready)}")

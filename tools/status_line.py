@@ -25,6 +25,7 @@ from typing import Final, TextIO
 
 from ..broker.broker import SiteParts
 from ..proto.clock import Clock
+from .counted import counted
 from .log_lines import AUDIT
 from .terminal import one_line, own
 
@@ -77,7 +78,7 @@ class StatusLine:
                 f"in {(went_in - before[1]) / seconds:,.0f}/s",
                 f"out {max(0, went_out - before[2]) / seconds:,.0f}/s",
                 self._behind,
-                f"{connections:,} connection{'' if connections == 1 else 's'}",
+                counted(connections, "connection"),
             )
         )
         self._write(_ERASE + one_line(text)[: max(0, self._width() - 1)])

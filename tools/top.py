@@ -25,6 +25,7 @@ from ..proto.errors import NotAuthorized, TopicNotFound
 from ..proto.time_text import format_duration, format_instant, parse_duration
 from . import terminal
 from .completion import group_names, topic_names
+from .counted import counted
 from .hidden_names import HiddenNames
 from .lag.live import cluster_groups
 from .lag.rows import LagProgress, LagRow, LagSnapshot, LagVerdict, compare
@@ -358,7 +359,7 @@ def rendered(found: ClusterBoard) -> RenderableType:
     from rich.console import Group
 
     looked = f"the last {found.seconds:.3g} s" if found.seconds else "no rates yet"
-    title = f"{found.brokers} brokers at {format_instant(found.at_ms)}, {looked}"
+    title = f"{counted(found.brokers, 'broker')} at {format_instant(found.at_ms)}, {looked}"
     topics = _table(["topic", "messages", "in/s"])
     for topic in found.topics[:_SHOWN_MAX]:
         topics.add_row(topic.topic, f"{topic.messages:,}", _rate(topic.in_per_s))

@@ -10,6 +10,7 @@ import click
 from ..client import Admin, QueueDescription, TopicDescription, TopicSent
 from ..proto.errors import TopicExists
 from .completion import topic_names
+from .counted import counted
 from .hidden_names import warn_of_hidden
 from .options import confirm, json_option, nameserver_option, yes_option
 from .output import instant, print_json, print_pairs, print_table
@@ -173,7 +174,7 @@ def delete(name: str, *, yes: bool, nameserver: str) -> None:
         if not yes:
             queues = admin.describe_topic(name).queues
             confirm(
-                f"Delete topic {name} with {sum(one.message_count for one in queues):,} messages?"
+                f"Delete topic {name} with {counted(sum(one.message_count for one in queues), 'message')}?"
             )
         admin.delete_topic(name)
     click.echo(f"topic {name} deleted")
@@ -206,9 +207,7 @@ def _print(one: TopicDescription) -> None:
 def _sent(sent: TopicSent) -> str:
     last = f", the last at {instant(sent.last_ms)}" if sent.last_ms else ""
     failed = f", {sent.failed:,} runs failed" if sent.failed else ""
-    return (
-        f"{sent.messages:,} messages, {sent.bytes:,} bytes since the brokers started{last}{failed}"
-    )
+    return f"{counted(sent.messages, 'message')}, {sent.bytes:,} bytes since the brokers started{last}{failed}"
 
 
 def _permission(one: TopicDescription) -> str:

@@ -56,7 +56,7 @@ def test_nothing_is_deleted_unless_somebody_says_yes(call: Shell) -> None:
     call("send", "Stays", "one")
     call("group", "create", "stays")
 
-    for kind, name, what in (("topic", "Stays", "with 1 messages"), ("group", "stays", "offsets")):
+    for kind, name, what in (("topic", "Stays", "with 1 message?"), ("group", "stays", "offsets")):
         refused = call(kind, "delete", name)
         assert refused.code == 2
         assert what in refused.err

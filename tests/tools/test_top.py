@@ -122,7 +122,7 @@ async def test_a_cluster_is_shown_once_as_json_and_for_people(
     (queue,) = [one for one in document["queues"] if one["topic"] == "T"]
     assert queue["holder"]
     assert queue["holder"] in text
-    assert text.startswith("1 brokers at ")
+    assert text.startswith("1 broker at ")
 
 
 def test_wrong_options_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import click
 
 from ...client import Admin, BrokerDescription
+from ..counted import counted
 from ..lazy_group import LazyGroup
 from ..options import json_option, nameserver_option
 from ..output import instant, print_json, print_pairs
@@ -69,7 +70,8 @@ def _print(broker: BrokerDescription) -> None:
             "writable": "yes" if broker.writable else f"no: {broker.not_writable_because}",
             "store": broker.store_path,
             "log": f"{broker.min_log_offset:,} to {broker.max_log_offset:,}, {behind:,} bytes not on the device yet",
-            "waiting": f"{broker.delayed_waiting:,} delayed messages, {broker.transactions_open:,} open transactions",
+            "waiting": f"{counted(broker.delayed_waiting, 'delayed message')},"
+            f" {counted(broker.transactions_open, 'open transaction')}",
             "disk used": f"{broker.disk_used_ratio:.1%}",
             "memory": f"{broker.rss_bytes / 1e6:.0f} MB",
             "CPU time": f"{broker.cpu_seconds:.1f} s",

@@ -38,6 +38,7 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import connect
 from ...proto.time_text import parse_duration
 from ...store.os_disk import OsDisk
+from ..counted import counted
 from ..options import COUNT, WAIT_MAX_MS, json_option
 from ..output import print_json, print_table
 from ..settings import load_settings
@@ -304,7 +305,7 @@ def init(
         return
     first = f"replica {min(cell.in_sync)} is" if len(cell.in_sync) == 1 else "one of them is"
     click.echo(
-        f"{name} of {cluster_name}: {len(addresses)} replicas; once they run, {first} elected master."
+        f"{name} of {cluster_name}: {counted(len(addresses), 'replica')}; once they run, {first} elected master."
         if not cell.master
         else f"{name} of {cluster_name} is there: epoch {cell.epoch}, master {cell.master}."
     )
@@ -655,8 +656,12 @@ def _remark(found: ReplicaSet, replica_id: int) -> str:
     if not told.has_session:
         return "it has no session with ZooKeeper"
     if told.damaged:
-        return f"{told.damaged} damaged records, which other replicas are asked for"
-    return f"{told.healed} damaged records were replaced from other replicas" if told.healed else ""
+        return f"{counted(told.damaged, 'damaged record')}, which other replicas are asked for"
+    return (
+        f"{counted(told.healed, 'damaged record')} replaced from other replicas"
+        if told.healed
+        else ""
+    )
 
 
 def _role(told: pb.ReplicaStatusReply) -> str:

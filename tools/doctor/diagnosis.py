@@ -24,6 +24,7 @@ from ...store.overlay_disk import OverlayDisk
 from ...store.recovery.derive import Verified
 from ...store.recovery.scan import FindingKind
 from ...store.system import allow_many_files
+from ..counted import counted
 from ..inspect.document import files
 from ..options import TakesStores, broker_settings, broker_settings_option, store_argument
 from ..output import print_json, print_table
@@ -262,7 +263,7 @@ def _now(diagnosis: Diagnosis) -> Iterator[str]:
     stop = "unclean, or it is running (abort is there)" if diagnosis.abort_present else "clean"
     what_if = "; looked at as if it were killed now" if diagnosis.what_if else ""
     yield f"{diagnosis.store}: last stop {stop}{what_if}"
-    counts = f"{_count(evidence.count(MessageState.SOUND), 'sound message')}"
+    counts = f"{counted(evidence.count(MessageState.SOUND), 'sound message')}"
     for state, word in ((MessageState.DAMAGED, "damaged"), (MessageState.MISSING, "missing")):
         if evidence.count(state):
             counts += f", {evidence.count(state):,} {word}"
@@ -270,14 +271,14 @@ def _now(diagnosis: Diagnosis) -> Iterator[str]:
         counts += f"; {evidence.count(MessageState.DELETED):,} more of topics that were deleted"
     yield f"now: log {evidence.log_begin:,}–{evidence.used_end:,}, {counts}"
     if evidence.beyond:
-        yield f"     {_count(evidence.beyond, 'queue entry')} point behind the last log file"
+        yield f"     {counted(evidence.beyond, 'queue entry')} of places behind the last log file"
     if evidence.expired:
-        yield f"     {_count(evidence.expired, 'queue entry')} of messages whose log files were deleted"
+        yield f"     {counted(evidence.expired, 'queue entry')} of messages whose log files were deleted"
     for note in evidence.notes:
         yield f"     {note}"
     cut = diagnosis.power_cut
     if diagnosis.what_if or diagnosis.abort_present:
-        risk = "not known" if cut.messages is None else _count(cut.messages, "message")
+        risk = "not known" if cut.messages is None else counted(cut.messages, "message")
         size = f", {cut.size_bytes:,} bytes" if cut.size_bytes else ""
         place = "" if cut.from_log_offset is None else f" from log offset {cut.from_log_offset:,}"
         yield f"a power cut could take: {risk}{size}{place} ({cut.why})"
@@ -301,7 +302,7 @@ def _column(verdict: StartVerdict) -> dict[str, str]:
         "starts": "yes",
         "log": f"{outcome.log_begin:,}–{outcome.log_end:,}",
         "cut off the log": f"{changes.cut_bytes:,} bytes" if changes.cut_bytes else "",
-        "taken into the log": f"{changes.revived_records:,} old records"
+        "taken into the log": f"{counted(changes.revived_records, 'old record')}"
         if changes.revived_records
         else "",
         "log files deleted": f"{len(changes.deleted_log_files):,}"
@@ -364,7 +365,7 @@ def _losses_lines(apache: StartVerdict, ours: StartVerdict) -> Iterator[str]:
             if both and reasons is mine:
                 continue
             who = "both lose" if both else f"{whose} loses"
-            yield f"\n{who} {_count(reason['messages'], 'message')}: {reason['why']}"
+            yield f"\n{who} {counted(reason['messages'], 'message')}: {reason['why']}"
             yield from reason_lines(reason)
 
 
@@ -385,12 +386,6 @@ def reason_lines(reason: dict[str, Any]) -> Iterator[str]:
         known += [f"{name} {sample[name]}" for name in named if sample[name]]
         place = f"{sample['topic']}/{sample['queueId']}/{sample['queueOffset']:,}"
         yield f"  for example {place}: {', '.join(known)}"
-
-
-def _count(number: int, what: str) -> str:
-    if number == 1:
-        return f"1 {what}"
-    return f"{number:,} {what[:-1] + 'ies' if what.endswith('y') else what + 's'}"
 
 
 # ---------------------------------------------------------------- `pocketmq doctor STORE`

@@ -23,6 +23,7 @@ from ...store.format import state_tables
 from ...store.offsets_file import OffsetsFile
 from ...store.overlay_disk import OverlayDisk
 from ...store.state_files import StateFile
+from ..counted import counted
 
 T = TypeVar("T")
 
@@ -47,7 +48,7 @@ def take_newer(disk: Disk, java: str, target: str) -> list[str]:
     moved = _take_offsets(source, java, OffsetsFile(disk, target), words)
     moved += _take_delays(source, java, StateFile(disk, target, _DELAYS_FILE), words)
     if moved:
-        words.append(f"{moved} offsets were further in the stopped store, and were taken")
+        words.append(f"{counted(moved, 'offset')} taken that the stopped store had further")
     for name in _OTHERS:
         path = posixpath.join(java, "config", name)
         file = StateFile(disk, target, name)

@@ -32,6 +32,7 @@ from ...store.message_store import MessageStore
 from ...store.offsets_file import OffsetsFile, offsets_file
 from ...store.state_files import StateFile
 from ...store.system import lock_is_held
+from ..counted import counted
 from .follower import FollowNote, note_path, read_note
 from .killed_tables import take_newer
 from .master import JavaMaster
@@ -191,7 +192,7 @@ def _settle_offsets(disk: Disk, path: str, store: MessageStore, done: Promoted) 
     if moved:
         file.save(state_tables.render_consumer_offsets(offsets))
         done.words.append(
-            f"{moved} offsets of groups lay behind the end of their queues, and stand there now"
+            f"{counted(moved, 'offset')} of groups after the end of the queue, moved to the end"
         )
     levels_file = StateFile(disk, path, "delayOffset.json")
     levels = levels_file.load(state_tables.parse_delay_offsets).value or state_tables.DelayOffsets()
@@ -207,7 +208,7 @@ def _settle_offsets(disk: Disk, path: str, store: MessageStore, done: Promoted) 
             )
         )
         done.words.append(
-            f"{len(late)} delay levels stood behind the end of their queues, and stand there now"
+            f"{counted(len(late), 'delay level')} after the end of the queue, moved to the end"
         )
 
 

@@ -50,6 +50,7 @@ from ...store.recovery.derive import Verified
 from ...store.recovery.scan import RecoveryReport
 from ...store.state_files import StateFile
 from ...store.system import allow_many_files
+from ..counted import counted
 from ..instants import past_instant_of
 from ..options import TakesStores, broker_settings, broker_settings_option, store_argument
 from ..output import print_json
@@ -359,7 +360,7 @@ def lines_of(store: str, target: str, forked: Forked) -> list[str]:
     lines = [
         f"{target}: {store} at {when}",
         f"log {forked.log_begin:,}–{forked.log_end:,}{newest}",
-        f"{copied.linked_files:,} files linked ({copied.linked_bytes:,} bytes),"
+        f"{counted(copied.linked_files, 'file')} linked ({copied.linked_bytes:,} bytes),"
         f" {copied.copied_files:,} copied ({copied.copied_bytes:,} bytes)",
     ]
     if forked.clamped.of_offsets:

@@ -22,6 +22,7 @@ from ...store.index_view import IndexEntries, IndexName, index_names, open_index
 from ...store.log_view import Gap, LogWalk
 from ...store.queue_view import QueueExtent, QueueView
 from ...store.view import QueueFolder, StoreView
+from ..counted import counted
 from ..options import COUNT, NUMBER
 from .entry_check import EntryCheck, fault_of
 from .output import (
@@ -205,7 +206,7 @@ class QueueListing:
         return Text.assemble(
             (f"{what} {self._folder.topic}/{self._folder.queue_id}", "bold"),
             f"  offsets {bounds.min_offset:,}–{bounds.max_offset:,},"
-            f" {len(row.files):,} files of {row.usual_size:,} bytes",
+            f" {counted(len(row.files), 'file')} of {row.usual_size:,} bytes",
         )
 
     def range(
@@ -262,7 +263,10 @@ class QueueListing:
 
 
 def _hole(first: int, end: int) -> Row:
-    return {"queueOffset": first, "problem": f"no file covers {end - first:,} entries from here on"}
+    return {
+        "queueOffset": first,
+        "problem": f"no file covers {counted(end - first, 'entry')} from here on",
+    }
 
 
 # ---------------------------------------------------------------- `pocketmq inspect STORE index [FILE]`
@@ -357,7 +361,8 @@ def _file_row(files: StoreView, name: IndexName) -> Row:
 
 def _problem(found: IndexEntries) -> str | None:
     if not found.is_whole:
-        return f"{found.name.size:,} bytes do not hold {found.slot_count:,} slots and {found.entry_count:,} entries"
+        wanted = f"{counted(found.slot_count, 'slot')} and {counted(found.entry_count, 'entry')}"
+        return f"{found.name.size:,} bytes do not hold {wanted}"
     if not 1 <= found.header.next_entry <= found.entry_count:
         return f"entry {found.header.next_entry:,} cannot be next"
     return None

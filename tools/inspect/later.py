@@ -37,6 +37,7 @@ from ...store.listing import FileRow, RowFile
 from ...store.log_view import LogStretch, LogWalk
 from ...store.queue_view import QueueView
 from ...store.view import StoreView
+from ..counted import counted
 from .output import Column, Output, Row, Tables, format_options, limit_option, opened, people
 
 _ROWS_AT_ONCE: Final = 1024
@@ -351,7 +352,7 @@ def _print_timer(timers: TimerFiles) -> None:
     read = format_instant(checkpoint.last_read_ms) if checkpoint.last_read_ms else "never"
     records = sum(timers.count(file) for file in timers.log.files)
     console.print(
-        f"handed on until {read}; timer log: {records:,} records in {len(timers.log.files):,} files,"
+        f"handed on until {read}; timer log: {counted(records, 'record')} in {counted(len(timers.log.files), 'file')},"
         f" flushed to {checkpoint.log_flushed:,}; entered up to queue offset {checkpoint.queue_offset:,}"
     )
     if timers.wheel_problem:

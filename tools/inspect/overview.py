@@ -40,6 +40,7 @@ from ...store.state_files import BROKEN_FOLDER
 from ...store.system import lock_is_held
 from ...store.view import QUEUE_FOLDERS, QueueFolder, StoreView
 from .. import terminal
+from ..counted import counted
 from .document import checkpoint
 from .output import Column, Output, Row, Tables, format_options, opened, people, table
 from .record_rows import record_rows
@@ -105,7 +106,9 @@ class HealthFindings:
             yield HealthFinding("wrong", f"log: {text}")
         unused = len(self.walk.row.files) - len(used)
         if unused > 1:
-            yield HealthFinding("note", f"log: {unused} files behind the log's end hold no record")
+            yield HealthFinding(
+                "note", f"log: {counted(unused, 'file')} without a record after the log's end"
+            )
 
     def _head(self, file: RowFile) -> Iterator[HealthFinding]:
         """Look at the first bytes of FILE: by descriptor, for a page fault costs more."""
@@ -169,7 +172,7 @@ class HealthFindings:
         broken = disk.list(path(BROKEN_FOLDER))
         if broken:
             yield HealthFinding(
-                "note", f"{BROKEN_FOLDER} holds {len(broken)} files that were set aside as damaged"
+                "note", f"{BROKEN_FOLDER} holds {counted(len(broken), 'damaged file')} set aside"
             )
         for one in islice(set_aside(disk, self.files.root), _SET_ASIDE_SHOWN):
             yield HealthFinding("wrong", f"commitlog: damaged at {one.log_offset:,}: {_what(one)}")
@@ -420,7 +423,8 @@ def _log_line(document: dict[str, Any]) -> Text:
     records = document["records"]
     wrong = sum(not record["crcOk"] for record in records)
     size = sum(record["storeSize"] for record in records)
-    text = f"log {document['minPhyOffset']:,}–{document['maxPhyOffset']:,}: {len(records):,} records, {size:,} bytes"
+    text = f"log {document['minPhyOffset']:,}–{document['maxPhyOffset']:,}: "
+    text += f"{counted(len(records), 'record')}, {size:,} bytes"
     if records:
         times = [record["storeTimestamp"] for record in records]
         text += f", stored {_instant(min(times))} to {_instant(max(times))}"
@@ -586,7 +590,7 @@ def _print(document: dict[str, Any]) -> None:
     waiting = document["waiting"]
     if any(waiting.values()):
         levels, timed, halves, delivered = waiting.values()
-        text = f"waiting: {levels:,} by delay level, {timed:,} timed, {halves:,} open transactions"
+        text = f"waiting: {levels:,} by delay level, {timed:,} timed, {counted(halves, 'open transaction')}"
         console.print(
             f"{text}, {delivered:,} delivered and not acknowledged" if delivered else text
         )
@@ -613,7 +617,7 @@ def _owner(document: Row) -> str:
 def _print_log(console: Console, log: Row) -> None:
     begin, end = log["minPhyOffset"], log["maxPhyOffset"]
     console.print(
-        f"log {begin:,}–{end:,}: {end - begin:,} bytes in {log['files']:,} files of {log['fileSize']:,}"
+        f"log {begin:,}–{end:,}: {end - begin:,} bytes in {counted(log['files'], 'file')} of {log['fileSize']:,}"
     )
     for name in ("first", "last"):
         row = log[name]

@@ -13,6 +13,7 @@ from ...proto.time_text import format_instant
 from ...store.log_view import LogWalk
 from ...store.queue_view import QueueExtent, QueueView
 from ...store.view import StoreView
+from ..counted import counted
 from .document import checkpoint as checkpoint_fields
 from .output import (
     Column,
@@ -176,7 +177,9 @@ def _against(bounds: QueueExtent | None, committed: int) -> dict[str, Any]:
     if committed > bounds.max_offset:
         problem = "ahead of the queue"
     elif committed < bounds.min_offset:
-        problem = f"{bounds.min_offset - committed:,} messages behind the queue's beginning"
+        problem = (
+            f"{counted(bounds.min_offset - committed, 'message')} behind the queue's beginning"
+        )
     return {
         "minOffset": bounds.min_offset,
         "maxOffset": bounds.max_offset,

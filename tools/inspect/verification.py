@@ -49,6 +49,7 @@ from ...store.rows_by_queue import by_queue
 from ...store.scrub_notes import ScrubNotes
 from ...store.view import QueueFolder, StoreView
 from .. import terminal
+from ..counted import counted
 from .entry_check import EntryCheck
 from .output import Output, Tables, format_options, opened, people
 
@@ -598,8 +599,9 @@ def _print(document: dict[str, Any]) -> None:
     seconds = document["elapsedMs"] / 1000
     megabytes = document["bytesPerSecond"] / 1e6
     console.print(
-        f"{document['records']:,} records, {document['logBytes']:,} bytes; {document['entries']:,} queue entries; "
-        f"{document['indexEntries']:,} index entries: {seconds:.1f} s, {megabytes:,.0f} MB/s"
+        f"{counted(document['records'], 'record')}, {document['logBytes']:,} bytes;"
+        f" {counted(document['entries'], 'queue entry')}; "
+        f"{counted(document['indexEntries'], 'index entry')}: {seconds:.1f} s, {megabytes:,.0f} MB/s"
     )
     for row in document["lastVerified"]:
         console.print(Text(_told_to_people(row), style="dim"))

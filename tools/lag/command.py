@@ -33,6 +33,7 @@ from ...proto.errors import ConfigError, StoreMismatch
 from ...proto.time_text import format_duration
 from ...store.system import allow_many_files
 from ..completion import group_names, topic_names
+from ..counted import counted
 from ..hidden_names import HiddenNames
 from ..options import (
     OFFSET,
@@ -291,7 +292,7 @@ def print_rows(found: Sequence[LagProgress], *, as_json: bool, with_rates: bool)
     print_table(titles, [_cells(one, with_rates=with_rates) for one in found[:_ROWS_MAX]])
     if len(found) > _ROWS_MAX:
         click.echo(
-            f"… and {len(found) - _ROWS_MAX:,} rows more: choose some with --group or --topic, or take --json"
+            f"… and {counted(len(found) - _ROWS_MAX, 'row')} more: choose some with --group or --topic, or take --json"
         )
     click.echo(_summary([one.row for one in found]))
 
@@ -336,7 +337,7 @@ def _summary(rows: Sequence[LagRow]) -> str:
     unread = sum(row.lag or 0 for row in rows)
     size = sum(row.lag_bytes or 0 for row in rows)
     ages = [row.oldest_unread_age_ms for row in rows if row.oldest_unread_age_ms is not None]
-    text = f"{len(rows):,} rows: {parts}; {unread:,} messages unread"
+    text = f"{counted(len(rows), 'row')}: {parts}; {counted(unread, 'message')} unread"
     text += f", {size:,} bytes" if size else ""
     return text + (f", the oldest for {_rounded(max(ages))}" if ages else "")
 

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...proto.errors import InvalidArgument
 from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from ..counted import counted
 from ..stores.schemas import arrow, schema_of
 
 if TYPE_CHECKING:
@@ -120,10 +121,10 @@ def _verdict(facts: LagFacts) -> tuple[LagVerdict, str]:
     if at > high:
         return (
             LagVerdict.AHEAD,
-            f"{_count(at - high, 'message')} beyond the end at {high:,}: the store was cut or replaced",
+            f"{counted(at - high, 'message')} beyond the end at {high:,}: the store was cut or replaced",
         )
     if low is not None and at < low:
-        gone = _count(low - at, "message")
+        gone = counted(low - at, "message")
         return LagVerdict.DATA_LOST, f"{gone} before {low:,} went before the group read them"
     unread_from = max(at, facts.read_to or 0, facts.purged_below)
     if unread_from < high:
@@ -136,25 +137,25 @@ def _uncommitted(facts: LagFacts, low: int, high: int) -> tuple[LagVerdict, str]
         letters = high - max(0, low, facts.purged_below)
         if letters <= 0:
             return LagVerdict.OK, "no dead letters"
-        return LagVerdict.DEAD_LETTERS, _count(letters, "dead letter")
-    there = f"{_count(high - max(0, low), 'message')} in it" if high > low else "it is empty"
+        return LagVerdict.DEAD_LETTERS, counted(letters, "dead letter")
+    there = f"{counted(high - max(0, low), 'message')} in it" if high > low else "it is empty"
     return LagVerdict.NEVER_COMMITTED, f"the group has no offset in this queue; {there}"
 
 
 def _unread(facts: LagFacts, lag: int) -> tuple[LagVerdict, str]:
-    unread = f"{_count(lag, 'message')} unread"
+    unread = f"{counted(lag, 'message')} unread"
     if facts.stalled_ms is not None:
         return LagVerdict.STALLED, f"{unread}, and no progress for {facts.stalled_ms / 1000:,.3g} s"
     if is_dead_letter_topic(facts.topic, facts.group):
-        return LagVerdict.DEAD_LETTERS, f"{_count(lag, 'dead letter')} unread"
+        return LagVerdict.DEAD_LETTERS, f"{counted(lag, 'dead letter')} unread"
     if is_retry_topic(facts.topic, facts.group):
-        return LagVerdict.RETRYING, f"{_count(lag, 'retried message')} unread"
+        return LagVerdict.RETRYING, f"{counted(lag, 'retried message')} unread"
     return LagVerdict.BEHIND, unread
 
 
 def _all_read(facts: LagFacts, high: int) -> tuple[LagVerdict, str]:
     if facts.delayed and is_retry_topic(facts.topic, facts.group):
-        return LagVerdict.RETRYING, f"{_count(facts.delayed, 'message')} waiting for the next try"
+        return LagVerdict.RETRYING, f"{counted(facts.delayed, 'message')} waiting for the next try"
     if facts.held:
         return LagVerdict.HELD, _held(facts)
     if facts.delayed:
@@ -173,32 +174,28 @@ def _besides(facts: LagFacts, verdict: LagVerdict) -> Iterator[str]:
     ):
         missing = lag - facts.unread_entries
         if missing > 0:
-            yield f"{_count(missing, 'unread message')} cannot be read: the queue has no entries for them"
+            yield f"{counted(missing, 'unread message')} cannot be read: the queue has no entries for them"
     if facts.held and verdict is not LagVerdict.HELD:
         yield _held(facts)
     if facts.delayed and verdict not in (LagVerdict.DELAYED, LagVerdict.RETRYING):
         yield _delayed(facts)
     if facts.skipped:
-        yield f"{_count(facts.skipped, 'message')} skipped by the group's filters"
+        yield f"{counted(facts.skipped, 'message')} skipped by the group's filters"
     if facts.retries:
-        yield f"{_count(facts.retries, 'message')} of the group in its retry topics"
+        yield f"{counted(facts.retries, 'message')} of the group in its retry topics"
     if facts.dead_letters:
-        yield f"the group has {_count(facts.dead_letters, 'dead letter')}"
+        yield f"the group has {counted(facts.dead_letters, 'dead letter')}"
 
 
 def _held(facts: LagFacts) -> str:
-    text = f"{_count(facts.held or 0, 'message')} popped and not acknowledged"
+    text = f"{counted(facts.held or 0, 'message')} popped and not acknowledged"
     if facts.held_until_ms is not None and facts.held_until_ms <= facts.now_ms:
         return f"{text}; their leases have ended, so they come again"
     return text
 
 
 def _delayed(facts: LagFacts) -> str:
-    return f"{_count(facts.delayed or 0, 'message')} for this queue waiting for their time"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+    return f"{counted(facts.delayed or 0, 'message')} for this queue waiting for their time"
 
 
 def is_retry_topic(topic: str, group: str) -> bool:

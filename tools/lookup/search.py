@@ -23,6 +23,7 @@ from ...proto.time_text import format_instant
 from ...store.disk import Disk
 from ...store.format.index import index_key, key_hash
 from ...store.index_view import Candidate, IndexFiles, PagedIndex
+from ..counted import counted
 from .files import Absence, LogFiles, QueueEntry, QueueFiles, Queues, StoredRecord
 
 TIME_MAX_MS: Final = (1 << 63) - 1
@@ -98,10 +99,10 @@ class LookupAnswer:
         told = []
         if self.collisions:
             told.append(
-                f"{self.collisions} index entries have the same hash, but belong to other keys"
+                f"{counted(self.collisions, 'index entry')} with the same hash, of other keys"
             )
         if self.strays:
-            told.append(f"{self.strays} index entries lead to records that they do not belong to")
+            told.append(f"{counted(self.strays, 'index entry')} of records that have other keys")
         if self.expired:
             told.append(_expired_sentence(self.expired))
         told += [f"log offset {one.log_offset:,}: {one.why}" for one in self.unreadable[:8]]
@@ -119,7 +120,7 @@ def _expired_sentence(expired: list[Candidate]) -> str:
     oldest, newest = format_instant(min(times)), format_instant(max(times))
     when = f"at about {oldest}" if min(times) == max(times) else f"from about {oldest} to {newest}"
     return (
-        f"{len(expired)} index entries with its hash point to log files that have expired;"
+        f"{counted(len(expired), 'index entry')} with its hash, of log files that have expired;"
         f" what they held was stored {when}"
     )
 

@@ -28,6 +28,7 @@ from ...client.received_message import ReceivedMessage
 from ...proto import errors
 from ...proto.clock import SystemClock
 from ...proto.time_text import parse_duration
+from ..counted import counted
 from ..record import line_of, read, resend, speed_of
 from ..torture import Torture, parse_torture
 from .servers import BrokerOptions, KitServers, ServersApart, ServersHere
@@ -245,7 +246,7 @@ class _Kit:
         number = (
             "no message"
             if not found
-            else f"{len(found)} messages"
+            else f"{counted(len(found), 'message')}"
             if len(found) > 1
             else "1 message"
         )
@@ -256,14 +257,14 @@ class _Kit:
 
     async def _shown(self, topic: str, there: Sequence[ReceivedMessage]) -> list[str]:
         """Return what a failure shows: what is THERE in TOPIC, and what is near."""
-        lines = [f"{topic} has {len(there)} messages" + (":" if there else "")]
+        lines = [f"{topic} has {counted(len(there), 'message')}" + (":" if there else "")]
         lines += [f"  {_line(one)}" for one in there[:_SHOWN_MAX]]
         if len(there) > _SHOWN_MAX:
             lines.append(f"  … and {len(there) - _SHOWN_MAX} more")
         (broker,) = await self.admin().brokers()
         if broker.delayed_waiting:
             lines.append(
-                f"{broker.delayed_waiting} messages of all topics wait for their time: advance() it"
+                f"{counted(broker.delayed_waiting, 'message')} of all topics waiting for their time: advance() it"
             )
         if not there:
             others = [one.name for one in await self.admin().topics()]

@@ -12,6 +12,7 @@ from ...proto.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY
 from ...store.damage import SetAside, set_aside
 from ...store.disk import Disk
 from ...store.os_disk import OsDisk
+from ..counted import counted
 from ..lookup.files import Absence
 from ..lookup.search import LookupAnswer, StoreSearch
 from ..stores.locations import StoreLocation
@@ -94,7 +95,9 @@ def _gone(
     """Return what is known to be gone, and when about it was stored; None if nothing says that it was there."""
     if found.expired:
         newest = found.expired[0]
-        what = f"{len(found.expired)} index entries with its hash lead before the log's beginning"
+        what = (
+            f"{counted(len(found.expired), 'index entry')} with its hash before the log's beginning"
+        )
         return f"{what}, the newest to {newest.log_offset:,}", newest.time_ms
     place = _PLACE.fullmatch(asked.message)
     if place is not None and asked.topic is None:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from ...proto.record import Record
 from ...proto.time_text import format_instant
+from ..counted import counted
 from ..lookup.files import StoredRecord
 from .evidence import (
     Evidence,
@@ -144,7 +145,7 @@ def ending_of(
     if roles[-1] == "dead letter":
         return (
             "dead letter",
-            f"dead letter of {group_of(last)} after {last.reconsume_times} failures",
+            f"dead letter of {group_of(last)} after {counted(last.reconsume_times, 'failure')}",
         )
     is_committed = any(is_commit(copy.record) for copy in copies)
     if not is_committed and ("half" in roles or "given up" in roles):
@@ -174,7 +175,7 @@ def _uncommitted(copies: Sequence[StoredRecord], evidence: Evidence) -> _Ending:
     if any((half.queue_id, half.queue_offset) in evidence.outcomes for half in halves):
         return "rolled back", "rolled back: no consumer ever sees it"
     asked = max(checks(half) for half in halves)
-    times = "never asked for" if not asked else f"asked for {asked} times"
+    times = "never asked for" if not asked else f"asked for {counted(asked, 'time')}"
     return "half", f"a half message: its producer gave no outcome ({times}); no consumer sees it"
 
 

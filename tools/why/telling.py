@@ -20,6 +20,7 @@ from ...proto.filters.sql_evaluation import compiled
 from ...proto.record import Record
 from ...proto.time_text import format_instant
 from ...proto.topics import DEAD_LETTERS_GROUP
+from ..counted import counted
 from ..lookup.files import StoredRecord
 from .evidence import (
     FIRST_POP_TIME,
@@ -227,7 +228,9 @@ def _timed(copy: StoredRecord, evidence: Evidence) -> Event:
     if group is not None:
         return _sent_back(copy, group, f"waits {text}", due_ms)
     if rolls:
-        return _event(copy, "rolled", f"waits on, rolled over {rolls} times, {text}", due_ms=due_ms)
+        return _event(
+            copy, "rolled", f"waits on, rolled over {counted(rolls, 'time')}, {text}", due_ms=due_ms
+        )
     return _event(copy, "waits", f"waits {text}", due_ms=due_ms)
 
 
@@ -235,7 +238,7 @@ def _half(copy: StoredRecord) -> Event:
     record, times = copy.record, checks(copy.record)
     producers = record.properties.get(properties.PRODUCER_GROUP, "?")
     if role_of(record) == "given up":
-        return _event(copy, "given up", f"given up: no outcome after {times} checks")
+        return _event(copy, "given up", f"given up: no outcome after {counted(times, 'check')}")
     if times:
         return _event(
             copy, "checked", f"no outcome yet: check {times}, asked of producer group {producers}"
@@ -270,7 +273,7 @@ def _retried(copy: StoredRecord) -> Event:
 def _dead(copy: StoredRecord) -> Event:
     record, group = copy.record, group_of(copy.record)
     reason = record.properties.get(properties.DEAD_LETTER_REASON)
-    text = f"dead letter of {group} after {record.reconsume_times} failures, in {_place(copy)}"
+    text = f"dead letter of {group} after {counted(record.reconsume_times, 'failure')}, in {_place(copy)}"
     return _event(copy, "dead letter", text + (f": {reason}" if reason else ""), group=group)
 
 

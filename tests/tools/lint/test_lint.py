@@ -170,9 +170,9 @@ class TestStores:
         texts = linted(capsys, store.close())["tag"]
 
         assert [text.split(",")[0] for text in texts] == [
-            "queue 0: 2 messages have the tag 'a||b'",
-            "queue 0: 1 messages have the tag ' c'",
-            "queue 0: 1 messages have the tag '*'",
+            "queue 0: 2 messages with the tag 'a||b'",
+            "queue 0: 1 message with the tag ' c'",
+            "queue 0: 1 message with the tag '*'",
         ]
 
     def test_fifo_messages_without_a_key_are_told(
@@ -212,10 +212,10 @@ class TestStores:
         found = linted(capsys, store.close())
 
         assert found["unreadable"][0].startswith(
-            "nobody may read the 1 messages of queue 1: it has 1 read queues"
+            "nobody may read the 1 message of queue 1: it has 1 read queue"
         )
         assert found["switched-off"] == [
-            "it must not consume (consumeEnable is false), and 1 messages are unread"
+            "it must not consume (consumeEnable is false), and has 1 unread message"
         ]
 
 
@@ -242,7 +242,7 @@ async def test_a_cluster_tells_of_readers(
 
     assert sorted(found) == ["filters", "no-reader"]
     assert found["no-reader"][0].startswith(
-        "nobody reads for it, and 4 messages are unread in T: start a consumer"
+        "nobody reads for it, and it has 4 unread messages in T: start a consumer"
     )
 
 

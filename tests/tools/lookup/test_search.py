@@ -271,7 +271,7 @@ def test_keys_of_one_hash_are_told_apart_and_counted(tmp_path: Path) -> None:
 
     assert [one.record.body for one in found.hits] == [b"Aa"]
     assert (found.candidates, found.collisions, found.strays) == (3, 2, 0)
-    assert "2 index entries have the same hash" in found.sentences()[0]
+    assert "2 index entries with the same hash" in found.sentences()[0]
 
 
 def test_a_live_store_is_read_up_to_its_newest_message(tmp_path: Path) -> None:

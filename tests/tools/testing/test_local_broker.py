@@ -118,7 +118,7 @@ def test_a_topic_that_is_not_there_is_told_with_those_that_are_and_with_what_wai
     with Producer(broker.nameserver) as producer:
         producer.send(Message(topic, b"later", delay="1h"))
 
-    with pytest.raises(AssertionError, match=rf"1 messages .* advance\(\) it\ntopics: .*{topic}"):
+    with pytest.raises(AssertionError, match=rf"1 message .* advance\(\) it\ntopics: .*{topic}"):
         broker.assert_sent("nowhere", body=b"later")
 
     broker.advance("1h")

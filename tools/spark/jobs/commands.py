@@ -17,6 +17,7 @@ import click
 from ....proto.clock import Clock, SystemClock
 from ....proto.errors import ConfigError, StoreMismatch
 from ... import options
+from ...counted import counted
 from ...lag.command import print_rows
 from ...lag.rows import LagFacts, LagProgress, LagRow, LagSnapshot, LagVerdict, compare
 from ..store_options import Opening
@@ -124,7 +125,7 @@ def export(*, to: str, mode: Any, **given: Any) -> None:
         raise ConfigError(f"--to {to}: Spark takes name=value in a path for a column", field="to")
     with running(**given) as spark:
         done = exports.export(spark, *stores, to=to, reading=reading, mode=mode)
-    click.echo(f"{done.messages:,} messages, {done.size_bytes:,} bytes of log, to {to}")
+    click.echo(f"{counted(done.messages, 'message')}, {done.size_bytes:,} bytes of log, to {to}")
 
 
 @click.command(
@@ -140,7 +141,7 @@ def replay(*, to: str | None, nameserver: str, **given: Any) -> None:
     reading = reading_of(given)
     with running(**given) as spark:
         count = replays.replay(spark, *stores, nameserver=nameserver, topic=to, reading=reading)
-    click.echo(f"{count:,} messages sent")
+    click.echo(f"{counted(count, 'message')} sent")
 
 
 # ---------------------------------------------------------------- `pocketmq spark lag`

@@ -29,6 +29,7 @@ from ....client.queue import Queue
 from ....client.received_message import FetchedRun
 from ....proto.errors import ConfigError, CorruptRecord, OffsetOutOfRange
 from ....proto.gen import pocketmq_v1_pb2 as pb
+from ...counted import counted
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -333,7 +334,8 @@ def fetched(
         behind = min(reply.next_offset, end)
         if behind <= at:
             raise CorruptRecord(
-                f"{queue}: the broker brings nothing from offset {at} on, but {end - at} messages are to come",
+                f"{queue}: the broker brings nothing from offset {at} on, but {counted(end - at, 'message')} must"
+                " follow",
                 field="next_offset",
                 value=reply.next_offset,
             )
@@ -342,7 +344,7 @@ def fetched(
         if wanted is None and part.end - part.begin < behind - at:
             missing = behind - at - (part.end - part.begin)
             losses.report(
-                f"{queue}: {missing} messages between offsets {at} and {behind} are not in the log"
+                f"{queue}: {counted(missing, 'message')} between offsets {at} and {behind} not in the log"
             )
         if part.begin < part.end:
             yield part

@@ -17,6 +17,7 @@ from ....proto.byte_ranges import bytes_at
 from ....proto.errors import ConfigError, CorruptRecord
 from ....proto.record_run import Bytes, Ints, Longs, RunColumns
 from ....store.log_view import LogDamage
+from ...counted import counted
 
 logger = logging.getLogger(__name__)
 
@@ -174,4 +175,4 @@ class BadRecords:
         """Return what was left out, for people; empty if nothing was."""
         if not self.count:
             return ""
-        return f"{self.count:,} bad records left out, {self.bytes:,} bytes"
+        return f"{counted(self.count, 'bad record')} left out, {self.bytes:,} bytes"

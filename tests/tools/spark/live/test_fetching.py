@@ -111,5 +111,5 @@ def test_a_range_that_has_expired_as_a_whole_brings_nothing() -> None:
 def test_a_broker_that_brings_nothing_does_not_hold_a_task_for_ever() -> None:
     broker = FakeBroker([], end=4)
 
-    with pytest.raises(CorruptRecord, match="6 messages are to come"):
+    with pytest.raises(CorruptRecord, match="6 messages must follow"):
         read(broker, 4, 10, filtered=True, fatal=False)
