@@ -14,7 +14,7 @@ from .driver import leave_out, need
 from .failovers import Traffic, failed_over
 from .programs import PROGRAMS, BuildFailed
 
-pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.alone, pytest.mark.processes, pytest.mark.timeout(900)]
 
 FAILOVERS = 2
 
