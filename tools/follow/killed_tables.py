@@ -48,7 +48,9 @@ def take_newer(disk: Disk, java: str, target: str) -> list[str]:
     moved = _take_offsets(source, java, OffsetsFile(disk, target), words)
     moved += _take_delays(source, java, StateFile(disk, target, _DELAYS_FILE), words)
     if moved:
-        words.append(f"{counted(moved, 'offset')} taken that the stopped store had further")
+        words.append(
+            f"{counted(moved, 'offset')} taken from the stopped store, which was further ahead"
+        )
     for name in _OTHERS:
         path = posixpath.join(java, "config", name)
         file = StateFile(disk, target, name)

@@ -178,7 +178,7 @@ async def test_of_a_killed_broker_the_newer_of_each_table_is_taken(
 
     words = " ".join(await promoted(tmp_path, java_store=str(tmp_path / "java")))
 
-    assert "2 offsets were further" in words
+    assert "2 offsets taken from the stopped store" in words
     assert "not taken from the stopped store: " in words
     taken = parse_consumer_offsets((own / "consumerOffset.json").read_text())
     assert taken.offsets["A@g"] == {0: 1, 1: 9}
@@ -217,7 +217,7 @@ async def test_loss_is_accepted_in_words_and_nobody_skips_what_comes(tmp_path: P
     words = await promoted(tmp_path, accept_loss=True)
 
     assert f"{end + 777:,}" in words[0]
-    assert "1 offsets of groups" in " ".join(words)
+    assert "1 offset of groups" in " ".join(words)
     assert "1 delay levels" in " ".join(words)
     offsets = parse_consumer_offsets((config / "consumerOffset.json").read_text()).offsets
     assert offsets["A@g"][1] == last
