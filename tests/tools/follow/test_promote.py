@@ -218,7 +218,7 @@ async def test_loss_is_accepted_in_words_and_nobody_skips_what_comes(tmp_path: P
 
     assert f"{end + 777:,}" in words[0]
     assert "1 offset of groups" in " ".join(words)
-    assert "1 delay levels" in " ".join(words)
+    assert "1 delay level " in " ".join(words)
     offsets = parse_consumer_offsets((config / "consumerOffset.json").read_text()).offsets
     assert offsets["A@g"][1] == last
     assert f"3:{level}" in (config / "delayOffset.json").read_text()
