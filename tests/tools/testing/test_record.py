@@ -54,12 +54,12 @@ def test_the_commands_record_and_replay(broker: LocalBroker, tmp_path: Path) -> 
     server = ["--nameserver", broker.nameserver]
 
     written = CliRunner().invoke(record, [topic, str(file), *server], catch_exceptions=False)
-    assert written.output == f"1500 messages of {topic} in {file}\n"
+    assert written.output == f"1,500 messages of {topic} in {file}\n"
     sent = CliRunner().invoke(
         replay, [str(file), "--speed", "10x", "--topic", again, *server], catch_exceptions=False
     )
 
-    assert sent.output == f"1500 messages of {file} sent\n"
+    assert sent.output == f"1,500 messages of {file} sent\n"
     assert fields(broker, again) == fields(broker, topic)
     there = CliRunner().invoke(record, [topic, str(file), *server])
     assert isinstance(there.exception, PocketMQError)
