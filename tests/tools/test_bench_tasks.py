@@ -47,3 +47,15 @@ def test_what_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.Monk
 def test_only_a_worker_of_the_bench_finds_its_application() -> None:
     with pytest.raises(AttributeError):
         tasks.celery_app  # noqa: B018 (asked for what it raises)
+
+
+@pytest.mark.processes
+def test_tasks_that_all_ran_before_the_first_look_have_a_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "quick.ran"
+    log.touch()
+    quick = ["-c", f"open({str(log)!r}, 'wb').write(b'....')"]
+    monkeypatch.setattr(tasks, "_WORKERS", {"quick": quick})
+
+    assert tasks._run_rate("quick", log, 4) > 0
