@@ -16,6 +16,7 @@ from ..store.state_files import StateFile
 from .accounts import Accounts
 from .commit_texts import CommitTexts
 from .config import BrokerConfig
+from .consumer_groups import Groups
 from .delay.delays import Delays
 from .delay.recalls import Recalls
 from .delay_rules import DelayRules
@@ -57,7 +58,7 @@ from .service_v2.service import ServiceV2
 from .service_v2.telemetry import Clients, Diagnostics
 from .timing.purgatory import Purgatory
 from .timing.timers import Timers
-from .topics_and_groups import Groups, Topics
+from .topics import Topics
 from .transactions.atomic_commits import AtomicCommits, CommitParts
 from .transactions.records import prepare
 from .transactions.transactions import Transactions

@@ -18,6 +18,7 @@ from ..proto.rpc import MethodTable
 from ..store.flush import Flusher
 from ..store.message_store import MessageStore
 from .accounts import Accounts
+from .consumer_groups import Groups
 from .delay.delays import Delays
 from .delay.recalls import Recalls
 from .groups.coordinator import Coordination
@@ -40,7 +41,7 @@ from .service_v2.service import ServiceV2
 from .service_v2.telemetry import Clients
 from .timing.purgatory import Purgatory
 from .timing.timers import Timers
-from .topics_and_groups import Groups, Topics
+from .topics import Topics
 from .transactions.atomic_commits import AtomicCommits
 from .transactions.transactions import Transactions
 from .unfinished_messages import UnfinishedMessages

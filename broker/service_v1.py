@@ -24,6 +24,7 @@ from ..store.format.state_tables import GroupConfig, TopicConfig
 from ..store.message_store import MessageStore
 from .callbacks import ended
 from .config import BrokerConfig
+from .consumer_groups import SUBSCRIPTION_CHECK, Groups, check_own_choice, subscription_check
 from .groups.coordinator import Coordination
 from .groups.lag import IN_A_TURN, add_unread, check_count, check_natural, stored_ms
 from .messages.fetch import Fetches
@@ -32,16 +33,9 @@ from .messages.send import SendCounts, Sends, TopicSends
 from .offsets import Offsets, Safe
 from .pop.pops import Pops
 from .replication.state_source import GROUPS_FILE, OFFSETS_FILE, TOPICS_FILE, StateSource
+from .retry_policies import intervals_of
 from .timing.purgatory import WatchedOperation
-from .topics_and_groups import (
-    SUBSCRIPTION_CHECK,
-    TYPE_ATTRIBUTE,
-    Groups,
-    Topics,
-    check_own_choice,
-    intervals_of,
-    subscription_check,
-)
+from .topics import TYPE_ATTRIBUTE, Topics
 
 #: Letters of who moves a group.
 _WHO_MAX: Final = 200

@@ -34,7 +34,7 @@ from .messages.fetch_reply import Done
 from .offsets import Offsets
 from .pop.pops import Pops
 from .pop.receives import Asked, Popped
-from .topics_and_groups import Topics
+from .topics import Topics
 
 logger = logging.getLogger(__name__)
 

@@ -61,9 +61,10 @@ from ..proto.record_run import (
     topic_is,
 )
 from ..proto.topics import RECORD_SIZE_MAX, SCHEDULE_TOPIC
+from .commit_log import store_time_ms
 from .consume_queue import ConsumeQueue
 from .disk import Disk
-from .files import MappedFile, store_time_ms
+from .files import MappedFile
 from .format.agreement import Entries, QueueName, compare, is_served, queue_offsets_at
 from .format.log_and_queues import (
     ADDRESS_MAX,

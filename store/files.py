@@ -4,23 +4,14 @@ Name: the start offset, decimal, padded with zeros to 20 digits. A file has its 
 creation (sparse, zero-filled). Its `position` is where the next byte goes; everything behind it is zero, or stale bytes
 that recovery has not judged yet.
 
-Rules at load (Apache's, but for more than one empty file): names are sorted; sub-directories are skipped; empty files
-at the end are deleted, unless one is the whole row and its name is not 0, which tells where the row goes on; a file of
+Rules at load (RocketMQ's, except for several empty files): names are sorted; sub-directories are skipped; empty files
+at the end are deleted, unless one is the whole row and its name is not 0, which says where the row continues; a file of
 another length than configured is refused, and so is a name that is no number. Neighbours that do not join (a file is
 missing) are accepted: offsets inside the hole belong to no file. Every loaded file counts as full until recovery has
 found the real end and called `truncate`.
 
-Not thread-safe: the store's owner calls it. Writes go through the descriptor; reads too, or through the map where there
-is much to look at, or in many places.
-
-The commit log: every record of every topic, end to end, in one row of equal files.
-
-A record never spans files and never touches the last 8 bytes of one. A record of L bytes is written only if
-L + 8 ≤ what is left of the file; otherwise a *blank* closes the file (i32 bytes left, i32 blank magic; what is behind
-it means nothing), the file counts as full, and the record begins the next one. Offsets count on through all files.
-A blank may as well close a file that has room: no reader asks how much it leaves out, and what it leaves out is a hole.
-
-Not thread-safe: the store's owner calls it. `take_dirty` hands what must be synced to a flushing thread.
+Not thread-safe: the store calls it. Writes go through the descriptor; reads too, or through the map where much is read,
+or in many places.
 """
 
 from __future__ import annotations
@@ -28,16 +19,14 @@ from __future__ import annotations
 import logging
 import os
 from bisect import bisect_right
-from typing import Final, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..proto.errors import DiskFailure, MessageTooLarge, StoreError, StoreMismatch, TooManyOpenFiles
-from ..proto.record import MAGIC_V1, MAGIC_V2, head_store_time_ms
-from ..proto.record_run import LEAST_SIZE, as_bytes
+from ..proto.errors import DiskFailure, StoreError, StoreMismatch, TooManyOpenFiles
+from ..proto.record_run import as_bytes
 from .disk import Buffer, Disk, Entry, Mapping, write_error
-from .format.log_and_queues import BLANK_SIZE, HEAD_BYTES, blank, record_head
 
 logger = logging.getLogger(__name__)
 
@@ -512,130 +501,3 @@ def equal_file_size(disk: Disk, folder: str) -> int | None:
     if sizes and sizes[-1] == 0:
         sizes.pop()
     return sizes[0] if len(set(sizes)) == 1 else None
-
-
-# ---------------------------------------------------------------- the commit log
-
-
-#: What is read of a record whose size is not known: all of most.
-_READ_FIRST: Final = 2048
-
-
-class CommitLog:
-    """The row of log files, and appending to it. Fields:
-
-    files: the mapped files;  flushed_offset: everything before it is on the device (as far as this process knows).
-    """
-
-    def __init__(self, files: MappedFiles) -> None:
-        self.files = files
-        self.flushed_offset = 0
-
-    @classmethod
-    def load(cls, disk: Disk, folder: str, file_size: int) -> CommitLog:
-        """Open the log in FOLDER. Its end is not known until recovery has set it with `truncate`."""
-        return cls(MappedFiles.load(disk, folder, file_size, what="commit log"))
-
-    @property
-    def min_offset(self) -> int:
-        """Return the offset of the first byte that is still there."""
-        return self.files.min_offset
-
-    @property
-    def max_offset(self) -> int:
-        """Return where the next record goes, unless a blank has to come first."""
-        return self.files.max_offset
-
-    @property
-    def record_size_max(self) -> int:
-        """Return the size of the largest record that fits a file."""
-        return self.files.file_size - BLANK_SIZE
-
-    def place(self, size: int) -> int:
-        """Return the offset at which a record, or a run that must stay whole, of SIZE bytes will go.
-
-        Closes the current file with a blank if the record does not fit it. MessageTooLarge if it fits no file.
-        """
-        if size > self.record_size_max:
-            raise MessageTooLarge(
-                f"{size:,} bytes must lie in one log file, which takes {self.record_size_max:,}:"
-                " send smaller messages or batches, or use larger log files",
-                limit=self.record_size_max,
-                value=size,
-            )
-        file = self._current()
-        if size + BLANK_SIZE > file.room:
-            file = self._close_file(file)
-        return file.start + file.position
-
-    def room(self) -> int:
-        """Return how many bytes of records the current file still takes (0 or less: none)."""
-        file = self.files.last
-        return 0 if file is None else file.room - BLANK_SIZE
-
-    def append(self, data: Buffer) -> int:
-        """Append DATA, whole records that `place` found room for; return the offset of the first byte."""
-        return self._current().append(data)
-
-    def _current(self) -> MappedFile:
-        last = self.files.last
-        return last if last is not None and last.room > 0 else self.files.roll()
-
-    def roll(self) -> None:
-        """Close the current file, which holds something, with a blank, though it has room; the next is empty.
-
-        It is made first: where there is no room for it (StoreFull), or for the blank, the current file goes on.
-        """
-        file = self.files.last
-        assert file is not None, "there is nothing to close"
-        self.files.preallocate()
-        self._close_file(file)
-
-    def _close_file(self, file: MappedFile) -> MappedFile:
-        if file.room >= BLANK_SIZE:
-            file.append(blank(file.room))
-        return self.files.roll()
-
-    def read(self, offset: int, size: int) -> bytes | None:
-        """Return SIZE bytes at OFFSET; None unless the log holds all of them in one file."""
-        return self.files.read(offset, size)
-
-    def record(self, offset: int, most: int | None = None) -> bytes | None:
-        """Return the record that begins at OFFSET, and says so; None if none can begin there.
-
-        With MOST only as many of its first bytes are sure to be returned, or all. Raises what `read` raises.
-        """
-        file = self.files.file_at(offset)
-        at = 0 if file is None else offset - file.start
-        if file is None or at + LEAST_SIZE > file.position:
-            return None
-        record = file.read(at, min(_READ_FIRST, file.position - at))
-        size, magic, log_offset = record_head(record)
-        known = magic in (MAGIC_V1, MAGIC_V2) and log_offset == offset and size >= LEAST_SIZE
-        if not known or at + size > file.position:
-            return None
-        if size > len(record) and (most is None or most > len(record)):
-            record = file.read(at, size)
-        return record[:size]
-
-    def record_size(self, offset: int) -> int | None:
-        """Return the total size of the record that begins at OFFSET, and says so; None if none can begin there."""
-        head = self.record(offset, HEAD_BYTES)
-        return None if head is None else int.from_bytes(head[:4])
-
-    def truncate(self, end: int, *, zero: bool = True) -> None:
-        """Make END the end of the log: everything behind it goes, and with ZERO reads as zeros."""
-        self.files.truncate(end, zero=zero)
-
-    def take_dirty(self) -> list[Syncable]:
-        """Return what must be synced to have everything up to `max_offset` on the device."""
-        return self.files.take_dirty()
-
-    def close(self) -> None:
-        self.files.close()
-
-
-def store_time_ms(log: CommitLog, log_offset: int) -> int | None:
-    """Return the store time of the record at LOG_OFFSET; None if none is there."""
-    head = log.record(log_offset, LEAST_SIZE)
-    return None if head is None else head_store_time_ms(head)

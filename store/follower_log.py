@@ -28,10 +28,10 @@ from ..proto.record_run import (
     walk,
 )
 from ..proto.run import Run, stored_runs
+from .commit_log import CommitLog
 from .damage import Damages
 from .disk import Buffer
 from .events import HearRecords
-from .files import CommitLog
 from .format.log_and_queues import BLANK_SIZE, is_blank, no_record, size_and_magic
 from .health import StoreHealth
 from .log_writer import LogWriter

@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 
 from ..proto.errors import CorruptRecord, StoreError, StoreFull
 from ..proto.record_run import RunColumns, crc_mismatches, parse_run, walk
+from .commit_log import CommitLog
 from .disk import Disk
-from .files import CommitLog
 from .format.log_and_queues import BLANK_SIZE, is_blank
 
 logger = logging.getLogger(__name__)

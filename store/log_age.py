@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ..proto import errors
+from .commit_log import CommitLog, store_time_ms
 from .config import StoreConfig
-from .files import CommitLog, MappedFile, store_time_ms
+from .files import MappedFile
 from .format.log_and_queues import BLANK_SIZE
 
 

@@ -19,9 +19,9 @@ from ..proto import errors
 from ..proto.record import SYS_PREPARED, SYS_STORE_V6, SYS_TRANSACTION, Host
 from ..proto.record_run import Ints, Longs, parse_run, walk
 from ..proto.run import Run, stamp, stamp_all
+from .commit_log import store_time_ms
 from .disk import write_error
 from .dispatch import Joined
-from .files import store_time_ms
 from .health import StoreHealth
 from .log_age import LogAge
 from .parts import StoreParts

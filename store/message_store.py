@@ -23,10 +23,10 @@ from typing import Self
 from ..proto import errors
 from ..proto.record import Host, Record, encode_record
 from ..proto.run import Run
+from .commit_log import store_time_ms
 from .config import StoreConfig
 from .disk import Buffer, Disk, Lock
 from .events import StoreEvents
-from .files import store_time_ms
 from .flush import CallOwner, Flusher, Waiter
 from .flush_scheduler import FlushScheduler
 from .follower_log import FollowerLog

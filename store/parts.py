@@ -12,12 +12,12 @@ from typing import Self
 
 from ..proto.errors import StoreMismatch
 from .checkpoints import CheckpointFile
+from .commit_log import CommitLog
 from .config import StoreConfig
 from .consume_queues import ConsumeQueues
 from .cut_files import restore_cut_files, restore_cut_queues
 from .disk import Disk
 from .dispatch import Dispatcher
-from .files import CommitLog
 from .message_index import MessageIndex
 
 

@@ -21,10 +21,10 @@ from ..proto.errors import OffsetOutOfRange, QueueNotFound
 from ..proto.message_id import decode_offset_message_id
 from ..proto.record import QUEUE_OFFSET_AT, SYS_FLAG_AT, SYS_ROLLBACK, SYS_TRANSACTION
 from ..proto.record_run import Longs, is_sound
+from .commit_log import store_time_ms
 from .consume_queue import BatchConsumeQueue, ConsumeQueue
 from .consume_queues import Queue
 from .damage import Damages, LostEntries
-from .files import store_time_ms
 from .format.agreement import Entries, QueueName
 from .format.log_and_queues import PRE_BLANK_SIZE
 from .healing import KnownDamage

@@ -27,9 +27,10 @@ from ..proto import record_run
 from ..proto.errors import StoreError
 from ..proto.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, decode_record
 from ..proto.topics import RECORD_SIZE_MAX, SCHEDULE_TOPIC
+from .commit_log import CommitLog
 from .consume_queue import BatchConsumeQueue
 from .damage import Damages, LostEntries
-from .files import CommitLog, MappedFile
+from .files import MappedFile
 from .flush import CallOwner, Flusher, FlushJob
 from .format.agreement import is_served, same_tags
 from .format.log_and_queues import BLANK_SIZE, MAGIC_AT, MAGIC_PATTERN, size_and_magic

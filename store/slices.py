@@ -21,7 +21,8 @@ from ..proto.record_run import (
     starts_of,
 )
 from ..proto.topics import RECORD_SIZE_MAX
-from .files import CommitLog, MappedFile
+from .commit_log import CommitLog
+from .files import MappedFile
 from .format.agreement import Entries, QueueName, compare
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from pocketmq.broker.topics_and_groups import TYPE_ATTRIBUTE
+from pocketmq.broker.topics import TYPE_ATTRIBUTE
 from pocketmq.store.format.state_tables import (
     GroupConfig,
     GroupTable,

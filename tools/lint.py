@@ -30,7 +30,8 @@ from typing import Any, Final, Literal
 import click
 import numpy as np
 
-from ..broker.accounts import EVERY, OTHERS, Account, AccountKey, Filtering, SkippedBy, accounts_in
+from ..broker.account import EVERY, OTHERS, Account, Filtering, SkippedBy
+from ..broker.accounts import AccountKey, accounts_in
 from ..broker.messages.filters import Mask, choice_of
 from ..client import Admin, GroupReport
 from ..client.config import ReadFrom

@@ -38,7 +38,7 @@ from ...proto.clock import STEP_MIN_MS, Clock, ahead_ms
 from ...proto.errors import PocketMQError
 from ...proto.record_run import Longs, RunColumns, parse_run, starts_of
 from ...proto.topics import SCHEDULE_TOPIC
-from ...store.files import store_time_ms
+from ...store.commit_log import store_time_ms
 from ...store.format.agreement import Entries, QueueName
 from ...store.format.log_and_queues import ADDRESS_MAX
 from ...store.message_store import MessageStore

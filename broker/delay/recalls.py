@@ -35,7 +35,7 @@ from ..config import BrokerConfig
 from ..delay_rules import timer_out_ms
 from ..messages.appender import Appends
 from ..messages.lookup import in_turns
-from ..topics_and_groups import Topics
+from ..topics import Topics
 
 #: Apache's tags of a marker.
 RECALL_TAG: Final = "_RECALL_TAG_"

@@ -41,10 +41,11 @@ from ...proto.rpc import Call, MethodTable, Stream, bidi, service, unary
 from ...proto.topics import check_group, retry_topic
 from ..accounts import Accounts
 from ..config import BrokerConfig
+from ..consumer_groups import GRACE, REFUSE, WARN, Groups, subscription_check
 from ..timing.purgatory import Purgatory
 from ..timing.timers import Timers
 from ..timing.timing_wheel import Timer
-from ..topics_and_groups import GRACE, REFUSE, WARN, Groups, Topics, subscription_check
+from ..topics import Topics
 from .fence import Fence
 from .generations import (
     Group,

@@ -33,9 +33,10 @@ from ...proto.topics import (
 )
 from ...store.message_store import MessageStore
 from ..callbacks import ended
+from ..consumer_groups import Groups
 from ..messages.appender import Appends, synced
 from ..offsets import Offsets
-from ..topics_and_groups import Groups, Topics
+from ..topics import Topics
 from .lag import check_natural
 from .retries import told_failures
 

@@ -45,10 +45,10 @@ from ...proto.filters.expressions import normalised
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import check_topic, retry_topic
 from ..config import BrokerConfig
+from ..consumer_groups import check_own_choice
 from ..timing.purgatory import Purgatory, WatchedOperation
 from ..timing.timers import Timers
 from ..timing.timing_wheel import Timer
-from ..topics_and_groups import check_own_choice
 from .grace import Grace
 from .hidden_topics import seen_member
 

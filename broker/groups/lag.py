@@ -32,7 +32,7 @@ from ...store.message_store import MessageStore
 from ..offsets import Offsets
 from ..pop.pops import Pops
 from ..pop.receives import PopQueue
-from ..topics_and_groups import Topics
+from ..topics import Topics
 
 #: So many times are read before the loop serves others: a millisecond or two.
 _SLICE: Final = 256

@@ -23,11 +23,12 @@ from ...proto import errors
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import LATER, Call, Later, MethodTable, service, unary
 from ..config import BrokerConfig
+from ..consumer_groups import Groups, check_own_choice
 from ..offsets import Offsets
 from ..timing.purgatory import Purgatory, WatchedOperation
 from ..timing.timers import Timers
 from ..timing.timing_wheel import Timer
-from ..topics_and_groups import Groups, Topics, check_own_choice
+from ..topics import Topics
 from .generations import check_least, check_member, check_range, others_member
 from .kept_leases import KeptLeases
 from .lease_table import (

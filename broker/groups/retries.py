@@ -38,10 +38,12 @@ from ...proto.topics import (
 from ...store.format.state_tables import GroupConfig
 from ...store.log_writer import Appended
 from ...store.message_store import MessageStore
+from ..consumer_groups import RETRY_QUEUES_MAX, Groups
 from ..delay_rules import DelayRules, divide
 from ..events import BrokerEvents
 from ..messages.appender import Appends
-from ..topics_and_groups import RETRY_QUEUES_MAX, Groups, Topics, intervals_of
+from ..retry_policies import intervals_of
+from ..topics import Topics
 
 logger = logging.getLogger(__name__)
 

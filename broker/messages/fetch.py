@@ -19,12 +19,12 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.record import FIXED_SIZE_V4
 from ...store.message_store import MessageStore
 from ...store.slices import Slices
-from ..accounts import QueueLook
+from ..account import QueueLook
 from ..config import BrokerConfig
 from ..events import BrokerEvents
 from ..offsets import Offsets
 from ..timing.purgatory import Purgatory, WatchedOperation, end_of_wait
-from ..topics_and_groups import Topics
+from ..topics import Topics
 from .fetch_reply import Done, FetchLimits, limits_of, read_once
 from .filtered_fetch import FilteredFetch
 from .filters import Filters, choice_of

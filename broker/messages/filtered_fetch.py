@@ -15,7 +15,7 @@ from ...proto import errors
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...store.message_store import MessageStore
 from ...store.slices import Slices
-from ..accounts import QueueLook
+from ..account import QueueLook
 from ..timing.purgatory import Purgatory, WatchedOperation
 from .fetch_reply import Done, FetchLimits, failed_reply, never_written_reply
 from .filters import FilterChoice, Filters, Mask, share_of_turn

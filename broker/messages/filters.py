@@ -33,7 +33,8 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.properties import TAGS
 from ...proto.record_run import Longs, PropertyRanges, as_bytes, parse_run, starts_of
 from ...store.slices import Slices
-from ..accounts import Accounts, Filtering, filtering_of
+from ..account import Filtering, filtering_of
+from ..accounts import Accounts
 from ..metrics.traffic import TrafficCounts
 from ..timing.timers import Timers
 from ..timing.turns import Turns

@@ -34,7 +34,7 @@ from ..producers.sequences import Numbered, RunNumbers, rest_of
 from ..replication.mastership import Mastership
 from ..timing.timers import Timers
 from ..timing.timing_wheel import Timer
-from ..topics_and_groups import TYPE_ATTRIBUTE, Topics
+from ..topics import TYPE_ATTRIBUTE, Topics
 from .admission import Admitted, Prepare, admit, ways
 from .appender import Appends
 from .message_types import check_type, kinds_of

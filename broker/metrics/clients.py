@@ -39,8 +39,9 @@ from typing import Final, TypeAlias
 
 from ...proto.gen import opencensus_pb2 as census, otlp_metrics_pb2 as otlp
 from ...proto.rpc import Call, MethodTable, Stream, bidi, service, unary
+from ..service_v2.heartbeats import LANGUAGE
 from ..service_v2.service import CLIENT_ID
-from ..service_v2.sessions import LANGUAGE, Sessions
+from ..service_v2.sessions import Sessions
 
 SERIES_MAX: Final = 1_000
 SERIES_AGE_MS: Final = 900_000

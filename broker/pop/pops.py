@@ -25,10 +25,11 @@ from ...proto.errors import GroupInUse, NotReadable, PocketMQError, Unsupported
 from ...proto.topics import retry_topic
 from ...store.format.state_tables import GroupConfig, TopicConfig
 from ..config import BrokerConfig
+from ..consumer_groups import Groups
 from ..events import BrokerEvents
 from ..messages.filters import Filters
 from ..timing.purgatory import Purgatory
-from ..topics_and_groups import QUEUE_TYPE_ATTRIBUTE, TYPE_ATTRIBUTE, Groups, Topics
+from ..topics import QUEUE_TYPE_ATTRIBUTE, TYPE_ATTRIBUTE, Topics
 from .journal_format import Change, Forgotten, Safe
 from .receives import (
     Asked,

@@ -34,7 +34,8 @@ from ...proto.record_run import starts_of
 from ...store.log_writer import Appended
 from ...store.message_store import MessageStore
 from ...store.slices import Slices
-from ..accounts import EVERY, Accounts, QueueLook
+from ..account import EVERY, QueueLook
+from ..accounts import Accounts
 from ..config import BrokerConfig
 from ..messages.filters import FilterChoice, share_of_turn
 from ..metrics.traffic import TrafficCounts

@@ -33,7 +33,8 @@ from ...proto.topics import (
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
 )
-from ...store.files import CommitLog, MappedFile
+from ...store.commit_log import CommitLog
+from ...store.files import MappedFile
 from .sequences import COUNT_MAX, Key, RunNumbers, StoredRun
 
 _HINT: Final = b"PRODUCER_SEQUENCE\x01"

@@ -46,8 +46,8 @@ from ...proto.record_run import Longs, RunColumns, parse_run, walk
 from ...proto.run import Run
 from ...proto.time_text import format_instant
 from ...proto.topics import SCHEDULE_TOPIC, TIMER_TOPIC
+from ...store.commit_log import store_time_ms
 from ...store.disk import Disk
-from ...store.files import store_time_ms
 from ...store.flush import Flusher, FlushJob
 from ...store.log_writer import Appended
 from ...store.message_store import MessageStore

@@ -69,7 +69,7 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.record_copy import RecordCopier
 from ...proto.record_run import Longs
 from ...proto.run import Run
-from ...store.files import CommitLog
+from ...store.commit_log import CommitLog
 
 #: Numbers stay far enough below 2⁶³ that no sum of them leaves 64 bits.
 SEQUENCE_MAX: Final = 1 << 62

@@ -20,7 +20,7 @@ from typing import Final
 
 from ...proto.errors import InvalidArgument, MasterFenced, NotEnoughReplicas
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from . import effects, links
+from . import effects, frames
 from .in_sync import Epochs, InSync, ReplicaSettings, consistent_end
 from .mark import SetMark
 from .registry import (
@@ -667,7 +667,7 @@ class ReplicaCore:
 
     def _begin(self, upstream: Upstream, begin: pb.FollowBegin) -> None:
         """What the master has: cut the log to what is common, or give it up if that is not all that was confirmed."""
-        links.check_begin(begin)
+        frames.check_begin(begin)
         if upstream.begin is not None:
             raise InvalidArgument("begin came twice")
         if self.is_fenced(begin.epoch):
@@ -744,7 +744,7 @@ class ReplicaCore:
         pieces: list[bytes] = []
         try:
             for frame in sent:
-                data = links.next_bytes(frame, upstream.begin.epoch, self.end)
+                data = frames.next_bytes(frame, upstream.begin.epoch, self.end)
                 if frame.offset % self._settings.file_size == 0:
                     self._append(upstream, pieces)
                 pieces.append(data)
@@ -758,7 +758,7 @@ class ReplicaCore:
 
     def _append(self, upstream: Upstream, pieces: list[bytes]) -> None:
         if data := b"".join(pieces):
-            is_far = (upstream.confirm or 0) - self.end > links.FAR_BYTES
+            is_far = (upstream.confirm or 0) - self.end > frames.FAR_BYTES
             self._out.append(effects.AppendRaw(self.end - len(data), data, is_far))
         pieces.clear()
 
@@ -809,10 +809,10 @@ class ReplicaCore:
 
     def _hear_hello(self, link: int, hello: pb.FollowHello) -> None:
         """A replica wants to follow: send what the log has here, and where the replica must cut its own log."""
-        links.check_hello(hello)
+        frames.check_hello(hello)
         replicas = self.seen.cell.replicas if self.seen else ()
-        links.check_belongs(hello, self._settings, replicas)
-        links.check_epoch_seen(hello, self.epoch_seen, self.live.get(hello.replica_id))
+        frames.check_belongs(hello, self._settings, replicas)
+        frames.check_epoch_seen(hello, self.epoch_seen, self.live.get(hello.replica_id))
         if hello.epoch_seen > self.epoch_seen:
             self._see_epoch(hello.epoch_seen, f"replica {hello.replica_id} has seen it")
         if self.role is ReplicaRole.STARTING and len(self._early) < LINKS_MAX:
@@ -839,7 +839,7 @@ class ReplicaCore:
         self._out.append(effects.SendFrame(link, pb.FollowReply(begin=begin)))
 
     def _hear_cut(self, link: int, cut: pb.FollowCut, now_ms: int) -> None:
-        links.check_cut(cut)
+        frames.check_cut(cut)
         follower, most = self._links.get(link, (0, None))
         if self.in_sync is None or most is None:
             raise InvalidArgument("a cut without a hello before it")
@@ -851,7 +851,7 @@ class ReplicaCore:
         self._advance(now_ms)
 
     def _hear_ack(self, link: int, ack: pb.FollowAck, now_ms: int) -> None:
-        links.check_ack(ack)
+        frames.check_ack(ack)
         if ack.epoch > self.epoch_seen:
             raise InvalidArgument(
                 f"epoch is {ack.epoch}, and the followed master's was {self.epoch_seen} or less"

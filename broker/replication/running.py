@@ -29,9 +29,10 @@ from ..producers.producers import PRODUCERS_TICK_MS
 from . import effects
 from .device import ReplicaDevice
 from .follower_view import FollowerView
+from .frames import check_state_ack
 from .healing import HealedReplica, LogHealer
 from .in_sync import ReplicaSettings
-from .links import Dial, FollowerLink, MasterLink, check_state_ack
+from .links import Dial, FollowerLink, MasterLink
 from .mastership import Mastership
 from .office import MasterOffice
 from .registry import (

@@ -39,7 +39,7 @@ from ..pop.journal_format import (
     frame,
     head,
 )
-from .links import read_state
+from .frames import read_state
 from .state_source import EntryKey
 
 logger = logging.getLogger(__name__)

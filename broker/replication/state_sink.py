@@ -33,7 +33,7 @@ from ...store.state_files import StateFile
 from ..kept_tables import KeptTables
 from ..offsets import Offsets, Safe
 from .follower_view import FollowerTables
-from .links import STATE_SIZE_MAX, check_state, read_state
+from .frames import STATE_SIZE_MAX, check_state, read_state
 from .state_progress import POPS_FILE, TIMERS_FILE, PopsSink, TimersSink
 from .state_source import (
     DELAYS_FILE,

@@ -33,7 +33,7 @@ from ...store.format.state_tables import GROUPS, TOPICS
 from ...store.kept_table import KeptTable
 from ...store.offsets_file import OFFSETS_FILE as OFFSETS_FILE
 from ..offsets import Offsets
-from .links import STATE_SIZE_MAX, VERSION_BITS
+from .frames import STATE_SIZE_MAX, VERSION_BITS
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from ...store.format.table_frames import KEY_BYTES_MAX
 from ...store.tables import AnyTable
-from .links import read_state
+from .frames import read_state
 from .state_source import EntryKey
 
 #: Scope and key of an entry.

@@ -22,12 +22,10 @@ from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.properties import REASON_HEADER
 from ...proto.rpc import Call, Later, MethodTable, unary as plain_unary
 from ...store.format.state_tables import GroupConfig
+from ..consumer_groups import Groups
 from ..pop.pops import Pops
-from ..topics_and_groups import (
-    Groups,
-    Topics,
-    announced_intervals_of,
-)
+from ..retry_policies import announced_intervals_of
+from ..topics import Topics
 from .messages import (
     check_invisible,
     checked_topic,

@@ -15,7 +15,7 @@ from ...proto import errors
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.properties import LITE_TOPIC
 from ...proto.rpc import Call, MethodTable
-from ..topics_and_groups import (
+from ..topics import (
     TYPE_ATTRIBUTE,
     Topics,
 )

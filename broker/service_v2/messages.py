@@ -83,7 +83,7 @@ from ...proto.topics import (
     is_system_topic,
 )
 from ...store.format.state_tables import TopicConfig
-from ..topics_and_groups import TYPE_ATTRIBUTE
+from ..topics import TYPE_ATTRIBUTE
 from .statuses import Refused
 
 _ENCODINGS: Final = {

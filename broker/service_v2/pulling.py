@@ -24,11 +24,12 @@ from ...proto.record import log_offset_and_times
 from ...proto.record_run import walk
 from ...proto.rpc import Call, Later, MethodTable, Stream, server_stream
 from ...store.message_store import MessageStore
+from ..consumer_groups import Groups
 from ..messages.fetch import Fetches
 from ..offsets import Offsets
 from ..pop.pops import Pops
 from ..timing.purgatory import WatchedOperation
-from ..topics_and_groups import Groups, Topics
+from ..topics import Topics
 from .messages import checked_group, checked_topic, delivered, filter_of, milliseconds
 from .receiving import DEADLINE_SPARE_MS, NOTHING_NEW, POLLING_MOST_MS
 from .service import answered_when, client_id, service, unary

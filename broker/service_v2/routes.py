@@ -37,11 +37,12 @@ from ...proto.errors import GroupNotFound, PocketMQError
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.rpc import LATER, Call, MethodTable
 from ...proto.topics import PERMISSION_ALL, PERMISSION_READ, PERMISSION_WRITE
+from ..consumer_groups import Groups
 from ..neighbours import Neighbours, OtherQueues
-from ..topics_and_groups import Groups, Topics
+from ..topics import Topics
+from .heartbeats import LANGUAGE
 from .messages import accepted_by, accepted_types, group_name, topic_name
 from .service import service, unary
-from .sessions import LANGUAGE
 from .statuses import OK, Refused, status_of, status_of_bug
 
 #: The queue that stands for all queues of a broker.

@@ -65,7 +65,7 @@ from ..delay.recalls import Recalls
 from ..messages.admission import Admitted, admit_own
 from ..messages.send import Outcome, Sends
 from ..neighbours import Neighbours
-from ..topics_and_groups import Topics
+from ..topics import Topics
 from ..transactions.transactions import Transactions
 from . import messages
 from .messages import check_type, property_string, record_of, topic_name, type_of_sent

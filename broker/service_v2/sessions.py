@@ -1,4 +1,4 @@
-"""Sessions of `apache.rocketmq.v2`: who is connected, one a client id, whatever connections it uses; and heartbeats.
+"""Sessions of `apache.rocketmq.v2`: who is connected, one per client id, whatever connections it uses.
 
 A session begins with the first settings or heartbeat. It ends when the client says so (NotifyClientTermination), or
 `EXPIRY_MS` after it was last heard, if no stream of it is open. Whoever hangs on clients (leases, mainly) is told
@@ -15,14 +15,10 @@ host are refused (FORBIDDEN) while a stream is open and that host was heard of w
 `_SILENT_SLOW_MS`. Then, or once its streams have ended, a client with the same id may go on from another host. Any
 host's heartbeats are signs of life: proxies may send them by several addresses.
 
-Heartbeat and NotifyClientTermination answer OK to a client that the broker does not know: after a restart of the broker
-some clients go on for minutes before they send their settings again. A heartbeat that says nothing at all, not even who
-beats, is a probe of clients in Go after a broken stream. A consumer's group need not exist yet.
-
 Bounds: `clients_max` sessions, and `_STREAMS_MAX` streams of each; further clients are refused (Overloaded), a further
 stream ends the oldest. A scan of all sessions every `_SCAN_MS`, 0.3 µs each. Times are the machine's.
 
-Source: v2-protocol §3.6 to §3.9; the recording heartbeat.
+Source: v2-protocol sections 3.6 to 3.9; the recording heartbeat.
 """
 
 from __future__ import annotations
@@ -33,20 +29,16 @@ from typing import Final
 
 from ...proto.errors import Overloaded
 from ...proto.gen import rocketmq_v2_pb2 as v2
-from ...proto.rpc import Call, MethodTable
 from ..events import BrokerEvents
 from ..timing.timers import Timers
 from .client_session import EXPIRY_MS, ClientSession, CommandStream
-from .messages import KnownGroups, group_name
-from .service import CLIENT_ID, client_host, client_id, service, unary
-from .statuses import OK, Refused
+from .service import CLIENT_ID
+from .statuses import Refused
 
 logger = logging.getLogger(__name__)
 
 _SCAN_MS: Final = 2_000
 _STREAMS_MAX: Final = 4
-LANGUAGE: Final = "x-mq-language"
-_NO_CONSUMERS: Final = frozenset({v2.CLIENT_TYPE_UNSPECIFIED, v2.PRODUCER})
 
 
 class Sessions:
@@ -162,58 +154,3 @@ class Sessions:
             if not session.streams and now_ms - session.heard_ms >= EXPIRY_MS:
                 del self._sessions[session.client_id]
                 self._forget(session)
-
-
-# --- signs of life
-
-
-class Heartbeats:
-    """The signs of life of SESSIONS; GROUPS are those of the broker."""
-
-    def __init__(self, sessions: Sessions, groups: KnownGroups) -> None:
-        self._sessions = sessions
-        self._groups = groups
-
-    def methods(self) -> MethodTable:
-        """Return the table of methods for a carrier."""
-        return service(
-            {
-                "Heartbeat": unary(
-                    v2.HeartbeatRequest, v2.HeartbeatResponse, self.beat, anonymous=True
-                ),
-                "NotifyClientTermination": unary(
-                    v2.NotifyClientTerminationRequest,
-                    v2.NotifyClientTerminationResponse,
-                    self.terminate,
-                ),
-            }
-        )
-
-    def beat(self, request: v2.HeartbeatRequest, call: Call) -> v2.HeartbeatResponse:
-        """Note that a client lives. The type that its settings say counts more than the request's."""
-        metadata = call.metadata
-        if not metadata.get(CLIENT_ID, "") and not request.ByteSize():
-            return v2.HeartbeatResponse(status=OK)
-        who = client_id(call)
-        session = self._sessions.find(who)
-        if _is_consumer(session, request):
-            group_name(request.group, self._groups)
-        self._sessions.hear(who, metadata.get(LANGUAGE, ""), client_host(call))
-        return v2.HeartbeatResponse(status=OK)
-
-    def terminate(
-        self, request: v2.NotifyClientTerminationRequest, call: Call
-    ) -> v2.NotifyClientTerminationResponse:
-        """Forget a client, whatever becomes of its request otherwise."""
-        who = client_id(call)
-        self._sessions.check_host(who, client_host(call))
-        self._sessions.end(who)
-        if request.group.name:
-            group_name(request.group, self._groups)
-        return v2.NotifyClientTerminationResponse(status=OK)
-
-
-def _is_consumer(session: ClientSession | None, request: v2.HeartbeatRequest) -> bool:
-    if session is not None and session.settings is not None:
-        return session.settings.HasField("subscription")
-    return request.client_type not in _NO_CONSUMERS

@@ -73,18 +73,21 @@ from ...store.config import StoreConfig
 from ...store.format.state_tables import INT_MAX, GroupConfig
 from ...store.message_store import MessageStore
 from ..config import BrokerConfig
+from ..consumer_groups import Groups
 from ..events import BrokerEvents
 from ..pop.pops import BATCH_MAX
+from ..retry_policies import announced_intervals_of, exponential_of
 from ..timing.timers import Timers
 from ..timing.timing_wheel import Timer
-from ..topics_and_groups import Groups, Topics, announced_intervals_of, exponential_of
+from ..topics import Topics
 from ..transactions.checks import Listeners
 from .client_session import ClientSession, CommandStream
+from .heartbeats import LANGUAGE, Heartbeats
 from .messages import INVISIBLE_MAX_MS, LITE_TOPIC_LENGTH_MAX, delivered, group_name, topic_name
 from .receiving import POLLING_MOST_MS
 from .routes import Reach
 from .service import client_host, client_id, service
-from .sessions import LANGUAGE, Heartbeats, Sessions
+from .sessions import Sessions
 from .statuses import OK, Refused, status_of
 from .subscriptions import RefusedFilter, Subscriptions
 

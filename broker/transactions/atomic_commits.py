@@ -38,6 +38,7 @@ from ...proto.topics import COMMIT_COPIES_GROUP, COMMIT_OFFSETS_GROUP, COMMIT_TO
 from ...store.log_writer import Appended
 from ...store.message_store import MessageStore
 from ..config import BrokerConfig
+from ..consumer_groups import Groups, check_own_choice
 from ..groups.fence import Fence
 from ..messages.admission import admit
 from ..messages.appender import Appends
@@ -45,7 +46,7 @@ from ..messages.message_types import check_type
 from ..offsets import Offsets
 from ..timing.timers import Timers
 from ..timing.timing_wheel import Timer
-from ..topics_and_groups import TYPE_ATTRIBUTE, Groups, Topics, check_own_choice
+from ..topics import TYPE_ATTRIBUTE, Topics
 from .half_queue import slices_from
 from .records import (
     CommitRecord,

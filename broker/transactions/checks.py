@@ -30,7 +30,7 @@ from ..config import BrokerConfig
 from ..messages.lookup import at_once
 from ..timing.timers import Timers
 from ..timing.timing_wheel import Timer
-from ..topics_and_groups import Topics
+from ..topics import Topics
 from .half_queue import HalfQueue, OpenHalf, Outcome, Outcomes
 from .records import HalfCopies
 

@@ -37,7 +37,7 @@ from ..messages.appender import Appends
 from ..messages.lookup import at_once, in_turns
 from ..offsets import Offsets
 from ..timing.timers import Timers
-from ..topics_and_groups import Topics
+from ..topics import Topics
 from .checks import Checks, Listeners
 from .half_queue import HalfQueue, Key, OpenHalf, Outcome, Outcomes
 from .records import HalfCopies

@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from ...proto.errors import CorruptIndex
 from ...proto.record import SYS_ROLLBACK, SYS_TRANSACTION, Record
 from ...proto.record_run import QUEUE_OFFSET_MAX, Longs, PropertyRanges, RunColumns
+from ..commit_log import CommitLog
 from ..consume_queue import BatchConsumeQueue, ConsumeQueue, Sum
 from ..consume_queues import Queue, stored_topics
 from ..disk import Disk
-from ..files import CommitLog
 from ..format.agreement import foreign_entries, is_served, same_place
 from ..format.index import IndexHeader
 from ..format.log_and_queues import LIGHT_PREFIX, Rows as Entries

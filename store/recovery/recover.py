@@ -24,10 +24,11 @@ import numpy as np
 from ...proto.errors import CorruptState
 from ...proto.record import Record, decode_record
 from ...proto.record_run import walk
+from ..commit_log import CommitLog
 from ..consume_queues import ConsumeQueues, Queue
 from ..damage import LogRepair
 from ..disk import Disk
-from ..files import CommitLog, MappedFile
+from ..files import MappedFile
 from ..format.replica_files import EPOCHS_FILE, parse_epochs, render_epochs
 from ..parts import StoreParts
 from ..rows_by_queue import by_queue

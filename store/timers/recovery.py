@@ -31,9 +31,10 @@ from ...proto.properties import (
 from ...proto.record import QUEUE_OFFSET_AT
 from ...proto.record_run import Ints, Longs, PropertyRanges, as_bytes, parse_run, starts_of
 from ...proto.topics import TIMER_TOPIC
+from ..commit_log import CommitLog
 from ..consume_queue import ConsumeQueue
 from ..disk import Disk
-from ..files import CommitLog, MappedFile
+from ..files import MappedFile
 from ..format.agreement import Entries, QueueName
 from ..format.timers import RECORD, RECORD_SIZE, SLOTS, WHEEL_SIZE, is_blank, sound_rows
 from ..health import StoreHealth

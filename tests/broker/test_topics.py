@@ -9,7 +9,7 @@ import pytest
 
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.events import BrokerEvents
-from pocketmq.broker.topics_and_groups import Topics
+from pocketmq.broker.topics import Topics
 from pocketmq.proto.errors import (
     DiskFailure,
     InvalidArgument,

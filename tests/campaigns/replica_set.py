@@ -25,7 +25,7 @@ from pocketmq.proto.errors import PocketMQError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.rpc import CallFailed, connect
 from pocketmq.store.config import StoreConfig
-from pocketmq.tools.java import ZooKeeperServer, free_ports
+from pocketmq.tools.zookeeper_server import ZooKeeperServer, free_ports
 
 from ..served import ServerProcess
 from .history import History, Reign

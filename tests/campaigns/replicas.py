@@ -35,7 +35,7 @@ import numpy as np
 
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.rpc import CallFailed, connect
-from pocketmq.tools.java import ZooKeeperServer
+from pocketmq.tools.zookeeper_server import ZooKeeperServer
 
 from ..zookeeper.servers import running
 from .history import History, Violation, check, tally

@@ -14,9 +14,10 @@ import pytest
 
 from pocketmq.broker.accounts import Accounts
 from pocketmq.broker.config import BrokerConfig
+from pocketmq.broker.consumer_groups import Groups
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.service_v1 import BrokerService
-from pocketmq.broker.topics_and_groups import Groups, Topics
+from pocketmq.broker.topics import Topics
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile

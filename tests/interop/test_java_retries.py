@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import pytest
 
-from pocketmq.broker.topics_and_groups import intervals_of, subscription_check
+from pocketmq.broker.consumer_groups import subscription_check
+from pocketmq.broker.retry_policies import intervals_of
 from pocketmq.proto.clock import SystemClock, VirtualClock
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import decode_record

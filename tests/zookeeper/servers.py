@@ -18,7 +18,7 @@ from typing import Final
 
 import pytest
 
-from pocketmq.tools.java import Ports, ZooKeeperServer, find_jars, free_ports
+from pocketmq.tools.zookeeper_server import Ports, ZooKeeperServer, find_jars, free_ports
 
 HERE: Final = Path(__file__).resolve().parent
 HOME: Final = Path(

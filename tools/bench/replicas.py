@@ -33,8 +33,8 @@ from ...proto.clock import SystemClock
 from ...proto.errors import ConfigError, PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import CallFailed, connect
-from ..java import Ports, ZooKeeperServer, find_jars, free_ports
 from ..server_process import ServerProcess
+from ..zookeeper_server import Ports, ZooKeeperServer, find_jars, free_ports
 from . import measure, servers
 from .servers import ApacheSender, apache_jars, apache_pair, apache_version
 

@@ -34,8 +34,9 @@ from ...proto.remoting import (
     open_tcp,
     read_command,
 )
-from ..java import LOOPBACK, find_java, free_ports
+from ..java import find_java
 from ..server_process import ServerProcess
+from ..zookeeper_server import LOOPBACK, free_ports
 from .measure import Figure, own_cpu_seconds
 
 TOPIC: Final = "bench"

@@ -23,8 +23,8 @@ from typing import Any, Final
 
 from ...proto.errors import ConfigError, PocketMQError
 from ...proto.extras import pip_install
-from ..java import free_ports
 from ..server_process import ServerProcess
+from ..zookeeper_server import free_ports
 from .measure import BenchConditions, Figure
 
 #: What the worker's process, which imports this module as well, is told.

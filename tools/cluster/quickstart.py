@@ -23,17 +23,10 @@ import click
 
 from ...broker.replication.registry import Cell
 from ...proto.errors import ConfigError, MetadataConflict
-from ..java import (
-    LOOPBACK,
-    Ports,
-    ZooKeeperServer,
-    find_jars,
-    free_ports,
-    is_free,
-)
 from ..options import READY
 from ..server_process import STOP_S, ServerProcess, ServerProcesses
 from ..settings import default_store_path
+from ..zookeeper_server import LOOPBACK, Ports, ZooKeeperServer, find_jars, free_ports, is_free
 from .sets import ReplicaSets, opened
 
 _NAMESERVER_PORT: Final = 9876

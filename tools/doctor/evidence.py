@@ -23,8 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...broker.config import BrokerConfig
+from ...broker.consumer_groups import Groups
 from ...broker.offsets import Offsets
-from ...broker.topics_and_groups import Groups, Topics
+from ...broker.topics import Topics
 from ...proto.errors import CorruptState, PocketMQError, StoreError
 from ...proto.record import SYS_PREPARED, Record, decode_record
 from ...proto.record_run import Longs

@@ -33,8 +33,8 @@ from ...proto.time_text import format_instant
 from ...proto.topics import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
 from ...store.apache.settings import ApacheSettings
 from ...store.checkpoints import CHECKPOINT_SIZE, read_timer_checkpoint
+from ...store.commit_log import CommitLog
 from ...store.disk import Disk
-from ...store.files import CommitLog
 from ...store.format.state_tables import (
     parse_consumer_offsets,
     parse_delay_offsets,

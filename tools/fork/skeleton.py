@@ -26,8 +26,9 @@ import numpy as np
 from ...proto.errors import InvalidArgument
 from ...proto.record_run import parse_run
 from ...store.apache.settings import ApacheSettings
+from ...store.commit_log import store_time_ms
 from ...store.disk import Disk
-from ...store.files import MappedFile, file_name, store_time_ms
+from ...store.files import MappedFile, file_name
 from ...store.format.index import HEADER_SIZE, IndexHeader
 from ...store.format.log_and_queues import BATCH_ENTRY, ENTRY, RowFormat, leading
 from ...store.kept_table import FOLDER

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from ...broker.accounts import Account, AccountKey
+from ...broker.account import Account
+from ...broker.accounts import AccountKey
 from ...proto import topics
 from ...proto.errors import InvalidArgument
 from ...proto.message_id import decode_offset_message_id

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ...broker.accounts import Account, Filtering, told_members
+from ...broker.account import Account, Filtering, told_members
 from ...proto import properties
 from ...proto.errors import InvalidFilter
 from ...proto.filters.expressions import parse_tags

@@ -10,21 +10,19 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from pocketmq.broker.accounts import (
+from pocketmq.broker.account import (
     EVERY,
     FILTERS_MAX,
     LOOKS_MAX,
     MOVES_MAX,
     OTHERS,
     Account,
-    Accounts,
     Filtering,
     MovedBy,
     QueueLook,
-    StatisticsTable,
     filtering_of,
-    statistics_table,
 )
+from pocketmq.broker.accounts import Accounts, StatisticsTable, statistics_table
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.table_files import read_tables

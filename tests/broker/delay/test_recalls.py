@@ -17,7 +17,7 @@ from pocketmq.broker.delay.timed import TimedDeliveries
 from pocketmq.broker.delay_rules import DelayRules, divide, timer_out_ms
 from pocketmq.broker.messages.appender import Appends
 from pocketmq.broker.timing.timers import Timers
-from pocketmq.broker.topics_and_groups import Topics
+from pocketmq.broker.topics import Topics
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
     AlreadyDelivered,

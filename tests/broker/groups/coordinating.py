@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from pocketmq.broker.config import BrokerConfig
+from pocketmq.broker.consumer_groups import Groups
 from pocketmq.broker.groups.coordinator import Coordinator
 from pocketmq.broker.timing.timers import Timers
-from pocketmq.broker.topics_and_groups import Groups
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import PocketMQError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from pocketmq.broker.config import BrokerConfig
+from pocketmq.broker.consumer_groups import Groups
 from pocketmq.broker.groups.fence import Fence
 from pocketmq.broker.groups.kept_leases import KeptLeases, lease_table
 from pocketmq.broker.groups.leases import QueueLeases
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.timing.timers import Timers
-from pocketmq.broker.topics_and_groups import Groups, Topics
+from pocketmq.broker.topics import Topics
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.disk import Disk

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.topics_and_groups import SUBSCRIPTION_CHECK
+from pocketmq.broker.consumer_groups import SUBSCRIPTION_CHECK
 from pocketmq.proto.access.policies import to_see_topic
 from pocketmq.proto.errors import (
     InvalidArgument,

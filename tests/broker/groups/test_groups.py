@@ -9,13 +9,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.topics_and_groups import (
-    SUBSCRIPTION_CHECK,
-    Groups,
-    intervals_of,
-    policy_of,
-    subscription_check,
-)
+from pocketmq.broker.consumer_groups import SUBSCRIPTION_CHECK, Groups, subscription_check
+from pocketmq.broker.retry_policies import intervals_of, policy_of
 from pocketmq.proto.errors import GroupNotFound, InvalidArgument, InvalidName, Overloaded, StoreFull
 from pocketmq.store.format.state_tables import GroupConfig, Object
 from pocketmq.store.os_disk import OsDisk

@@ -11,7 +11,7 @@ from pocketmq.broker.messages.filters import Filters
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.timing.purgatory import Purgatory, WatchedOperation
 from pocketmq.broker.timing.timers import Timers
-from pocketmq.broker.topics_and_groups import Topics
+from pocketmq.broker.topics import Topics
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import decode_record

@@ -13,7 +13,7 @@ from pocketmq.broker.messages.appender import Appends, synced
 from pocketmq.broker.messages.send import Sends, Waits
 from pocketmq.broker.producers.producers import Producers
 from pocketmq.broker.timing.timers import Timers
-from pocketmq.broker.topics_and_groups import Topics
+from pocketmq.broker.topics import Topics
 from pocketmq.broker.transactions.records import prepare
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import Overloaded, PocketMQError, TopicExists

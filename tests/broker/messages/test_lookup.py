@@ -13,7 +13,7 @@ import pytest
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.messages import lookup
 from pocketmq.broker.messages.lookup import Lookups
-from pocketmq.broker.topics_and_groups import Topics
+from pocketmq.broker.topics import Topics
 from pocketmq.proto.errors import InvalidArgument, Overloaded, TopicNotFound
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.message_id import offset_message_id

@@ -9,6 +9,7 @@ from random import Random
 from typing import Literal
 
 from pocketmq.broker.config import BrokerConfig
+from pocketmq.broker.consumer_groups import Groups
 from pocketmq.broker.events import BrokerEvents
 from pocketmq.broker.groups.retries import Retries
 from pocketmq.broker.messages.appender import Appends
@@ -28,7 +29,7 @@ from pocketmq.broker.pop.receives import (
 from pocketmq.broker.pop.table import PopParts
 from pocketmq.broker.timing.purgatory import Purgatory
 from pocketmq.broker.timing.timers import Timers
-from pocketmq.broker.topics_and_groups import Groups, Topics
+from pocketmq.broker.topics import Topics
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.record import decode_record
 from pocketmq.store.disk import Disk

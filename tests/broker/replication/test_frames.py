@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.replication.in_sync import EPOCHS_MAX
-from pocketmq.broker.replication.links import (
+from pocketmq.broker.replication.frames import (
     DATA_SIZE_MAX,
     bytes_frame,
     check_ack,
@@ -20,6 +19,7 @@ from pocketmq.broker.replication.links import (
     check_state_ack,
     encoded_reply,
 )
+from pocketmq.broker.replication.in_sync import EPOCHS_MAX
 from pocketmq.proto.errors import InvalidArgument
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 

@@ -7,17 +7,15 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
+from pocketmq.broker.replication.frames import DATA_SIZE_MAX, FAR_BYTES, bytes_frame
 from pocketmq.broker.replication.links import (
     CATCH_UP_BYTES,
-    DATA_SIZE_MAX,
-    FAR_BYTES,
     GATHER_S,
     GATHERED_MAX,
     GROWS_MS,
     SLICE_SIZE,
     FollowerLink,
     MasterLink,
-    bytes_frame,
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 

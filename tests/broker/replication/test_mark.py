@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from pocketmq.broker.replication import effects
+from pocketmq.broker.replication.frames import bytes_frame
 from pocketmq.broker.replication.in_sync import Epochs, EpochStart
-from pocketmq.broker.replication.links import bytes_frame
 from pocketmq.broker.replication.registry import (
     EndMark,
     VersionedCell,

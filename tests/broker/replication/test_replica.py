@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import pytest
 
 from pocketmq.broker.replication import effects
+from pocketmq.broker.replication.frames import FAR_BYTES, bytes_frame
 from pocketmq.broker.replication.in_sync import Epochs, EpochStart, ReplicaSettings
-from pocketmq.broker.replication.links import FAR_BYTES, bytes_frame
 from pocketmq.broker.replication.registry import (
     Cell,
     EndMark,

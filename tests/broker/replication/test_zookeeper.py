@@ -31,7 +31,7 @@ from pocketmq.proto.errors import (
     RegistryUnavailable,
     SessionExpired,
 )
-from pocketmq.tools.java import ZooKeeperServer
+from pocketmq.tools.zookeeper_server import ZooKeeperServer
 
 from ...relay import Relay
 from ...zookeeper.servers import running

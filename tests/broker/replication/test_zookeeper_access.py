@@ -20,7 +20,7 @@ from pocketmq.broker.replication.zookeeper_access import OPEN_TO_ALL, ZooKeeperA
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import ConfigError, RegistryUnavailable
 from pocketmq.tools import cli
-from pocketmq.tools.java import ZooKeeperServer, free_ports
+from pocketmq.tools.zookeeper_server import ZooKeeperServer, free_ports
 
 from ...authority import Authority
 from ...zookeeper.servers import running

@@ -10,13 +10,14 @@ import pytest
 from google.protobuf import json_format
 
 from pocketmq.broker.config import BrokerConfig
+from pocketmq.broker.consumer_groups import Groups
 from pocketmq.broker.events import BrokerEvents
 from pocketmq.broker.neighbours import Neighbours
 from pocketmq.broker.service_v2.routes import RouteQueries
 from pocketmq.broker.service_v2.service import SERVICE, ServiceV2
 from pocketmq.broker.service_v2.telemetry import Clients
 from pocketmq.broker.timing.timers import Timers
-from pocketmq.broker.topics_and_groups import Groups, Topics
+from pocketmq.broker.topics import Topics
 from pocketmq.broker.transactions.checks import Listeners
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2

@@ -11,7 +11,7 @@ from pocketmq.broker.service_v2.messages import (
     type_of_stored,
 )
 from pocketmq.broker.service_v2.statuses import Refused
-from pocketmq.broker.topics_and_groups import TYPES
+from pocketmq.broker.topics import TYPES
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from pocketmq.store.format.state_tables import TopicConfig
 

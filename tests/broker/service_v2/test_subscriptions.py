@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.broker.topics_and_groups import GRACE, REFUSE, SUBSCRIPTION_CHECK, WARN, Groups
+from pocketmq.broker.consumer_groups import GRACE, REFUSE, SUBSCRIPTION_CHECK, WARN, Groups
 from pocketmq.proto.errors import InvalidArgument
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from pocketmq.broker.config import BrokerConfig
+from pocketmq.broker.consumer_groups import Groups
 from pocketmq.broker.groups.fence import Fence
 from pocketmq.broker.groups.kept_leases import KeptLeases, lease_table
 from pocketmq.broker.groups.lease_table import Asker, QueueKey, WantedQueue
 from pocketmq.broker.messages.appender import Appends
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.timing.timers import Timers
-from pocketmq.broker.topics_and_groups import Groups, Topics
+from pocketmq.broker.topics import Topics
 from pocketmq.broker.transactions.atomic_commits import AtomicCommits, CommitParts
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb

@@ -12,7 +12,7 @@ from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.messages.appender import Appends
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.timing.timers import Timers
-from pocketmq.broker.topics_and_groups import Topics
+from pocketmq.broker.topics import Topics
 from pocketmq.broker.transactions.checks import Listener
 from pocketmq.broker.transactions.records import prepare
 from pocketmq.broker.transactions.transactions import Transactions

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pocketmq.client import Message, Producer, PullConsumer
-from pocketmq.tools.java import ZooKeeperServer, free_ports
+from pocketmq.tools.zookeeper_server import ZooKeeperServer, free_ports
 
 from ...integration.command import Done, Shell
 from ...served import ServerProcess

@@ -18,7 +18,7 @@ from pocketmq.proto.errors import NotEnoughReplicas
 from pocketmq.proto.errors_wire import failure_of
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.rpc import Call, MethodTable, serve, service, unary
-from pocketmq.tools.java import ZooKeeperServer, free_ports
+from pocketmq.tools.zookeeper_server import ZooKeeperServer, free_ports
 
 from ...integration.command import Done, Shell, pocketmq
 from ...zookeeper.servers import running

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings as hypothesis_settings, strategies as st
 
-from pocketmq.broker.accounts import Account, statistics_table
+from pocketmq.broker.account import Account
+from pocketmq.broker.accounts import statistics_table
 from pocketmq.broker.commit_texts import CommitText, commit_text_table
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import InvalidArgument

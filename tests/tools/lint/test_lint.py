@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pocketmq.broker.accounts import EVERY, Accounts, Filtering, QueueLook
+from pocketmq.broker.account import EVERY, Filtering, QueueLook
+from pocketmq.broker.accounts import Accounts
+from pocketmq.broker.consumer_groups import Groups
 from pocketmq.broker.kept_tables import KeptTables
 from pocketmq.broker.offsets import Offsets
-from pocketmq.broker.topics_and_groups import Groups, Topics
+from pocketmq.broker.topics import Topics
 from pocketmq.client import Admin, Message, OffsetTarget, Producer, PullConsumer
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.store.format.state_tables import GroupConfig, TopicConfig

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 from rich.console import Console
 
-from pocketmq.broker.accounts import Account, MovedBy, QueueLook
+from pocketmq.broker.account import Account, MovedBy, QueueLook
 from pocketmq.proto.message_id import offset_message_id
 from pocketmq.proto.record import SYS_COMMIT, Host, Record
 from pocketmq.proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC

@@ -9,6 +9,7 @@ from random import Random
 import numpy as np
 
 from pocketmq.broker.config import BrokerConfig
+from pocketmq.broker.consumer_groups import Groups
 from pocketmq.broker.delay.deliveries import DelayedDeliveries, TimedStamps
 from pocketmq.broker.delay_rules import DelayRules
 from pocketmq.broker.groups.dead_letters import DeadLetters
@@ -16,7 +17,7 @@ from pocketmq.broker.groups.retries import Retries
 from pocketmq.broker.messages.appender import Appends
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.timing.timers import Timers
-from pocketmq.broker.topics_and_groups import Groups, Topics
+from pocketmq.broker.topics import Topics
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import Record, decode_record

@@ -1,0 +1,286 @@
+"""The account of one queue of one group: what its filters skipped, what was lost, how administrators moved it. Pure.
+
+    skipped   by filter: how many messages it skipped, the first and the last of them, which members asked
+    looks     which filter looked at which offsets, to explain what became of one message
+    lost      messages that were damaged, or gone with a file
+    moves     where administrators had the group continue
+
+Messages may be looked at twice, for example after a rebalance. Each is counted once: only messages after the last
+counted one count. If another filter looks at messages again (a consumer that begins where the group had committed, or
+after a move back), this is noted as its look: the last look decides what became of a message.
+
+Limits: FILTERS_MAX filters (the one that skipped longest ago is counted under OTHERS), LOOKS_MAX looks, MEMBERS_MAX
+names of members per filter, MOVES_MAX moves. An account stores the first EXPRESSION_MAX characters of an expression,
+which end in "…" if it is longer.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from ..proto.record_run import Longs
+
+FILTERS_MAX: Final = 8
+LOOKS_MAX: Final = 32
+MEMBERS_MAX: Final = 3
+MOVES_MAX: Final = 16
+EXPRESSION_MAX: Final = 1_024
+_NUMBER_MAX: Final = (1 << 63) - 1
+
+#: Kind (ALL, TAG or SQL) and expression, in the form of all that mean the same.
+Filtering: TypeAlias = tuple[str, str]
+EVERY: Final[Filtering] = ("ALL", "")
+#: Filters that are not told apart any more, and looks that nobody noted.
+OTHERS: Final[Filtering] = ("", "")
+
+
+@dataclass(slots=True)
+class SkippedBy:
+    """What one filter did not want: COUNT messages from FIRST to LAST, asked by MEMBERS, until AT_MS (Unix)."""
+
+    count: int = 0
+    first: int = -1
+    last: int = -1
+    members: tuple[str, ...] = ()
+    at_ms: int = 0
+
+    def add(self, other: SkippedBy) -> None:
+        """Count what OTHER has, too."""
+        self.first = other.first if self.first < 0 else min(self.first, other.first)
+        self.last = max(self.last, other.last)
+        self.count += other.count
+        self.at_ms = max(self.at_ms, other.at_ms)
+        for member in other.members:
+            if member not in self.members and len(self.members) <= MEMBERS_MAX:
+                # One more than are told says that there were others.
+                self.members = (*self.members, member)
+
+
+@dataclass(frozen=True, slots=True)
+class MovedBy:
+    """WHO (an administrator, and from where) had the group go on at AFTER, not at BEFORE (None: it had not begun)."""
+
+    at_ms: int
+    who: str
+    before: int | None
+    after: int
+
+    def passes(self, offset: int) -> bool:
+        """Was the message at OFFSET left out by this?"""
+        return (self.before or 0) <= offset < self.after
+
+
+@dataclass(slots=True)
+class QueueLook:
+    """What was looked at: the messages [BEGIN, END), of which WANTED (queue offsets) were delivered, LOST are lost."""
+
+    begin: int
+    end: int
+    wanted: Longs
+    stepped: int
+    lost: int
+
+
+@dataclass(slots=True)
+class Account:
+    """The account of one queue of one group; COUNTED_TO and LOOKED_TO: all below was, by looks."""
+
+    counted_to: int = 0
+    looked_to: int = 0
+    lost: int = 0
+    skipped: dict[Filtering, SkippedBy] = field(default_factory=dict)
+    #: From which offset on which filter looked, rising.
+    looks: list[tuple[int, Filtering]] = field(default_factory=list)
+    moves: list[MovedBy] = field(default_factory=list)
+
+    @property
+    def skipped_count(self) -> int:
+        """How many messages filters stepped over."""
+        return sum(one.count for one in self.skipped.values())
+
+    def look(self, look: QueueLook, filtering: Filtering, member: str, now_ms: int) -> int:
+        """Note LOOK through FILTERING for MEMBER; return how many lost messages are new in it."""
+        self._note_filter(look.begin, look.end, filtering)
+        begin, end = max(look.begin, self.counted_to), look.end
+        if end <= begin:
+            return 0
+        stepped, lost, wanted = look.stepped, look.lost, look.wanted
+        if begin > look.begin:
+            wanted = wanted[wanted >= begin]
+            lost = min(lost, max(0, end - begin - len(wanted)))
+            stepped = min(stepped, max(0, end - begin - len(wanted) - lost))
+        self.counted_to = end
+        self.lost += lost
+        if stepped:
+            self._skip(begin, end, wanted, stepped, filtering, member, now_ms)
+        return lost
+
+    def _skip(
+        self,
+        begin: int,
+        end: int,
+        wanted: Longs,
+        stepped: int,
+        filtering: Filtering,
+        member: str,
+        now_ms: int,
+    ) -> None:
+        skipped = self.skipped.get(filtering)
+        if skipped is None:
+            skipped = self.skipped[filtering] = SkippedBy()
+            if len(self.skipped) > FILTERS_MAX + (OTHERS in self.skipped):
+                names = (name for name in self.skipped if name not in (filtering, OTHERS))
+                oldest = min(names, key=lambda name: self.skipped[name].at_ms)
+                self.skipped.setdefault(OTHERS, SkippedBy()).add(self.skipped.pop(oldest))
+        first, last = _ends(begin, end, wanted)
+        members = (member,) if member else ()
+        skipped.add(SkippedBy(stepped, first, last, members, now_ms))
+
+    def look_at_all(self, begin: int, end: int) -> None:
+        """Note that all messages [BEGIN, END) were delivered."""
+        self._note_filter(begin, end, EVERY)
+
+    def _note_filter(self, begin: int, end: int, filtering: Filtering) -> None:
+        if begin >= end:
+            return
+        if begin < self.looked_to:
+            if self._looked_only(begin, filtering):
+                begin = self.looked_to
+            else:
+                self._look_again(begin)
+        if end <= begin:
+            return
+        looks = self.looks
+        if begin > self.looked_to and looks and looks[-1][1] != OTHERS:
+            looks.append((self.looked_to, OTHERS))
+        if not looks or looks[-1][1] != filtering:
+            looks.append((begin, filtering))
+        del looks[: max(0, len(looks) - LOOKS_MAX)]
+        self.looked_to = end
+
+    def _looked_only(self, begin: int, filtering: Filtering) -> bool:
+        """Has FILTERING alone looked at all from BEGIN on?"""
+        first = self._stretch(begin)
+        return first >= 0 and all(name == filtering for _, name in self.looks[first:])
+
+    def _look_again(self, offset: int) -> None:
+        """Forget who looked at what lies from OFFSET on."""
+        self.looked_to = min(self.looked_to, offset)
+        self.looks = [look for look in self.looks if look[0] < offset]
+
+    def _stretch(self, offset: int) -> int:
+        return bisect_right(self.looks, offset, key=lambda look: look[0]) - 1
+
+    def looked_through(self, offset: int) -> Filtering | None:
+        """Return the filter that looked at the message at OFFSET; None if that is not known."""
+        if offset >= self.looked_to:
+            return None
+        at = self._stretch(offset)
+        found = None if at < 0 else self.looks[at][1]
+        return None if found == OTHERS else found
+
+    def move(self, move: MovedBy) -> None:
+        """Note MOVE: what lies behind it is looked at again."""
+        self.moves.append(move)
+        del self.moves[: max(0, len(self.moves) - MOVES_MAX)]
+        self._look_again(move.after)
+
+    def passed_by(self, offset: int) -> MovedBy | None:
+        """Return the move that left out the message at OFFSET; None if the group came to it after all moves."""
+        for move in reversed(self.moves):
+            if move.after <= offset:
+                return None
+            if move.passes(offset):
+                return move
+        return None
+
+    # --- on disk
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the account as JSON."""
+        return {
+            "countedTo": self.counted_to,
+            "lookedTo": self.looked_to,
+            "lost": self.lost,
+            "skipped": [
+                [*name, one.count, one.first, one.last, list(one.members), one.at_ms]
+                for name, one in self.skipped.items()
+            ],
+            "looks": [[begin, *name] for begin, name in self.looks],
+            "moves": [[one.at_ms, one.who, one.before, one.after] for one in self.moves],
+        }
+
+    @classmethod
+    def from_json(cls, document: Any) -> Account:
+        """Return the account in DOCUMENT; ValueError, LookupError or TypeError for what is none."""
+        return cls(
+            counted_to=_number(document["countedTo"]),
+            looked_to=_number(document["lookedTo"]),
+            lost=_number(document["lost"]),
+            skipped={
+                (str(kind), str(expression)): SkippedBy(
+                    _number(count),
+                    _number(first),
+                    _number(last),
+                    tuple(map(str, members)),
+                    _number(at_ms),
+                )
+                for kind, expression, count, first, last, members, at_ms in document["skipped"]
+            },
+            looks=[
+                (_number(begin), (str(kind), str(expression)))
+                for begin, kind, expression in document["looks"]
+            ],
+            moves=[
+                MovedBy(
+                    _number(at_ms),
+                    str(who),
+                    None if before is None else _number(before),
+                    _number(after),
+                )
+                for at_ms, who, before, after in document["moves"]
+            ],
+        )
+
+
+def _number(value: Any) -> int:
+    """Return VALUE as a number that replies can carry; raise ValueError or TypeError for what is none."""
+    number = int(value)
+    if not -_NUMBER_MAX <= number <= _NUMBER_MAX:
+        raise ValueError(f"{number} is no number of 64 bits")
+    return number
+
+
+def filtering_of(kind: str, expression: str) -> Filtering:
+    """Return the filter of KIND and EXPRESSION as accounts keep it."""
+    if len(expression) > EXPRESSION_MAX:
+        expression = expression[: EXPRESSION_MAX - 1] + "…"
+    return kind, expression
+
+
+def told_members(members: Iterable[str]) -> str:
+    """Return MEMBERS of a filter in words."""
+    names = list(members)
+    if not names:
+        return "a consumer that is no member"
+    told = ", ".join(names[:MEMBERS_MAX])
+    return f"{told} and others" if len(names) > MEMBERS_MAX else told
+
+
+def _ends(begin: int, end: int, wanted: Longs) -> tuple[int, int]:
+    """Return the first and the last of [BEGIN, END) that are not WANTED, of which there are fewer; all rise."""
+    count = len(wanted)
+    if not count:
+        return begin, end - 1
+    rising = np.arange(count)
+    before = int((wanted == begin + rising).argmin()) if wanted[0] == begin else 0
+    first = begin + before if wanted[before] != begin + before else begin + count
+    behind = wanted[::-1] == end - 1 - rising
+    after = int(behind.argmin()) if behind[0] else 0
+    last = end - 1 - after if not behind[after] else end - 1 - count
+    return first, last

@@ -1,0 +1,187 @@
+"""The consumer groups of one broker: `config/subscriptionGroup.json` in memory.
+
+An administrator creates a group, or its first commit of an offset does. Every change is stored at once (kept_table.py).
+Not thread-safe: the event loop owns it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from ..proto import errors
+from ..proto.topics import (
+    check_group,
+    check_new_group,
+)
+from ..store.format.state_tables import (
+    GROUPS,
+    GroupConfig,
+)
+from ..store.kept_table import KeptTable
+from ..store.state_files import StateFile
+from .config import BrokerConfig
+from .retry_policies import changed_policy
+from .topics import check_range
+from .unusual_entries import is_storable, unusual_groups
+
+logger = logging.getLogger(__name__)
+
+
+_RETRIES_MAX = 1_000_000
+RETRY_QUEUES_MAX = 1024
+#: The attribute, our own, that says what becomes of members that want different things. Apache's brokers keep it.
+SUBSCRIPTION_CHECK: Final = "pocketmq.subscription.check"
+#: Both are served for subscription_grace_ms, then the newer one (groups/grace.py); that is what a group does by itself.
+GRACE: Final = "grace"
+REFUSE: Final = "refuse"
+WARN: Final = "warn"
+SUBSCRIPTION_CHECKS: Final = (GRACE, WARN, REFUSE)
+#: The broker's own groups: their offsets say how far transactions and dead letters are done.
+_OWN_PREFIX = "CID_RMQ_SYS_"
+
+
+class Groups:
+    """Groups by name, over FILE."""
+
+    def __init__(self, file: StateFile, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
+        self._config = config
+        #: Keeps them: start it and have it tick.
+        self.kept = KeptTable(file, GROUPS, now_ms, self._serve)
+        #: What is served of the entries.
+        self._groups: dict[str, GroupConfig] = {}
+        for name in self.kept.entries:
+            self._serve(name)
+
+    def _serve(self, name: str) -> None:
+        """Bring what is served of group NAME up to date with its entry."""
+        entry = self.kept.entries.get(name)
+        if entry is None or not is_storable(name, check_group):
+            self._groups.pop(name, None)
+        else:
+            self._groups[name] = entry
+
+    def unusual(self) -> list[str]:
+        """Return a sentence about each group that is left out, or that nobody could create as it is."""
+        return list(unusual_groups(self.kept.entries, self.kept.unread))
+
+    def find(self, name: str) -> GroupConfig | None:
+        """Return the group NAME; None if there is none."""
+        return self._groups.get(name)
+
+    def get(self, name: str) -> GroupConfig:
+        """Return the group NAME; raise GroupNotFound."""
+        group = self._groups.get(name)
+        if group is None:
+            raise errors.GroupNotFound(
+                f"group {name!r} does not exist: create it, or check the name", group=name
+            )
+        return group
+
+    def is_ordered(self, name: str) -> bool:
+        """Is there a group NAME, and does it want messages in order?"""
+        group = self._groups.get(name)
+        return group is not None and group.consume_message_orderly
+
+    def all(self) -> list[GroupConfig]:
+        """Return the groups, by name."""
+        return [group for _, group in sorted(self._groups.items())]
+
+    def ensure(self, name: str) -> GroupConfig:
+        """Return the group NAME, making it with defaults if there is none.
+
+        Where nothing can be written it is there all the same: reading goes on. It is kept once that can be done.
+        """
+        group = self._groups.get(name)
+        if group is not None:
+            return group
+        try:
+            return self.create(GroupConfig(name=name), update=False)
+        except errors.StoreError as error:
+            logger.warning("group is not kept yet group=%s reason=%s", name, error.message)
+            self.kept.put_late(name, group := GroupConfig(name=name))
+            return group
+
+    def create(
+        self, group: GroupConfig, *, update: bool, retry_intervals_ms: Sequence[int] | None = None
+    ) -> GroupConfig:
+        """Create GROUP, or with UPDATE give an existing group these settings; return it as it is now.
+
+        RETRY_INTERVALS_MS: how long before the first retry, the second …, the last one repeats (empty: by delay
+        level); None leaves its retry policy as it is. Of its attributes only SUBSCRIPTION_CHECK is taken. Raises
+        GroupExists, or GroupNotFound for an update.
+        """
+        check_own_choice(group.name)
+        check_range(
+            f"group {group.name!r}", "retry_max_times", group.retry_times_max, -1, _RETRIES_MAX
+        )
+        check_range(
+            f"group {group.name!r}", "retry_queues", group.retry_queues, 1, RETRY_QUEUES_MAX
+        )
+        existing = self.get(group.name) if update else self._groups.get(group.name)
+        if existing is not None and not update:
+            raise errors.GroupExists(
+                f"group {group.name!r} exists: update it, or choose another name", group=group.name
+            )
+        if existing is None:
+            check_new_group(group.name)
+        policy = group.retry_policy if existing is None else existing.retry_policy
+        if retry_intervals_ms is not None:
+            longest_ms = self._config.delay_max_ms
+            policy = changed_policy(group.name, policy, retry_intervals_ms, longest_ms=longest_ms)
+        if existing is None and len(self._groups) >= self._config.groups_max:
+            raise errors.Overloaded(
+                f"the broker has {len(self._groups)} groups, the limit is"
+                f" {self._config.groups_max}: delete some, or raise broker.groups_max",
+                field="groups",
+                limit=self._config.groups_max,
+            )
+        group = replace(
+            group if existing is None else existing,
+            retry_times_max=group.retry_times_max,
+            retry_queues=group.retry_queues,
+            retry_policy=policy,
+            consume_message_orderly=group.consume_message_orderly,
+            consume_enable=group.consume_enable,
+            attributes=_attributes(existing, group),
+        )
+        self.kept.put(group.name, group)
+        return group
+
+    def delete(self, name: str) -> None:
+        """Forget group NAME; raise GroupNotFound, or InvalidName for one of the broker's own."""
+        self.get(name)
+        check_own_choice(name)
+        self.kept.drop(name)
+        logger.info("group deleted group=%s", name)
+
+
+def subscription_check(group: GroupConfig) -> str:
+    """Return what becomes of members of GROUP that subscribe to different things: one of SUBSCRIPTION_CHECKS."""
+    said = group.attributes.get(SUBSCRIPTION_CHECK, "")
+    return said if said in SUBSCRIPTION_CHECKS else GRACE
+
+
+def _attributes(existing: GroupConfig | None, group: GroupConfig) -> dict[str, str]:
+    kept = dict(existing.attributes) if existing is not None else {}
+    kept.pop(SUBSCRIPTION_CHECK, None)
+    check = group.attributes.get(SUBSCRIPTION_CHECK) or GRACE
+    if check not in SUBSCRIPTION_CHECKS:
+        raise errors.InvalidArgument(
+            f"group {group.name!r}: subscription_check is {check[:64]!r}, must be {GRACE!r}, {WARN!r} or {REFUSE!r}",
+            field="subscription_check",
+            value=check,
+        )
+    # What every group has needs no word.
+    return kept | ({SUBSCRIPTION_CHECK: check} if check != GRACE else {})
+
+
+def check_own_choice(name: str) -> None:
+    """Raise InvalidName for a NAME that no group may have, or only one of the broker's own."""
+    check_group(name)
+    if name.startswith(_OWN_PREFIX):
+        raise errors.InvalidName(
+            f"group {name!r} is the broker's own: choose another name", field="group", value=name
+        )

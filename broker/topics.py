@@ -1,0 +1,407 @@
+"""The topics of one broker: `config/topics.json` in memory, with RocketMQ's rules for creating them.
+
+System topics always exist; what the file says of them has priority. Every change is saved at once, before the broker
+answers, and reported as the event `topic_changed`. `unusual` lists what the file has and nobody could create.
+
+Not thread-safe: the event loop owns it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from ..proto import errors
+from ..proto.topics import (
+    AUTO_CREATE_TOPIC,
+    DEAD_LETTER_PREFIX,
+    NOT_SENDABLE_TOPICS,
+    PERMISSION_ALL,
+    PERMISSION_INHERIT,
+    PERMISSION_READ,
+    PERMISSION_WRITE,
+    RETRY_PREFIX,
+    check_new_topic,
+    check_topic,
+    is_system_topic,
+    system_topic_queues,
+)
+from ..store.format.state_tables import (
+    TOPICS,
+    TopicConfig,
+)
+from ..store.kept_table import KeptTable
+from ..store.state_files import StateFile
+from .config import BrokerConfig
+from .events import BrokerEvents
+from .unusual_entries import (
+    PERMISSION_MAX,
+    QUEUES_SERVED_MAX,
+    in_range,
+    is_storable,
+    unusual_topics,
+)
+
+logger = logging.getLogger(__name__)
+
+#: The attribute that says what kind of messages a topic takes.
+TYPE_ATTRIBUTE: Final = "message.type"
+TYPES: Final = (
+    "UNSPECIFIED",
+    "NORMAL",
+    "FIFO",
+    "DELAY",
+    "TRANSACTION",
+    "MIXED",
+    "LITE",
+    "PRIORITY",
+)
+QUEUE_TYPE_ATTRIBUTE: Final = "queue.type"
+#: How many replicas have to be in sync for acks="replicas", if that is more than what the replica set needs itself.
+MIN_IN_SYNC_ATTRIBUTE: Final = "min_in_sync"
+#: Every attribute that may be given to a topic, with its values. Apache's others (`queue.type` BatchCQ,
+#: `cleanup.policy` COMPACTION, `reserve.time`) ask for what this broker does not do.
+ATTRIBUTES: Final = {
+    TYPE_ATTRIBUTE: TYPES,
+    QUEUE_TYPE_ATTRIBUTE: ("SimpleCQ",),
+    "cleanup.policy": ("DELETE",),
+    MIN_IN_SYNC_ATTRIBUTE: tuple(map(str, range(1, 10))),
+}
+#: So many changes are remembered, for name servers to be told of nothing else.
+_CHANGES_KEPT: Final = 10_000
+
+
+class Topics:
+    """Topics by name, over FILE."""
+
+    def __init__(
+        self,
+        file: StateFile,
+        config: BrokerConfig,
+        now_ms: Callable[[], int],
+        events: BrokerEvents | None = None,
+    ) -> None:
+        self._config = config
+        self._events = events or BrokerEvents()
+        #: Keeps them: start it and have it tick.
+        self.kept = KeptTable(file, TOPICS, now_ms, self._serve)
+        system = system_topic_queues(config.cluster, config.name)
+        self._system = {name for name, _, _ in system}
+        for name, queues, permission in system:
+            topic = TopicConfig(
+                name=name, read_queues=queues, write_queues=queues, permission=permission
+            )
+            self.kept.entries.setdefault(name, topic)
+        #: What is served of the entries.
+        self._topics: dict[str, TopicConfig] = {}
+        for name in self.kept.entries:
+            self._serve(name)
+        self._queues = sum(map(_queues_of, self._topics.values()))
+        #: The latest changes: the version before, and the topic.
+        self._changes: deque[tuple[int, str]] = deque(maxlen=_CHANGES_KEPT)
+
+    def _serve(self, name: str) -> None:
+        """Bring what is served of topic NAME up to date with its entry."""
+        entry = self.kept.entries.get(name)
+        if entry is None or not is_storable(name):
+            self._topics.pop(name, None)
+        else:
+            self._topics[name] = in_range(entry)
+
+    # --- asking
+
+    def unusual(self) -> list[str]:
+        """Return a sentence about each topic that is left out, or that nobody could create as it is."""
+        return list(unusual_topics(self.kept.entries, self.kept.unread))
+
+    @property
+    def version(self) -> int:
+        """A number that grows with every change, over restarts too and where the clock is set back."""
+        version = self.kept.version
+        return version.timestamp_ms << 16 | version.counter & 0xFFFF
+
+    def changed_since(self, version: int) -> set[str] | None:
+        """Return the names of the topics that were changed or deleted since VERSION; None if that is not known."""
+        names: set[str] = set()
+        if version == self.version:
+            return names
+        for before, name in reversed(self._changes):
+            names.add(name)
+            if before == version:
+                return names
+        return None
+
+    def names(self) -> list[str]:
+        """Return the names of all topics."""
+        return list(self._topics)
+
+    def find(self, name: str) -> TopicConfig | None:
+        """Return the topic NAME; None if there is none."""
+        return self._topics.get(name)
+
+    def get(self, name: str) -> TopicConfig:
+        """Return the topic NAME; raise TopicNotFound."""
+        topic = self._topics.get(name)
+        if topic is None:
+            raise errors.TopicNotFound(
+                f"topic {name!r} does not exist: create it, or check the name", topic=name
+            )
+        return topic
+
+    def all(self, *, include_system: bool) -> list[TopicConfig]:
+        """Return the topics, by name."""
+        return [
+            topic
+            for name, topic in sorted(self._topics.items())
+            if include_system or not self.is_system(name)
+        ]
+
+    def is_system(self, name: str) -> bool:
+        """Did the broker make topic NAME for itself?"""
+        return name in self._system or is_system_topic(name)
+
+    def has_queue(self, name: str, queue: int) -> bool:
+        """Does topic NAME exist, with a QUEUE to read?"""
+        topic = self._topics.get(name)
+        return topic is not None and 0 <= queue < topic.read_queues
+
+    def for_reading(self, name: str, queue: int) -> TopicConfig:
+        """Return topic NAME if QUEUE of it may be read; raise TopicNotFound, NotReadable or QueueNotFound."""
+        topic = self.get(name)
+        if not topic.permission & PERMISSION_READ:
+            raise errors.NotReadable(
+                f"topic {name!r}: its permission, {topic.permission}, does not include reading (4)",
+                topic=name,
+                permission=topic.permission,
+            )
+        _check_queue(name, queue, topic.read_queues, "read")
+        return topic
+
+    def min_in_sync(self, name: str) -> int:
+        """Return how many replicas topic NAME itself needs in sync; 0: as many as the set does."""
+        topic = self._topics.get(name)
+        said = "" if topic is None else topic.attributes.get(MIN_IN_SYNC_ATTRIBUTE, "")
+        return int(said) if said.isdecimal() else 0
+
+    def check_sendable(self, name: str) -> None:
+        """Raise InvalidName or NotWritable for a topic that nobody can send to, whether it exists or not."""
+        if name not in self._topics:
+            check_new_topic(name)
+        if name in NOT_SENDABLE_TOPICS:
+            raise errors.NotWritable(
+                f"topic {name!r} is the broker's own: choose another", topic=name
+            )
+
+    def for_writing(self, name: str, queue: int) -> TopicConfig:
+        """Return topic NAME if QUEUE of it may be written, making the topic if settings allow.
+
+        Raises InvalidName, TopicNotFound, NotWritable or QueueNotFound.
+        """
+        self.check_sendable(name)
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = self._auto_create(name, queue)
+        _check_writable(topic)
+        if topic.attributes.get(QUEUE_TYPE_ATTRIBUTE) == "BatchCQ":
+            raise errors.Unsupported(
+                f"topic {name!r} has batch queues ({QUEUE_TYPE_ATTRIBUTE}=BatchCQ), which are read but not written:"
+                " use a topic with plain queues",
+                topic=name,
+            )
+        _check_queue(name, queue, topic.write_queues, "written")
+        return topic
+
+    # --- changing
+
+    def _auto_create(self, name: str, queue: int) -> TopicConfig:
+        check_new_topic(name)
+        template = self.get(AUTO_CREATE_TOPIC)
+        derived = name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)) or self.is_system(name)
+        allowed = self._config.auto_create_topics and template.permission & PERMISSION_INHERIT
+        if derived or not allowed:
+            raise errors.TopicNotFound(
+                f"topic {name!r} does not exist, and is not made by sending to it: create it first",
+                topic=name,
+            )
+        queues = min(self._config.default_topic_queues, template.write_queues)
+        _check_queue(name, queue, queues, "written")
+        made = TopicConfig(
+            name=name,
+            read_queues=queues,
+            write_queues=queues,
+            permission=template.permission & ~PERMISSION_INHERIT,
+        )
+        self._put(made)
+        for callback in self._events.topic_auto_created:
+            callback(made)
+        return made
+
+    def for_group(self, name: str, queues: int) -> TopicConfig:
+        """Return topic NAME, a group's retry or dead-letter topic, making it if there is none.
+
+        One with fewer queues than QUEUES, to read or to write, gets as many: a group's retry queues may have become
+        more. Raises InvalidName, Overloaded, or NotWritable if its permission does not include writing.
+        """
+        check_topic(name)
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = TopicConfig(
+                name=name, read_queues=queues, write_queues=queues, permission=PERMISSION_ALL
+            )
+            self._put(topic)
+        _check_writable(topic)
+        if min(topic.read_queues, topic.write_queues) < queues:
+            topic = replace(
+                topic,
+                read_queues=max(topic.read_queues, queues),
+                write_queues=max(topic.write_queues, queues),
+            )
+            self._put(topic)
+        return topic
+
+    def create(self, topic: TopicConfig, *, update: bool) -> TopicConfig:
+        """Make TOPIC, or change it if it exists and UPDATE is set; return it as it is now.
+
+        Raises InvalidName, InvalidArgument, TopicExists, TopicNotFound (an update of nothing) or Overloaded.
+        """
+        existing = self._topics.get(topic.name)
+        if existing is None:
+            check_new_topic(topic.name)
+        if self.is_system(topic.name):
+            raise errors.InvalidName(
+                f"topic {topic.name!r} is the broker's own: choose another name",
+                field="name",
+                value=topic.name,
+            )
+        self._check(topic, existing.attributes if existing is not None else {})
+        if existing is not None and not update:
+            raise errors.TopicExists(
+                f"topic {topic.name!r} exists: update it, or choose another name", topic=topic.name
+            )
+        if existing is None and update:
+            self.get(topic.name)
+        if existing is not None:
+            topic = replace(
+                topic,
+                filter_type=existing.filter_type,
+                sys_flag=existing.sys_flag,
+                attributes={**existing.attributes, **topic.attributes},
+            )
+        self._put(topic)
+        return topic
+
+    def _check(self, topic: TopicConfig, known: Mapping[str, str]) -> None:
+        """Refuse what is out of range in TOPIC; attributes that are KNOWN already may stay as they are."""
+        most = self._config.topic_queues_max
+        for field in ("read_queues", "write_queues"):
+            check_range(f"topic {topic.name!r}", field, getattr(topic, field), 1, most)
+        check_range(f"topic {topic.name!r}", "permission", topic.permission, 0, PERMISSION_MAX)
+        for name, value in topic.attributes.items() - known.items():
+            _check_attribute(topic.name, name, value)
+
+    def _put(self, topic: TopicConfig) -> None:
+        limit = self._config.topics_max
+        if topic.name not in self._topics and len(self._topics) >= limit:
+            raise errors.Overloaded(
+                f"the broker has {len(self._topics)} topics, the limit is {limit}: delete some,"
+                " or raise broker.topics_max",
+                field="topics",
+                limit=limit,
+            )
+        more = self._more_queues(topic)
+        before = self.version
+        self.kept.put(topic.name, topic)
+        self._queues += more
+        self._tell(before, topic.name)
+        logger.info("topic stored topic=%s queues=%d", topic.name, topic.write_queues)
+
+    def _more_queues(self, topic: TopicConfig) -> int:
+        """Return how many queues TOPIC adds; raise Overloaded if the broker has no room for them."""
+        known = self._topics.get(topic.name)
+        more = _queues_of(topic) - (0 if known is None else _queues_of(known))
+        limit = self._config.queues_max
+        if more > 0 and self._queues + more > limit:
+            raise errors.Overloaded(
+                f"topic {topic.name!r} needs {more:,} more queues, the broker has {self._queues:,} and the limit is"
+                f" {limit:,}: give it fewer, delete topics, or raise broker.queues_max (2 KB of memory a queue)",
+                field="queues",
+                value=self._queues + more,
+                limit=limit,
+            )
+        return more
+
+    def check_deletable(self, name: str) -> None:
+        """Raise TopicNotFound, or NotWritable for a topic of the system."""
+        self.get(name)
+        if self.is_system(name):
+            raise errors.NotWritable(f"topic {name!r} is the broker's own and stays", topic=name)
+
+    def delete(self, name: str) -> None:
+        """Forget topic NAME; raise TopicNotFound or NotWritable (a topic of the system)."""
+        self.check_deletable(name)
+        before, queues = self.version, _queues_of(self._topics[name])
+        self.kept.drop(name)
+        self._queues -= queues
+        self._tell(before, name)
+        logger.info("topic deleted topic=%s", name)
+
+    def _tell(self, before: int, name: str) -> None:
+        self._changes.append((before, name))
+        for callback in self._events.topic_changed:
+            callback(name)
+
+
+def _queues_of(topic: TopicConfig) -> int:
+    """Return how many queues TOPIC takes of the broker's limit: none for a number that cannot be meant."""
+    count = max(topic.read_queues, topic.write_queues)
+    return 0 if count >= QUEUES_SERVED_MAX else count
+
+
+def _check_writable(topic: TopicConfig) -> None:
+    if not topic.permission & PERMISSION_WRITE:
+        raise errors.NotWritable(
+            f"topic {topic.name!r}: its permission, {topic.permission}, does not include writing (2)",
+            topic=topic.name,
+            permission=topic.permission,
+        )
+
+
+def _check_queue(topic: str, queue: int, queues: int, verb: str) -> None:
+    if not 0 <= queue < queues:
+        raise errors.QueueNotFound(
+            f"queue {queue} of topic {topic!r} cannot be {verb}: it has queues 0 to {queues - 1}",
+            topic=topic,
+            field="queue",
+            limit=queues - 1,
+            value=queue,
+        )
+
+
+def check_range(what: str, field: str, value: int, least: int, most: int) -> None:
+    """Raise InvalidArgument unless the VALUE of FIELD of WHAT is within LEAST and MOST."""
+    if not least <= value <= most:
+        raise errors.InvalidArgument(
+            f"{what}: {field} is {value}, must be {least} to {most}",
+            field=field,
+            limit=most,
+            value=value,
+        )
+
+
+def _check_attribute(topic: str, name: str, value: str) -> None:
+    choices = ATTRIBUTES.get(name)
+    if choices is None:
+        raise errors.InvalidArgument(
+            f"topic {topic!r}: no such attribute: {name[:64]!r}; use {', '.join(ATTRIBUTES)}",
+            field="attributes",
+            value=name,
+        )
+    if value not in choices:
+        raise errors.InvalidArgument(
+            f"topic {topic!r}: {name} is {value[:64]!r}, must be {' or '.join(choices)}",
+            field="type" if name == TYPE_ATTRIBUTE else name,
+            value=value,
+        )
