@@ -107,7 +107,7 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
     "lag": ("lag.command:lag", "Tell how far consumer groups are behind, and why."),
     "top": ("top:top", "Show live rates, lag with verdicts, and who holds which queue."),
     "lint": (
-        "lint:lint",
+        "lint.command:lint",
         "Find what is likely a mistake in topics, groups and messages.",
     ),
     "export": ("export:export", "Write the messages of stores to Parquet files."),
@@ -116,7 +116,7 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
         "doctor.diagnosis:doctor",
         "Say what a start would cut, rebuild and lose, for both brokers.",
     ),
-    "diff": ("diff:diff", "Compare two stores by what they mean."),
+    "diff": ("diff.command:diff", "Compare two stores by what they mean."),
     "repair": ("repair:repair", "Make a repaired copy of a store."),
     "follow": ("follow.command:follow", "Take the log of a Java broker into a store, as it grows."),
     "promote": ("follow.command:promote", "Make the store of a follower a broker's own."),

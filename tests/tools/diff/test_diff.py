@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings as hypothesis_settings, strategies as st
 
 from pocketmq.tools.cli import run as command
-from pocketmq.tools.diff import diff
+from pocketmq.tools.diff.command import diff
 
 from ...recorded import by_size, recorded_names, recorded_store, settings
 from ...runs import Hand, make_run, open_store

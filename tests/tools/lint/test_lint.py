@@ -22,7 +22,7 @@ from pocketmq.store.format.state_tables import GroupConfig, TopicConfig
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
 from pocketmq.tools.cli import run
-from pocketmq.tools.lint import (
+from pocketmq.tools.lint.rules import (
     FilterUse,
     GroupShape,
     Mistake,

@@ -12,8 +12,8 @@ from pocketmq.store.kept_table import KeptTable
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
 from pocketmq.store.view import StoreView
+from pocketmq.tools.diff.side import Side
 from pocketmq.tools.inspect.output import Tables
-from pocketmq.tools.store_side import Side
 from pocketmq.tools.stores.cold_store import open_cold
 from pocketmq.tools.stores.locations import StoreLocation
 

@@ -15,18 +15,18 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..proto.errors import PocketMQError
-from ..proto.record import (
+from ...proto.errors import PocketMQError
+from ...proto.record import (
     SYS_BORN_V6,
     SYS_STORE_V6,
     Record,
     decode_record,
     decompress_body,
 )
-from ..proto.record_run import Longs, RunColumns, parse_run
-from ..store.apache.config import JavaConfig
-from ..store.files import MappedFile
-from .store_side import Bounds, Name, QueueSide, Side, is_message, runs_of
+from ...proto.record_run import Longs, RunColumns, parse_run
+from ...store.apache.config import JavaConfig
+from ...store.files import MappedFile
+from .side import Bounds, Name, QueueSide, Side, is_message, runs_of
 
 _CHUNK: Final = 1 << 14
 _HOST_BITS: Final = SYS_BORN_V6 | SYS_STORE_V6

@@ -8,20 +8,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..proto.record import (
+from ...proto.record import (
     SYS_ROLLBACK,
     SYS_TRANSACTION,
 )
-from ..proto.record_run import Longs, RunColumns, parse_run
-from ..store.apache.config import JavaConfig
-from ..store.consume_queues import Queue
-from ..store.files import MappedFile
-from ..store.listing import settings_of
-from ..store.message_store import MessageStore
-from ..store.os_disk import OsDisk
-from ..store.overlay_disk import OverlayDisk
-from ..store.queue_view import reached_entries
-from ..store.view import open_ours
+from ...proto.record_run import Longs, RunColumns, parse_run
+from ...store.apache.config import JavaConfig
+from ...store.consume_queues import Queue
+from ...store.files import MappedFile
+from ...store.listing import settings_of
+from ...store.message_store import MessageStore
+from ...store.os_disk import OsDisk
+from ...store.overlay_disk import OverlayDisk
+from ...store.queue_view import reached_entries
+from ...store.view import open_ours
 
 Name = tuple[str, int]
 Bounds = tuple[int, int]

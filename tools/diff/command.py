@@ -12,26 +12,26 @@ from typing import Any
 
 import click
 
-from ..proto.clock import SystemClock
-from ..store.system import allow_many_files
-from .counted import counted
-from .options import (
+from ...proto.clock import SystemClock
+from ...store.system import allow_many_files
+from ..counted import counted
+from ..options import (
     StoreFolder,
     TakesStores,
     broker_settings,
     broker_settings_option,
     store_option,
 )
-from .output import print_json
-from .store_differences import (
+from ..output import print_json
+from ..stores.names import KnownNames
+from .differences import (
     Compared,
     QueueComparison,
     QueueDifference,
     TableDifference,
     compare_tables,
 )
-from .store_side import Bounds, Side
-from .stores.names import KnownNames
+from .side import Bounds, Side
 
 _LIMIT = 20
 _SPANS_SHOWN = 5

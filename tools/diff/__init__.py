@@ -1,0 +1,1 @@
+"""`pocketmq diff`: compares two stores by what they mean."""

@@ -1,0 +1,320 @@
+"""`pocketmq lint`: likely mistakes in topics, groups and messages, from the files of stores or a cluster.
+
+Exit codes: 0 nothing was found, 1 something was, 2 wrong arguments.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+import click
+
+from ...broker.account import EVERY, Account, SkippedBy
+from ...broker.accounts import AccountKey, accounts_in
+from ...client import Admin, GroupReport
+from ...client.config import ReadFrom
+from ...client.name_server_addresses import DEFAULT_NAME_SERVERS, NAMESERVER_VARIABLE
+from ...proto.clock import SystemClock
+from ...proto.errors import NotAuthorized, TopicNotFound
+from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_topic
+from ...store.system import allow_many_files
+from ...store.view import OpenedStore
+from .. import options
+from ..completion import group_names, topic_names
+from ..counted import counted
+from ..hidden_names import HiddenNames
+from ..lag.cold import store_rows
+from ..output import print_json, print_table, warn
+from ..stores import RecoveryName
+from ..stores.cold_store import open_cold
+from ..stores.locations import StoreLocation, locate
+from ..stores.names import KnownNames
+from .messages import accounts_by_queue, read_messages
+from .rules import (
+    FilterUse,
+    GroupShape,
+    Mistake,
+    TopicShape,
+    of_filters,
+    of_group,
+    of_members,
+    of_messages,
+    of_topic,
+)
+
+#: Groups of the broker's own read none of a user's topics by choice.
+_OWN_GROUP: Final = "CID_RMQ_SYS_"
+_FIFO: Final = "FIFO"
+_TYPE: Final = "message.type"
+_FOUND: Final = 1
+
+
+@click.command(cls=options.TakesStores)
+@options.stores_argument
+@click.option(
+    "--nameserver",
+    metavar="HOST:PORT[,…]",
+    envvar=NAMESERVER_VARIABLE,
+    show_envvar=True,
+    help=f"Ask the brokers of this cluster.  [default, without a STORE: {DEFAULT_NAME_SERVERS}]",
+)
+@options.tls_options
+@click.option(
+    "--topic",
+    shell_complete=topic_names,
+    metavar="PATTERN",
+    default="*",
+    help="Only these topics (orders*).",
+)
+@click.option(
+    "--group", shell_complete=group_names, metavar="PATTERN", default="*", help="Only these groups."
+)
+@click.option(
+    "--messages",
+    type=options.NUMBER,
+    default=100_000,
+    show_default=True,
+    help="Read the newest so many messages of each queue; 0: none.",
+)
+@options.read_from_option("look at what groups have not read, and may be a moment behind")
+@options.broker_settings_option
+@options.recovery_option
+@options.json_option("a finding a line")
+def lint(
+    stores: Sequence[str],
+    *,
+    nameserver: str | None,
+    read_from: ReadFrom | None,
+    as_json: bool,
+    settings: Sequence[str],
+    **given: Any,
+) -> None:
+    """Find what is likely a mistake: several filters in a group, messages that nobody wants, tags that no filter names.
+
+    And FIFO topics sent to without a key, queues that nobody may read. A cluster tells, in place of what stands in
+    messages, of groups without a reader and of more members than queues; a STORE does not know who is connected.
+    """
+    reading = options.read_from_of(read_from, stores)
+    asked = _Asked(**given)
+    known = asked.known
+    if stores:
+        allow_many_files()
+        findings = [
+            one
+            for place in locate(stores, settings=options.broker_settings(settings))
+            for one in asked.of_store(place)
+        ]
+    else:
+        with Admin(nameserver or DEFAULT_NAME_SERVERS) as admin:
+            known.add_cluster(admin)
+            findings = list(asked.of_cluster(admin, reading))
+            asked.hidden.warn_once(admin)
+    known.check(topics=[asked.topic], groups=[asked.group])
+    if as_json:
+        for finding in findings:
+            print_json(finding.document())
+    else:
+        if findings:
+            titles = ["rule", "broker", "topic", "group", "what"]
+            print_table(titles, [_row(finding) for finding in findings])
+        click.echo(asked.summary(findings, from_files=bool(stores)))
+    if findings:
+        click.get_current_context().exit(_FOUND)
+
+
+def _row(finding: Mistake) -> list[object]:
+    return [
+        finding.rule,
+        *(part or "-" for part in (finding.broker, finding.topic, finding.group)),
+        finding.text,
+    ]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Asked:
+    """What is asked for, and what was looked at for it."""
+
+    topic: str
+    group: str
+    messages: int
+    recovery: RecoveryName
+    topics_seen: set[str] = field(default_factory=set)
+    groups_seen: set[str] = field(default_factory=set)
+    known: KnownNames = field(default_factory=KnownNames)
+    hidden: HiddenNames = field(default_factory=HiddenNames)
+    messages_seen: int = 0
+
+    def has_topic(self, name: str) -> bool:
+        """Is NAME a user's topic that is asked for?"""
+        own = is_system_topic(name) or name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+        return not own and fnmatchcase(name, self.topic)
+
+    def has_group(self, name: str) -> bool:
+        """Is NAME a user's group that is asked for?"""
+        return not name.startswith(_OWN_GROUP) and fnmatchcase(name, self.group)
+
+    def summary(self, findings: Sequence[Mistake], *, from_files: bool) -> str:
+        """Return the last line for people."""
+        count = len(findings)
+        found = "nothing was found" if not count else f"{count:,} finding{'s' if count > 1 else ''}"
+        seen = (
+            f"{counted(len(self.topics_seen), 'topic')}, {counted(len(self.groups_seen), 'group')}"
+        )
+        if from_files:
+            return f"{found}: {seen}, {counted(self.messages_seen, 'message')}; who is connected, a cluster tells"
+        return f"{found}: {seen}; what stands in messages, a store tells"
+
+    # --- from files
+
+    def of_store(self, place: StoreLocation) -> Iterator[Mistake]:
+        """Yield what is found in the store at PLACE."""
+        now_ms = SystemClock().unix_ms()
+        store = open_cold(place, now_ms=now_ms, recovery=self.recovery, index=False)
+        warn(store.warnings)
+        self.known.add_store(store)
+        broker = store.broker_name
+        accounts = accounts_in(store.disk, store.root) or {}
+        self.known.groups.update(group for group, _, _ in accounts)
+        yield from self._filters_of_store(accounts, broker)
+        held: dict[str, dict[int, int]] = defaultdict(dict)
+        for one in store.queues():
+            held[one.topic][one.queue_id] = max(0, one.max_offset - max(0, one.min_offset))
+        for name, topic in sorted(store.topics.items()):
+            if self.has_topic(name):
+                self.topics_seen.add(name)
+                yield from of_topic(
+                    TopicShape(
+                        name=name,
+                        broker=broker,
+                        permission=topic.permission,
+                        read_queues=topic.read_queues,
+                        write_queues=topic.write_queues,
+                        messages=held[name],
+                    )
+                )
+        yield from self._messages_of_store(store, accounts)
+        unread: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        for row in store_rows(store, now_ms):
+            if self.has_topic(row.facts.topic):
+                unread[row.facts.group][row.facts.topic] += row.lag or 0
+        for name, group in sorted(store.groups.items()):
+            if self.has_group(name):
+                self.groups_seen.add(name)
+                shape = GroupShape(
+                    name=name, consume_enable=group.consume_enable, unread=unread[name], queues={}
+                )
+                yield from of_group(shape, broker)
+
+    def _filters_of_store(
+        self, accounts: Mapping[AccountKey, Account], broker: str
+    ) -> Iterator[Mistake]:
+        uses: dict[tuple[str, str], list[FilterUse]] = defaultdict(list)
+        for (group, topic, _), account in accounts.items():
+            if not (self.has_group(group) and self.has_topic(topic)):
+                continue
+            for name in dict.fromkeys(
+                [*(name for _, name in account.looks if name[0]), *account.skipped]
+            ):
+                skipped = account.skipped.get(name, SkippedBy())
+                text = "*" if name == EVERY else name[1]
+                uses[group, topic].append(
+                    FilterUse(filter=text, count=skipped.count, until_ms=skipped.at_ms)
+                )
+        for (group, topic), found in sorted(uses.items()):
+            yield from of_filters(group, topic, found, broker)
+
+    def _messages_of_store(
+        self, store: OpenedStore, accounts: Mapping[AccountKey, Account]
+    ) -> Iterator[Mistake]:
+        if not self.messages:
+            return
+        readers: dict[str, set[str]] = defaultdict(set)
+        for one in store.committed_offsets():
+            if not one.group.startswith(_OWN_GROUP):
+                readers[one.topic].add(one.group)
+        for group, topic, _ in accounts:
+            readers[topic].add(group)
+        known = accounts_by_queue(accounts, readers)
+        for place in sorted(store.reading.queues):
+            if self.has_topic(place[0]):
+                found = read_messages(
+                    store.reading, place, known.get(place, [None]), limit=self.messages
+                )
+                self.messages_seen += found.read
+                is_fifo = store.config.topic_attributes(place[0]).get(_TYPE) == _FIFO
+                yield from of_messages(found, store.broker_name, is_fifo=is_fifo)
+
+    # --- from brokers
+
+    def of_cluster(self, admin: Admin, read_from: ReadFrom = "master") -> Iterator[Mistake]:
+        """Yield what the brokers that ADMIN reaches tell."""
+        for topic in admin.topics():
+            if not self.has_topic(topic.name):
+                continue
+            try:
+                described = admin.describe_topic(topic.name)
+            except TopicNotFound:
+                continue  # It was deleted meanwhile.
+            except NotAuthorized:
+                self.hidden.topics.add(topic.name)
+                continue
+            self.topics_seen.add(topic.name)
+            for broker in described.brokers:
+                held = {
+                    one.queue.number: one.message_count
+                    for one in described.queues
+                    if one.queue.broker == broker
+                }
+                shape = TopicShape(
+                    name=topic.name,
+                    broker=broker,
+                    permission=described.permission,
+                    read_queues=described.read_queues,
+                    write_queues=described.write_queues,
+                    messages=held,
+                )
+                yield from of_topic(shape)
+        for group in admin.groups():
+            if self.has_group(group.name):
+                try:
+                    report = admin.describe_group(group, read_from=read_from)
+                except NotAuthorized:
+                    self.hidden.groups.add(group.name)
+                    continue
+                self.groups_seen.add(group.name)
+                yield from self._of_group(report, consume_enable=group.consume_enable)
+
+    def _of_group(self, report: GroupReport, *, consume_enable: bool) -> Iterator[Mistake]:
+        unread: dict[str, int] = defaultdict(int)
+        queues: dict[str, int] = defaultdict(int)
+        uses: dict[str, list[FilterUse]] = defaultdict(list)
+        for one in report.queues:
+            topic = one.queue.topic
+            if self.has_topic(topic):
+                unread[topic] += one.lag
+                queues[topic] += 1
+                uses[topic] += [
+                    FilterUse(filter=by.filter, count=by.count, until_ms=by.at_ms)
+                    for by in one.skipped
+                ]
+        members: dict[str, int] = defaultdict(int)
+        for member in report.members:
+            for subscribed in member.subscriptions:
+                if self.has_topic(name := subscribed.partition(":")[0]):
+                    members[name] += 1
+        for topic, found in sorted(uses.items()):
+            yield from of_filters(report.name, topic, found, None)
+        yield from of_members(report, self.has_topic)
+        shape = GroupShape(
+            name=report.name,
+            consume_enable=consume_enable,
+            unread=unread,
+            queues=queues,
+            members=members,
+            clients=len(report.clients),
+        )
+        yield from of_group(shape, None)
