@@ -30,7 +30,7 @@ from ..proto.errors import (
 )
 from ..proto.errors_wire import from_rpc_error
 from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.message_id import decode_handle
+from ..proto.recall_handle import decode_handle
 from ..proto.rpc import Call, RpcError
 from ..proto.rpc.channels import CallFailed, Channel, Dial
 from ..store.format.state_tables import TopicConfig

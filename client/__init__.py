@@ -52,8 +52,9 @@ if TYPE_CHECKING:
     from .push_consumer import AsyncPushConsumer
     from .pushing.listening import Reject, Retry
     from .pushing.process_queue import PushMetrics
-    from .queue import Filter, Queue, Sql
+    from .queue import Queue
     from .received_message import ReceivedMessage
+    from .subscriptions import Filter, Sql
     from .sync.gen.admin import Admin
     from .sync.gen.atomic_commit import AtomicCommit
     from .sync.gen.producer import Producer

@@ -1,21 +1,15 @@
-"""A message to send: checked when it is made, immutable afterwards, so that nothing can fail it later but the broker.
+"""A message to send: checked when it is created, immutable afterwards, so that only the broker can refuse it later.
 
-`property_string` is the message's properties as a record stores them (properties.py), but for UNIQ_KEY, which the
-producer adds. It is worked out here because a message is made once and may be sent, retried and sent again.
+`property_string` is the properties of the message as a record stores them (properties.py), without UNIQ_KEY, which the
+producer adds. It is computed here because a message is created once, but may be sent several times.
 
-Property names that the broker acts upon are not the application's: most have an argument or a call of their own, which
-the refusal names. Source: store-format.md §2.5, §7; Apache's list of names that an application may not set
-(MessageConst) is longer: names that nothing acts upon are let through.
+An application cannot set properties that the broker acts upon: most have an argument or a call of their own, which the
+error names. RocketMQ's list of names that an application may not set (MessageConst) is longer; PocketMQ accepts names
+that nothing acts upon. Source: store-format.md sections 2.5 and 7.
 
 A `Draft` is a message whose key and value are not serialized yet.
 
-Cost: 0.4 µs a message with topic and body alone, 1.3 µs with a key, 1 µs with an instant to be delivered at.
-
-When a message is to be delivered, as an application says it, in milliseconds. Pure: no clock is read here.
-
-A *delay* counts from the moment at which the broker takes the message, by the broker's clock; an *instant* stands for
-itself. Fractions of a millisecond are rounded up: nothing is delivered earlier than was asked for. Whether an instant
-is past, and what is too far ahead, the broker decides.
+Cost: 0.4 µs for a message with topic and body alone, 1.3 µs with a key, 1 µs with a time of delivery.
 """
 
 from __future__ import annotations
@@ -23,13 +17,13 @@ from __future__ import annotations
 import dataclasses
 import unicodedata
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, NoReturn, TypedDict, Unpack
 
 from ..proto import properties as names
-from ..proto.errors import InvalidArgument, InvalidDelay, MessageTooLarge
+from ..proto.errors import InvalidArgument, MessageTooLarge
 from ..proto.properties import (
     KEY_SEPARATOR,
     KEYS,
@@ -39,8 +33,8 @@ from ..proto.properties import (
     UNIQ_KEY,
     encode_properties,
 )
-from ..proto.time_text import parse_duration
 from ..proto.topics import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX, check_topic
+from .delivery_time import checked_level, delay_in_ms, instant_in_ms
 from .queue import Queue
 
 _BY_BROKER = "the broker sets it"
@@ -492,114 +486,3 @@ class Draft:
             sharding_key=self.sharding_key,
             priority=self.priority,
         )
-
-
-# ---------------------------------------------------------------- when a message is to be delivered
-
-
-#: A hundred years: longer than any broker keeps a message.
-DELAY_MAX_MS: Final = 100 * 365 * 86_400_000
-#: Unix milliseconds from here (1973) to there (the year 9999); what lies outside counts something else.
-INSTANT_MIN_MS: Final = 10**11
-INSTANT_MAX_MS: Final = 253_402_300_799_999
-#: More than the delay levels of any broker.
-DELAY_LEVEL_MAX: Final = 64
-#: So many has a broker by default. A message of a level above the last one gets the last one.
-DELAY_LEVELS_DEFAULT: Final = 18
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
-_HINT = "give timedelta(…) or a text like '90s', '2h30m'"
-
-
-def checked_level(level: int) -> int:
-    """Return the delay LEVEL; a broker has as many as it is configured with, 18 by default."""
-    if type(level) is not int:
-        raise InvalidArgument(
-            f"delay_level is {level!r}, but must be a number from 1 on; a length of time is delay=…",
-            field="delay_level",
-            value=level,
-        )
-    if not 1 <= level <= DELAY_LEVEL_MAX:
-        raise InvalidArgument(
-            f"delay_level is {level}, but levels are 1 to {DELAY_LEVEL_MAX}, {DELAY_LEVELS_DEFAULT} of them "
-            "unless the broker is set otherwise; a length of time is delay=…",
-            field="delay_level",
-            limit=DELAY_LEVEL_MAX,
-            value=level,
-        )
-    return level
-
-
-def delay_in_ms(delay: timedelta | str) -> int:
-    """Return the milliseconds of DELAY, at least 1.
-
-    Raises InvalidArgument for another type or a text that is no length of time, InvalidDelay for nothing, less than
-    nothing, and more than DELAY_MAX_MS.
-    """
-    if isinstance(delay, timedelta):
-        delay_ms = _ms_rounded_up(delay)
-    elif isinstance(delay, str):
-        delay_ms = parse_duration(delay, field="delay")
-    else:
-        raise InvalidArgument(
-            f"delay is {delay!r}, which has no unit: {_HINT}", field="delay", value=delay
-        )
-    if delay_ms <= 0:
-        raise InvalidDelay(
-            f"delay is {delay}, but must be positive: leave it out to have the message delivered at once",
-            field="delay",
-            limit=1,
-            value=delay_ms,
-        )
-    if delay_ms > DELAY_MAX_MS:
-        raise InvalidDelay(
-            f"delay is {delay_ms} ms, the limit is {DELAY_MAX_MS} (a hundred years), and brokers allow three days "
-            "unless they are set otherwise",
-            field="delay",
-            limit=DELAY_MAX_MS,
-            value=delay_ms,
-        )
-    return delay_ms
-
-
-def instant_in_ms(deliver_at: datetime | int) -> int:
-    """Return the Unix milliseconds of DELIVER_AT.
-
-    Raises InvalidArgument for another type, a datetime without a time zone, and a number that counts seconds or
-    microseconds.
-    """
-    if type(deliver_at) is int:
-        return _checked_instant(deliver_at)
-    if not isinstance(deliver_at, datetime):
-        raise InvalidArgument(
-            f"deliver_at is {deliver_at!r}, but must be a datetime with a time zone, or Unix milliseconds as an int;"
-            " a length of time is delay=…",
-            field="deliver_at",
-            value=deliver_at,
-        )
-    if deliver_at.utcoffset() is None:
-        raise InvalidArgument(
-            f"deliver_at is {deliver_at.isoformat()} without a time zone: write deliver_at.astimezone() if it is "
-            "local time, deliver_at.replace(tzinfo=UTC) if it is UTC",
-            field="deliver_at",
-            value=deliver_at.isoformat(),
-        )
-    return _checked_instant(_ms_rounded_up(deliver_at - _EPOCH))
-
-
-def _ms_rounded_up(length: timedelta) -> int:
-    return -(-(length // _MICROSECOND) // 1000)
-
-
-def _checked_instant(instant_ms: int) -> int:
-    if INSTANT_MIN_MS <= instant_ms <= INSTANT_MAX_MS:
-        return instant_ms
-    unit = "seconds" if instant_ms < INSTANT_MIN_MS else "micro- or nanoseconds"
-    raise InvalidArgument(
-        f"deliver_at is {instant_ms}: Unix milliseconds are {INSTANT_MIN_MS} (1973) to {INSTANT_MAX_MS} (9999);"
-        f" does it count {unit}?",
-        field="deliver_at",
-        limit=INSTANT_MIN_MS if instant_ms < INSTANT_MIN_MS else INSTANT_MAX_MS,
-        value=instant_ms,
-    )

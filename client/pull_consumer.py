@@ -48,10 +48,11 @@ from .consuming.reading import PullReading, Steering
 from .consuming.sending_back import Retrying, SentBack
 from .lifecycle import AsyncSignalledClient
 from .message_batch import MessageBatch
-from .queue import Queue, Topics, subscriptions_of
+from .queue import Queue
 from .received_message import ReceivedMessage
 from .session import Session
 from .signals import Signals
+from .subscriptions import Topics, subscriptions_of
 
 Value = TypeVar("Value")
 

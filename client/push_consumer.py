@@ -37,15 +37,16 @@ from typing import TypeVar, Unpack
 
 from ..proto.clock import Clock, SystemClock
 from ..proto.errors import ClientClosed
-from .config import PushConfig, PushSettings, settled
+from .config import settled
 from .connections import Connections
 from .lifecycle import AsyncSignalledClient
+from .push_config import PushConfig, PushSettings
 from .pushing.listening import Listener
 from .pushing.plan import PushPlan
 from .pushing.process_queue import PushMetrics
 from .pushing.pushing import Pushing
-from .queue import Topics
 from .signals import Signals
+from .subscriptions import Topics
 
 AnyListener = TypeVar("AnyListener", bound=Listener)
 

@@ -35,7 +35,8 @@ from ..proto.properties import (
 )
 from ..proto.record import BODY_BYTES_MAX, SYS_COMPRESSED, Record, decode_record, decompress_body
 from ..proto.record_run import crc_mismatches, parse_run, walk
-from .message import INSTANT_MAX_MS, PRIORITY_MAX
+from .delivery_time import INSTANT_MAX_MS
+from .message import PRIORITY_MAX
 
 #: Of Apache's timer wheel, at its coarsest, which is the default.
 _SLOT_MS: Final = 1_000

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from ..proto.record_run import Longs
 from .apache.files import JavaFile
 from .apache.queue import JavaQueue
-from .consume_queue import QueueExtension
 from .consume_queues import Queue
 from .disk import Mapping
 from .format.log_and_queues import (
@@ -31,6 +30,7 @@ from .format.log_and_queues import (
     entry_format,
 )
 from .listing import FileRow, RowFile
+from .queue_extension import QueueExtension
 from .view import QueueFolder, StoreView
 
 #: Entries that are read at a time: of a queue as it lies; of an opened one 6 MB, as many as a file usually holds.

@@ -18,7 +18,8 @@ from typing import Any, BinaryIO, Final, Protocol
 import click
 
 from ..client import Message, Producer, Receipt
-from ..client.message import DELAY_LEVEL_MAX, DELAY_LEVELS_DEFAULT, PRIORITY_MAX
+from ..client.delivery_time import DELAY_LEVEL_MAX, DELAY_LEVELS_DEFAULT
+from ..client.message import PRIORITY_MAX
 from ..client.producing.receipt import Acks
 from ..proto.errors import InvalidArgument
 from .completion import topic_names

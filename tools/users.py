@@ -30,7 +30,7 @@ from ..proto.access.policies import (
     parse_actions,
     parse_source,
 )
-from ..proto.access.signing import own_path, read_secret
+from ..proto.access.secret_files import own_path, read_secret
 from ..proto.access.users import UserEntry, changed, check_secret
 from ..proto.errors import ConfigError, PolicyExists, PolicyNotFound, UserExists, UserNotFound
 from ..proto.yaml_file import read_yaml

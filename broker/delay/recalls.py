@@ -24,7 +24,7 @@ from ...proto.errors import (
     MessageNotFound,
 )
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from ...proto.message_id import RecallHandle, decode_handle
+from ...proto.recall_handle import RecallHandle, decode_handle
 from ...proto.record import Host, Record, decode_record, encode_record
 from ...proto.rpc import LATER, Call, Later, MethodTable, service, unary
 from ...proto.run import Run

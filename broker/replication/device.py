@@ -32,7 +32,7 @@ from ...store.format import replica_files
 from ...store.message_store import MessageStore
 from ...store.state_files import StateFile
 from ..producers.producers import Producers
-from .in_sync import Epochs, EpochStart
+from .log_epochs import Epochs, EpochStart
 from .replica_state import ReplicaState
 
 logger = logging.getLogger(__name__)

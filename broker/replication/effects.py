@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from .in_sync import Epochs
+from .log_epochs import Epochs
 from .registry import Cell, EndMark, LiveNode
 
 

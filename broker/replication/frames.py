@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from ...proto.errors import InvalidArgument
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from .in_sync import EPOCHS_MAX, ReplicaSettings
+from .in_sync import ReplicaSettings
+from .log_epochs import EPOCHS_MAX
 from .registry import EPOCH_MAX, REPLICA_ID_MAX, LiveNode
 
 #: Bytes of the log in one frame.

@@ -26,8 +26,9 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import CallFailed
 from ...store.healing import PIECE_BYTES
 from ...store.message_store import MessageStore
-from .in_sync import Epochs, EpochStart, ReplicaSettings
+from .in_sync import ReplicaSettings
 from .links import Dial
+from .log_epochs import Epochs, EpochStart
 
 logger = logging.getLogger(__name__)
 

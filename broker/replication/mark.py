@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from .in_sync import Epochs
+from .log_epochs import Epochs
 from .registry import EndMark, VersionedEndMark
 
 MARK_MS: Final = 1_000

@@ -21,7 +21,8 @@ from typing import Final
 from ...proto.errors import InvalidArgument, MasterFenced, NotEnoughReplicas
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from . import effects, frames
-from .in_sync import Epochs, InSync, ReplicaSettings, consistent_end
+from .in_sync import InSync, ReplicaSettings
+from .log_epochs import Epochs, consistent_end
 from .mark import SetMark
 from .registry import (
     EPOCH_MAX,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from .in_sync import Epochs
+from .log_epochs import Epochs
 from .registry import Cell
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ...proto.access.policies import is_loopback
-from ...proto.access.signing import read_secret_file
+from ...proto.access.secret_files import read_secret_file
 from ...proto.errors import ConfigError
 from ...proto.extras import pip_install
 from .config import ReplicationConfig

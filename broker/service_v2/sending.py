@@ -55,7 +55,7 @@ from ...proto.errors import (
 )
 from ...proto.errors_wire import ours
 from ...proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
-from ...proto.message_id import encode_handle
+from ...proto.recall_handle import encode_handle
 from ...proto.record import Host, consistent_bucket, java_hash
 from ...proto.rpc import LATER, Call, Later, MethodTable, RpcError
 from ...proto.run import Run

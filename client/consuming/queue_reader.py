@@ -41,10 +41,11 @@ from ..config import Start
 from ..connections import Connection
 from ..message_batch import NO_MESSAGES, MessageBatch
 from ..name_server_addresses import parse_addresses
-from ..queue import Queue, Subscriptions, find_queue
+from ..queue import Queue, find_queue
 from ..received_message import Decode, FetchedRun, ReceivedMessage
 from ..serialization import value_decoder
 from ..session import MASTER_MS, local_host
+from ..subscriptions import Subscriptions
 from .commits import Commits, OffsetKeeper
 from .held_queue import HeldQueue, QueueSource, QueueUser
 from .local_offsets import LocalOffsets, offsets_path

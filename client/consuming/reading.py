@@ -26,8 +26,9 @@ from ...proto.errors import ClientClosed, InvalidArgument, LeaseLost, PocketMQEr
 from ...proto.facts import Facts
 from ...proto.topics import check_topic
 from ..config import ConsumerConfig
-from ..queue import Queue, Subscriptions
+from ..queue import Queue
 from ..session import Session
+from ..subscriptions import Subscriptions
 from .commits import RegularCommits
 from .held_queue import (
     ASSIGNED,

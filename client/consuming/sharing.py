@@ -33,7 +33,8 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import retry_topic
 from ..allocation import Member, Strategy, allocated, strategy_named
 from ..claims import check_assigned, check_members, check_places
-from ..queue import Queue, Subscriptions, in_parts
+from ..queue import Queue, in_parts
+from ..subscriptions import Subscriptions
 from ..tasks import Alarm, finished_within
 from .held_queue import HeldQueue, OffsetAndMetadata, QueueUser
 from .leases import Leases

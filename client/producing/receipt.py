@@ -18,7 +18,8 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, overloa
 
 from ...proto.errors import ConfigError, InvalidArgument
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from ...proto.message_id import encode_handle, offset_message_id
+from ...proto.message_id import offset_message_id
+from ...proto.recall_handle import encode_handle
 from ...proto.record import Host
 from ..message import Message
 from ..queue import Queue

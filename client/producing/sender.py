@@ -21,7 +21,8 @@ from ...proto.errors import (
     RouteNotFound,
 )
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from ...proto.message_id import UniqueIds, decode_handle
+from ...proto.message_id import UniqueIds
+from ...proto.recall_handle import decode_handle
 from ..config import ProducerConfig
 from ..message import NO_VALUE, Draft, ManyParts, Message, MessageParts, record_size
 from ..metrics import ProducerCounters, ProducerMetrics

@@ -22,8 +22,8 @@ from typing import Final, Protocol, TypeAlias
 from ...proto.clock import Clock
 from ...proto.errors import PocketMQError
 from ...proto.facts import Facts
-from ..config import PushConfig
 from ..consuming.sending_back import SentBack, send_back
+from ..push_config import PushConfig
 from ..queue import Queue
 from ..received_message import ReceivedMessage
 from ..session import Session

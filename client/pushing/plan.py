@@ -7,11 +7,11 @@ from random import Random
 from ...proto.clock import Clock
 from ...proto.errors import ConfigError
 from ...proto.topics import check_group
-from ..config import PushConfig
 from ..connections import Connections
 from ..once import remembers
-from ..queue import Topics, subscriptions_of
+from ..push_config import PushConfig
 from ..session import Session
+from ..subscriptions import Topics, subscriptions_of
 from .listening import Listener, check_listener
 from .pushing import Pushing
 

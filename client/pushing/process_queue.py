@@ -37,11 +37,11 @@ from typing import Final, NamedTuple, TypeAlias
 from sortedcontainers import SortedDict
 
 from ...proto.errors import PocketMQError
-from ..config import PushConfig
 from ..consuming.held_queue import HeldQueue
 from ..consuming.parts import CONSUMER_PREFIX, COUNTERS, Counts
 from ..consuming.queue_reader import QueueReader
 from ..metrics import Exposition
+from ..push_config import PushConfig
 from ..queue import Queue
 from ..received_message import FetchedRun, ReceivedMessage
 

@@ -23,15 +23,16 @@ from typing import Final
 from ...proto.errors import ClientClosed, PocketMQError
 from ...proto.facts import Facts
 from ...proto.topics import retry_topic
-from ..config import PushConfig
 from ..consuming.commits import RegularCommits
 from ..consuming.held_queue import HeldQueue
 from ..consuming.parts import ConsumerParts, reach_name_server
 from ..consuming.queue_reader import QueueReader, Supply, broadcast_supply, group_supply
 from ..consuming.sending_back import SentBack
-from ..queue import Queue, Subscriptions
+from ..push_config import PushConfig
+from ..queue import Queue
 from ..received_message import ReceivedMessage, RetriedMessage
 from ..session import Session
+from ..subscriptions import Subscriptions
 from ..tasks import finished_within
 from .failures import Failures, LetGo, Returns, SendBack, Telling, TryInPlace
 from .listening import Calls, Listener, is_async

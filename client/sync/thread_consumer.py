@@ -11,8 +11,8 @@ from ..consuming.held_queue import Rebalanced
 from ..lifecycle import SignalledClient
 from ..loop_thread import LoopThread
 from ..pull_consumer import AsyncPullConsumer, RebalanceListener, tell
-from ..queue import Topics
 from ..signals import Signals
+from ..subscriptions import Topics
 
 Value = TypeVar("Value")
 

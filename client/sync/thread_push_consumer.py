@@ -8,15 +8,16 @@ from typing import Self, Unpack
 
 from ...proto.clock import SystemClock
 from ...proto.errors import ClientClosed
-from ..config import PushConfig, PushSettings, settled
+from ..config import settled
 from ..lifecycle import SignalledClient
 from ..loop_thread import LoopThread
+from ..push_config import PushConfig, PushSettings
 from ..pushing.listening import Listener
 from ..pushing.plan import PushPlan
 from ..pushing.process_queue import PushMetrics
 from ..pushing.pushing import Pushing
-from ..queue import Topics
 from ..signals import Signals
+from ..subscriptions import Topics
 
 
 class ThreadPushConsumer(SignalledClient):

@@ -8,9 +8,9 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..consume_queue import QueueExtension
 from ..disk import Disk
 from ..format.log_and_queues import BATCH_ENTRY, ENTRY, NOT_COMPACTED, PRE_BLANK_SIZE, leading
+from ..queue_extension import QueueExtension
 from .files import JavaFile, JavaFiles
 from .records import Checked
 

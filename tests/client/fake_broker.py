@@ -23,7 +23,7 @@ from pocketmq.proto.errors import (
 )
 from pocketmq.proto.errors_wire import to_wire
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.message_id import decode_handle
+from pocketmq.proto.recall_handle import decode_handle
 from pocketmq.proto.record import LOG_OFFSET_AT, QUEUE_OFFSET_AT, decode_record
 from pocketmq.proto.rpc import MethodTable, Stream, bidi, service, unary
 from pocketmq.proto.run import check_run

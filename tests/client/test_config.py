@@ -12,10 +12,9 @@ from pocketmq.client.config import (
     ConsumerSettings,
     ProducerConfig,
     ProducerSettings,
-    PushConfig,
-    PushSettings,
 )
 from pocketmq.client.name_server_addresses import parse_addresses
+from pocketmq.client.push_config import PushConfig, PushSettings
 from pocketmq.proto.errors import ConfigError
 
 

@@ -23,7 +23,7 @@ from pocketmq.proto.errors import (
     RouteNotFound,
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.message_id import decode_handle
+from pocketmq.proto.recall_handle import decode_handle
 from pocketmq.proto.record import decode_record
 
 from .fake_broker import WAITING_FROM, FakeBroker, add_topic, bodies

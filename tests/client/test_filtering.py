@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pocketmq.client.queue import Filter, Sql, normalised, to_wire
+from pocketmq.client.subscriptions import Filter, Sql, to_wire
 from pocketmq.proto.errors import InvalidFilter
+from pocketmq.proto.filters.expressions import normalised
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
 

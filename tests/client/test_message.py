@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pocketmq.client import Message, Queue
-from pocketmq.client.message import INSTANT_MAX_MS, INSTANT_MIN_MS
+from pocketmq.client.delivery_time import INSTANT_MAX_MS, INSTANT_MIN_MS
 from pocketmq.proto.errors import InvalidArgument, InvalidDelay, InvalidName, MessageTooLarge
 from pocketmq.proto.properties import decode_properties
 from pocketmq.proto.topics import MESSAGE_SIZE_MAX

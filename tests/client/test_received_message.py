@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pocketmq.client import received_message
-from pocketmq.client.message import INSTANT_MAX_MS
+from pocketmq.client.delivery_time import INSTANT_MAX_MS
 from pocketmq.client.received_message import FetchedRun, RetriedMessage
 from pocketmq.proto.errors import CorruptRecord
 from pocketmq.proto.properties import decode_properties

@@ -28,8 +28,8 @@ from pocketmq.broker.pop.receives import Asked, Popped
 from pocketmq.proto.errors import PocketMQError, QueueNotFound, StoreFull
 from pocketmq.proto.errors_wire import from_wire
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.message_id import encode_handle
 from pocketmq.proto.properties import encode_properties
+from pocketmq.proto.recall_handle import encode_handle
 from pocketmq.proto.record import Record, decode_record, encode_run
 from pocketmq.proto.rpc import LATER, Limits, MethodTable
 from pocketmq.proto.topics import dead_letter_topic

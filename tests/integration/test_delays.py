@@ -9,7 +9,7 @@ import pytest
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import AlreadyDelivered, InvalidDelay
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.message_id import encode_handle
+from pocketmq.proto.recall_handle import encode_handle
 from pocketmq.proto.record import Record, decode_record, encode_record
 
 from .whole_broker import TOPIC, Peer, broker, store_config

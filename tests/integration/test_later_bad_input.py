@@ -20,8 +20,8 @@ from pocketmq.broker.broker import Broker
 from pocketmq.proto.clock import SystemClock, VirtualClock
 from pocketmq.proto.errors import PocketMQError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.message_id import encode_handle
 from pocketmq.proto.properties import DELAY_NAMES
+from pocketmq.proto.recall_handle import encode_handle
 from pocketmq.proto.record import Host, Record, encode_record
 from pocketmq.proto.topics import CHECK_MAX_TIME_TOPIC
 

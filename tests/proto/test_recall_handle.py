@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pocketmq.proto.errors import InvalidArgument
-from pocketmq.proto.message_id import HANDLE_LENGTH_MAX, decode_handle, encode_handle
+from pocketmq.proto.recall_handle import HANDLE_LENGTH_MAX, decode_handle, encode_handle
 
 #: What Apache's gateway gave (fixture v2/cluster-delay-recall, number 04).
 APACHES = (

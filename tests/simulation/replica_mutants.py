@@ -13,7 +13,8 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from pocketmq.broker.replication import links, replica as replica_module
-from pocketmq.broker.replication.in_sync import Epochs, InSync
+from pocketmq.broker.replication.in_sync import InSync
+from pocketmq.broker.replication.log_epochs import Epochs
 from pocketmq.broker.replication.mark import SetMark
 from pocketmq.broker.replication.registry import Cell
 from pocketmq.broker.replication.replica import ReplicaCore

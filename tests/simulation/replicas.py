@@ -28,7 +28,8 @@ from typing import Any, Final
 
 from pocketmq.broker.replication import effects
 from pocketmq.broker.replication.frames import bytes_frame
-from pocketmq.broker.replication.in_sync import Epochs, ReplicaSettings
+from pocketmq.broker.replication.in_sync import ReplicaSettings
+from pocketmq.broker.replication.log_epochs import Epochs
 from pocketmq.broker.replication.registry import Cell, EndMark, VersionedEndMark
 from pocketmq.broker.replication.replica import ReplicaCore
 from pocketmq.broker.replication.replica_state import ReplicaRole, ReplicaState

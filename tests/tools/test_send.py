@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pocketmq.client import Message, Receipt
-from pocketmq.client.message import DELAY_LEVELS_DEFAULT
+from pocketmq.client.delivery_time import DELAY_LEVELS_DEFAULT
 from pocketmq.proto.errors import InvalidArgument
 from pocketmq.store.config import StoreConfig
 from pocketmq.tools import cli, send

@@ -21,7 +21,7 @@ from ...proto.errors import (
     TopicNotFound,
     Unsupported,
 )
-from ...proto.message_id import encode_handle
+from ...proto.recall_handle import encode_handle
 from ...proto.rpc.pages import PageRequest
 from ...proto.topics import TIMER_TOPIC
 from ..output import message_document

@@ -33,10 +33,10 @@ from ...proto.record import (
     Record,
     decode_record,
 )
-from ...store.consume_queue import QueueExtension
 from ...store.disk import Disk
 from ...store.format import log_and_queues
 from ...store.listing import FilePages, PagedRow
+from ...store.queue_extension import QueueExtension
 
 #: Search for the beginning of a record goes back so far at first; a record is rarely longer.
 _BACK_BYTES: Final = 1 << 16

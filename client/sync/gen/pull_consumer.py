@@ -13,8 +13,9 @@ from ...consuming.queue_reader import Pulled
 from ...consuming.sending_back import SentBack
 from ...message_batch import MessageBatch
 from ...pull_consumer import CommitCallback
-from ...queue import Queue, Topics
+from ...queue import Queue
 from ...received_message import ReceivedMessage
+from ...subscriptions import Topics
 from ..thread_consumer import ThreadConsumer
 
 

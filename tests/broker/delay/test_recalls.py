@@ -28,7 +28,7 @@ from pocketmq.proto.errors import (
     TopicNotFound,
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.message_id import encode_handle
+from pocketmq.proto.recall_handle import encode_handle
 from pocketmq.proto.record import Host, Record
 from pocketmq.proto.rpc import LATER
 from pocketmq.proto.time_text import format_instant

@@ -12,7 +12,7 @@ import pytest
 
 from pocketmq.proto import properties as names
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
-from pocketmq.proto.message_id import encode_handle
+from pocketmq.proto.recall_handle import encode_handle
 from pocketmq.proto.record import SYS_PREPARED, encode_run
 
 from ...fake_calls import FakeStream

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pocketmq.broker.replication.device import ReplicaDevice
-from pocketmq.broker.replication.in_sync import Epochs, EpochStart
+from pocketmq.broker.replication.log_epochs import Epochs, EpochStart
 from pocketmq.broker.replication.replica_state import ReplicaState
 from pocketmq.proto.errors import ConfigError, DiskFailure
 from pocketmq.store.format.replica_files import BrokerIdentity

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from pocketmq.broker.replication.in_sync import EPOCHS_MAX, Epochs, EpochStart, consistent_end
+from pocketmq.broker.replication.log_epochs import EPOCHS_MAX, Epochs, EpochStart, consistent_end
 
 
 def epochs(*entries: tuple[int, int]) -> Epochs:

@@ -19,7 +19,7 @@ from pocketmq.broker.replication.frames import (
     check_state_ack,
     encoded_reply,
 )
-from pocketmq.broker.replication.in_sync import EPOCHS_MAX
+from pocketmq.broker.replication.log_epochs import EPOCHS_MAX
 from pocketmq.proto.errors import InvalidArgument
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 

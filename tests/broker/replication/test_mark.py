@@ -8,7 +8,7 @@ import pytest
 
 from pocketmq.broker.replication import effects
 from pocketmq.broker.replication.frames import bytes_frame
-from pocketmq.broker.replication.in_sync import Epochs, EpochStart
+from pocketmq.broker.replication.log_epochs import Epochs, EpochStart
 from pocketmq.broker.replication.registry import (
     EndMark,
     VersionedCell,

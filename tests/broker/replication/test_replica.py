@@ -10,7 +10,8 @@ import pytest
 
 from pocketmq.broker.replication import effects
 from pocketmq.broker.replication.frames import FAR_BYTES, bytes_frame
-from pocketmq.broker.replication.in_sync import Epochs, EpochStart, ReplicaSettings
+from pocketmq.broker.replication.in_sync import ReplicaSettings
+from pocketmq.broker.replication.log_epochs import Epochs, EpochStart
 from pocketmq.broker.replication.registry import (
     Cell,
     EndMark,

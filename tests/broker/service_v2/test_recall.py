@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
-from pocketmq.proto.message_id import encode_handle
+from pocketmq.proto.recall_handle import encode_handle
 
 from .serving import Served
 

@@ -10,8 +10,8 @@ import pytest
 from pocketmq.broker.service_v2.sending import QueueChooser, queue_of_group
 from pocketmq.proto.errors import Overloaded, ShuttingDown
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
-from pocketmq.proto.message_id import decode_handle
 from pocketmq.proto.properties import SHARDING_KEY
+from pocketmq.proto.recall_handle import decode_handle
 from pocketmq.proto.record import Host
 from pocketmq.store.format.state_tables import TopicConfig
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from pocketmq.proto.access.files import UserFile, WatchedUsers
-from pocketmq.proto.access.signing import own_credentials, read_secret
+from pocketmq.proto.access.secret_files import read_secret
+from pocketmq.proto.access.signing import own_credentials
 from pocketmq.proto.access.users import UserEntry, changed
 from pocketmq.proto.errors import ConfigError
 

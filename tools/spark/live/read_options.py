@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from ....client.config import READ_FROM
-from ....client.queue import Filter, Queue, Sql, to_wire
+from ....client.queue import Queue
+from ....client.subscriptions import Filter, Sql, to_wire
 from ....proto.errors import ConfigError, InvalidFilter, InvalidName
 from ....proto.gen import pocketmq_v1_pb2 as pb
 from ....proto.topics import check_group, check_topic

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
-from ....store.consume_queue import QueueExtension
 from ....store.disk import Disk
 from ....store.format import log_and_queues
 from ....store.listing import RowFile, zeros_from
+from ....store.queue_extension import QueueExtension
 from ..schemas import arrow
 from .conditions import Conditions, Span, combined
 from .message_columns import ConstantColumn
