@@ -48,8 +48,7 @@ LINKS_MAX: Final = 64
 class ReplicaCore:
     """The replica SETTINGS.replica_id, which starts with STATE.
 
-    HAS_STATE: does a follower have the master's tables that are replicated next to the log? Not thread-safe: the event
-    loop owns it.
+    HAS_STATE: does a follower have the replicated tables of the master? Not thread-safe: the event loop owns it.
     """
 
     def __init__(
