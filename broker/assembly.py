@@ -49,13 +49,14 @@ from .replication.state_progress import PopsPart, TimersState
 from .replication.state_source import StateSource, TablePart, table_parts
 from .replication.table_stream import TableState
 from .service_v2.acknowledging import Acknowledging
+from .service_v2.diagnostics import Diagnostics
 from .service_v2.lite_subscriptions import LiteSubscriptions
 from .service_v2.pulling import PullConsumers
 from .service_v2.receiving import Receiving
 from .service_v2.routes import RouteQueries
 from .service_v2.sending import EndTransactions, RecallMessages, SendMessages
 from .service_v2.service import ServiceV2
-from .service_v2.telemetry import Clients, Diagnostics
+from .service_v2.telemetry import Clients
 from .timing.purgatory import Purgatory
 from .timing.timers import Timers
 from .topics import Topics

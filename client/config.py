@@ -19,16 +19,15 @@ from ..proto.time_text import check_unix_ms
 from ..proto.tls import Trust
 from ..proto.topics import check_group
 from .allocation import Strategy, strategy_named
+from .compression import Compression, check_compression
 from .name_server_addresses import DEFAULT_NAME_SERVERS, named_or_default, parse_addresses
 from .producing.interceptors import check_interceptors
 from .producing.queue_selector import QueueSelector, QueueSelectorName, check_queue_selector
 from .producing.receipt import Acks, check_acks
 from .serialization import (
-    Compression,
     KeySerializer,
     ValueDeserializer,
     ValueSerializer,
-    check_compression,
     key_encoder,
     value_decoder,
     value_encoder,

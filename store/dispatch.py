@@ -36,7 +36,8 @@ from .consume_queues import ConsumeQueues
 from .deferred_indexing import DeferredIndexing, keys_at_most
 from .flush import CallOwner
 from .format.agreement import is_served, set_delivery_times
-from .message_index import MessageIndex, has_keys, keys_of_alike, keys_of_few
+from .message_index import MessageIndex
+from .message_keys import has_keys, keys_of_alike, keys_of_few
 from .rows_by_queue import Bytes, Rows, by_queue
 
 #: Records processed at a time. Columns that are read more than once stay in the processor's cache.

@@ -13,8 +13,8 @@ Not thread-safe: the event loop owns it.
 
 What clients measure, as they send it: OpenTelemetry's protocol, or OpenCensus's.
 
-The settings of a client name the broker itself as receiver (telemetry.py). Histograms and gauges go to `ClientMetrics`,
-which says what is kept. Bounds: `_POINTS_MAX` points of one request or series of one message.
+The settings of a client name the broker itself as receiver (client_settings.py). Histograms and gauges go to
+`ClientMetrics`, which says what is kept. Bounds: `_POINTS_MAX` points of one request or series of one message.
 
 OpenTelemetry, `MetricsService/Export`, once a minute: what is neither histogram nor gauge is passed over, and counted
 as rejected, like points beyond the bound. A series that does not say its client is that of the caller; its language is

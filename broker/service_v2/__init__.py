@@ -3,7 +3,7 @@
     method                                          file
     QueryRoute, QueryAssignment                     routes
     Telemetry                                       telemetry
-    Heartbeat, NotifyClientTermination              sessions
+    Heartbeat, NotifyClientTermination              heartbeats
     SendMessage, EndTransaction, RecallMessage      sending
     ReceiveMessage                                  receiving
     AckMessage, ChangeInvisibleDuration,
@@ -16,6 +16,8 @@
     statuses       errors as clients get them
     permissions    the permissions that each call requires, and how a refused call is answered
     client_session the session of one client; sessions: those of all clients
+    reach          where clients are told to connect to
+    client_settings, transaction_checks, diagnostics    what the broker sends over Telemetry
     subscriptions  the filter of each client; all clients of a group need the same
     messages       messages to records and back
     checks         names and limits of requests

@@ -1,34 +1,24 @@
-"""QueryRoute and QueryAssignment: the queues of a topic, what a push consumer receives from, and where both are found.
+"""QueryRoute and QueryAssignment: the queues of a topic, from what a push consumer receives, and where both are
+(reach.py).
 
-The answer has the queues of all brokers that have the topic: ours under the access point that the client has dialled,
-those of others where they are registered. Brokers take turns, by name: a simple consumer asks one queue after the
-other, and waits at each for messages. Whichever broker is asked, the order is the same, since clients find the queue of
-a message group by its place in it. Clients go to each broker by themselves: with settings and heartbeats,
-for receives, and with what they got from it (receipt handles, transactions). A topic that does not exist anywhere is
-TOPIC_NOT_FOUND and is not made by asking: the clients ask before they send, so that a misspelt name is noticed. Of each
-broker, queues that can be read and written come first, since clients of Node.js use only the queue 0.
+The answer has the queues of all brokers that have the topic: those of this broker under the access point that the
+client has dialled, those of others where they are registered. Brokers take turns, by name, because a simple consumer
+asks one queue after the other, and waits at each for messages. All brokers answer in the same order, because clients
+find the queue of a message group by its place in it. Clients go to each broker by themselves: with settings and
+heartbeats, for receives, and with what they got from it (receipt handles, transactions). A topic that does not exist
+anywhere is TOPIC_NOT_FOUND and is not created by the request: clients ask before they send, so that a misspelt name is
+noticed. Of each broker, queues that can be read and written come first, because clients of Node.js use only the queue
+0.
 
-A group that is not orderly is assigned one queue a broker, with id −1, which stands for all of that broker, because
-receiving looks into all of them anyway; an orderly one every queue to read.
+A group that is not orderly is assigned one queue per broker, with id −1. It stands for all queues of that broker,
+because a receive looks into all of them. An orderly group is assigned every readable queue.
 
-A client says in its questions for routes, and in its settings, at which access point it found the broker. The answer
-names the same one: whatever lies between (a forwarded port, a container's name, a service of Kubernetes, IPv6), the
-client has just come that way. `broker.v2_endpoints` overrules that, for a balancer in front of several brokers. A
-client that does not say is told the broker's own address. Of an access point that lists several brokers, ours is the
-address that no other broker is registered under.
-
-Of a replica set all that live are named, the master first, to whoever has dialled any of them: each takes calls, and a
-client whose connection breaks finds the next one by itself. Where they are known by names, and not by addresses, it is
-the master alone, since clients refuse several names. Clients of Node.js are told one address, the one that they have
-dialled: of several they make one name that cannot be resolved. A replica that is not the master relays their calls.
-
-Source: v2-protocol §3.3, §4.2; the recordings query-route and query-assignment.
+Source: v2-protocol sections 3.3 and 4.2; the recordings query-route and query-assignment.
 """
 
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
@@ -42,15 +32,12 @@ from ..neighbours import Neighbours, OtherQueues
 from ..topics import Topics
 from .heartbeats import LANGUAGE
 from .messages import accepted_by, accepted_types, group_name, topic_name
+from .reach import TAKE_ONE_ADDRESS, Reach, endpoints_of_replicas
 from .service import service, unary
 from .statuses import OK, Refused, status_of, status_of_bug
 
 #: The queue that stands for all queues of a broker.
 ALL_QUEUES: Final = -1
-#: Languages, as clients name them, that take one address alone; those of Node.js say HTTP.
-_TAKE_ONE_ADDRESS: Final = frozenset({"HTTP", "NODE_JS"})
-_PORT_MAX: Final = 65_535
-_ADDRESSES_MAX: Final = 64
 
 
 _Question: TypeAlias = v2.QueryRouteRequest | v2.QueryAssignmentRequest
@@ -175,7 +162,7 @@ class RouteQueries:
         topic = self._topics.find(name) if others else self._topics.get(name)
         dialled = request.endpoints
         reach = self._reach.of(dialled, self._neighbours.addresses)
-        takes_one = call.metadata.get(LANGUAGE, "").upper() in _TAKE_ONE_ADDRESS
+        takes_one = call.metadata.get(LANGUAGE, "").upper() in TAKE_ONE_ADDRESS
         shares = [
             _Share(
                 _broker(
@@ -257,106 +244,3 @@ def _permission(bits: int) -> v2.Permission:
         PERMISSION_READ: v2.READ,
         PERMISSION_WRITE: v2.WRITE,
     }.get(bits & PERMISSION_ALL, v2.NONE)
-
-
-# --- where clients are told to connect to
-
-
-class Reach:
-    """FIXED: "host:port" of the addresses that every client is told; none: as it dialled. OWN: the broker's address,
-    and those of its replicas, if it has some, behind it.
-    """
-
-    def __init__(self, fixed: Sequence[str], own: Callable[[], Sequence[str]]) -> None:
-        self._fixed = endpoints_at(fixed) if fixed else None
-        self._own = own
-
-    def of(self, dialled: v2.Endpoints, elsewhere: Collection[str] = ()) -> v2.Endpoints:
-        """Return what a client that DIALLED an access point connects to; raise Refused (ILLEGAL_ACCESS_POINT).
-
-        ELSEWHERE: the addresses of other brokers, "host:port".
-        """
-        if self._fixed is not None:
-            return self._fixed
-        own = self._own()
-        if not dialled.addresses:
-            return endpoints_of_replicas(own)
-        _check(dialled)
-        pairs = [(address.host, address.port) for address in dialled.addresses]
-        ours = [pair for pair in pairs if _written(*pair) not in elsewhere]
-        if not ours:  # It has dialled another broker, and comes here by a route: C++ asks any of one for assignments.
-            return endpoints_of_replicas(own)
-        if len(own) > 1 and all(_written(*pair) in own for pair in ours):
-            return endpoints_of_replicas(own)
-        if dialled.scheme and len(ours) == len(pairs):
-            return dialled
-        return _endpoints(ours)
-
-    def of_settings(self, dialled: v2.Endpoints) -> v2.Endpoints:
-        """Return the same for an access point that a client need not have: one that is none counts as not said."""
-        try:
-            found = self.of(dialled)
-        except Refused:
-            found = self.of(v2.Endpoints())
-        if len(self._own()) > 1:  # What is measured goes to one of them.
-            del found.addresses[1:]
-        return found
-
-
-def endpoints_at(addresses: Sequence[str]) -> v2.Endpoints:
-    """Return the endpoints of ADDRESSES: "name:port", "127.0.0.1:8081", "[::1]:8081"."""
-    split = [address.rpartition(":") for address in addresses]
-    return _endpoints([(host.strip("[]"), int(port)) for host, _, port in split])
-
-
-def endpoints_of_replicas(addresses: Sequence[str]) -> v2.Endpoints:
-    """Return the endpoints of ADDRESSES, the master's first, as far as clients take several."""
-    first = endpoints_at(addresses[:1])
-    if first.scheme != v2.DOMAIN_NAME:
-        for address in addresses[1:]:
-            other = endpoints_at([address])
-            if other.scheme == first.scheme:
-                first.addresses.extend(other.addresses)
-    return first
-
-
-def _endpoints(addresses: Sequence[tuple[str, int]]) -> v2.Endpoints:
-    schemes = {_scheme(host) for host, _ in addresses}
-    return v2.Endpoints(
-        scheme=schemes.pop() if len(schemes) == 1 else v2.DOMAIN_NAME,
-        addresses=[v2.Address(host=host, port=port) for host, port in addresses],
-    )
-
-
-def _written(host: str, port: int) -> str:
-    """Return HOST and PORT as registrations have them."""
-    host = host.strip("[]")
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _scheme(host: str) -> v2.AddressScheme:
-    try:
-        version = ipaddress.ip_address(host.strip("[]")).version
-    except ValueError:
-        return v2.DOMAIN_NAME
-    return v2.IPv4 if version == 4 else v2.IPv6
-
-
-def _check(dialled: v2.Endpoints) -> None:
-    if len(dialled.addresses) > _ADDRESSES_MAX:
-        raise Refused(
-            v2.ILLEGAL_ACCESS_POINT,
-            f"endpoints: {len(dialled.addresses)} addresses, the limit is {_ADDRESSES_MAX}: name fewer",
-            field="endpoints",
-            limit=_ADDRESSES_MAX,
-            value=len(dialled.addresses),
-        )
-    for address in dialled.addresses:
-        if not address.host.strip() or not 0 < address.port <= _PORT_MAX:
-            raise Refused(
-                v2.ILLEGAL_ACCESS_POINT,
-                f"endpoints: {address.host[:64]!r} port {address.port} is nothing to connect to: give a host, and a"
-                f" port between 1 and {_PORT_MAX}",
-                field="endpoints",
-                value=f"{address.host[:64]}:{address.port}",
-            )

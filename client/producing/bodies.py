@@ -16,9 +16,9 @@ from ...proto.message_id import UniqueIdRow
 from ...proto.properties import KEY_SEPARATOR, NAME_END, PAIR_END
 from ...proto.record import Host
 from ...proto.topics import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX
+from ..compression import Compressor
 from ..config import ProducerConfig
 from ..message import OWN_PROPERTIES_SIZE, RECORD_OVERHEAD, Message, record_size
-from ..serialization import Compressor
 
 if TYPE_CHECKING:
     import numpy as np

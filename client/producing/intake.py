@@ -14,9 +14,10 @@ from typing import Any
 
 from ...proto.configuration import nearest
 from ...proto.errors import ClientClosed, InvalidArgument, PocketMQError
+from ..compression import Compressor
 from ..config import ProducerConfig
 from ..message import NO_VALUE, Draft, ManyParts, Message, MessageParts
-from ..serialization import Compressor, key_encoder, value_encoder
+from ..serialization import key_encoder, value_encoder
 from ..session import Session
 from .bodies import Bodies, check_count, checked_bodies
 from .interceptors import Interceptors, Sending

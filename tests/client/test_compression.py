@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pocketmq.client import AsyncProducer, AsyncPullConsumer, Message
+from pocketmq.client.compression import Compression, Compressor
 from pocketmq.client.config import ProducerConfig
-from pocketmq.client.serialization import Compression, Compressor
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import ConfigError, MessageTooLarge
 from pocketmq.proto.record import decode_record, decompress_body
@@ -66,7 +66,7 @@ def test_a_kind_without_its_library_names_the_extra(
     kind: Compression, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nowhere: Callable[[str], None] = lambda name: None  # noqa: E731
-    monkeypatch.setattr("pocketmq.client.serialization.find_spec", nowhere)
+    monkeypatch.setattr("pocketmq.client.compression.find_spec", nowhere)
 
     with pytest.raises(ConfigError, match=r"pip install .*\[compression\]'"):
         ProducerConfig(compression=kind)

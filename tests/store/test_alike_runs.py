@@ -15,7 +15,7 @@ from pocketmq.proto.errors import PocketMQError
 from pocketmq.proto.record import encode_run
 from pocketmq.proto.record_run import RunColumns
 from pocketmq.proto.run import FEW_MAX, Alike, Run, check_run, stamp
-from pocketmq.store.message_index import keys_of, keys_of_alike
+from pocketmq.store.message_keys import keys_of, keys_of_alike
 
 from ..runs import BORN, Hand, open_store
 

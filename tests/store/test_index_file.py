@@ -11,7 +11,7 @@ from pocketmq.proto.errors import CorruptIndex
 from pocketmq.store import index_file
 from pocketmq.store.format.index import IndexHeader, index_file_size
 from pocketmq.store.index_file import IndexFile, check_index_file
-from pocketmq.store.message_index import key_hashes
+from pocketmq.store.message_keys import key_hashes
 from pocketmq.store.os_disk import OsDisk
 
 SLOTS = 7

@@ -42,7 +42,7 @@ from ...store.format import agreement
 from ...store.index_file import IndexFile, LogPlaces, check_index_file
 from ...store.index_view import IndexEntries, IndexName, index_names, open_index
 from ...store.log_view import Gap, LogStretch, LogWalk
-from ...store.message_index import keys_of
+from ...store.message_keys import keys_of
 from ...store.overlay_disk import OverlayDisk
 from ...store.queue_view import QueueExtent, QueueView
 from ...store.rows_by_queue import by_queue

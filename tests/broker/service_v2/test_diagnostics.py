@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.service_v2.telemetry import Diagnostics
+from pocketmq.broker.service_v2.diagnostics import Diagnostics
 from pocketmq.proto.access.policies import SUB, of_topic
 from pocketmq.proto.errors import (
     InvalidArgument,

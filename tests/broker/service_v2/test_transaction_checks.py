@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from google.protobuf import json_format
 
-from pocketmq.broker.service_v2.telemetry import CheckCommands
+from pocketmq.broker.service_v2.transaction_checks import CheckCommands
 from pocketmq.broker.transactions.checks import Answering
 from pocketmq.proto import properties as names
 from pocketmq.proto.access.policies import PUB, of_topic

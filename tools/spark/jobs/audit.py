@@ -38,7 +38,7 @@ from ....store.format.state_tables import parse_consumer_offsets, parse_groups, 
 from ....store.index_file import IndexFile, check_index_file
 from ....store.listing import missing_between, queue_folders, row_files, settings_of, zeros_from
 from ....store.log_view import log_end
-from ....store.message_index import key_hashes
+from ....store.message_keys import key_hashes
 from ....store.offsets_file import LMQ_OFFSETS_FILE, OFFSETS_FILE
 from ....store.overlay_disk import OverlayDisk
 from ...stores.locations import StoreLocation, locate

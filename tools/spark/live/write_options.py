@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from ....client.compression import Compression
 from ....client.producing.receipt import Acks
-from ....client.serialization import Compression
 from ....proto.errors import ConfigError, InvalidName
 from ....proto.topics import check_group, check_topic
 from ..option_reader import OptionReader
