@@ -50,7 +50,7 @@ unit: $(CORE)
 	  --hypothesis-profile quick tests/repository tests/proto tests/store tests/nameserver tests/broker tests/client
 
 test-long: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 3 --dist loadfile -m "long and not alone"
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "long and not alone"
 	$(BIN)/python -m pytest -m "long and alone"
 
 test-all: test test-long

@@ -51,6 +51,12 @@ def _watch_processes(event: str, arguments: tuple[object, ...]) -> None:
 sys.addaudithook(_watch_processes)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run files that start processes first: they take longest, and a last one would leave other workers idle."""
+    starting = {item.path for item in items if any(map(item.get_closest_marker, _STARTERS))}
+    items.sort(key=lambda item: item.path not in starting)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool, bool]:
     """Refuse processes to a test that is not marked to start some."""
