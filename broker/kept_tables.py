@@ -135,12 +135,12 @@ def delete_old_files(disk: Disk, own_folder: str) -> None:
 
 def copy_group_tables(disk: Disk, root: str, store: MessageStore, clock: Readings) -> None:
     """Give STORE, which no broker has open, statistics and texts of commits of the store at ROOT on DISK."""
-    found: tuple[AnyTable, ...] = (statistics_table(), commit_text_table())
+    found: list[AnyTable] = [statistics_table(), commit_text_table()]
     read_entries(disk, f"{root}/pocketmq/{FOLDER}", found)
     if not any(len(table) for table in found):
         return
     tables = KeptTables.open(store, clock)
-    copies: tuple[AnyTable, ...] = (tables.statistics, tables.commit_texts)
+    copies: list[AnyTable] = [tables.statistics, tables.commit_texts]
     for table, copy in zip(found, copies, strict=True):
         for scope, key, value in table.items():
             copy.put(scope, key, value)

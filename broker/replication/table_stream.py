@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
+from ...store.flush import Waiter
 from ...store.format.table_frames import KEY_BYTES_MAX
 from ...store.tables import AnyTable
 from .frames import read_state
@@ -61,7 +62,6 @@ class TableSink:
 
     def __init__(self, table: AnyTable) -> None:
         self._table = table
-        self.when_safe = table.when_durable
 
     def read(self, content: bytes) -> dict[TableKey, Any]:
         codec = self._table.codec
@@ -83,6 +83,9 @@ class TableSink:
                 self._table.drop(scope, key, is_urgent=False)
             else:
                 self._table.put(scope, key, value)
+
+    def when_safe(self, done: Waiter) -> None:
+        self._table.when_durable(done)
 
     def close(self) -> None:
         """The journal is closed after all parts."""
