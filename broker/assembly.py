@@ -113,8 +113,7 @@ def assemble(  # noqa: PLR0913  (the parts depend on all of this)
     )
     transactions = Transactions(config, store, topics, offsets, appends, timers, clock)
     waits = _waits(store, transactions, unix_ms)
-    kept_producers = None if mastership is None else mastership.producers
-    producers = kept_producers or producers_of(config, clock, store)
+    producers = _producers(config, clock, store, mastership)
     delay_rules = _delay_rules(config, store)
     retries = Retries(store, topics, groups, appends, delay_rules, unix_ms, random, events)
     journal = Journal(store, wall_timers, timers)
@@ -320,6 +319,14 @@ def _own_addresses(
         return (mine, *(one for one in replicas() if one != mine))
 
     return own
+
+
+def _producers(
+    config: BrokerConfig, clock: Clock, store: MessageStore, mastership: Mastership | None
+) -> Producers:
+    """Return the producers that the replica knew as a follower, or a table that will read them from the log."""
+    known = None if mastership is None else mastership.producers
+    return known or producers_of(config, clock, store)
 
 
 def producers_of(config: BrokerConfig, clock: Clock, store: MessageStore) -> Producers:
