@@ -24,13 +24,13 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from ..proto.record_run import Longs
+from .group_queues import number_of
 
 FILTERS_MAX: Final = 8
 LOOKS_MAX: Final = 32
 MEMBERS_MAX: Final = 3
 MOVES_MAX: Final = 16
 EXPRESSION_MAX: Final = 1_024
-_NUMBER_MAX: Final = (1 << 63) - 1
 
 #: Kind (ALL, TAG or SQL) and expression, in the form of all that mean the same.
 Filtering: TypeAlias = tuple[str, str]
@@ -103,12 +103,14 @@ class Account:
         """How many messages filters stepped over."""
         return sum(one.count for one in self.skipped.values())
 
-    def look(self, look: QueueLook, filtering: Filtering, member: str, now_ms: int) -> int:
-        """Note LOOK through FILTERING for MEMBER; return how many lost messages are new in it."""
+    def look(
+        self, look: QueueLook, filtering: Filtering, member: str, now_ms: int
+    ) -> tuple[int, int]:
+        """Note LOOK through FILTERING for MEMBER; return how many skipped and how many lost messages are new in it."""
         self._note_filter(look.begin, look.end, filtering)
         begin, end = max(look.begin, self.counted_to), look.end
         if end <= begin:
-            return 0
+            return 0, 0
         stepped, lost, wanted = look.stepped, look.lost, look.wanted
         if begin > look.begin:
             wanted = wanted[wanted >= begin]
@@ -118,7 +120,7 @@ class Account:
         self.lost += lost
         if stepped:
             self._skip(begin, end, wanted, stepped, filtering, member, now_ms)
-        return lost
+        return stepped, lost
 
     def _skip(
         self,
@@ -219,41 +221,33 @@ class Account:
     def from_json(cls, document: Any) -> Account:
         """Return the account in DOCUMENT; ValueError, LookupError or TypeError for what is none."""
         return cls(
-            counted_to=_number(document["countedTo"]),
-            looked_to=_number(document["lookedTo"]),
-            lost=_number(document["lost"]),
+            counted_to=number_of(document["countedTo"]),
+            looked_to=number_of(document["lookedTo"]),
+            lost=number_of(document["lost"]),
             skipped={
                 (str(kind), str(expression)): SkippedBy(
-                    _number(count),
-                    _number(first),
-                    _number(last),
+                    number_of(count),
+                    number_of(first),
+                    number_of(last),
                     tuple(map(str, members)),
-                    _number(at_ms),
+                    number_of(at_ms),
                 )
                 for kind, expression, count, first, last, members, at_ms in document["skipped"]
             },
             looks=[
-                (_number(begin), (str(kind), str(expression)))
+                (number_of(begin), (str(kind), str(expression)))
                 for begin, kind, expression in document["looks"]
             ],
             moves=[
                 MovedBy(
-                    _number(at_ms),
+                    number_of(at_ms),
                     str(who),
-                    None if before is None else _number(before),
-                    _number(after),
+                    None if before is None else number_of(before),
+                    number_of(after),
                 )
                 for at_ms, who, before, after in document["moves"]
             ],
         )
-
-
-def _number(value: Any) -> int:
-    """Return VALUE as a number that replies can carry; raise ValueError or TypeError for what is none."""
-    number = int(value)
-    if not -_NUMBER_MAX <= number <= _NUMBER_MAX:
-        raise ValueError(f"{number} is no number of 64 bits")
-    return number
 
 
 def filtering_of(kind: str, expression: str) -> Filtering:

@@ -64,10 +64,10 @@ class Accounts:
     ) -> None:
         """Note LOOK at KEY through FILTERING for MEMBER (None: who holds the queue); the queue ends at QUEUE_END."""
         account = self._of(key, queue_end)
-        before = account.skipped_count
         who = self._holder(*key) if member is None and look.stepped else member or ""
-        self.lost += account.look(look, filtering, who, self._now_ms())
-        self.skipped += max(0, account.skipped_count - before)
+        skipped, lost = account.look(look, filtering, who, self._now_ms())
+        self.skipped += skipped
+        self.lost += lost
 
     def look_at_all(self, key: AccountKey, begin: int, end: int) -> None:
         """Note that KEY's messages [BEGIN, END) were delivered; of use only where others were not."""

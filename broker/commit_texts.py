@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from ..store.flush import Waiter
-from .group_queues import ONE_SCOPE, GroupQueue, GroupQueueTable, group_queue_table
+from .group_queues import ONE_SCOPE, GroupQueue, GroupQueueTable, group_queue_table, number_of
 
 TEXTS_MAX: Final = 10_000
-_OFFSET_MAX: Final = (1 << 63) - 1
 
 
 class CommitText(NamedTuple):
@@ -115,7 +114,4 @@ def commit_text_table() -> CommitTextTable:
 def text_from_json(document: Any) -> CommitText:
     """Return the text in DOCUMENT, [offset, text]; raises ValueError or TypeError for what is none."""
     offset, text = document
-    number = int(offset)
-    if not -_OFFSET_MAX <= number <= _OFFSET_MAX:
-        raise ValueError(f"{number} is no number of 64 bits")
-    return CommitText(number, str(text))
+    return CommitText(number_of(offset), str(text))

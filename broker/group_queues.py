@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
-from ..store.tables import Durability, JournalTable
+from ..store.tables import Durability, JournalTable, JsonValues
 
 logger = logging.getLogger(__name__)
 
@@ -19,6 +18,7 @@ GroupQueue: TypeAlias = tuple[str, str, int]
 GroupQueueTable: TypeAlias = JournalTable[str, GroupQueue, V | None]
 #: Of all entries, so that they are in the order in which they changed last, over groups and topics.
 ONE_SCOPE: Final = ""
+_NUMBER_MAX: Final = (1 << 63) - 1
 
 
 def group_queue_table(
@@ -29,7 +29,7 @@ def group_queue_table(
     return JournalTable(number, name, codec, Durability.LAZY, needs_log=False)
 
 
-class _Codec(Generic[V]):
+class _Codec(JsonValues, Generic[V]):
     """Values of the table NAME as JSON."""
 
     def __init__(
@@ -39,19 +39,12 @@ class _Codec(Generic[V]):
         self._to_json = to_json
         self._from_json = from_json
 
-    def scope(self, scope: str) -> bytes:
-        return scope.encode()
-
     def key(self, key: GroupQueue) -> bytes:
         group, topic, queue = key
         return f"{topic}@{group}@{queue}".encode()
 
     def value(self, value: V | None) -> bytes:
-        document = None if value is None else self._to_json(value)
-        return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
-
-    def read_scope(self, data: bytes) -> str:
-        return data.decode()
+        return super().value(None if value is None else self._to_json(value))
 
     def read_key(self, data: bytes) -> GroupQueue:
         topic, _, rest = data.decode().partition("@")
@@ -60,7 +53,15 @@ class _Codec(Generic[V]):
 
     def read_value(self, data: bytes) -> V | None:
         try:
-            return self._from_json(json.loads(data))
+            return self._from_json(super().read_value(data))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             logger.warning("entry of a table not read table=%s reason=%r", self._name, error)
             return None
+
+
+def number_of(value: Any) -> int:
+    """Return VALUE, of an entry, as a number that replies can carry; raise ValueError or TypeError for what is none."""
+    number = int(value)
+    if not -_NUMBER_MAX <= number <= _NUMBER_MAX:
+        raise ValueError(f"{number} is no number of 64 bits")
+    return number

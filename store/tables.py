@@ -362,16 +362,13 @@ class Noted:
         return taken
 
 
-class JsonCodec:
-    """Names as scopes and keys, values that are JSON."""
+class JsonValues:
+    """Names as scopes, values that are JSON: a codec without keys."""
 
     _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
     def scope(self, scope: str) -> bytes:
         return scope.encode()
-
-    def key(self, key: str) -> bytes:
-        return key.encode()
 
     def value(self, value: Any) -> bytes:
         return self._dumps(value).encode()
@@ -379,11 +376,18 @@ class JsonCodec:
     def read_scope(self, data: bytes) -> str:
         return data.decode()
 
-    def read_key(self, data: bytes) -> str:
-        return data.decode()
-
     def read_value(self, data: bytes) -> Any:
         return json.loads(data)
+
+
+class JsonCodec(JsonValues):
+    """Names as scopes and keys, values that are JSON."""
+
+    def key(self, key: str) -> bytes:
+        return key.encode()
+
+    def read_key(self, data: bytes) -> str:
+        return data.decode()
 
 
 class RawCodec:
