@@ -17,6 +17,7 @@ from ..proto.access.listing import SeenNames, visible
 from ..proto.access.policies import GET, of_all_messages, of_group, of_topic
 from ..proto.commit_metadata import check_metadata
 from ..proto.errors import InvalidArgument, PocketMQError
+from ..proto.errors_wire import without_topics
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.rpc import LATER, Call, Later, MethodTable, Stream, bidi, service, unary
 from ..proto.topics import DEAD_LETTERS_GROUP, check_group, dead_letter_topic
@@ -139,13 +140,14 @@ class BrokerService:
         )
 
     def _seen_status(self, call: Call, reply: pb.BrokerStatusReply) -> pb.BrokerStatusReply:
-        """Return REPLY as the user may see it: paths and reasons of what recovery found name topics."""
+        """Return REPLY as the user may see it: paths and reasons name topics."""
         needs = of_all_messages(self._config.cluster, GET)
         if not all(call.user.may(call, need) for need in needs):
             recovery = json.loads(reply.recovery)
             for finding in recovery["findings"]:
                 finding["path"] = finding["why"] = ""
             reply.recovery = json.dumps(recovery)
+            reply.not_writable_because = without_topics(reply.not_writable_because)
         return reply
 
     # --- offsets

@@ -10,11 +10,15 @@ it by its code. This module needs no grpc at run time: it asks the error for `co
 
 Bounds: peers refuse metadata from 8 KiB on, so an error is trimmed to `ERROR_SIZE_MAX` bytes: values of details
 and the sentence are cut and end in "…", and what is left over goes without details.
+
+Errors of the store name files, and the path of a queue's file names its topic, which not every user may know: it
+travels without the topic. The log of the server has the whole path.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import Any, Final, Protocol
 
 from google.protobuf.message import DecodeError
@@ -30,6 +34,9 @@ ERROR_KEY: Final = "pocketmq-error-bin"
 ERROR_SIZE_MAX: Final = 3072  # bytes of a serialised Error
 SENTENCE_LENGTH_MAX: Final = 600  # characters
 DETAIL_LENGTH_MAX: Final = 200  # characters of one value
+
+#: A topic in the path of a queue's file.
+_TOPIC_IN_PATH: Final = re.compile(r"((?:batch)?consumequeue(?:_ext)?/)[^/]+")
 
 #: What grpc.aio says, with INTERNAL, when its own write meets a stream that has ended; the server's status is lost.
 _WRITE_FAILED: Final = "Internal error from Core"
@@ -88,17 +95,32 @@ def failure_of(error: rpc.RpcError) -> rpc.RpcFailure:
 
 def to_wire(error: errors.PocketMQError) -> Error:
     """Return ERROR as the message that travels, trimmed to `ERROR_SIZE_MAX` bytes."""
+    is_of_store = isinstance(error, errors.StoreError)
     wire = Error(
         name=type(error).__name__,
-        message=_cut(error.message, SENTENCE_LENGTH_MAX),
+        message=_cut(sentence_of(error), SENTENCE_LENGTH_MAX),
         details={
-            _cut(name, DETAIL_LENGTH_MAX): _cut(value, DETAIL_LENGTH_MAX)
+            _cut(name, DETAIL_LENGTH_MAX): _cut(
+                without_topics(value) if is_of_store else value, DETAIL_LENGTH_MAX
+            )
             for name, value in error.details.items()
         },
     )
     if wire.ByteSize() > ERROR_SIZE_MAX:
         wire.ClearField("details")
     return wire
+
+
+def sentence_of(error: rpc.RpcError) -> str:
+    """Return the sentence of ERROR as any user may read it."""
+    if isinstance(error, errors.StoreError):
+        return without_topics(error.message)
+    return error.message
+
+
+def without_topics(text: str) -> str:
+    """Return TEXT without the topics in the paths of queues' files."""
+    return _TOPIC_IN_PATH.sub(r"\1…", text)
 
 
 def from_wire(wire: Error) -> errors.PocketMQError:

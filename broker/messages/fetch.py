@@ -17,6 +17,7 @@ from ...proto import errors
 from ...proto.errors_wire import to_wire
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.record import FIXED_SIZE_V4
+from ...proto.topics import check_group
 from ...store.message_store import MessageStore
 from ...store.slices import Slices
 from ..account import QueueLook
@@ -141,6 +142,8 @@ class Fetches:
                     f"{field} is {value}: must not be negative", field=field, limit=0, value=value
                 )
         self._topics.for_reading(request.topic, request.queue)
+        if request.group:
+            check_group(request.group)
         if request.lease and self._renew_lease is not None:
             self._renew_lease(request.group, request.topic, request.queue, request.lease)
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from ...proto import errors
 from ...proto.errors import InvalidArgument, PocketMQError
+from ...proto.errors_wire import sentence_of
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.topics import check_new_group, check_new_topic
 
@@ -86,7 +87,7 @@ def _illegal_name(error: PocketMQError) -> v2.Code | None:
 
 def status_of(error: PocketMQError) -> v2.Status:
     """Return ERROR as clients get it."""
-    return status_with(code_of(error), error.message)
+    return status_with(code_of(error), sentence_of(error))
 
 
 def status_with(code: v2.Code, text: str) -> v2.Status:

@@ -16,13 +16,14 @@ import pytest
 from pocketmq.broker.broker import Network
 from pocketmq.client import AsyncAdmin, AsyncProducer, Message, Queue
 from pocketmq.proto.access.signing import signed_now
-from pocketmq.proto.errors import NotAuthorized
+from pocketmq.proto.errors import NotAuthorized, PocketMQError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 from pocketmq.store.recovery.scan import RecoveryReport
 from pocketmq.tools.cli import run
 from pocketmq.tools.console import api
 from pocketmq.tools.console.site import site
 
+from ..fakes import FaultyDisk
 from .members import join_of, member
 from .test_console_users import basic
 from .test_users import ROOT, cluster
@@ -523,6 +524,39 @@ async def test_what_recovery_found_is_told_without_paths(
     assert json.loads(every.recovery)["findings"] == [finding]
     shown = finding | {"path": "", "why": ""}
     assert json.loads(seen.recovery)["findings"] == store["recovery"]["findings"] == [shown]
+
+
+async def test_the_failure_of_a_store_is_told_without_the_topic(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    async with cluster(tmp_path, USERS, of_broker={"grpc": "builtin"}, disk=disk) as nameserver:
+        await look_at_failed_store(nameserver, disk)
+
+
+async def send_until_refused(producer: AsyncProducer) -> None:
+    """Send to secret: the first messages may be stored before their queue's file is written."""
+    for _ in range(100):
+        await producer.send(Message("secret", b"x"))
+
+
+async def look_at_failed_store(nameserver: str, disk: FaultyDisk) -> None:
+    request = pb.BrokerStatusRequest()
+    async with (
+        AsyncAdmin(nameserver, **ROOT) as admin,
+        AsyncProducer(nameserver, retries=0, **ROOT) as producer,
+    ):
+        await admin.create_topic("secret", queues=1)
+        served = Served(nameserver, (await admin.brokers())[0].address)
+        disk.break_writes("consumequeue/secret")
+        async with served.peer("root") as root, served.peer() as eve:
+            with pytest.raises(PocketMQError) as refused:
+                await send_until_refused(producer)
+            every = await root.ask("Status", request, pb.BrokerStatusReply)
+            seen = await eve.ask("Status", request, pb.BrokerStatusReply)
+
+    assert "consumequeue/secret/0" in every.not_writable_because
+    assert "input/output error" in seen.not_writable_because
+    for told in (seen.not_writable_because, refused.value.message, str(refused.value.details)):
+        assert "secret" not in told
 
 
 @pytest.mark.processes

@@ -26,6 +26,7 @@ from pocketmq.proto.errors import (
 )
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from pocketmq.proto.tls import Trust
+from pocketmq.store.disk import Disk
 from pocketmq.store.os_disk import OsDisk
 
 from ..authority import Authority
@@ -56,10 +57,11 @@ async def cluster(
     both: Mapping[str, Any] = MappingProxyType({}),
     of_broker: Mapping[str, Any] = MappingProxyType({}),
     network: Network | None = None,
+    disk: Disk | None = None,
 ) -> AsyncIterator[str]:
     """Serve with USERS, if there are any, and further settings; yield the name server's address.
 
-    NETWORK: the broker's, with a console for example.
+    NETWORK and DISK: the broker's, with a console for example.
     """
     path = folder / "users.yaml"
     path.touch(0o600)
@@ -71,7 +73,7 @@ async def cluster(
     broker = Broker.build(
         config,
         store_config(folder),
-        disk=OsDisk(),
+        disk=disk or OsDisk(),
         clock=SystemClock(),
         network=network or Network(),
     )
@@ -80,8 +82,10 @@ async def cluster(
         assert await broker.registered(20)
         yield server.address
     finally:
-        await broker.stop()
-        await server.stop()
+        try:
+            await broker.stop()
+        finally:
+            await server.stop()
 
 
 async def test_who_signs_may_do_what_the_policies_allow(tmp_path: Path) -> None:

@@ -45,6 +45,18 @@ def test_every_class_has_a_grpc_status(kind: type[errors.PocketMQError]) -> None
     assert grpc.StatusCode[kind.status] is not grpc.StatusCode.OK
 
 
+def test_the_path_of_a_queue_travels_without_its_topic() -> None:
+    path = "/store/consumequeue/a topic/0/00000000000000000000"
+    raised = errors.DiskFailure(f"cannot sync {path}: input/output error", path=path)
+
+    wire = to_wire(raised)
+
+    hidden = "/store/consumequeue/…/0/00000000000000000000"
+    assert wire.message == f"cannot sync {hidden}: input/output error"
+    assert wire.details == {"path": hidden}
+    assert failure_of(raised).message == wire.message
+
+
 def test_an_unknown_class_becomes_the_root() -> None:
     seen = from_wire(Error(name="FromTheFuture", message="new", details={"a": "b"}))
 

@@ -15,6 +15,7 @@ from urllib.parse import quote
 from ...broker.broker import SiteParts
 from ...broker.metrics.page import PATH as METRICS
 from ...proto.errors import InvalidArgument, PocketMQError
+from ...proto.errors_wire import sentence_of
 from ...proto.rpc.pages import QUERY_FIELDS_MAX, READING, Page, PageRequest, Shown
 from . import frame
 from .door import Door, NotSignedIn, Visitor
@@ -136,7 +137,7 @@ def _ask_who(asked: PageRequest, error: NotSignedIn) -> Shown:
 
 def _refused(asked: PageRequest, error: PocketMQError) -> Shown:
     status = frame.status_of(error)
-    shown = frame.failed(asked, status, type(error).__name__, error.message)
+    shown = frame.failed(asked, status, type(error).__name__, sentence_of(error))
     # A browser would ask by itself; and only where a secret may come this way is it asked for.
     if isinstance(error, NotSignedIn) and "sec-fetch-mode" not in asked.headers:
         challenge = ("www-authenticate", 'Basic realm="PocketMQ", charset="UTF-8"')

@@ -10,6 +10,7 @@ import pytest
 
 from pocketmq.proto.errors import (
     InvalidArgument,
+    InvalidName,
     NotReadable,
     OffsetOutOfRange,
     PocketMQError,
@@ -192,8 +193,10 @@ async def test_a_queue_that_was_never_written_begins_at_zero(rig: Rig) -> None:
         ({"max_messages": -1}, InvalidArgument),
         ({"min_bytes": -1}, InvalidArgument),
         ({"max_wait_ms": -1}, InvalidArgument),
+        ({"group": "a/b"}, InvalidName),
+        ({"group": "g" * 70_000}, InvalidName),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:40],
 )
 async def test_a_bad_fetch_is_refused(
     rig: Rig, fields: dict[str, object], error: type[PocketMQError]
