@@ -86,8 +86,7 @@ def assemble(  # noqa: PLR0913  (the parts depend on all of this)
 ) -> BrokerParts:
     """Return the parts over STORE; CLOCK is the messages' time, WALL the machine's. Nothing has begun.
 
-    DIAL opens channels to name servers and other brokers. MASTERSHIP: that of a master of a replica set,
-    and REPLICAS: where clients reach those that live. EVENTS may have callbacks of the caller.
+    DIAL opens channels to other servers. MASTERSHIP is for a master of a replica set; REPLICAS are its live replicas.
     """
     events = events or BrokerEvents()
     epoch = 0 if mastership is None else mastership.epoch

@@ -224,7 +224,10 @@ async def _path_of_opening(folder: Path, clock: VirtualClock) -> CallPath:
         # Another thread writes this file within a second; a start that finds it runs more functions.
         while not (folder / "store" / "config" / "topics.json").exists():  # noqa: ASYNC110  (another thread writes the file)
             await asyncio.sleep(0.01)
-        shutil.copytree(folder / "store", folder / f"killed-{next(copies)}" / "store")
+        # Files that are written right now vanish under the copy.
+        unfinished = shutil.ignore_patterns("*.tmp")
+        target = folder / f"killed-{next(copies)}" / "store"
+        shutil.copytree(folder / "store", target, ignore=unfinished)
 
     async def reopen() -> None:
         killed = store_config(folder / f"killed-{next(opened)}")
