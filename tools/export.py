@@ -34,7 +34,7 @@ from ..proto.errors import ConfigError, DiskFailure
 from ..store.system import allow_many_files
 from .counted import counted
 from .instants import past_instant_of
-from .options import TakesStores, chosen_stores, json_option, stores_argument
+from .options import TakesStores, broker_name_option, chosen_stores, json_option, stores_argument
 from .output import print_json
 from .stores.cold_store import open_cold
 from .stores.locations import StoreLocation, locate
@@ -258,11 +258,15 @@ def _day_text(day: int) -> str:
 )
 @click.option("--check-crc", is_flag=True, help="A body that does not fit its CRC is a bad record.")
 @click.option("--stored-bodies", is_flag=True, help="Bodies as they are stored: not decompressed.")
-@click.option("--data-loss-ok", is_flag=True, help="Go on where a file between others is missing.")
+@click.option("--data-loss-ok", is_flag=True, help="Continue where a log file is missing.")
 @click.option(
-    "--compression", type=click.Choice(COMPRESSIONS), default=COMPRESSIONS[0], show_default=True
+    "--compression",
+    type=click.Choice(COMPRESSIONS),
+    default=COMPRESSIONS[0],
+    show_default=True,
+    help="Compression of the Parquet files.",
 )
-@click.option("--broker-name", help="What the broker of the one STORE is called.")
+@broker_name_option
 @json_option("what was written")
 def export(*, stores: tuple[str, ...], target: str, as_json: bool, **options: Any) -> None:
     """Write messages to DIR/topic=T/day=D/*.parquet: columns as in Spark, days of the store time in UTC.

@@ -8,9 +8,10 @@ Done, and visible to the next call, when they return 0. Offsets are reset after 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, Final
 
 import click
 
@@ -33,7 +34,17 @@ from .counted import counted
 from .group_plan import plan
 from .hidden_names import warn_of_hidden
 from .instants import past_instant_of
-from .options import OFFSET, WAIT_MAX_MS, confirm, json_option, nameserver_option, yes_option
+from .options import (
+    OFFSET,
+    WAIT_MAX_MS,
+    Decorator,
+    confirm,
+    help_with_default,
+    json_option,
+    nameserver_option,
+    with_options,
+    yes_option,
+)
 from .output import instant, print_json, print_pairs, print_table, warn
 
 #: What happens to members with other subscriptions than the rest.
@@ -42,7 +53,6 @@ _CHECKS: Final = {
     "warn": "served with a warning",
     "refuse": "refused",
 }
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 #: Consumers commit every 5 s by default: what is shorter sees bursts or nothing.
 _INTERVAL: Final = "5s"
@@ -53,14 +63,14 @@ _INTERVAL: Final = "5s"
 @click.option(
     "--topic",
     shell_complete=topic_names,
-    help="Queues of this topic alone.  [default: all that it reads]",
+    help="Only queues of this topic.  [default: all that the group reads]",
 )
 @click.option(
     "--interval",
     default=_INTERVAL,
     show_default=True,
     metavar="5s",
-    help="Look twice, so long apart, to tell how fast it is; 0s: once.",
+    help="Look twice at this interval and show rates; 0s: look once, without rates.",
 )
 @json_option("one document")
 @nameserver_option
@@ -337,13 +347,10 @@ def group() -> None:
     """Create, change, list, describe, move and delete consumer groups."""
 
 
-def _setting_options(*, show_defaults: bool) -> Callable[[Function], Function]:
+def _setting_options(*, show_defaults: bool) -> Decorator:
     """Return what adds the options for the settings of a group; each is None where it is not given."""
-
-    def told(text: str, default: str) -> str:
-        return f"{text}  [default: {default}]" if show_defaults else text
-
-    options = [
+    told = partial(help_with_default, shown=show_defaults)
+    return with_options(
         click.option(
             "--fifo/--no-fifo",
             "order",
@@ -386,14 +393,7 @@ def _setting_options(*, show_defaults: bool) -> Callable[[Function], Function]:
             default=None,
             help=told("Deliver messages at all.", "consume"),
         ),
-    ]
-
-    def add(function: Function) -> Function:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return add
+    )
 
 
 def _given(intervals: str | None, **settings: Any) -> dict[str, Any]:
@@ -500,15 +500,15 @@ def delete(name: str, *, yes: bool, nameserver: str) -> None:
 
 @group.command("reset-offset")
 @click.argument("name", shell_complete=group_names)
-@click.option("--topic", shell_complete=topic_names, required=True, help="Of which the queues are.")
+@click.option("--topic", shell_complete=topic_names, required=True, help="Topic to reset.")
 @click.option(
     "--to-time",
     metavar="TIME",
-    help="To what was stored then: 2026-12-24T18:00:00, or Unix milliseconds.",
+    help="To the first message stored at this time or later: 2026-12-24T18:00:00, or Unix milliseconds.",
 )
 @click.option("--to-offset", type=OFFSET, metavar="N", help="To offset N of each queue.")
 @click.option("--to-first", is_flag=True, help="To the oldest message that is there.")
-@click.option("--to-last", is_flag=True, help="Behind the newest: all that is there is skipped.")
+@click.option("--to-last", is_flag=True, help="To the end of each queue; skips all messages.")
 @click.option(
     "--queue",
     "queues",
@@ -516,13 +516,13 @@ def delete(name: str, *, yes: bool, nameserver: str) -> None:
     metavar="[BROKER:]N",
     help="This queue alone; a number is that queue of every broker. Repeatable.  [default: all]",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would move, and move nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the new offsets, but change nothing.")
 @click.option(
     "--force",
     is_flag=True,
-    help="Though members are on: they lose their queues, take them anew, and go on from there.",
+    help="Reset also while members are connected: they lose their queues and restart at the new offsets.",
 )
-@click.option("--create", is_flag=True, help="Make the group if it does not exist.")
+@click.option("--create", is_flag=True, help="Create the group if it does not exist.")
 @json_option("a queue a line")
 @nameserver_option
 def reset_offset(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..client import Admin
+from .counted import counted
 from .output import warn
 
 
@@ -30,6 +31,6 @@ class HiddenNames:
 def warn_of_hidden(*, topics: int = 0, groups: int = 0) -> None:
     """Print on standard error how many TOPICS and GROUPS are left out, if there are any."""
     counts = (("topic", topics), ("group", groups))
-    parts = [f"{count:,} {what}{'s' if count > 1 else ''}" for what, count in counts if count]
+    parts = [counted(count, what) for what, count in counts if count]
     if parts:
         warn([f"left out {' and '.join(parts)} that this user may not see: a policy denies it"])

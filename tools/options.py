@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..client.config import ReadFrom
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 #: Offsets have 64 bits on the wire and on disk; other numbers have 32.
 OFFSET: Final = click.IntRange(0, 2**63 - 1)
@@ -45,13 +46,29 @@ class Seconds(click.FloatRange):
         return found
 
 
+def with_options(*options: Decorator) -> Decorator:
+    """Return what adds OPTIONS to a command, in this order."""
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
+
+
+def help_with_default(text: str, default: str, *, shown: bool) -> str:
+    """Return the help TEXT of an option, with its DEFAULT if that is SHOWN."""
+    return f"{text}  [default: {default}]" if shown else text
+
+
 def tls_options(function: Function) -> Function:
     """Add --tls and what goes with it: clients that the command makes find it in the environment."""
     file = click.Path(exists=True, dir_okay=False)
     told: list[tuple[str, str, dict[str, Any], str]] = [
-        ("--tls", TLS_VARIABLE, {"is_flag": True, "flag_value": "1"}, "Speak TLS."),
-        ("--ca", CA_VARIABLE, {"type": file}, "PEM file of who signs servers' certificates; TLS."),
-        ("--tls-cert", CERT_VARIABLE, {"type": file}, "PEM file of a certificate to show; TLS."),
+        ("--tls", TLS_VARIABLE, {"is_flag": True, "flag_value": "1"}, "Use TLS."),
+        ("--ca", CA_VARIABLE, {"type": file}, "PEM file of servers' authority; turns on TLS."),
+        ("--tls-cert", CERT_VARIABLE, {"type": file}, "PEM file of a certificate; turns on TLS."),
         ("--tls-key", KEY_VARIABLE, {"type": file}, "PEM file of its key."),
     ]
     for name, variable, kind, text in reversed(told):
@@ -105,8 +122,35 @@ def nameserver_option(function: Function) -> Function:
         default=DEFAULT_NAME_SERVERS,
         show_default=True,
         show_envvar=True,
-        help="Name servers to ask.",
+        help="Addresses of the name servers.",
     )(tls_options(function))
+
+
+def cluster_option(function: Function) -> Function:
+    """Add --nameserver to a command that also reads stores, None unless it is given; and `tls_options`."""
+    return click.option(
+        "--nameserver",
+        metavar="HOST:PORT[,…]",
+        envvar=NAMESERVER_VARIABLE,
+        show_envvar=True,
+        help=f"Ask the brokers of this cluster.  [default, without a STORE: {DEFAULT_NAME_SERVERS}]",
+    )(tls_options(function))
+
+
+def pattern_options(function: Function) -> Function:
+    """Add --topic and --group, patterns of names."""
+    from .completion import group_names, topic_names  # It imports the client.
+
+    for name, what, complete in (("group", "G", group_names), ("topic", "orders", topic_names)):
+        function = click.option(
+            f"--{name}",
+            shell_complete=complete,
+            metavar="PATTERN",
+            default="*",
+            show_default=True,
+            help=f"Only {name}s with such names ({what}*).",
+        )(function)
+    return function
 
 
 def read_from_option(what: str) -> Callable[[Function], Function]:
@@ -222,12 +266,12 @@ def broker_settings_option(function: Function) -> Function:
 def watch_options(function: Function) -> Function:
     """Add --watch and --iterations; `watch_interval_ms` reads what was given."""
     iterations = click.option(
-        "--iterations", type=COUNT, help="With --watch: number of looks, then stop."
+        "--iterations", type=COUNT, help="With --watch: number of reports, then stop."
     )
     return click.option(
         "--watch",
         metavar="30s",
-        help="Look again and again, so long apart (1ms at least), and tell what changed.",
+        help="Repeat at this interval, 1ms or longer, and show what changed.",
     )(iterations(function))
 
 
@@ -250,7 +294,7 @@ def recovery_option(function: Function) -> Function:
         type=click.Choice(RECOVERIES),
         default=RECOVERIES[0],
         show_default=True,
-        help="Whose recovery decides what a store holds: Apache RocketMQ 5.5.0's, or ours.",
+        help="Recovery that decides what a store holds: that of Apache RocketMQ 5.5.0, or of PocketMQ.",
     )(function)
 
 
@@ -258,7 +302,7 @@ def broker_name_option(function: Function) -> Function:
     """Add --broker-name, for a store that does not tell."""
     return click.option(
         "--broker-name",
-        help="What the broker of the one STORE is called.  [default: told by its files]",
+        help="Name of the broker of the one STORE.  [default: from its files]",
     )(function)
 
 

@@ -27,7 +27,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
@@ -43,7 +43,7 @@ from ..proto.services.settings import LiveSettings
 from ..proto.tls import Trust
 from .counted import counted
 from .log_lines import LEVELS, LogConfig, configure_logging, set_levels
-from .options import COUNT, READY, nameserver_option
+from .options import COUNT, READY, Decorator, nameserver_option, with_options
 from .process_memory import Collector, keep_freed_memory
 from .settings import Settings, load_settings, sample
 
@@ -62,7 +62,6 @@ if TYPE_CHECKING:  # A name server needs no broker, nor store.
 
 logger = logging.getLogger(__name__)
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 #: How long a broker waits for its name servers before it says that it serves.
 _REGISTER_TIMEOUT_S: Final = 5.0
 #: How often is looked whether tables have grown, see collector.py.
@@ -90,97 +89,85 @@ def _check_reach(section: str, config: BrokerConfig | NameServerConfig) -> None:
     )
 
 
-def _server_options(function: Function) -> Function:
-    """Add what all servers take."""
-    options = [
-        click.option(
-            "--config",
-            "file",
-            type=click.Path(path_type=Path, exists=True, dir_okay=False),
-            help="YAML file with settings; options win over it.",
-        ),
-        click.option(
-            "--host",
-            metavar="ADDRESS",
-            help="Address to listen on; beyond this machine only with users, or --insecure.  [default: 127.0.0.1]",
-        ),
-        click.option(
-            "--grpc",
-            type=click.Choice(GRPC_CHOICES),
-            help="What speaks HTTP/2: our own server, or grpcio's, which is slower.  [default: builtin]",
-        ),
-        click.option(
-            "--insecure",
-            is_flag=True,
-            envvar="POCKETMQ_INSECURE",
-            expose_value=False,
-            callback=_note_insecure,
-            help="Listen beyond this machine although everybody there may do everything.",
-        ),
-        click.option(
-            "--log-level",
-            type=click.Choice(LEVELS, case_sensitive=False),
-            help="Log lines of this level and above go to standard error.  [default: warning]",
-        ),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+#: What all servers take.
+_server_options = with_options(
+    click.option(
+        "--config",
+        "file",
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        help="YAML file with settings; options win over it.",
+    ),
+    click.option(
+        "--host",
+        metavar="ADDRESS",
+        help="Address to listen on; beyond this machine only with users, or --insecure.  [default: 127.0.0.1]",
+    ),
+    click.option(
+        "--grpc",
+        type=click.Choice(GRPC_CHOICES),
+        help="HTTP/2 server: builtin, or grpcio, which is slower.  [default: builtin]",
+    ),
+    click.option(
+        "--insecure",
+        is_flag=True,
+        envvar="POCKETMQ_INSECURE",
+        expose_value=False,
+        callback=_note_insecure,
+        help="Listen on other addresses than loopback without users: everyone who connects may do everything.",
+    ),
+    click.option(
+        "--log-level",
+        type=click.Choice(LEVELS, case_sensitive=False),
+        help="Log lines of this level and above go to standard error.  [default: warning]",
+    ),
+)
 
 
-def _port_option(name: str, what: str) -> Callable[[Function], Function]:
+def _port_option(name: str, what: str) -> Decorator:
     return click.option(name, type=click.IntRange(0, 65535), help=f"{what}; 0 takes a free one.")
 
 
 _address_option = click.option(
     "--advertised-address",
     metavar="HOST:PORT",
-    help="What clients are told to connect to.  [default: from the file, or where it listens]",
+    help="Address that clients connect to.  [default: from the file, or where it listens]",
 )
 _store_option = click.option(
     "--store",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Folder of the store, made if it is not there.  [default: pocketmq/store in the user's data folder]",
+    help="Folder of the store, created if missing.  [default: pocketmq/store in the user's data folder]",
 )
 _force_option = click.option(
-    "--force", is_flag=True, help="Make a store in a folder that holds other things."
+    "--force", is_flag=True, help="Create a store in a folder that has other files."
 )
 
 
-def _clock_options(function: Function) -> Function:
-    """Add what brokers take on time."""
-    options = [
-        click.option(
-            "--clock",
-            type=click.Choice(["system", "virtual"]),
-            default="system",
-            show_default=True,
-            help="virtual: messages' time stands still until `pocketmq clock advance` moves it. The store says so.",
-        ),
-        click.option(
-            "--force-clock",
-            is_flag=True,
-            help="Open a store that was written under a virtual clock with the system's all the same.",
-        ),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+#: What brokers take on time.
+_clock_options = with_options(
+    click.option(
+        "--clock",
+        type=click.Choice(["system", "virtual"]),
+        default="system",
+        show_default=True,
+        help="virtual: messages' time stands still until `pocketmq clock advance` moves it. The store says so.",
+    ),
+    click.option(
+        "--force-clock",
+        is_flag=True,
+        help="Open a store that was written under a virtual clock with the system's all the same.",
+    ),
+)
 
 
-def _torture_options(function: Function) -> Function:
-    """Add what makes a broker go wrong on purpose."""
-    options = [
-        click.option(
-            "--torture",
-            metavar="KIND[=10%],…",
-            help="For tests: redeliver, duplicate, reorder, late-ack, cut-streams: all that at-least-once allows.",
-        ),
-        click.option("--seed", type=int, default=0, help="Of --torture.", show_default=True),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+#: What makes a broker inject faults.
+_torture_options = with_options(
+    click.option(
+        "--torture",
+        metavar="KIND[=10%],…",
+        help="For tests: redeliver, duplicate, reorder, late-ack, cut-streams: all that at-least-once allows.",
+    ),
+    click.option("--seed", type=int, default=0, help="Seed of --torture.", show_default=True),
+)
 
 
 def _torture(options: dict[str, Any]) -> Torture | None:
@@ -191,36 +178,30 @@ def _torture(options: dict[str, Any]) -> Torture | None:
     return Torture(parse_torture(options["torture"]), options["seed"])
 
 
-def _replica_options(function: Function) -> Function:
-    """Add what makes a broker one of a replica set."""
-    options = [
-        click.option(
-            "--replica-set", help="The replica set that the broker is one of, and its name then."
-        ),
-        click.option(
-            "--replica-id",
-            type=COUNT,
-            help="Its number in the set, from 1 on, for good.",
-        ),
-        click.option(
-            "--zookeeper",
-            metavar="HOST:PORT[,...]",
-            help="The ZooKeeper servers that keep who is master of the set.",
-        ),
-        click.option(
-            "--replication-listen",
-            metavar="HOST:PORT",
-            help="Where the other replicas connect to.  [default: 127.0.0.1:8082]",
-        ),
-        click.option(
-            "--min-in-sync",
-            type=COUNT,
-            help='Replicas that must have what acks="replicas" acknowledges, the master among them.  [default: 1]',
-        ),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+#: What makes a broker one of a replica set.
+_replica_options = with_options(
+    click.option("--replica-set", help="Replica set of the broker; its name is the broker's name."),
+    click.option(
+        "--replica-id",
+        type=COUNT,
+        help="Number of the replica in its set, from 1 on; it must not change later.",
+    ),
+    click.option(
+        "--zookeeper",
+        metavar="HOST:PORT[,...]",
+        help="ZooKeeper servers that have the record of the replica set.",
+    ),
+    click.option(
+        "--replication-listen",
+        metavar="HOST:PORT",
+        help="Address to listen on for the other replicas.  [default: 127.0.0.1:8082]",
+    ),
+    click.option(
+        "--min-in-sync",
+        type=COUNT,
+        help='Replicas that must have what acks="replicas" acknowledges, the master among them.  [default: 1]',
+    ),
+)
 
 
 def _replication(options: dict[str, Any]) -> dict[str, Any]:
@@ -361,9 +342,7 @@ def nameserver(
 @_clock_options
 @_replica_options
 @_port_option("--port", "Port, 8081 by default")
-@click.option(
-    "--name", help="Name of the broker, unlike that of any other.  [default: from the file]"
-)
+@click.option("--name", help="Unique name of the broker.  [default: from the file]")
 @_address_option
 @click.option("--child", is_flag=True, hidden=True, help="Of serve_many.py: stop with the parent.")
 @nameserver_option

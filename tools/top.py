@@ -24,7 +24,6 @@ from ..proto.clock import Clock, SystemClock
 from ..proto.errors import NotAuthorized, TopicNotFound
 from ..proto.time_text import format_duration, format_instant, parse_duration
 from . import terminal
-from .completion import group_names, topic_names
 from .counted import counted
 from .hidden_names import HiddenNames
 from .lag.live import cluster_groups
@@ -34,6 +33,7 @@ from .options import (
     WAIT_MAX_MS,
     json_option,
     nameserver_option,
+    pattern_options,
     read_from_of,
     read_from_option,
 )
@@ -73,24 +73,15 @@ _STYLES: Final = {
 
 
 @click.command()
-@click.option(
-    "--topic",
-    shell_complete=topic_names,
-    metavar="PATTERN",
-    default="*",
-    help="Only these topics (orders*).",
-)
-@click.option(
-    "--group", shell_complete=group_names, metavar="PATTERN", default="*", help="Only these groups."
-)
+@pattern_options
 @click.option(
     "--interval",
     default=_INTERVAL,
     show_default=True,
     metavar="2s",
-    help="Look so often, 100ms at least.",
+    help="Time between two reports, 100ms or longer.",
 )
-@click.option("--iterations", type=COUNT, help="Number of looks, then stop.  [default: for ever]")
+@click.option("--iterations", type=COUNT, help="Number of reports, then stop.  [default: for ever]")
 @click.option(
     "--once", is_flag=True, help="Look twice, --interval apart, show what there is, and stop."
 )

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Iterable, MutableMapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 
@@ -35,11 +36,10 @@ from ..proto.access.users import UserEntry, changed, check_secret
 from ..proto.errors import ConfigError, PolicyExists, PolicyNotFound, UserExists, UserNotFound
 from ..proto.yaml_file import read_yaml
 from .apache_users import parse_tables, to_entries
-from .options import json_option
+from .options import Decorator, help_with_default, json_option, with_options
 from .output import print_json, print_pairs, print_table
 from .settings import load_settings
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 _SECRET_BYTES: Final = 24
 _DENIED: Final = 1
 #: What --from says, and what is shown, of a policy without addresses.
@@ -48,22 +48,22 @@ _TYPES: Final = click.Choice(["Normal", "Super"], case_sensitive=False)
 _STATUSES: Final = click.Choice(["enable", "disable"])
 
 
-def _file_options(function: Function) -> Function:
-    """Add --users and --config, which say where the file is."""
-    users = click.option(
+#: Where the file is.
+_file_options = with_options(
+    click.option(
         "--users",
         "users_file",
         type=click.Path(path_type=Path, dir_okay=False),
         envvar="POCKETMQ_USERS",
         show_envvar=True,
         help="The file of users.",
-    )
-    config = click.option(
+    ),
+    click.option(
         "--config",
         type=click.Path(path_type=Path, exists=True, dir_okay=False),
         help="The configuration of a server whose broker.users names the file.",
-    )
-    return users(config(function))
+    ),
+)
 
 
 def _file(users_file: Path | None, config: Path | None) -> UserFile:
@@ -90,21 +90,19 @@ def user() -> None:
     """Create, change, list and delete users; take over those of Apache RocketMQ."""
 
 
-def _user_options(function: Function) -> Function:
-    options = [
-        click.option("--secret", help="env:NAME, file:PATH, or the secret itself."),
-        click.option("--type", "kind", type=_TYPES, help="Super: may do everything."),
-        click.option("--status", type=_STATUSES, help="disable: may do nothing."),
-        click.option(
-            "--certificate",
-            "certificates",
-            multiple=True,
-            help="A name in a certificate that is this user; may be given several times.",
-        ),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return _file_options(function)
+#: What a user is created and updated with.
+_user_options = with_options(
+    _file_options,
+    click.option("--secret", help="env:NAME, file:PATH, or the secret itself."),
+    click.option("--type", "kind", type=_TYPES, help="Type; Super may do everything."),
+    click.option("--status", type=_STATUSES, help="Status; with disable the user may do nothing."),
+    click.option(
+        "--certificate",
+        "certificates",
+        multiple=True,
+        help="A name in a certificate that is this user; may be given several times.",
+    ),
+)
 
 
 def _values(
@@ -210,7 +208,7 @@ def _told(entry: UserEntry) -> dict[str, Any]:
 
 @user.command("import")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
-@click.option("--replace", "replaces", is_flag=True, help="Take the place of users that are there.")
+@click.option("--replace", "replaces", is_flag=True, help="Replace users that exist.")
 @_file_options
 def import_users(
     files: tuple[Path, ...], *, replaces: bool, users_file: Path | None, config: Path | None
@@ -259,11 +257,10 @@ def acl() -> None:
     """Create, change, list, delete and try policies of users."""
 
 
-def _policy_options(*, show_defaults: bool) -> Callable[[Function], Function]:
-    def told(text: str, default: str) -> str:
-        return f"{text}  [default: {default}]" if show_defaults else text
-
-    options = [
+def _policy_options(*, show_defaults: bool) -> Decorator:
+    told = partial(help_with_default, shown=show_defaults)
+    return with_options(
+        _file_options,
         click.argument("name", metavar="USER"),
         click.argument("actions", metavar="ACTION[,…]"),
         click.argument("resources", metavar="RESOURCE...", nargs=-1, required=True),
@@ -276,16 +273,12 @@ def _policy_options(*, show_defaults: bool) -> Callable[[Function], Function]:
         ),
         click.option("--deny/--allow", default=None, help=told("Deny instead of allow.", "allow")),
         click.option(
-            "--default", "is_default", is_flag=True, help="Asked where no other policy matches."
+            "--default",
+            "is_default",
+            is_flag=True,
+            help="Use it only if no other policy matches.",
         ),
-    ]
-
-    def add(function: Function) -> Function:
-        for option in reversed(options):
-            function = option(function)
-        return _file_options(function)
-
-    return add
+    )
 
 
 def _policies(
@@ -451,7 +444,14 @@ def list_acls(
 @click.argument("name", metavar="USER")
 @click.argument("action")
 @click.argument("resource")
-@click.option("--from", "host", metavar="IP", default="127.0.0.1", show_default=True)
+@click.option(
+    "--from",
+    "host",
+    metavar="IP",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address that USER calls from.",
+)
 @click.option(
     "--cluster",
     metavar="NAME",

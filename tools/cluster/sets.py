@@ -10,12 +10,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 
@@ -39,11 +39,9 @@ from ...proto.rpc import connect
 from ...proto.time_text import parse_duration
 from ...store.os_disk import OsDisk
 from ..counted import counted
-from ..options import COUNT, WAIT_MAX_MS, json_option
+from ..options import COUNT, WAIT_MAX_MS, json_option, with_options, yes_option
 from ..output import print_json, print_table
 from ..settings import load_settings
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 ZOOKEEPER_VARIABLE: Final = "POCKETMQ_ZOOKEEPER"
 _REPLICATION: Final = "/pocketmq.v1.Replication/"
@@ -54,36 +52,32 @@ _SESSION_MS: Final = 10_000
 _WAIT_MS: Final = 5_000
 
 
-def registry_options(function: Function) -> Function:
-    """Add --zookeeper and --cluster: where the record of a set is; and --config, for its replicas' certificates."""
-    options = [
-        click.option(
-            "--zookeeper",
-            metavar="HOST:PORT[,…]",
-            envvar=ZOOKEEPER_VARIABLE,
-            default="127.0.0.1:2181",
-            show_default=True,
-            show_envvar=True,
-            help="The ZooKeeper that the replicas were given.",
-        ),
-        click.option(
-            "--config",
-            "config_file",
-            metavar="FILE",
-            type=click.Path(path_type=Path, dir_okay=False),
-            help="A replica's configuration file: its certificate and its ZooKeeper account are used.",
-        ),
-        click.option(
-            "--cluster",
-            "cluster_name",
-            default="DefaultCluster",
-            show_default=True,
-            help="The brokers' setting broker.cluster.",
-        ),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+#: ZooKeeper, the cluster of a set, and the certificates of its replicas.
+registry_options = with_options(
+    click.option(
+        "--zookeeper",
+        metavar="HOST:PORT[,…]",
+        envvar=ZOOKEEPER_VARIABLE,
+        default="127.0.0.1:2181",
+        show_default=True,
+        show_envvar=True,
+        help="ZooKeeper servers of the replica sets.",
+    ),
+    click.option(
+        "--config",
+        "config_file",
+        metavar="FILE",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="A replica's configuration file: its certificate and its ZooKeeper account are used.",
+    ),
+    click.option(
+        "--cluster",
+        "cluster_name",
+        default="DefaultCluster",
+        show_default=True,
+        help="The brokers' setting broker.cluster.",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,12 +236,10 @@ _TRIES: Final = 20
     "source",
     type=COUNT,
     metavar="ID",
-    help="The replica whose log goes on, where there are logs already.",
+    help="Replica whose log the set continues, if replicas already have logs.",
 )
-@click.option(
-    "--if-missing", is_flag=True, help="Do nothing where the set has these replicas already."
-)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--if-missing", is_flag=True, help="Do nothing if the set has these replicas.")
+@yes_option
 @registry_options
 @json_option("the record")
 def init(
@@ -674,9 +666,7 @@ def _role(told: pb.ReplicaStatusReply) -> str:
 @click.command()
 @click.argument("name", metavar="SET")
 @click.argument("replica", type=COUNT)
-@click.option(
-    "--timeout", default="5s", show_default=True, help="How long the replica may take to have all."
-)
+@click.option("--timeout", default="5s", show_default=True, help="Time limit of the replica.")
 @registry_options
 @json_option("what was done")
 def move(
@@ -739,9 +729,9 @@ def move(
     type=COUNT,
     metavar="REPLICA",
     required=True,
-    help="The replica that becomes master, whatever others have beyond it.",
+    help="Replica that becomes master, even if others have more records.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @registry_options
 @json_option("what may be lost")
 def elect(

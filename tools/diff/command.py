@@ -20,6 +20,7 @@ from ..options import (
     TakesStores,
     broker_settings,
     broker_settings_option,
+    json_option,
     store_option,
 )
 from ..output import print_json
@@ -68,7 +69,7 @@ def compare(
 @click.argument("a", type=StoreFolder())
 @click.argument("b", type=StoreFolder())
 @store_option
-@click.option("--topic", "topics", multiple=True, help="Compare this topic alone; repeatable.")
+@click.option("--topic", "topics", multiple=True, help="Compare only this topic; repeatable.")
 @click.option(
     "--compare-times", "times", is_flag=True, help="Compare the times of birth and storing, too."
 )
@@ -82,7 +83,7 @@ def compare(
     help="Examples of each kind; all are counted.",
 )
 @broker_settings_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
+@json_option("one JSON object")
 @click.pass_context
 def diff(
     context: click.Context,

@@ -27,12 +27,11 @@ from click.core import ParameterSource
 
 from ...client import Admin
 from ...client.config import ReadFrom
-from ...client.name_server_addresses import DEFAULT_NAME_SERVERS, NAMESERVER_VARIABLE
+from ...client.name_server_addresses import DEFAULT_NAME_SERVERS
 from ...proto.clock import Clock, SystemClock
 from ...proto.errors import ConfigError, StoreMismatch
 from ...proto.time_text import format_duration
 from ...store.system import allow_many_files
-from ..completion import group_names, topic_names
 from ..counted import counted
 from ..hidden_names import HiddenNames
 from ..options import (
@@ -41,12 +40,13 @@ from ..options import (
     broker_name_option,
     broker_settings,
     broker_settings_option,
+    cluster_option,
     json_option,
+    pattern_options,
     read_from_of,
     read_from_option,
     recovery_option,
     stores_argument,
-    tls_options,
     watch_interval_ms,
     watch_options,
 )
@@ -76,19 +76,9 @@ _WRONG = frozenset(
 
 @click.command(cls=TakesStores)
 @stores_argument
-@click.option(
-    "--nameserver",
-    metavar="HOST:PORT[,…]",
-    envvar=NAMESERVER_VARIABLE,
-    show_envvar=True,
-    help=f"Ask the brokers of this cluster.  [default, without a STORE: {DEFAULT_NAME_SERVERS}]",
-)
+@cluster_option
 @read_from_option("look at the queues, and may be a moment behind")
-@tls_options
-@click.option(
-    "--group", shell_complete=group_names, metavar="PATTERN", help="Only these groups (G*, one*)."
-)
-@click.option("--topic", shell_complete=topic_names, metavar="PATTERN", help="Only these topics.")
+@pattern_options
 @click.option(
     "--out", metavar="FILE", help="Also write the rows to FILE: .json, .jsonl, .csv or .parquet."
 )

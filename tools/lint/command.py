@@ -17,14 +17,13 @@ from ...broker.account import EVERY, Account, SkippedBy
 from ...broker.accounts import AccountKey, accounts_in
 from ...client import Admin, GroupReport
 from ...client.config import ReadFrom
-from ...client.name_server_addresses import DEFAULT_NAME_SERVERS, NAMESERVER_VARIABLE
+from ...client.name_server_addresses import DEFAULT_NAME_SERVERS
 from ...proto.clock import SystemClock
 from ...proto.errors import NotAuthorized, TopicNotFound
 from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_topic
 from ...store.system import allow_many_files
 from ...store.view import OpenedStore
 from .. import options
-from ..completion import group_names, topic_names
 from ..counted import counted
 from ..hidden_names import HiddenNames
 from ..lag.cold import store_rows
@@ -55,30 +54,14 @@ _FOUND: Final = 1
 
 @click.command(cls=options.TakesStores)
 @options.stores_argument
-@click.option(
-    "--nameserver",
-    metavar="HOST:PORT[,…]",
-    envvar=NAMESERVER_VARIABLE,
-    show_envvar=True,
-    help=f"Ask the brokers of this cluster.  [default, without a STORE: {DEFAULT_NAME_SERVERS}]",
-)
-@options.tls_options
-@click.option(
-    "--topic",
-    shell_complete=topic_names,
-    metavar="PATTERN",
-    default="*",
-    help="Only these topics (orders*).",
-)
-@click.option(
-    "--group", shell_complete=group_names, metavar="PATTERN", default="*", help="Only these groups."
-)
+@options.cluster_option
+@options.pattern_options
 @click.option(
     "--messages",
     type=options.NUMBER,
     default=100_000,
     show_default=True,
-    help="Read the newest so many messages of each queue; 0: none.",
+    help="Number of the newest messages of each queue to read; 0: none.",
 )
 @options.read_from_option("look at what groups have not read, and may be a moment behind")
 @options.broker_settings_option
@@ -160,7 +143,7 @@ class _Asked:
     def summary(self, findings: Sequence[Mistake], *, from_files: bool) -> str:
         """Return the last line for people."""
         count = len(findings)
-        found = "nothing was found" if not count else f"{count:,} finding{'s' if count > 1 else ''}"
+        found = counted(count, "finding") if count else "nothing was found"
         seen = (
             f"{counted(len(self.topics_seen), 'topic')}, {counted(len(self.groups_seen), 'group')}"
         )
