@@ -97,27 +97,25 @@ _SECONDS: Final = {"s": 1, "min": 60, "h": 3_600}
 @click.option(
     "--topic",
     shell_complete=topic_names,
-    help="Whose oldest messages it is run on; nothing is committed.",
+    help="Run the function on the oldest messages of this topic; nothing is committed.",
 )
 @click.option(
     "--body",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Run it on this file as a message's body instead.",
+    help="Run the function on the contents of this file as the body of a message.",
 )
 @click.option(
     "--messages",
     type=click.IntRange(1, _MESSAGES_MAX),
     default=200,
     show_default=True,
-    help="Calls that are measured; one more in ten warms up.",
+    help="Number of measured calls, after a tenth as many to warm up.",
 )
-@click.option(
-    "--peak", metavar="5000/s", help="Messages that come at the busiest time, per s, min or h."
-)
+@click.option("--peak", metavar="5000/s", help="Messages at the busiest time, per s, min or h.")
 @click.option(
     "--cores",
     type=click.IntRange(1, 10_000),
-    help="Of a node.  [default: of this machine]",
+    help="CPU cores of a node.  [default: those of this machine]",
 )
 @json_option("one document")
 @nameserver_option

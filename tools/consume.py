@@ -111,7 +111,7 @@ def _filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
     metavar="TEXT",
     help=r"What to print per message, such as '{key}\t{body}': " + f"{', '.join(_FIELDS)}.",
 )
-@click.option("--count", type=COUNT, help="End after so many.  [default: never]")
+@click.option("--count", type=COUNT, help="End after this number of messages.  [default: never]")
 @click.option(
     "--timeout",
     "timeout_s",

@@ -25,7 +25,7 @@ _PAGE = 500
 
 
 def _broker_option(function: Function) -> Function:
-    return click.option("--broker", metavar="NAME", help="Those of this broker alone.")(function)
+    return click.option("--broker", metavar="NAME", help="Only those of this broker.")(function)
 
 
 @click.group("dead-letters")
@@ -40,10 +40,12 @@ def dead_letters() -> None:
     type=COUNT,
     default=1_000,
     show_default=True,
-    help="At most so many of each broker.",
+    help="Maximum number of dead letters of each broker.",
 )
-@click.option("--from", "from_offset", metavar="OFFSET", type=OFFSET, default=0, help="Begin here.")
-@click.option("--all", "everything", is_flag=True, help="Also those that were sent again.")
+@click.option(
+    "--from", "from_offset", metavar="OFFSET", type=OFFSET, default=0, help="First offset."
+)
+@click.option("--all", "everything", is_flag=True, help="List those that were sent again, too.")
 @_broker_option
 @json_option("a dead letter a line, with the whole message")
 @nameserver_option
@@ -177,7 +179,7 @@ def _offsets(admin: Admin, group: str, broker: str) -> list[int]:
     "--below",
     metavar="OFFSET",
     type=OFFSET,
-    help="Only those with smaller offsets.  [default: all]",
+    help="Only smaller offsets.  [default: all]",
 )
 @yes_option
 @_broker_option

@@ -690,7 +690,7 @@ class Board:
 @click.option(
     "--messages",
     type=click.IntRange(1_000, 1_000_000_000),
-    help="Use the first so many flights only.  [default: all 336,776]",
+    help="Number of flights to use.  [default: all 336,776]",
 )
 @click.option(
     "--store",

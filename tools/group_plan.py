@@ -78,7 +78,7 @@ class Count:
     "--members",
     "member_count",
     type=click.IntRange(1, _MEMBERS_MAX),
-    help="Without a group: so many, called member-1, member-2 and so on.",
+    help="Without a group: number of members; they are named member-1, member-2 and so on.",
 )
 @click.option(
     "--queues",
@@ -88,9 +88,15 @@ class Count:
     help="If the topic had N queues, on each broker that has it. Without a group: a topic and its queues, 8:16 are"
     " 8 now, and 16 then. Again for more topics and brokers.",
 )
-@click.option("--add-member", "added", multiple=True, metavar="ID", help="If ID came. Repeatable.")
 @click.option(
-    "--remove-member", "removed", multiple=True, metavar="ID", help="If ID went. Repeatable."
+    "--add-member", "added", multiple=True, metavar="ID", help="Member that joins. Repeatable."
+)
+@click.option(
+    "--remove-member",
+    "removed",
+    multiple=True,
+    metavar="ID",
+    help="Member that leaves. Repeatable.",
 )
 @click.option(
     "--strategy",
@@ -109,7 +115,7 @@ class Count:
     "member_rooms",
     multiple=True,
     metavar="ID=ROOM",
-    help="For the strategies by room: where a member stands. Repeatable.",
+    help="For the strategies by room: the room of a member. Repeatable.",
 )
 @json_option("one document")
 @nameserver_option

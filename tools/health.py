@@ -57,13 +57,13 @@ class BrokerHealth(NamedTuple):
     "nameservers",
     metavar="HOST:PORT",
     multiple=True,
-    help="A name server to ask; may be repeated.",
+    help="A name server; may be repeated.",
 )
 @click.option(
-    "--broker", "brokers", metavar="HOST:PORT", multiple=True, help="A broker to ask; may be too."
+    "--broker", "brokers", metavar="HOST:PORT", multiple=True, help="A broker; may be repeated."
 )
-@click.option("--writable", is_flag=True, help="Have brokers take messages, not only answer.")
-@click.option("--timeout", default="2s", show_default=True, help="How long to wait for each.")
+@click.option("--writable", is_flag=True, help="Check that brokers accept messages, too.")
+@click.option("--timeout", default="2s", show_default=True, help="Time limit for each server.")
 @tls_options
 @json_option("a server a line")
 @click.pass_context

@@ -121,7 +121,7 @@ def _priority_among(properties: dict[str, str]) -> int | None:
 @click.command()
 @click.argument("topic", shell_complete=topic_names)
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option("--follow", is_flag=True, help="Continue with new messages, until Ctrl-C.")
 @nameserver_option
 def record(topic: str, file: Path, *, follow: bool, nameserver: str) -> None:
     """Write what TOPIC received to FILE, a message a line; FILE must not be there yet."""

@@ -34,7 +34,15 @@ def topic() -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option("--type", "kind", type=_TYPES, metavar=_METAVAR, default="NORMAL", show_default=True)
+@click.option(
+    "--type",
+    "kind",
+    type=_TYPES,
+    metavar=_METAVAR,
+    default="NORMAL",
+    show_default=True,
+    help="Type of its messages.",
+)
 @click.option("--queues", type=_QUEUES, default=8, show_default=True, help="On each broker.")
 @_MIN_IN_SYNC
 @click.option("--if-missing", is_flag=True, help="Leave one that exists as it is: no error.")
@@ -66,13 +74,13 @@ def create(
 
 @topic.command()
 @click.argument("name", shell_complete=topic_names)
-@click.option("--type", "kind", type=_TYPES, metavar=_METAVAR)
+@click.option("--type", "kind", type=_TYPES, metavar=_METAVAR, help="Type of its messages.")
 @click.option("--queues", type=_QUEUES, help="On each broker, to read and to write.")
 @click.option("--read-queues", type=_QUEUES, help="Queues 0 to N-1 are read.")
 @click.option("--write-queues", type=_QUEUES, help="Queues 0 to N-1 get new messages.")
 @click.option("--permission", type=click.Choice(list(_PERMISSIONS)), help="What clients may do.")
 @_MIN_IN_SYNC
-@click.option("--force", is_flag=True, help="Though queues that nobody could read hold messages.")
+@click.option("--force", is_flag=True, help="Also if the removed queues have messages.")
 @json_option("the topic")
 @nameserver_option
 def update(
@@ -111,7 +119,7 @@ def _attributes(min_in_sync: int | None) -> dict[str, str]:
 
 
 @topic.command("list")
-@click.option("--system", is_flag=True, help="Those of the system as well.")
+@click.option("--system", is_flag=True, help="List system topics, too.")
 @json_option("a topic a line")
 @nameserver_option
 def list_topics(*, system: bool, as_json: bool, nameserver: str) -> None:

@@ -122,7 +122,7 @@ _BESIDE_GRPC: Final = frozenset(
     type=Seconds(0.1, 600),
     default=3.0,
     show_default=True,
-    help="About so long each.",
+    help="Duration of each measurement.",
 )
 @click.option(
     "--folder",

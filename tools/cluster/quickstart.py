@@ -59,9 +59,14 @@ class _Places:
 
 @click.command()
 @click.option(
-    "--replicas", "count", type=click.IntRange(1, 9), default=3, show_default=True, help="How many."
+    "--replicas",
+    "count",
+    type=click.IntRange(1, 9),
+    default=3,
+    show_default=True,
+    help="Number of replicas.",
 )
-@click.option("--zookeeper", metavar="HOST:PORT[,…]", help="A ZooKeeper that runs.")
+@click.option("--zookeeper", metavar="HOST:PORT[,…]", help="ZooKeeper servers that already run.")
 @click.option(
     "--zookeeper-home",
     "home",
@@ -73,7 +78,7 @@ class _Places:
     "--store",
     "folder",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Folder of everything.  [default: pocketmq/quickstart in the user's data folder]",
+    help="Folder of the stores and settings.  [default: pocketmq/quickstart in the user's data folder]",
 )
 def quickstart(
     count: int, *, zookeeper: str | None, home: Path | None, name: str, folder: Path | None

@@ -396,7 +396,7 @@ def reason_lines(reason: dict[str, Any]) -> Iterator[str]:
 @click.option(
     "--what-if",
     type=click.Choice(("crash",)),
-    help="Look at the store as if its broker were killed now.",
+    help="Check it as if its broker were killed now.",
 )
 @broker_settings_option
 @click.option("--json", "as_json", is_flag=True, help="Print the diagnosis as one JSON object.")

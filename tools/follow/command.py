@@ -54,20 +54,20 @@ _ADDRESS: Final = _Address()
     "address",
     type=_ADDRESS,
     required=True,
-    help="Where the Java master sends its log: haListenPort, 10912.",
+    help="Address from which the Java master sends its log: haListenPort, 10912.",
 )
 @click.option(
-    "--rpc", type=_ADDRESS, required=True, help="Where it answers requests: listenPort, 10911."
+    "--rpc", type=_ADDRESS, required=True, help="Its address for requests: listenPort, 10911."
 )
 @click.option(
     "--set-aside",
     is_flag=True,
-    help="If the master's log is another one, rename STORE and begin anew.",
+    help="If the master has another log, rename STORE and start with an empty one.",
 )
 @click.option(
     "--until-stopped",
     is_flag=True,
-    help="End once the master has been stopped in order and all of its log is here.",
+    help="End after a clean stop of the master, when all of its log is here.",
 )
 @click.option(
     "--log-level", type=click.Choice(_LEVELS, case_sensitive=False), default="error", show_default=True,
@@ -166,9 +166,7 @@ def _state_of(follower: JavaFollower) -> str:
 
 
 @click.command()
-@click.option(
-    "--rpc", type=_ADDRESS, help="Where the Java broker answered.  [default: as `follow` was told]"
-)
+@click.option("--rpc", type=_ADDRESS, help="Address for requests.  [default: that of `follow`]")
 @click.option(
     "--java-store",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
@@ -176,7 +174,7 @@ def _state_of(follower: JavaFollower) -> str:
 )
 @click.option("--end", type=OFFSET, help="Where the log of the stopped Java broker ends.")
 @click.option(
-    "--accept-loss", is_flag=True, help="Take what is here, though nobody knows the master's end."
+    "--accept-loss", is_flag=True, help="Continue with this log, though the master may have more."
 )
 @_store_argument
 def promote(

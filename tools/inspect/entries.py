@@ -64,12 +64,12 @@ RECORD_COLUMNS: Final = (
 @click.option(
     "--since", "begin", metavar="OFFSET|TIME", help="Begin at a log offset or store time."
 )
-@click.option("--until", "end", metavar="OFFSET|TIME", help="End in front of it.")
+@click.option("--until", "end", metavar="OFFSET|TIME", help="End before this offset or time.")
 @click.option("--last", type=COUNT, metavar="N", help="Begin N records before the end.")
-@click.option("--topic", help="Records of this topic alone.")
-@click.option("--queue", "queue_id", type=NUMBER, help="Records of this queue alone.")
+@click.option("--topic", help="Only records of this topic.")
+@click.option("--queue", "queue_id", type=NUMBER, help="Only records of this queue.")
 @click.option("--full", is_flag=True, help="In JSON: with all properties and the body.")
-@click.option("--follow", is_flag=True, help="Go on with new records as they come.")
+@click.option("--follow", is_flag=True, help="Continue with new records as they are written.")
 @limit_option
 @format_options
 def log(*, limit: int | None, as_json: bool, as_jsonl: bool, **words: Any) -> None:
@@ -161,7 +161,7 @@ ENTRY_COLUMNS: Final = (
 @click.option(
     "--since", "begin", metavar="OFFSET|TIME", help="Begin at a queue offset or store time."
 )
-@click.option("--until", "end", metavar="OFFSET|TIME", help="End in front of it.")
+@click.option("--until", "end", metavar="OFFSET|TIME", help="End before this offset or time.")
 @click.option("--last", type=COUNT, metavar="N", help="The last N entries.")
 @click.option("--all", "hidden", is_flag=True, help="Also entries whose records are gone.")
 @limit_option
@@ -299,7 +299,7 @@ _ENTRIES_AT_ONCE: Final = 1024
 @click.command()
 @click.argument("file", required=False)
 @click.option("--since", "begin", metavar="OFFSET|TIME", help="Entries of records from here on.")
-@click.option("--hash", "key_hash", type=NUMBER, help="Entries of this key hash alone.")
+@click.option("--hash", "key_hash", type=NUMBER, help="Only entries with this key hash.")
 @limit_option
 @format_options
 def index(

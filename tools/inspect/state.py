@@ -114,8 +114,8 @@ def _print_checkpoint(document: dict[str, Any]) -> None:
 
 
 @click.command()
-@click.option("--group", help="Offsets of this group alone.")
-@click.option("--topic", help="Offsets in this topic alone.")
+@click.option("--group", help="Only offsets of this group.")
+@click.option("--topic", help="Only offsets in this topic.")
 @limit_option
 @format_options
 def offsets(

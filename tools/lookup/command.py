@@ -46,10 +46,12 @@ from .search import TIME_MAX_MS, LookupAnswer, StoreSearch, TimeRange
 @click.option("--topic", shell_complete=topic_names, help="The topic to look in.")
 @click.option("--queue", type=options.NUMBER, help="The queue to look in.")
 @click.option("--offset", type=options.OFFSET, help="A queue offset; needs --topic and --queue.")
-@click.option("--log-offset", type=options.OFFSET, help="A place in the log; needs a STORE.")
+@click.option("--log-offset", type=options.OFFSET, help="A log offset; needs a STORE.")
 @click.option("--since", metavar="TIME", help="Stored at this time or later.")
 @click.option("--until", metavar="TIME", help="Stored before this time.")
-@click.option("--count", type=options.COUNT, help="At most so many: 32, for an offset 1.")
+@click.option(
+    "--count", type=options.COUNT, help="Messages to show.  [default: 32, for an offset 1]"
+)
 @click.option("--scan", is_flag=True, help="With a STORE: read the whole log, not the index.")
 @click.option(
     "--set",

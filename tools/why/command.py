@@ -109,7 +109,7 @@ def _when(event: Mapping[str, Any]) -> str:
     type=COUNT,
     default=4,
     show_default=True,
-    help="With --topic: at most so many messages, the newest.",
+    help="With --topic: maximum number of messages; the newest are shown.",
 )
 @click.option("--scan", is_flag=True, help="Read the whole log, not the index.")
 @click.option(

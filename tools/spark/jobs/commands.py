@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _TOP = click.option(
-    "--top", type=options.COUNT, default=100, show_default=True, help="So many rows at most."
+    "--top", type=options.COUNT, default=100, show_default=True, help="Maximum number of rows."
 )
 
 
