@@ -33,7 +33,7 @@ from ...runs import make_run, small_config
 from .memory_registry import Ensemble, Fault, MemoryRegistry
 
 TOPIC = "A"
-SESSION_MS = 2_000
+SESSION_MS = 20_000
 producers_of_broker = partial(producers_of, BrokerConfig(), SystemClock())
 
 

@@ -21,7 +21,7 @@ def is_current(member: Member) -> bool:
 
 
 async def test_followers_are_current_and_the_master_is_no_follower(tmp_path: Path) -> None:
-    async with replica_set(tmp_path, session_ms=60_000) as world:
+    async with replica_set(tmp_path) as world:
         master = await world.master()
         await master.roles.send(b"1")
         await world.whole()
@@ -40,7 +40,7 @@ async def test_followers_are_current_and_the_master_is_no_follower(tmp_path: Pat
 
 
 async def test_who_does_not_hear_the_master_is_not_current(tmp_path: Path) -> None:
-    async with replica_set(tmp_path, session_ms=60_000) as world:
+    async with replica_set(tmp_path) as world:
         master = await world.master()
         await world.whole()
         (first, second) = (one for one in world.up if one is not master)
