@@ -19,14 +19,10 @@ from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.serve_replica import ReplicaRoles
 
-from ..broker.replication.replica_set import (
-    AppendingRoles,
-    Member,
-    ReplicaSet,
-    until,
-)
+from ..broker.replication.replica_set import AppendingRoles, Member, ReplicaSet
 from ..free_ports import free_ports
 from ..served import broker_config, nameserver_config
+from ..waiting import until
 
 
 class ServedRoles(ReplicaRoles):

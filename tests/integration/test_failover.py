@@ -14,7 +14,7 @@ from pocketmq.proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 from pocketmq.proto.rpc import Channel
 from pocketmq.proto.rpc.channel import Http2Channel
 
-from ..broker.replication.replica_set import until
+from ..waiting import until
 from .served_set import ServedSet, served_set
 
 

@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from pocketmq.client import Admin, Producer, PullConsumer
 from pocketmq.proto.errors import DeliveryTimeout, DiskFailure
 
 from ..served import ServerProcess
+from ..waiting import wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -30,7 +31,6 @@ SETTINGS = """store:
   index_entries: 20000
 """
 #: Retention looks at the room of the disk every ten seconds, and takes writes again.
-LOOKED_AT_S = 30
 
 
 class FileSystem:
@@ -196,9 +196,3 @@ def took(producer: Producer, body: bytes) -> bool:
     except DeliveryTimeout:
         return False
     return True
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LOOKED_AT_S
-    while not is_so():
-        assert time.monotonic() < deadline, "writes are not taken again"

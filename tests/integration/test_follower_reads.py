@@ -18,7 +18,7 @@ from pocketmq.tools.spark.live.place import Place
 from pocketmq.tools.spark.live.ranges import Losses, QueueRange, fetched
 from pocketmq.tools.spark.live.read_options import Choice, Pulling
 
-from ..broker.replication.replica_set import until
+from ..waiting import until
 from .served_set import ServedMember, ServedSet, served_set
 from .test_failover import until_registered
 from .v2_caller import Caller

@@ -15,9 +15,9 @@ from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.table_files import read_entries
 from pocketmq.store.tables import Durability, JsonCodec, NamedTable
 
-from ..broker.replication.replica_set import until
 from ..runs import open_store
 from ..tools.inspect.inspecting import document
+from ..waiting import until
 from .served_set import ServedMember, served_set
 
 LINES_MAX = 60

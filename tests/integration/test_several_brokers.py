@@ -5,9 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +19,11 @@ from pocketmq.tools.settings import load_settings
 
 from ..free_ports import free_port
 from ..served import ServerProcess
+from ..waiting import wait_until
 from .command import Shell
 from .v2_caller import Caller
 
 COUNT = 40
-DEADLINE_S = 60.0
-
-
-def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < end
-        threading.Event().wait(0.05)
 
 
 def runs(pid: int) -> bool:
@@ -76,7 +66,7 @@ def test_brokers_share_topics_come_again_and_stop_together(tmp_path: Path) -> No
         killed = server.ready["brokers"][1]["pid"]
         os.kill(killed, signal.SIGKILL)
         said = store.with_suffix(".log")
-        until(lambda: "a broker serves again broker=broker-2" in said.read_text())
+        wait_until(lambda: "a broker serves again broker=broker-2" in said.read_text())
         assert (
             "a broker has ended, and is started again broker=broker-2 code=-9" in said.read_text()
         )
@@ -98,7 +88,7 @@ def test_brokers_share_topics_come_again_and_stop_together(tmp_path: Path) -> No
         assert made["brokers"] == ["broker-3"]
         pids = [one["pid"] for one in more.ready["brokers"]]
         more.kill()
-        until(lambda: not any(map(runs, pids)))
+        wait_until(lambda: not any(map(runs, pids)))
     assert not any((store / f"broker-{number}" / "abort").exists() for number in (1, 2, 3))
     fewer = Shell("")("serve", "--store", str(store), "--brokers", "2")
     assert fewer.code == 5

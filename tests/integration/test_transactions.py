@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from pocketmq.store.os_disk import OsDisk
 
 from ..runs import records_of
 from ..served import broker_config, nameserver_config
+from ..waiting import until
 from .whole_broker import Peer, broker, store_config
 
 TOPIC = "orders"
@@ -57,13 +58,6 @@ class Site:
         running = self.broker._running
         assert running is not None
         return running.parts.transactions.listening
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Return once CONDITION holds: sockets and threads bring it about, no clock."""
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
 
 
 @asynccontextmanager

@@ -14,16 +14,11 @@ from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from pocketmq.proto.rpc.channel import Http2Channel
 from pocketmq.proto.rpc.channels import EOF, CallFailed, StatusCode
 
+from ...waiting import until
 from .following import Follower, ScriptedMaster, followed, settings
 
 #: Nobody listens there.
 NOWHERE = "127.0.0.1:1"
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 # ---------------------------------------------------------------- one call

@@ -30,6 +30,7 @@ from pocketmq.store.message_store import MessageStore
 from ...fakes import FaultyDisk
 from ...free_ports import free_ports
 from ...runs import make_run, small_config
+from ...waiting import until
 from .memory_registry import Ensemble, Fault, MemoryRegistry
 
 TOPIC = "A"
@@ -279,13 +280,6 @@ class ReplicaSet:
 
         await until(is_whole)
         return self.masters[0]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Return once CONDITION holds; a machine that does much else has its time for that."""
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 (conditions of several replicas, not an event)
-            await asyncio.sleep(0.005)
 
 
 @asynccontextmanager

@@ -15,8 +15,9 @@ from pocketmq.store.os_disk import OsDisk
 
 from ...integration.whole_broker import TOPIC, run_of
 from ...runs import bodies_of, make_run, open_store, small_config
+from ...waiting import until
 from .broker_roles import broker_set, peer_of
-from .replica_set import Member, ReplicaSet, producers_of_broker, replica_set, until
+from .replica_set import Member, ReplicaSet, producers_of_broker, replica_set
 from .state_pair import tables_at
 
 

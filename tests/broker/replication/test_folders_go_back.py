@@ -10,7 +10,8 @@ import pytest
 
 from pocketmq.store.format.replica_files import parse_note, render_note
 
-from .replica_set import Member, ReplicaSet, replica_set, until
+from ...waiting import until
+from .replica_set import Member, ReplicaSet, replica_set
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,8 @@ import pytest
 
 from pocketmq.broker.replication.follower_view import FollowerView
 
-from .replica_set import TOPIC, Member, replica_set, until
+from ...waiting import until
+from .replica_set import TOPIC, Member, replica_set
 
 
 def view_of(member: Member) -> FollowerView | None:

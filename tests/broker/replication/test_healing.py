@@ -15,7 +15,8 @@ from pocketmq.proto.rpc import CallFailed, connect
 
 from ...damage import flip, flip_stopped, log_offset_of
 from ...runs import bodies_of
-from .replica_set import TOPIC, Member, ReplicaSet, replica_set, until
+from ...waiting import until
+from .replica_set import TOPIC, Member, ReplicaSet, replica_set
 
 pytestmark = pytest.mark.slow
 

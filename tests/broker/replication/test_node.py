@@ -26,7 +26,8 @@ from pocketmq.store.os_disk import OsDisk
 
 from ...free_ports import free_ports
 from ...runs import bodies_of, open_store, small_config
-from .replica_set import Member, replica_set, until
+from ...waiting import until
+from .replica_set import Member, replica_set
 
 pytestmark = pytest.mark.slow
 

@@ -18,8 +18,9 @@ from ...integration.test_later_trouble import run
 from ...integration.v2_caller import Caller
 from ...integration.whole_broker import TOPIC, Peer, broker, run_of
 from ...runs import bodies_of
+from ...waiting import until
 from .broker_roles import broker_of, broker_set, peer_of
-from .replica_set import Member, ReplicaSet, until
+from .replica_set import Member, ReplicaSet
 from .state_pair import tables_at
 
 pytestmark = pytest.mark.slow

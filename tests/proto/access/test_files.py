@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,8 @@ from pocketmq.proto.access.secret_files import read_secret
 from pocketmq.proto.access.signing import own_credentials
 from pocketmq.proto.access.users import UserEntry, changed
 from pocketmq.proto.errors import ConfigError
+
+from ...waiting import until
 
 
 def file_of(folder: Path, *names: str) -> UserFile:
@@ -129,12 +129,6 @@ def test_whatever_the_file_holds_the_error_is_of_the_configuration_and_tells_no_
         WatchedUsers(str(file.path), lambda: 0, plaintext=False)
     assert told in caught.value.message
     assert not any(secret in str(caught.value) for secret in ("s3cret", "q9z9"))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110  (what is waited for has no event)
-            await asyncio.sleep(0.01)
 
 
 async def test_a_watched_file_is_read_again_and_its_changes_are_told(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
-from typing import Any
 
 from pocketmq.proto.rpc.channels import Channel, StreamMethod, UnaryMethod
 
@@ -27,10 +25,3 @@ def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port: int = taken.getsockname()[1]
         return port
-
-
-async def until(condition: Any) -> None:
-    """Return when CONDITION holds, which other tasks bring about."""
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)

@@ -12,10 +12,11 @@ from pocketmq.proto.rpc import Carrier, Limits
 from pocketmq.proto.rpc.channel import Http2Channel
 from pocketmq.proto.rpc.channels import CallFailed, Channel, StatusCode
 
+from ...waiting import until
 from ..carriers.echo import RUN, EchoService
 from ..carriers.kinds import OWN, CarrierKind
 from .conftest import Dialling
-from .methods import echo, free_port, unary, until
+from .methods import echo, free_port, unary
 
 
 async def start(kind: CarrierKind, service: EchoService, port: int) -> Carrier:

@@ -17,9 +17,10 @@ from pocketmq.proto.errors_wire import from_rpc_error
 from pocketmq.proto.rpc.channel import Http2Channel
 from pocketmq.proto.rpc.channels import CallFailed, ChannelClosed, StatusCode
 
+from ...waiting import until
 from ..carriers.echo import RUN
 from .conftest import Dialling
-from .methods import free_port, unary, until
+from .methods import free_port, unary
 
 
 async def test_a_question_is_answered(dialling: Dialling) -> None:
