@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import starmap
+from typing import TYPE_CHECKING, Final
 
 from ...proto import errors
 from ...proto.gen import pocketmq_v1_pb2 as pb
@@ -14,7 +17,7 @@ from ...proto.time_text import check_unix_ms
 from ...proto.topics import check_topic
 from ..claims import check_bounds, check_fetched
 from ..connections import Connection
-from ..queue import Queue, find_queue
+from ..queue import Queue, find_queue, in_parts
 from ..received_message import FetchedRun, ReceivedMessage
 from ..session import Session
 from .brokers import Brokers
@@ -24,7 +27,10 @@ if TYPE_CHECKING:
 
 #: What a broker answers when the message is not on it.
 NOT_HERE = (errors.MessageNotFound, errors.TopicNotFound, errors.OffsetOutOfRange)
-_FETCH_BYTES = 1024 * 1024
+_FETCH_BYTES: Final = 1024 * 1024
+_FETCH_MESSAGES: Final = 1024
+#: Queues that are read at the same time.
+_READ_AT_ONCE: Final = 16
 
 
 class Finder:
@@ -89,17 +95,28 @@ class Finder:
                 f"end_ms {end_ms} is not behind begin_ms {begin_ms}", field="end_ms", value=end_ms
             )
         route = await self._session.routes.find(check_topic(topic))
-        found: list[ReceivedMessage] = []
-        for queue in route.readable:
-            own = 0
-            async for message in self._from_time(queue, begin_ms, from_any):
-                if message.store_timestamp_ms >= end_ms or own == max_messages:
+        begins = await self._offsets_at(route.readable, begin_ms)
+        at_once = max(1, min(max_messages, _FETCH_MESSAGES))
+
+        async def read(queue: Queue) -> list[ReceivedMessage]:
+            own: list[ReceivedMessage] = []
+            async for message in self._from_offset(queue, begins[queue], from_any, at_once):
+                if message.store_timestamp_ms >= end_ms:
                     break
                 if message.store_timestamp_ms >= begin_ms:
-                    found.append(message)
-                    own += 1
-        found.sort(key=lambda message: message.store_timestamp_ms)
-        return found[:max_messages]
+                    own.append(message)
+                if len(own) >= max_messages:
+                    break
+            return own
+
+        found: list[ReceivedMessage] = []
+        queues = list(begins)
+        for at in range(0, len(queues), _READ_AT_ONCE):
+            for own in await asyncio.gather(*map(read, queues[at : at + _READ_AT_ONCE])):
+                found += own
+            found.sort(key=lambda message: message.store_timestamp_ms)
+            del found[max_messages:]
+        return found
 
     async def by_offset(
         self,
@@ -124,20 +141,30 @@ class Finder:
             raise _not_there(queue, offset, "it is gone, or yet to come")
         return found
 
-    async def _from_time(
-        self, queue: Queue, begin_ms: int, from_any: bool
-    ) -> AsyncIterator[ReceivedMessage]:
-        request = pb.QueueOffsetsRequest(
-            queues=[pb.QueueId(topic=queue.topic, queue=queue.number)], time_ms=begin_ms
-        )
-        reply = await self._brokers.ask(queue.broker, "QueueOffsets", request, pb.QueueOffsetsReply)
-        check_bounds(request.queues, reply.offsets, f"broker {queue.broker}")
-        begin = reply.offsets[0].offset_at_time
-        async for message in self._from_offset(queue, begin, from_any):
-            yield message
+    async def _offsets_at(self, queues: Iterable[Queue], time_ms: int) -> dict[Queue, int]:
+        """Return where TIME_MS lies in those of QUEUES that have a message of then or later."""
+        by_broker = defaultdict[str, list[Queue]](list)
+        for queue in queues:
+            by_broker[queue.broker].append(queue)
+
+        async def ask(broker: str, some: Sequence[Queue]) -> Iterable[pb.QueueOffsets]:
+            ids = [pb.QueueId(topic=queue.topic, queue=queue.number) for queue in some]
+            request = pb.QueueOffsetsRequest(queues=ids, time_ms=time_ms)
+            reply = await self._brokers.ask(broker, "QueueOffsets", request, pb.QueueOffsetsReply)
+            check_bounds(request.queues, reply.offsets, f"broker {broker}")
+            return reply.offsets
+
+        parts = [(broker, some) for broker, own in by_broker.items() for some in in_parts(own)]
+        replies = await asyncio.gather(*starmap(ask, parts))
+        return {
+            queue: one.offset_at_time
+            for (_, some), offsets in zip(parts, replies, strict=True)
+            for queue, one in zip(some, offsets, strict=True)
+            if one.offset_at_time < one.max_offset
+        }
 
     async def _from_offset(
-        self, queue: Queue, offset: int, from_any: bool
+        self, queue: Queue, offset: int, from_any: bool, at_once: int = _FETCH_MESSAGES
     ) -> AsyncIterator[ReceivedMessage]:
         """Yield the messages of QUEUE from OFFSET on, up to its end at the master. Raises OffsetOutOfRange."""
         master = self._session.connections.to(self._session.routes.address(queue.broker))
@@ -146,7 +173,7 @@ class Finder:
                 topic=queue.topic,
                 queue=queue.number,
                 offset=offset,
-                max_messages=1024,
+                max_messages=at_once,
                 max_bytes=_FETCH_BYTES,
                 check_crcs=True,
                 from_any=from_any,

@@ -567,8 +567,9 @@ class GroupAdmin(DeadLetterAdmin):
     ) -> descriptions.GroupReport:
         """Return who is in GROUP, and how it stands in every queue that it reads, or in those of TOPIC.
 
-        GROUP is a name, or a description from `groups()`, so that the brokers need not list all groups again. READ_FROM
-        "any": replicas that follow look at the queues, and may be a moment behind.
+        GROUP is a name, or a description from `groups()`, so that the brokers need not list all groups again; a group
+        that was deleted since then has an empty report. READ_FROM "any": replicas that follow look at the queues, and
+        may be a moment behind.
 
         INTERVAL_MS: look twice, so long apart, to tell how fast it is; consumers commit every few seconds, so that a
         short interval tells little. Queues of topics that you may not see are left out, unless TOPIC names the topic.

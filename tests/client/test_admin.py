@@ -216,6 +216,24 @@ async def test_messages_are_found_by_time() -> None:
     assert [message.body for message in found] == [b"0", b"1", b"2"]
 
 
+async def test_a_time_is_looked_up_in_all_queues_at_once() -> None:
+    cluster = FakeCluster.of_one("orders", queues=1_000)
+    connections = FakeConnections(cluster)
+    async with AsyncProducer(connections=connections, clock=VirtualClock()) as producer:
+        await producer.send_many([Message("orders", b"%d" % n) for n in range(40)])
+    with_messages = sum(1 for run in cluster.broker.queues.values() if run)
+    cluster.asked.clear()
+
+    async with admin(cluster) as managing:
+        everything = await managing.lookup_time("orders", 0, 1, max_messages=64)
+        asked = len(cluster.asked)
+        some = await managing.lookup_time("orders", 0, 1, max_messages=7)
+
+    assert sorted(int(message.body) for message in everything) == list(range(40))
+    assert asked <= 2 * with_messages + 5
+    assert [one.body for one in some] == [one.body for one in everything[:7]]
+
+
 async def test_messages_are_found_by_their_offset() -> None:
     cluster = FakeCluster.of_one("orders", queues=1)
     connections = FakeConnections(cluster)
