@@ -185,7 +185,7 @@ def _looks(asked: _Asked, clock: Clock) -> Iterator[list[LagProgress]]:
             looked_ms, now_ms = clock.now_ms(), clock.unix_ms()
             looked, known = look(now_ms)
             rows = [row for row in looked if _is_wanted(asked, row)]
-            if number == 1 and not rows:
+            if not rows:
                 known().check(topics=[asked.topic], groups=[asked.group])
             found = compare(before, rows, now_ms)
             if asked.out is not None:

@@ -18,6 +18,7 @@ from pocketmq.client import (
 )
 from pocketmq.client.administration.groups import GroupAdmin
 from pocketmq.proto.clock import SystemClock
+from pocketmq.tools.cli import run
 from pocketmq.tools.hidden_names import HiddenNames
 from pocketmq.tools.lag.cold import store_rows
 from pocketmq.tools.lag.live import cluster_rows
@@ -70,6 +71,27 @@ def pop(nameserver: str, broker: str) -> list[LagRow]:
         caller.channel.close()
         assert len(received) == 4
         return cluster_rows(admin, HiddenNames())
+
+
+async def test_a_group_that_is_deleted_while_lag_watches_it_is_not_found(tmp_path: Path) -> None:
+    out = tmp_path / "rows.json"
+
+    def watch(address: str) -> int:
+        words = ["lag", "--nameserver", address, "--group", "G", "--out", str(out)]
+        return run([*words, "--watch", "10ms", "--iterations", "500"])
+
+    def delete(address: str) -> None:
+        with Admin(address) as admin:
+            admin.delete_group("G")
+
+    async with serving(store_config(tmp_path / "store")) as (nameserver, _):
+        await asyncio.to_thread(use, nameserver)
+        watching = asyncio.create_task(asyncio.to_thread(watch, nameserver))
+        while not out.exists():  # noqa: ASYNC110  (another thread writes the file)
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(delete, nameserver)
+
+        assert await watching == 3
 
 
 async def test_what_was_popped_and_is_not_finished_is_told(tmp_path: Path) -> None:
