@@ -65,7 +65,18 @@ def test_a_resource_covers(text: str, covered: list[str], not_covered: list[str]
 
 
 @pytest.mark.parametrize(
-    "text", ["", "orders", "Topic:", "Queue:a", "Topic", ":a", f"Topic:{'a' * 600}"]
+    "text",
+    [
+        "",
+        "orders",
+        "Topic:",
+        "Cluster:",
+        "Namespace: ",
+        "Queue:a",
+        "Topic",
+        ":a",
+        f"Topic:{'a' * 600}",
+    ],
 )
 def test_what_is_no_resource_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is no resource"):
