@@ -31,6 +31,8 @@ LOOKS_MAX: Final = 32
 MEMBERS_MAX: Final = 3
 MOVES_MAX: Final = 16
 EXPRESSION_MAX: Final = 1_024
+#: Characters of the numbers that go with a text.
+_ENTRY_SIZE: Final = 64
 
 #: Kind (ALL, TAG or SQL) and expression, in the form of all that mean the same.
 Filtering: TypeAlias = tuple[str, str]
@@ -97,6 +99,15 @@ class Account:
     #: From which offset on which filter looked, rising.
     looks: list[tuple[int, Filtering]] = field(default_factory=list)
     moves: list[MovedBy] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """About how many characters it has as JSON."""
+        filters = [*self.skipped, *(name for _, name in self.looks)]
+        members = [name for one in self.skipped.values() for name in one.members]
+        texts = [*(expression for _, expression in filters), *members]
+        texts += [one.who for one in self.moves]
+        return _ENTRY_SIZE * (1 + len(texts)) + sum(map(len, texts))
 
     @property
     def skipped_count(self) -> int:

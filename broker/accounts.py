@@ -4,7 +4,7 @@ An entry is the JSON of an account, by topic, group and queue. The table is lazy
 is never lost: its reply waits until it is on disk. If the table is lost, accounts start empty. The event loop owns
 them.
 
-Limit: ACCOUNTS_MAX accounts. Beyond it, the one that was used longest ago is forgotten.
+Limits: ACCOUNTS_MAX accounts with SIZE_MAX characters. Beyond them, the one that was used longest ago is forgotten.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from .group_queues import ONE_SCOPE, GroupQueue, GroupQueueTable, group_queue_ta
 logger = logging.getLogger(__name__)
 
 ACCOUNTS_MAX: Final = 10_000
+#: A character has at most six bytes as JSON: all accounts fit into one frame to followers.
+SIZE_MAX: Final = 10_000_000
 
 AccountKey: TypeAlias = GroupQueue
 StatisticsTable: TypeAlias = GroupQueueTable[Account]
@@ -48,6 +50,10 @@ class Accounts:
         self._now_ms = now_ms
         self._table = statistics_table() if table is None else table
         self._limit = limit
+        #: By key, and their sum.
+        self._sizes = {key: account.size for key, account in self.items()}
+        self._size = sum(self._sizes.values())
+        self._keep_limits()
         self.lost = 0
         self.skipped = 0
 
@@ -67,6 +73,7 @@ class Accounts:
         who = self._holder(*key) if member is None and look.stepped else member or ""
         skipped, lost = account.look(look, filtering, who, self._now_ms())
         self.skipped += skipped
+        self._grew(key, account)
         self.lost += lost
 
     def look_at_all(self, key: AccountKey, begin: int, end: int) -> None:
@@ -75,16 +82,21 @@ class Accounts:
         if account is not None and account.looks:
             account.look_at_all(begin, end)
             self._table.put(ONE_SCOPE, key, account)
+            self._grew(key, account)
 
     def lose(self, key: AccountKey) -> None:
         """Note that a message of KEY that was delivered before is lost, and does not come again."""
-        self._of(key).lost += 1
+        account = self._of(key)
+        account.lost += 1
         self.lost += 1
+        self._grew(key, account)
 
     def move(self, key: AccountKey, who: str, before: int | None, after: int) -> None:
         """Note that WHO had the group of KEY go on at AFTER, not at BEFORE."""
         if before != after:
-            self._of(key).move(MovedBy(self._now_ms(), who, before, after))
+            account = self._of(key)
+            account.move(MovedBy(self._now_ms(), who, before, after))
+            self._grew(key, account)
 
     def _of(self, key: AccountKey, queue_end: int | None = None) -> Account:
         account = self.get(key)
@@ -96,10 +108,23 @@ class Accounts:
                 else Account(lost=account.lost, skipped=account.skipped)
             )
         self._table.put(ONE_SCOPE, key, account)
-        if len(self._table) > self._limit:
-            _, oldest, _ = next(self._table.items())
-            self._table.drop(ONE_SCOPE, oldest, is_urgent=False)
         return account
+
+    def _grew(self, key: AccountKey, account: Account) -> None:
+        """Note how large ACCOUNT, of KEY, is now."""
+        size = account.size
+        self._size += size - self._sizes.get(key, 0)
+        self._sizes[key] = size
+        self._keep_limits()
+
+    def _keep_limits(self) -> None:
+        while len(self._table) > self._limit or self._size > SIZE_MAX:
+            _, oldest, _ = next(self._table.items())
+            self._drop(oldest, is_urgent=False)
+
+    def _drop(self, key: AccountKey, *, is_urgent: bool) -> None:
+        self._size -= self._sizes.pop(key, 0)
+        self._table.drop(ONE_SCOPE, key, is_urgent=is_urgent)
 
     def forget_group(self, group: str) -> None:
         """Forget the accounts of GROUP."""
@@ -112,7 +137,7 @@ class Accounts:
     def _forget(self, matches: Callable[[AccountKey], bool]) -> None:
         for _, key, _ in list(self._table.items()):
             if matches(key):
-                self._table.drop(ONE_SCOPE, key)
+                self._drop(key, is_urgent=True)
 
     # --- telling
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final, TypeVar
 
 from ..proto.access.listing import SeenNames, visible
 from ..proto.access.policies import GET, of_all_messages, of_group, of_topic
 from ..proto.commit_metadata import check_metadata
-from ..proto.errors import InvalidArgument, PocketMQError
+from ..proto.errors import InvalidArgument, PocketMQError, StoreError
 from ..proto.errors_wire import without_topics
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.rpc import LATER, Call, Later, MethodTable, Stream, bidi, service, unary
@@ -34,6 +35,7 @@ from .messages.send import SendCounts, Sends, TopicSends
 from .offsets import Offsets, Safe
 from .pop.pops import Pops
 from .replication.state_source import GROUPS_FILE, OFFSETS_FILE, TOPICS_FILE, StateSource
+from .replication.table_stream import STATISTICS_FILE
 from .retry_policies import intervals_of
 from .timing.purgatory import WatchedOperation
 from .topics import TYPE_ATTRIBUTE, Topics
@@ -211,7 +213,7 @@ class BrokerService:
 
         def told(error: PocketMQError | None) -> None:
             # What is not written of it, the log says.
-            when_replicated(self._state, everywhere, OFFSETS_FILE, GROUPS_FILE)
+            when_replicated(self._state, everywhere, OFFSETS_FILE, GROUPS_FILE, STATISTICS_FILE)
 
         def safe(error: PocketMQError | None) -> None:
             if error is None:
@@ -388,7 +390,8 @@ class _Changes:
         self._offsets.forget_topic(request.topic)
         await ended(self._offsets.when_saved)
         await ended(self._topics.kept.when_safe)
-        await self._replicated(TOPICS_FILE, OFFSETS_FILE)
+        await self._without_statistics()
+        await self._replicated(TOPICS_FILE, OFFSETS_FILE, STATISTICS_FILE)
         await self._announced()
         return pb.DeleteTopicReply()
 
@@ -410,8 +413,14 @@ class _Changes:
         self._offsets.forget_group(request.group)
         await ended(self._offsets.when_saved)
         await ended(self._groups.kept.when_safe)
-        await self._replicated(GROUPS_FILE, OFFSETS_FILE)
+        await self._without_statistics()
+        await self._replicated(GROUPS_FILE, OFFSETS_FILE, STATISTICS_FILE)
         return pb.DeleteGroupReply()
+
+    async def _without_statistics(self) -> None:
+        """Return once the device has no statistics of what was deleted, which another of its name would get."""
+        with suppress(StoreError):  # The log of the broker says so.
+            await ended(self._coordination.accounts.when_durable)
 
     async def _replicated(self, *files: str) -> None:
         """Return once every replica in sync has FILES as they are now; at once where there are none."""

@@ -164,7 +164,8 @@ class StateSource:
         self._waiting: list[tuple[dict[str, int], Replicated]] = []
         self._coalesced_ms: int | None = None
         self._error: PocketMQError | None = None
-        self._too_large: set[str] = set()
+        #: By file: with which count, and after which one, it was too large to send.
+        self._too_large: dict[str, tuple[int, int]] = {}
         for part in self._parts.values():
             part.look()
 
@@ -320,6 +321,8 @@ class StateSource:
         return frames
 
     def _frame(self, part: StatePart, base: int) -> pb.FollowState | None:
+        if self._too_large.get(part.file) == (part.count, base):
+            return None
         frame = pb.FollowState(
             epoch=self._epoch,
             log_offset=self._log_end(),
@@ -337,7 +340,7 @@ class StateSource:
                     len(content),
                     STATE_SIZE_MAX,
                 )
-            self._too_large.add(part.file)
+            self._too_large[part.file] = part.count, base
             return None
         if diff is None:
             frame.whole = content

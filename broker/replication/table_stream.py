@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from ...store.flush import Waiter
 from ...store.format.table_frames import KEY_BYTES_MAX
@@ -18,6 +18,10 @@ from .state_source import EntryKey
 
 #: Scope and key of an entry.
 TableKey: TypeAlias = tuple[Any, Any]
+
+
+#: The table of statistics of groups.
+STATISTICS_FILE: Final = "tables/statistics"
 
 
 def stream_file(table: AnyTable) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from pocketmq.broker import accounts as module
 from pocketmq.broker.account import (
     EVERY,
     FILTERS_MAX,
@@ -188,6 +189,44 @@ def test_a_queue_that_begins_anew_is_counted_anew() -> None:
     accounts.look(KEY, looked(0, 2, set()), queue_end=2, filtering=A, member="m")
 
     assert accounts.of_group("g")[0].count == 52
+
+
+def fill(accounts: Accounts, numbers: range) -> None:
+    """Let each queue of NUMBERS have as many and as long filters as it may."""
+    for number in numbers:
+        for begin in range(LOOKS_MAX):
+            filtering = filtering_of("TAG", chr(1 + begin) * 2_000)
+            look(accounts, begin, begin + 1, set(), key=("g", "T", number), filtering=filtering)
+
+
+def test_accounts_are_bounded_by_their_size_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SIZE_MAX", 500_000)
+    table = statistics_table()
+    accounts = Accounts(table=table)
+    fill(accounts, range(20))
+
+    kept = [queue for (_, _, queue), _ in accounts.items()]
+    assert kept == list(range(kept[0], 20)), "the oldest go first"
+    assert 5 < len(kept) < 15
+    # A control character is six bytes of JSON.
+    assert sum(len(table.codec.value(account)) for _, account in accounts.items()) < 6 * 500_000
+
+    accounts.forget_group("g")
+    fill(accounts, range(2))
+    assert [queue for (_, _, queue), _ in accounts.items()] == [0, 1], "room is there again"
+
+
+def test_accounts_of_a_store_that_are_too_large_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = statistics_table()
+    fill(Accounts(table=table), range(20))
+    monkeypatch.setattr(module, "SIZE_MAX", 500_000)
+
+    kept = [queue for (_, _, queue), _ in Accounts(table=table).items()]
+
+    assert kept == list(range(kept[0], 20))
+    assert 5 < len(kept) < 15
 
 
 def test_beyond_the_bound_the_one_looked_at_longest_ago_is_forgotten() -> None:

@@ -13,6 +13,7 @@ from pocketmq.broker.replication.state_source import (
     GROUPS_FILE,
     OFFSETS_FILE,
     TOPICS_FILE,
+    TablePart,
 )
 from pocketmq.proto.errors import InvalidArgument, MasterFenced, PocketMQError, StoreError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
@@ -384,6 +385,29 @@ def test_state_that_is_too_large_keeps_followers_out_of_the_set(
     link.settle()
     assert not master.source.has_all(2)
     assert "too large for followers" in caplog.text
+
+
+def test_state_that_is_too_large_is_not_rendered_again_before_it_changes(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_source, "STATE_SIZE_MAX", 2_000)
+    master, _, link = pair
+    for number in range(30):
+        master.put_topic(f"T{number}")
+    link.settle()
+    rendered: list[int] = []
+    content = TablePart._content
+    monkeypatch.setattr(
+        TablePart,
+        "_content",
+        lambda *args: rendered.append(1) or content(*args),  # type: ignore[func-returns-value]
+    )
+
+    for _ in range(5):
+        master.clock.now_ms += 100
+        link.change(master.clock.now_ms)
+
+    assert len(rendered) <= 1
 
 
 class Walk:

@@ -89,6 +89,33 @@ async def test_a_group_that_was_moved_back_stands_there_after_a_failover(tmp_pat
             assert await ask_offset(peer) == 2
 
 
+async def test_a_group_that_was_deleted_has_no_statistics_on_followers(tmp_path: Path) -> None:
+    async with broker_set(tmp_path, min_in_sync=3) as world:
+        master = await world.whole()
+        followers = [member for member in world.up if member is not master]
+
+        def counted() -> list[bool]:
+            return [("g", TOPIC, 0) in tables_at(one.path)["accounts"] for one in followers]
+
+        async with peer_of(master) as peer:
+            await peer.create_topic()
+            await peer.produce(run_of([b"m"] * 9, durability=pb.REPLICAS))
+            group = pb.GroupConfig(name="g", retry_queues=1, consume_enable=True)
+            for _ in range(5):
+                await peer.ask("CreateGroup", pb.CreateGroupRequest(group=group), pb.GroupReply)
+                wanted = pb.Filter(kind=pb.Filter.TAG, expression="none")
+                request = pb.FetchRequest(
+                    fetch_id=1, topic=TOPIC, group="g", max_messages=9, filter=wanted
+                )
+                assert (await peer.fetch_of(request)).filtered_count == 9
+                await until(lambda: all(counted()))
+
+                gone = pb.DeleteGroupRequest(group="g")
+                await peer.ask("DeleteGroup", gone, pb.DeleteGroupReply)
+
+                assert not any(counted())
+
+
 async def test_a_tenth_of_a_second_of_progress_comes_again_at_most(tmp_path: Path) -> None:
     async with broker_set(tmp_path, min_in_sync=2) as world:
         old = await world.whole()
