@@ -129,6 +129,8 @@ class Recalls:
                 value=handle.due_ms,
             )
         found = yield from self._look_up(handle)
+        if found is not None and found.marker_end is not None:
+            return found  # An earlier try of the same request may have lost its answer.
         now_ms = self._now_ms()
         due_ms = handle.due_ms if found is None else found.due_ms
         if due_ms <= now_ms:

@@ -174,6 +174,17 @@ async def test_recalled_twice_there_is_one_marker(rig: Rig) -> None:
     assert len(rig.markers()) == 1
 
 
+async def test_a_recall_is_repeated_after_the_time_of_the_message(rig: Rig) -> None:
+    """The first answer may have been lost."""
+    due_ms = rig.send("A", TIMER_DELAY_MS="60000")
+    rig.recall("A", due_ms)
+    await rig.clock.advance(DAY_MS)
+
+    assert rig.recall("A", due_ms).answer == pb.RecallReply(message_id="A")
+
+    assert bodies_of(rig.store, "T", 0) == []
+
+
 async def test_a_second_message_of_the_same_id_at_another_time_is_its_own(rig: Rig) -> None:
     first = rig.send("A", TIMER_DELAY_MS="60000")
     second = rig.send("A", TIMER_DELAY_MS="90000")
