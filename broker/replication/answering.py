@@ -18,6 +18,7 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from ...proto.errors import (
+    AlreadyDelivered,
     GroupExists,
     GroupNotFound,
     MessageNotFound,
@@ -28,6 +29,7 @@ from ...proto.errors import (
     TopicExists,
     TopicNotFound,
     TransactionNotFound,
+    TransactionResolved,
     UnknownProducer,
 )
 from ...proto.errors_wire import to_wire
@@ -42,6 +44,7 @@ Check = Callable[[], None]
 
 #: Errors that say that something is missing, or is in the way.
 _STATE_ERRORS: Final = (
+    AlreadyDelivered,
     GroupExists,
     GroupNotFound,
     MessageNotFound,
@@ -51,6 +54,7 @@ _STATE_ERRORS: Final = (
     TopicExists,
     TopicNotFound,
     TransactionNotFound,
+    TransactionResolved,
     UnknownProducer,
 )
 _STATE_ERROR_NAMES: Final = frozenset(error.__name__ for error in _STATE_ERRORS)
@@ -165,6 +169,9 @@ def _says_missing(reply: Any) -> bool:
     kind = type(reply)
     if kind is pb.GroupOffsetsReply:
         return any([one.offset < 0 for one in reply.offsets])
+    if kind is pb.LeaseReply:
+        # A consumer may skip what is in a queue of which its group never committed.
+        return any([one.token and one.committed < 0 for one in reply.queues])
     if kind is pb.LookupReply:
         return not reply.records and not reply.more
     return kind in _WITH_STATUS and reply.status.code in _STATE_CODES

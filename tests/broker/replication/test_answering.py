@@ -219,6 +219,9 @@ async def test_so_does_a_unary_call(said: PocketMQError | None, told: type[Pocke
 REPLIES = [
     (pb.GroupOffsetsReply(offsets=[pb.GroupOffset(offset=-1)]), True),
     (pb.GroupOffsetsReply(offsets=[pb.GroupOffset(offset=0)]), False),
+    (pb.LeaseReply(queues=[pb.QueueLease(token=7, committed=-1)]), True),
+    (pb.LeaseReply(queues=[pb.QueueLease(token=7, committed=0)]), False),
+    (pb.LeaseReply(queues=[pb.QueueLease(holder="another", committed=-1)]), False),
     (pb.LookupReply(), True),
     (pb.LookupReply(records=b"found"), False),
     (v2.GetOffsetResponse(status=v2.Status(code=v2.OFFSET_NOT_FOUND)), True),
