@@ -15,6 +15,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from random import SystemRandom
 from typing import Final, NamedTuple
 
 from ..proto.errors import ConfigError
@@ -27,6 +28,9 @@ _SESSION_MS_MAX: Final = 60_000
 _START_S: Final = 30.0
 _LOOK_S: Final = 0.05
 _LOG_TAIL: Final = 400
+#: Below those that systems give to outgoing connections.
+_PORTS: Final = range(11_000, 32_000)
+_RANDOM: Final = SystemRandom()
 #: One collector, no second compiler: it is up in half a second, on two processors too.
 _JVM: Final = (
     "-XX:TieredStopAtLevel=1",
@@ -176,13 +180,13 @@ def find_jars(home: Path) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return COUNT ports of loopback that nobody listens on at this moment."""
-    sockets = [socket.create_server((LOOPBACK, 0)) for _ in range(count)]
-    try:
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    """Return COUNT ports of loopback that are free now, and that no outgoing connection takes later."""
+    found: list[int] = []
+    while len(found) < count:
+        port = _RANDOM.choice(_PORTS)
+        if port not in found and is_free(port):
+            found.append(port)
+    return found
 
 
 def is_free(port: int) -> bool:

@@ -1,9 +1,9 @@
 """`pocketmq cluster quickstart`: a replica set on one machine, with a name server and, if asked for, a ZooKeeper.
 
-Everything is a process of its own, as it would be on machines of their own, and lies in one folder: a store and a log
-file (`replica-1.log`) each, ZooKeeper's data, and `quickstart.json`, the ports, which are chosen once. The next start
-goes on with what is there. A replica that ends stays away, so that a failover can be looked at; what starts it again is
-printed.
+Everything is a process of its own, as it would be on machines of their own, and is in one folder: a store and a log
+file (`replica-1.log`) each, ZooKeeper's data, and `quickstart.json`, the ports, which are chosen once. A name server
+whose port is taken gets another one. The next start continues with what is there. A replica that ends is not started
+again, so that you can look at a failover; the command that starts it is printed.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ import shlex
 import signal
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import click
 
 from ...broker.replication.registry import Cell
-from ...proto.errors import ConfigError, MetadataConflict
+from ...proto.errors import ConfigError, ConnectionLost, MetadataConflict
 from ..options import READY
 from ..server_process import STOP_S, ServerProcess, ServerProcesses
 from ..settings import default_store_path
 from ..zookeeper_server import LOOPBACK, Ports, ZooKeeperServer, find_jars, free_ports, is_free
 from .sets import ReplicaSets, opened
 
+_PLACES: Final = "quickstart.json"
 _NAMESERVER_PORT: Final = 9876
 _CLUSTER: Final = "DefaultCluster"
 _LOOK_S: Final = 0.2
@@ -95,10 +96,10 @@ def quickstart(
     jars = find_jars(home) if home is not None else ""
     folder = folder or Path(default_store_path()).with_name("quickstart")
     folder.mkdir(parents=True, exist_ok=True)
-    asyncio.run(_Quickstart(folder, name, count, zookeeper, jars).run())
+    asyncio.run(Quickstart(folder, name, count, zookeeper, jars).run())
 
 
-class _Quickstart:
+class Quickstart:
     """The set NAME of COUNT replicas in FOLDER, and all that they need; ZOOKEEPER, or one of our own from JARS."""
 
     def __init__(
@@ -108,12 +109,15 @@ class _Quickstart:
         self._name = name
         self._places = _places(folder, count)
         self._zookeeper = zookeeper or f"{LOOPBACK}:{self._places.zookeeper}"
-        self._nameserver = f"{LOOPBACK}:{self._places.nameserver}"
         self._own: ZooKeeperServer | None = None
         if jars:
             ports = [Ports(self._places.zookeeper)]
             self._own = ZooKeeperServer(jars, folder / "zookeeper", ports)
         self._processes = ServerProcesses()
+
+    @property
+    def _nameserver(self) -> str:
+        return f"{LOOPBACK}:{self._places.nameserver}"
 
     async def run(self) -> None:
         """Start everything, say where it is, and end it when a signal comes."""
@@ -129,7 +133,7 @@ class _Quickstart:
         finally:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
-            await self._stop()
+            await self.stop()
 
     async def _start(self) -> dict[str, ServerProcess]:
         """Start everything; return the replicas by the command that starts each."""
@@ -139,8 +143,7 @@ class _Quickstart:
             click.echo(f"ZooKeeper     {self._own.address}")
         async with opened(self._zookeeper, _CLUSTER) as sets:
             await self._make(sets)
-            words = ["--port", str(self._places.nameserver)]
-            await self._process("nameserver", words, None, self._folder / "nameserver.log")
+            await self.start_name_server()
             click.echo(f"Name server   {self._nameserver}")
             replicas = await asyncio.gather(
                 *(self._replica(one) for one in range(1, len(self._places.replicas) + 1))
@@ -151,6 +154,20 @@ class _Quickstart:
             click.echo(f"Replica {one}     {process.ready['broker']}, {role}")
         self._announce(cell, [process for _, process in replicas])
         return dict(replicas)
+
+    async def start_name_server(self) -> None:
+        """Start the name server, on another port if another process has just taken the one that was free."""
+        while True:
+            words = ["--port", str(self._places.nameserver)]
+            try:
+                await self._process("nameserver", words, None, self._folder / "nameserver.log")
+            except ConnectionLost:
+                if is_free(self._places.nameserver):
+                    raise
+                self._places = replace(self._places, nameserver=free_ports(1)[0])
+                _save(self._folder, self._places)
+            else:
+                return
 
     async def _make(self, sets: ReplicaSets) -> None:
         """Make the record of the set, unless it is there. Raises MetadataConflict if it has other replicas."""
@@ -188,7 +205,7 @@ class _Quickstart:
             ServerProcess(store, *words, verb=verb, log=log, waits=False)
         )
 
-    async def _stop(self) -> None:
+    async def stop(self) -> None:
         """Stop all at once: no replica is elected only to be stopped next."""
         await self._processes.stop(STOP_S)
         if self._own is not None:
@@ -250,7 +267,7 @@ class _Quickstart:
 
 def _places(folder: Path, count: int) -> _Places:
     """Return who listens where, as FOLDER says, or as is free now. Raises ConfigError for another COUNT."""
-    file = folder / "quickstart.json"
+    file = folder / _PLACES
     if file.exists():
         try:
             found = json.loads(file.read_text(encoding="utf-8"))
@@ -275,5 +292,10 @@ def _places(folder: Path, count: int) -> _Places:
         zookeeper=next(ports),
         replicas=tuple(_Place(next(ports), next(ports)) for _ in range(count)),
     )
-    file.write_text(json.dumps(asdict(places), indent=1) + "\n", encoding="utf-8")
+    _save(folder, places)
     return places
+
+
+def _save(folder: Path, places: _Places) -> None:
+    text = json.dumps(asdict(places), indent=1) + "\n"
+    (folder / _PLACES).write_text(text, encoding="utf-8")
