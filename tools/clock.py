@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from typing import TypeVar
 
 import click
 
@@ -15,13 +14,9 @@ from ..proto.time_text import parse_duration
 from .options import json_option, nameserver_option
 from .output import instant, print_json, print_table
 
-Function = TypeVar("Function", bound=Callable[..., object])
-
-
-def _broker_option(function: Function) -> Function:
-    return click.option(
-        "--broker", metavar="NAME|HOST:PORT", help="This broker only.  [default: all]"
-    )(function)
+_broker_option = click.option(
+    "--broker", metavar="NAME|HOST:PORT", help="This broker only.  [default: all]"
+)
 
 
 @click.group()

@@ -7,8 +7,7 @@ where several brokers have some. Exit code 3: no such group, or, of what was to 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -18,14 +17,11 @@ from .completion import group_names
 from .options import COUNT, OFFSET, confirm, json_option, nameserver_option, yes_option
 from .output import instant, message_document, print_json, print_table
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
 #: Dead letters that are asked for, or sent again, at a time.
 _PAGE = 500
 
 
-def _broker_option(function: Function) -> Function:
-    return click.option("--broker", metavar="NAME", help="Only those of this broker.")(function)
+_broker_option = click.option("--broker", metavar="NAME", help="Only those of this broker.")
 
 
 @click.group("dead-letters")

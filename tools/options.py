@@ -101,9 +101,8 @@ def _into_environment(
     context.call_on_close(undo)
 
 
-def yes_option(function: Function) -> Function:
-    """Add --yes, without which the command asks (`confirm`)."""
-    return click.option("--yes", is_flag=True, help="Do not ask for confirmation.")(function)
+#: --yes, without which the command asks (`confirm`).
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
 def confirm(question: str) -> None:
@@ -252,27 +251,23 @@ class StoreFolder(click.Path):
         return path
 
 
-def broker_settings_option(function: Function) -> Function:
-    """Add --set KEY=VALUE, which may be repeated; `broker_settings` reads what was given."""
-    return click.option(
-        "--set",
-        "settings",
-        metavar="KEY=VALUE",
-        multiple=True,
-        help="A setting of Apache's broker (mappedFileSizeCommitLog=65536); may be repeated.",
-    )(function)
-
-
-def watch_options(function: Function) -> Function:
-    """Add --watch and --iterations; `watch_interval_ms` reads what was given."""
-    iterations = click.option(
-        "--iterations", type=COUNT, help="With --watch: number of reports, then stop."
-    )
-    return click.option(
+#: --set KEY=VALUE, which may be repeated; `broker_settings` reads what was given.
+broker_settings_option = click.option(
+    "--set",
+    "settings",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="A setting of Apache's broker (mappedFileSizeCommitLog=65536); may be repeated.",
+)
+#: --watch and --iterations; `watch_interval_ms` reads what was given.
+watch_options = with_options(
+    click.option(
         "--watch",
         metavar="30s",
         help="Repeat at this interval, 1ms or longer, and show what changed.",
-    )(iterations(function))
+    ),
+    click.option("--iterations", type=COUNT, help="With --watch: number of reports, then stop."),
+)
 
 
 def watch_interval_ms(watch: str | None, iterations: int | None) -> int | None:
@@ -287,23 +282,18 @@ def watch_interval_ms(watch: str | None, iterations: int | None) -> int | None:
     return interval_ms
 
 
-def recovery_option(function: Function) -> Function:
-    """Add --recovery: whose, by the names of `stores/__init__.py`."""
-    return click.option(
-        "--recovery",
-        type=click.Choice(RECOVERIES),
-        default=RECOVERIES[0],
-        show_default=True,
-        help="Recovery that decides what a store holds: that of Apache RocketMQ 5.5.0, or of PocketMQ.",
-    )(function)
-
-
-def broker_name_option(function: Function) -> Function:
-    """Add --broker-name, for a store that does not tell."""
-    return click.option(
-        "--broker-name",
-        help="Name of the broker of the one STORE.  [default: from its files]",
-    )(function)
+#: --recovery, by the names of `stores/__init__.py`.
+recovery_option = click.option(
+    "--recovery",
+    type=click.Choice(RECOVERIES),
+    default=RECOVERIES[0],
+    show_default=True,
+    help="Recovery that decides what a store holds: that of Apache RocketMQ 5.5.0, or of PocketMQ.",
+)
+#: --broker-name, for a store whose files do not have it.
+broker_name_option = click.option(
+    "--broker-name", help="Name of the broker of the one STORE.  [default: from its files]"
+)
 
 
 def broker_settings(words: Sequence[str]) -> dict[str, str]:

@@ -32,7 +32,7 @@ from ...store.state_files import StateFile
 from ...store.view import StoreView
 from .. import terminal
 from ..instants import past_instant_of
-from ..options import NUMBER
+from ..options import NUMBER, with_options
 from ..stores.names import KnownNames
 
 #: Unix milliseconds and log offsets are both numbers: an instant has a dash or a colon, or says so.
@@ -77,7 +77,6 @@ def offset_of(text: str) -> int:
 
 
 Row = Mapping[str, Any]
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,20 +111,15 @@ def _shortened(text: str) -> str:
     return printable[: _WORD_SIZE_MAX - 1] + "…"
 
 
-def format_options(function: Function) -> Function:
-    """Add --json and --jsonl."""
-    jsonl = click.option("--jsonl", "as_jsonl", is_flag=True, help="Print one JSON object a line.")
-    whole = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-    return whole(jsonl(function))
-
-
-def limit_option(function: Function) -> Function:
-    """Add --limit."""
-    return click.option(
-        "--limit",
-        type=NUMBER,
-        help=f"At most so many rows; 0: all. [default: {ROWS_SHOWN} in a table, all in JSON]",
-    )(function)
+format_options = with_options(
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON document."),
+    click.option("--jsonl", "as_jsonl", is_flag=True, help="Print one JSON object per line."),
+)
+limit_option = click.option(
+    "--limit",
+    type=NUMBER,
+    help=f"Maximum number of rows; 0: all. [default: {ROWS_SHOWN} in a table, all in JSON]",
+)
 
 
 @dataclass(frozen=True, slots=True)

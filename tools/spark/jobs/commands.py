@@ -23,7 +23,7 @@ from ...lag.rows import LagFacts, LagProgress, LagRow, LagSnapshot, LagVerdict, 
 from ..store_options import Opening
 from . import audit as audits, export as exports, replay as replays, reports
 from .lag import cluster_lag, lag as lag_rows
-from .options import OUT, READING, reading_of, running, with_options
+from .options import OUT, READING, job_options, reading_of, running
 from .output import check_out, show, write
 from .reading import LeftOut
 
@@ -36,7 +36,7 @@ _TOP = click.option(
 
 
 @click.command(cls=options.TakesStores)
-@with_options(options.stores_argument, options.broker_settings_option, OUT)
+@job_options(options.stores_argument, options.broker_settings_option, OUT)
 @options.json_option("a kind of fault of a queue a line")
 @click.pass_context
 def audit(context: click.Context, /, *, as_json: bool, out: str | None, **given: Any) -> None:
@@ -59,7 +59,7 @@ def audit(context: click.Context, /, *, as_json: bool, out: str | None, **given:
 
 
 @click.command("dead-letters", cls=options.TakesStores)
-@with_options(*READING, OUT)
+@job_options(*READING, OUT)
 @options.json_option("a dead letter a line")
 def dead_letters(**given: Any) -> None:
     """List the dead letters of all groups: where they came from, when they died, how often they were tried."""
@@ -67,7 +67,7 @@ def dead_letters(**given: Any) -> None:
 
 
 @click.command(cls=options.TakesStores)
-@with_options(*READING, OUT)
+@job_options(*READING, OUT)
 @_TOP
 @options.json_option("a topic and tag a line")
 def tags(**given: Any) -> None:
@@ -76,7 +76,7 @@ def tags(**given: Any) -> None:
 
 
 @click.command(cls=options.TakesStores)
-@with_options(*READING, OUT)
+@job_options(*READING, OUT)
 @_TOP
 @options.json_option("a topic and key a line")
 def keys(**given: Any) -> None:
@@ -85,7 +85,7 @@ def keys(**given: Any) -> None:
 
 
 @click.command(cls=options.TakesStores)
-@with_options(*READING, OUT)
+@job_options(*READING, OUT)
 @options.json_option("a topic and minute a line")
 def rates(**given: Any) -> None:
     """Count messages and bytes by topic and minute of the store time, in UTC."""
@@ -108,7 +108,7 @@ def _report(report: Callable[..., DataFrame], given: dict[str, Any], empty: str)
 
 
 @click.command(cls=options.TakesStores)
-@with_options(*READING)
+@job_options(*READING)
 @click.option("--to", required=True, metavar="FOLDER", help="Where the files go: a path or a URL.")
 @click.option(
     "--mode",
@@ -132,7 +132,7 @@ def export(*, to: str, mode: Any, **given: Any) -> None:
     cls=options.TakesStores,
     epilog=f"Each message says where it stood, in its property {replays.REPLAYED_FROM}: repeats are told by that.",
 )
-@with_options(*READING)
+@job_options(*READING)
 @click.option("--to", metavar="TOPIC", help="Send all to TOPIC.  [default: each to its own]")
 @options.nameserver_option
 def replay(*, to: str | None, nameserver: str, **given: Any) -> None:
@@ -148,7 +148,7 @@ def replay(*, to: str | None, nameserver: str, **given: Any) -> None:
 
 
 @click.command(cls=options.TakesStores)
-@with_options(
+@job_options(
     options.stores_argument,
     options.broker_name_option,
     options.broker_settings_option,

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from ...instants import past_instant_of
-from ...options import broker_settings, broker_settings_option, stores_argument
+from ...options import (
+    Decorator,
+    broker_settings,
+    broker_settings_option,
+    stores_argument,
+    with_options,
+)
 from ...stores.scan.conditions import POLICIES
 from ..session import require_pyspark, spark_session
 from .output import FORMS
@@ -18,8 +24,6 @@ from .spark_errors import told_plainly
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 OUT: Final = click.option(
     "--out",
@@ -37,15 +41,9 @@ _CONF: Final = click.option(
 )
 
 
-def with_options(*options: Callable[[Any], Any]) -> Callable[[Function], Function]:
-    """Add OPTIONS, and those of every command here, in this order."""
-
-    def add(function: Function) -> Function:
-        for option in reversed((*options, _MASTER, _CONF)):
-            function = option(function)
-        return function
-
-    return add
+def job_options(*options: Decorator) -> Decorator:
+    """Return what adds OPTIONS, and those of every command here, in this order."""
+    return with_options(*options, _MASTER, _CONF)
 
 
 @contextmanager
@@ -94,7 +92,7 @@ BAD_RECORDS: Final = click.option(
     help="Bytes that should be a record and are none: stop there, or leave them out and go on.",
 )
 #: The options of every job that reads messages.
-READING: Final[tuple[Callable[[Any], Any], ...]] = (
+READING: Final[tuple[Decorator, ...]] = (
     stores_argument,
     broker_settings_option,
     TOPIC,
