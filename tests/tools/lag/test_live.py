@@ -28,6 +28,7 @@ from pocketmq.tools.stores.locations import locate
 
 from ...integration.v2_caller import Caller
 from ...integration.whole_broker import serving, store_config
+from ...waiting import until
 
 
 def told(rows: list[LagRow]) -> dict[tuple[str, str, int, str], tuple[object, ...]]:
@@ -87,8 +88,7 @@ async def test_a_group_that_is_deleted_while_lag_watches_it_is_not_found(tmp_pat
     async with serving(store_config(tmp_path / "store")) as (nameserver, _):
         await asyncio.to_thread(use, nameserver)
         watching = asyncio.create_task(asyncio.to_thread(watch, nameserver))
-        while not out.exists():  # noqa: ASYNC110  (another thread writes the file)
-            await asyncio.sleep(0.01)
+        await until(out.exists)
         await asyncio.to_thread(delete, nameserver)
 
         assert await watching == 3
