@@ -31,8 +31,8 @@ async def test_a_name_server_whose_port_was_taken_meanwhile_gets_another_one(
     tmp_path: Path,
 ) -> None:
     port, zookeeper, own, replication = free_ports(4)
-    places = {"nameserver": port, "zookeeper": zookeeper}
-    places["replicas"] = [{"port": own, "replication": replication}]
+    replicas = [{"port": own, "replication": replication}]
+    places = {"nameserver": port, "zookeeper": zookeeper, "replicas": replicas}
     (tmp_path / "quickstart.json").write_text(json.dumps(places), encoding="utf-8")
     start = Quickstart(tmp_path, "broker-a", 1, f"{LOOPBACK}:{zookeeper}", "")
     with socket.create_server((LOOPBACK, port)):
