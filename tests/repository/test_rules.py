@@ -28,6 +28,9 @@ MEASURING = ("tools/bench/", "tools/demo.py", "tools/advise.py")
 #: A probe of one blocking socket: it has no loop, and a Clock would have it import asyncio each time.
 PROBE = "tools/health.py"
 
+#: Waits for other threads and processes, whose state is no event.
+WAITING = "tests/waiting.py"
+
 _TIME_OF_DAY = {"time", "time_ns", "localtime", "gmtime", "ctime", "strftime"}
 _STOPWATCHES = {"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"}
 
@@ -81,7 +84,8 @@ def test_nothing_sleeps_on_a_thread() -> None:
     found = [
         f"{name_of(path)}:{line}"
         for path in [*code_files(), *files_of_tests()]
-        if "sleep" in path.read_text(encoding="utf-8") and not name_of(path).startswith(MEASURING)
+        if "sleep" in path.read_text(encoding="utf-8")
+        and not name_of(path).startswith((WAITING, *MEASURING))
         for line, name in uses_of_time(path)
         if name == "sleep"
     ]
