@@ -8,7 +8,7 @@ from typing import Final
 
 from ...proto.errors import Unsupported
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from .brokers import AsyncBrokerAsker, Brokers
+from .brokers import AsyncBrokerAsker, Brokers, request_of
 
 #: A move may set off hours of work.
 ADVANCE_TIMEOUT_MS: Final = 600_000
@@ -44,7 +44,7 @@ class AsyncClocks(AsyncBrokerAsker):
                 " start it with --clock virtual",
                 broker=real[0],
             )
-        request = pb.AdvanceClockRequest(by_ms=by_ms)
+        request = request_of(pb.AdvanceClockRequest, by_ms=by_ms)
         return await self._of_all("AdvanceClock", request, ADVANCE_TIMEOUT_MS)
 
     async def _of_all(

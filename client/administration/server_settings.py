@@ -8,7 +8,7 @@ from typing import Final
 
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ..name_server_addresses import parse_addresses
-from .brokers import AsyncBrokerAsker, Brokers
+from .brokers import AsyncBrokerAsker, Brokers, request_of
 
 _SETTINGS_PATH: Final = "/pocketmq.v1.Settings/"
 
@@ -59,7 +59,7 @@ class AsyncSettings(AsyncBrokerAsker):
 
         Raises what a server refuses it with; those that were asked before have changed it then.
         """
-        request = pb.SetSettingRequest(key=key, value=value)
+        request = request_of(pb.SetSettingRequest, key=key, value=value)
         changed = []
         for server, address in await self._servers():
             connection = self._session.connections.to(address)

@@ -67,6 +67,16 @@ async def test_what_needs_a_restart_or_is_wrong_is_refused_and_changes_nothing(
         assert "retention" not in shown.out
 
 
+@pytest.mark.parametrize("words", [("\udcff", "1"), ("broker.topics_max", "\udcff")], ids=ascii)
+async def test_text_that_is_not_utf8_is_refused(tmp_path: Path, words: tuple[str, str]) -> None:
+    """So a shell hands over bytes that are not UTF-8."""
+    async with cluster(tmp_path) as address:
+        refused = await run(address, "set", *words)
+
+    assert refused.code != 0
+    assert "'\\udcff', but must be text" in refused.err
+
+
 async def test_a_name_server_is_asked_by_its_address_for_its_own_settings_alone(
     tmp_path: Path,
 ) -> None:
