@@ -195,6 +195,21 @@ def group_of(record: Record) -> str | None:
     return None
 
 
+def resent_by(copy: StoredRecord, before: Sequence[StoredRecord]) -> str | None:
+    """Return the group whose dead letter was sent again as COPY; None if it was not. BEFORE are the copies before it.
+
+    A dead letter goes to a topic, or to the retry topic of its group with no failure counted.
+    """
+    dead = [group_of(one.record) for one in before if role_of(one.record) == "dead letter"]
+    if not dead:
+        return None
+    record = copy.record
+    if role_of(record) == "message":
+        return dead[-1]
+    is_fresh = role_of(record) == "retry" and not record.reconsume_times
+    return group_of(record) if is_fresh and group_of(record) in dead else None
+
+
 def due_of_timed(record: Record) -> int | None:
     """Return until when a timed RECORD waits: the moment asked for, or the slot that it is filed under."""
     out_ms, asked_ms = number_of(record, TIMER_OUT_MS), number_of(record, TIMER_DELIVER_MS)

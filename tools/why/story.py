@@ -17,12 +17,13 @@ from .evidence import (
     group_of,
     is_commit,
     real_place,
+    resent_by,
     role_of,
 )
 
 Kind = Literal[
     "stored", "sent again", "half", "checked", "committed", "rolled back", "given up", "waits", "rolled", "recalled",
-    "moved", "sent back", "retried", "revived", "popped", "acknowledged", "read", "dead letter", "gone",
+    "moved", "sent back", "retried", "revived", "popped", "acknowledged", "read", "dead letter", "purged", "gone",
 ]  # fmt: skip
 State = Literal[
     "stored", "half", "rolled back", "given up", "waiting", "recalled", "retrying", "dead letter", "gone"
@@ -153,7 +154,10 @@ def ending_of(
     waiting = _waiting(copies, evidence)
     if waiting is not None:
         return waiting
-    retries = [copy.record for copy in copies if role_of(copy.record) == "retry"]
+    resent = _sent_again(copies, views)
+    if resent is not None:
+        return resent
+    retries = _retries(copies)
     if retries:
         return _retried(retries, views)
     return "stored", _in_its_topic(copies)
@@ -214,12 +218,47 @@ def _slot_passed(copy: StoredRecord, evidence: Evidence) -> bool:
     return mark is not None and read_ms is not None and mark.slot_ms < read_ms
 
 
+def _sent_again(copies: Sequence[StoredRecord], views: Sequence[GroupView]) -> _Ending | None:
+    """Return the ending of a message whose dead letter was sent again; None for others."""
+    for number in reversed(range(len(copies))):
+        group = resent_by(copies[number], copies[:number])
+        if group is not None:
+            break
+    else:
+        return None
+    record = copies[number].record
+    place = f"{record.topic}/{record.queue_id} at offset {record.queue_offset:,}"
+    text = f"sent again from the dead letters of {group}, to {place}"
+    later = _retries(copies[number + 1 :])
+    if later:
+        state, what = _retried(later, views)
+        return state, f"{text}; {what}"
+    view = _view_of(group, record, views)
+    if view is None or view.verdict == "not yet":
+        state = "retrying" if role_of(record) == "retry" else "stored"
+        return state, f"{text}; not read by {group} since"
+    return "stored", f"{text}; {view.text}"
+
+
+def _retries(copies: Sequence[StoredRecord]) -> list[Record]:
+    """Return the retries among COPIES of the group that retried last."""
+    retries = [copy.record for copy in copies if role_of(copy.record) == "retry"]
+    return [record for record in retries if group_of(record) == group_of(retries[-1])]
+
+
+def _view_of(group: str | None, record: Record, views: Sequence[GroupView]) -> GroupView | None:
+    """Return what GROUP did with RECORD, if one of VIEWS says that."""
+    place = group, record.topic, record.queue_id, record.queue_offset
+    return next(
+        (one for one in views if (one.group, one.topic, one.queue, one.offset) == place), None
+    )
+
+
 def _retried(retries: Sequence[Record], views: Sequence[GroupView]) -> _Ending:
     last = retries[-1]
     group = group_of(last)
     times = f"{len(retries)} times" if len(retries) > 1 else "once"
-    for view in views:
-        here = (view.group, view.topic, view.offset) == (group, last.topic, last.queue_offset)
-        if here and view.verdict in ("read", "acknowledged"):
-            return "stored", f"offered to {group} again {times}, {view.verdict} at last"
+    view = _view_of(group, last, views)
+    if view is not None and view.verdict in ("read", "acknowledged"):
+        return "stored", f"offered to {group} again {times}, {view.verdict} at last"
     return "retrying", f"offered to {group} again {times}, not read since"

@@ -19,7 +19,7 @@ from ...proto.filters.expressions import parse_tags
 from ...proto.filters.sql_evaluation import compiled
 from ...proto.record import Record
 from ...proto.time_text import format_instant
-from ...proto.topics import DEAD_LETTERS_GROUP
+from ...proto.topics import DEAD_LETTERS_GROUP, MARK_GROUPS
 from ..counted import counted
 from ..lookup.files import StoredRecord
 from .evidence import (
@@ -39,6 +39,7 @@ from .evidence import (
     origin_offset,
     real_place,
     real_topic,
+    resent_by,
     role_of,
 )
 from .story import Event, GroupView, Story, ending_of
@@ -53,6 +54,7 @@ def tell(copies: Sequence[StoredRecord], evidence: Evidence) -> Story:
         *_origin(copies, evidence),
         *_events(copies, evidence),
         *pop_events(copies, evidence),
+        *_purges(copies, evidence),
         *(
             Event(
                 kind="read", text=view.text, time_ms=view.before_ms, is_bound=True, group=view.group
@@ -129,7 +131,11 @@ def _events(copies: Sequence[StoredRecord], evidence: Evidence) -> Iterator[Even
     stored_before = False
     for number, copy in enumerate(copies):
         role = role_of(copy.record)
-        if role == "message":
+        resender = resent_by(copy, copies[:number])
+        if resender is not None:
+            text = f"sent again from the dead letters of {resender}, to {_place(copy)}"
+            yield _event(copy, "sent again", text, group=resender)
+        elif role == "message":
             yield _in_topic(copy, copies[:number], evidence, again=stored_before)
             stored_before = True
         elif role == "scheduled":
@@ -277,6 +283,17 @@ def _dead(copy: StoredRecord) -> Event:
     return _event(copy, "dead letter", text + (f": {reason}" if reason else ""), group=group)
 
 
+def _purges(copies: Sequence[StoredRecord], evidence: Evidence) -> Iterator[Event]:
+    """Yield which of COPIES are dead letters that were purged: the broker keeps the first that was not as an offset."""
+    for copy in copies:
+        offset = copy.record.queue_offset
+        for reading in evidence.readings.get(_queue(copy.record), ()):
+            if reading.group == DEAD_LETTERS_GROUP and reading.committed > offset:
+                before_ms = _passed_ms(reading, offset)
+                text = f"purged from the dead letters before {format_instant(before_ms)}"
+                yield Event(kind="purged", text=text, time_ms=before_ms, is_bound=True)
+
+
 def _doubts(views: Sequence[GroupView]) -> list[str]:
     """Return what a committed offset does not tell."""
     passed = [view for view in views if view.verdict == "read" and view.by_offset]
@@ -307,7 +324,11 @@ def group_views(copies: Sequence[StoredRecord], evidence: Evidence) -> list[Grou
             continue
         record = copy.record
         later = copies[number + 1 :]
-        readings = {one.group: one for one in evidence.readings.get(_queue(record), ())}
+        readings = {
+            one.group: one
+            for one in evidence.readings.get(_queue(record), ())
+            if one.group not in MARK_GROUPS  # Offsets that the broker keeps for itself.
+        }
         failed = {group for one in later if (group := _failed(record, one))}
         popped = {mark.group for mark in evidence.pops.get(_place_of_group(record), ())}
         found += [
@@ -376,6 +397,14 @@ def _queue(record: Record) -> tuple[str, int]:
 
 def _place_of_group(record: Record) -> Place:
     return record.topic, record.queue_id, record.queue_offset
+
+
+def _passed_ms(reading: GroupReading, offset: int) -> int:
+    """Return a time at which the committed offset of READING was beyond OFFSET."""
+    earlier, earlier_ms = reading.earlier, reading.earlier_ms
+    if earlier is not None and earlier_ms is not None and earlier > offset:
+        return min(earlier_ms, reading.at_ms)
+    return reading.at_ms
 
 
 def _failed(record: Record, later: StoredRecord) -> str | None:
@@ -515,7 +544,7 @@ class _Look:
         reading = self._reading
         before_ms = None
         if reading is not None and reading.committed > self._record.queue_offset:
-            before_ms = self._bound(reading)
+            before_ms = _passed_ms(reading, self._record.queue_offset)
         passed = "will never get it" if before_ms is None else "never got it"
         return "filtered", f"{self._group} {passed}: {what} {wanted.expression!r}", before_ms
 
@@ -531,18 +560,9 @@ class _Look:
         )
 
     def _read(self, reading: GroupReading) -> tuple[str, str, int | None]:
-        before_ms = self._bound(reading)
-        if self._group == DEAD_LETTERS_GROUP:
-            return "read", f"put away (purged) before {format_instant(before_ms)}", before_ms
+        before_ms = _passed_ms(reading, self._record.queue_offset)
         since, earlier_ms = "", reading.earlier_ms
         if earlier_ms is not None and (reading.earlier or 0) <= self._record.queue_offset:
             since = f", after {format_instant(earlier_ms)}"
         text = f"read by {self._group} before {format_instant(before_ms)}{since} (committed {reading.committed:,})"
         return "read", text, before_ms
-
-    def _bound(self, reading: GroupReading) -> int:
-        """Return a time at which the group's committed offset was beyond the message."""
-        earlier, earlier_ms = reading.earlier, reading.earlier_ms
-        if earlier is not None and earlier_ms is not None and earlier > self._record.queue_offset:
-            return min(earlier_ms, reading.at_ms)
-        return reading.at_ms

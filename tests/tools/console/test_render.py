@@ -475,6 +475,14 @@ def test_a_replica_is_shown_with_the_distance_of_the_others() -> None:
         assert words in text
 
 
+def test_the_number_of_retries_is_not_called_tries() -> None:
+    """`retry_max_times` 3 means four deliveries."""
+    page = shown("group", GROUP, "g")
+    assert "at most 3 retries" in Elements(page).text
+    assert "Retries at most" in page
+    assert "tries at most" not in page.replace("Retries", "")
+
+
 def test_a_body_keeps_its_first_line_break() -> None:
     page = shown("messages", {"topic": "t", "error": "", "one": ONE | {"body": "\n<x>"}}, "word")
     assert '<pre class="body">\n\n&lt;x&gt;</pre>' in page

@@ -230,7 +230,71 @@ def test_a_dead_letter_that_was_purged_is_said_so() -> None:
 
     assert story.state == "dead letter"
     assert any("ValueError: no" in event.text for event in story.events)
-    assert any("put away (purged)" in view.text for view in story.groups)
+    assert any("purged from the dead letters" in event.text for event in story.events)
+    assert "CID_RMQ_SYS" not in str(story.document("b"))
+
+
+@pytest.mark.parametrize("committed", [0, 1])
+@pytest.mark.parametrize(("topic", "state"), [("T", "stored"), ("%RETRY%g", "retrying")])
+def test_a_dead_letter_that_was_sent_again_is_said_so(
+    topic: str, state: str, committed: int
+) -> None:
+    """It died after one retry. Whether its group read it since shows the offset in the queue of the resent copy."""
+    copies = [
+        copy(100),
+        copy(200, "%RETRY%g", tries=1),
+        copy(300, "%DLQ%g", tries=2),
+        copy(400, topic, queue=3),
+    ]
+    evidence = Evidence(
+        readings={
+            ("T", 0): [GroupReading("g", 1, T0 + 9000)],
+            ("%RETRY%g", 0): [GroupReading("g", 1, T0 + 9000)],
+            ("%DLQ%g", 0): [GroupReading("CID_RMQ_SYS_DEAD_LETTERS", 0, T0 + 9000)],
+            (topic, 3): [GroupReading("g", committed, T0 + 9000)],
+        }
+    )
+
+    story = tell(copies, evidence)
+
+    resent = f"sent again from the dead letters of g, to {topic}/3 at offset 0"
+    assert any(event.text == resent for event in story.events)
+    if committed:
+        assert story.state == "stored"
+        assert story.conclusion.startswith(f"{resent}; read by g before ")
+    else:
+        assert (story.state, story.conclusion) == (state, f"{resent}; not read by g since")
+    assert "CID_RMQ_SYS" not in str(story.document("b"))
+
+
+def test_what_failed_again_after_it_was_sent_again_is_retried() -> None:
+    copies = [
+        copy(100),
+        copy(200, "%RETRY%g", tries=1),
+        copy(300, "%DLQ%g", tries=2),
+        copy(400, offset=1),
+        copy(500, "%RETRY%g", offset=1, tries=1),
+    ]
+
+    story = tell(copies, Evidence())
+
+    assert story.state == "retrying"
+    assert story.conclusion == (
+        "sent again from the dead letters of g, to T/0 at offset 1; offered to g again once, not read since"
+    )
+
+
+def test_a_retry_of_another_group_is_no_dead_letter_sent_again() -> None:
+    copies = [
+        copy(100),
+        copy(200, "%RETRY%h", tries=1),
+        copy(300, "%DLQ%g", tries=2),
+        copy(400, "%RETRY%g2", tries=1),
+    ]
+
+    story = tell(copies, Evidence())
+
+    assert story.conclusion == "offered to g2 again once, not read since"
 
 
 def test_a_popped_message_is_held_until_its_time_is_over() -> None:
