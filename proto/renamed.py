@@ -37,3 +37,11 @@ OPTIONS: Final = {
     "--times": ("--compare-times", "--iterations"),
     "--to": ("--until",),
 }
+
+#: Old and new verbs, of the command and of its groups.
+VERBS: Final = {
+    "cluster": ("brokers", "replicas"),
+    "elect": ("force-elect",),
+    "move": ("transfer",),
+    "replicas": ("change",),
+}

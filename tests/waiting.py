@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 
@@ -18,8 +19,8 @@ async def until(condition: Callable[[], object]) -> None:
 
 def wait_until(condition: Callable[[], object]) -> None:
     """Block until CONDITION holds; raise TimeoutError after WAIT_S."""
-    end = time.monotonic() + WAIT_S
+    end, pause = time.monotonic() + WAIT_S, threading.Event()
     while not condition():
         if time.monotonic() > end:
             raise TimeoutError(f"the condition did not hold within {WAIT_S:g} s")
-        time.sleep(0.05)
+        pause.wait(0.05)

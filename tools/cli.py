@@ -20,7 +20,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Final, NoReturn
 
@@ -35,8 +35,8 @@ from ..proto.errors import (
     InvalidFilter,
     PocketMQError,
 )
-from ..proto.renamed import OPTIONS
-from .lazy_group import LazyGroup
+from ..proto.renamed import OPTIONS, VERBS
+from .lazy_group import CommandTable, LazyGroup
 from .terminal import guarded
 
 FAILED: Final = 1
@@ -68,69 +68,94 @@ _ENVIRONMENT: Final = {
     "GRPC_VERBOSITY": "NONE",
 }
 
-#: Verb, (module and object, what it does).
-_VERBS: Final[dict[str, tuple[str, str]]] = {
-    "serve": ("serve:serve", "Run a name server and a broker in one process."),
-    "nameserver": ("serve:nameserver", "Run a name server."),
-    "broker": ("serve:broker", "Run a broker."),
-    "topic": ("topic:topic", "Create, change, list, describe and delete topics."),
-    "group": ("group:group", "Create, change, list, describe, move and delete consumer groups."),
-    "send": ("send:send", "Send messages to a topic."),
-    "recall": ("send:recall", "Take back a delayed message before it is due."),
-    "consume": ("consume:consume", "Print the messages of a topic as a consumer group."),
-    "record": ("record:record", "Write what a topic received to a file of lines."),
-    "replay": (
-        "record:replay",
-        "Send the messages of such a file again, at the same pace or faster.",
-    ),
-    "dead-letters": (
-        "dead_letters:dead_letters",
-        "List, re-send and purge messages that a group could not handle.",
-    ),
-    "advise": ("advise:advise", "Measure a listener, and propose threads, processes and nodes."),
-    "lookup": ("lookup.command:lookup", "Find messages by key, id, offset or time, also in files."),
-    "why": ("why.command:why", "Show the history of one message."),
-    "clock": ("clock:clock", "Tell the brokers' time, and move it where it is virtual."),
-    "cluster": (
-        "cluster.command:cluster",
-        "Show the brokers and how they are; make, show and move replica sets.",
-    ),
-    "user": ("users:user", "Create, change, list and delete users."),
-    "acl": ("users:acl", "Say what users may do, and try it."),
-    "console": ("console.command:console", "Show the console of a broker in a browser."),
-    "health": ("health:health", "Tell whether servers serve, for probes."),
-    "config": ("config:config", "Show a server's settings, and change those that need no restart."),
-    "connections": (
-        "connections:connections",
-        "Show who is connected to brokers and name servers.",
-    ),
-    "lag": ("lag.command:lag", "Tell how far consumer groups are behind, and why."),
-    "top": ("top:top", "Show live rates, lag with verdicts, and who holds which queue."),
-    "lint": (
-        "lint.command:lint",
-        "Find what is likely a mistake in topics, groups and messages.",
-    ),
-    "export": ("export:export", "Write the messages of stores to Parquet files."),
-    "inspect": ("inspect.command:inspect", "Describe a store on disk, without writing a byte."),
-    "doctor": (
-        "doctor.diagnosis:doctor",
-        "Say what a start would cut, rebuild and lose, for both brokers.",
-    ),
-    "diff": ("diff.command:diff", "Compare two stores by what they mean."),
-    "repair": ("repair:repair", "Make a repaired copy of a store."),
-    "follow": ("follow.command:follow", "Take the log of a Java broker into a store, as it grows."),
-    "promote": ("follow.command:promote", "Make the store of a follower a broker's own."),
-    "fork": ("fork.forking:fork", "Make a store of what another one held at a moment."),
-    "spark": ("spark.jobs.command:spark", "Run jobs over stores on Apache Spark."),
-    "bench": ("bench.command:bench", "Measure this machine and PocketMQ on it."),
-    "demo": ("demo:demo", "Move real data through PocketMQ, and break it, in a minute."),
-    "completion": ("lazy_group:completion", "Print a completion script for a shell."),
+#: Verbs by section of the help: (module and object, what it does).
+_SECTIONS: Final[Mapping[str, CommandTable]] = {
+    "Run": {
+        "serve": ("serve:serve", "Run a name server and a broker in one process."),
+        "nameserver": ("serve:nameserver", "Run a name server."),
+        "broker": ("serve:broker", "Run a broker."),
+        "config": ("config:config", "Show or change the settings of a running server."),
+        "console": ("console.command:console", "Open the web console of a broker."),
+    },
+    "Topics and groups": {
+        "topic": ("topic:topic", "Create, update, list, describe and delete topics."),
+        "group": (
+            "group:group",
+            "Create, update, list, describe, reset and delete consumer groups.",
+        ),
+    },
+    "Messages": {
+        "send": ("send:send", "Send messages to a topic."),
+        "recall": ("send:recall", "Cancel a delayed message before it is due."),
+        "consume": ("consume:consume", "Print the messages of a topic."),
+        "lookup": (
+            "lookup.command:lookup",
+            "Find messages by key, id, offset or time, live or in store files.",
+        ),
+        "why": ("why.command:why", "Show the history of one message."),
+        "record": ("record:record", "Write the messages of a topic to a JSON Lines file."),
+        "replay": ("record:replay", "Send the messages of a recorded file again."),
+    },
+    "Consumers": {
+        "lag": ("lag.command:lag", "Show the lag of consumer groups and its cause."),
+        "top": ("top:top", "Show live rates, lag and queue owners."),
+        "dead-letters": (
+            "dead_letters:dead_letters",
+            "List, resend and purge the dead-letter queue of a group.",
+        ),
+        "lint": ("lint.command:lint", "Find likely mistakes in topics, groups and messages."),
+        "advise": (
+            "advise:advise",
+            "Measure a listener and recommend threads, processes and nodes.",
+        ),
+    },
+    "Operate": {
+        "brokers": ("brokers:brokers", "Show every broker and its state."),
+        "replicas": (
+            "replicas.command:replicas",
+            "Create, show and change replica sets, and choose their master.",
+        ),
+        "connections": (
+            "connections:connections",
+            "Show the connections of brokers and name servers.",
+        ),
+        "health": ("health:health", "Check that servers are ready, for probes."),
+        "clock": ("clock:clock", "Show the brokers' time, or advance a virtual clock."),
+    },
+    "Security": {
+        "user": ("users:user", "Create, update, list and delete users."),
+        "acl": ("users:acl", "Set and test the permissions of users."),
+    },
+    "Store files": {
+        "inspect": ("inspect.command:inspect", "Show the contents of a store without changing it."),
+        "doctor": (
+            "doctor.diagnosis:doctor",
+            "Show what a start would cut, rebuild and lose, with PocketMQ and with Apache RocketMQ.",
+        ),
+        "repair": ("repair:repair", "Write a repaired copy of a store."),
+        "diff": ("diff.command:diff", "Compare the contents of two stores."),
+        "fork": ("fork.forking:fork", "Create a store with what another one held at a given time."),
+        "export": ("export:export", "Write messages of stores to Parquet files."),
+        "spark": ("spark.jobs.command:spark", "Run Apache Spark jobs on stores."),
+    },
+    "Migrate": {
+        "follow": ("follow.command:follow", "Copy the log of a running Java broker into a store."),
+        "promote": ("follow.command:promote", "Make a followed store ready for a broker."),
+    },
+    "Develop": {
+        "bench": ("bench.command:bench", "Measure PocketMQ on this machine."),
+        "demo": (
+            "demo:demo",
+            "Send real data through PocketMQ, with a kill and a check, in a minute.",
+        ),
+        "completion": ("lazy_group:completion", "Print a completion script for a shell."),
+    },
 }
 
 
 @click.group(
     cls=LazyGroup,
-    table=_VERBS,
+    sections=_SECTIONS,
     package=__package__,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""\b
@@ -207,13 +232,15 @@ def _usage_problem(error: click.UsageError) -> str:
 
 
 def _suggestion(error: click.UsageError) -> str:
-    """Return " Did you mean 'send'?" for a verb that does not exist, if one is alike."""
-    unknown = _UNKNOWN_VERB.fullmatch(
-        error.format_message()
-    )  # Newer versions of click suggest some themselves.
+    """Return " Use 'brokers'." for a verb that was renamed, " Did you mean 'send'?" for a similar one, or ""."""
+    # Newer versions of click suggest some themselves.
+    unknown = _UNKNOWN_VERB.fullmatch(error.format_message())
     if unknown is None or error.ctx is None or not isinstance(error.ctx.command, click.Group):
         return ""
-    alike = get_close_matches(unknown[1], error.ctx.command.list_commands(error.ctx))
+    known = error.ctx.command.list_commands(error.ctx)
+    if new := [name for name in VERBS.get(unknown[1], ()) if name in known]:
+        return f" Use {' or '.join(map(repr, new))}."
+    alike = get_close_matches(unknown[1], known)
     return f" Did you mean {' or '.join(map(repr, alike))}?" if alike else ""
 
 

@@ -7,30 +7,29 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
+#: Commands of a group: (module and object, what it does).
+CommandTable: TypeAlias = Mapping[str, tuple[str, str]]
+
 
 class LazyGroup(click.Group):
-    """A group of TABLE: command, (module and object, what it does); modules are looked for in PACKAGE.
-
-    TITLE stands above the commands in the help.
-    """
+    """A group of commands. The help lists SECTIONS, by title; modules are in PACKAGE."""
 
     def __init__(
         self,
         *arguments: Any,
-        table: Mapping[str, tuple[str, str]],
+        sections: Mapping[str, CommandTable],
         package: str,
-        title: str = "Commands",
         **settings: Any,
     ) -> None:
         super().__init__(*arguments, **settings)
-        self._table = table
+        self._sections = sections
+        self._table = {name: row for table in sections.values() for name, row in table.items()}
         self._package = package
-        self._title = title
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._table)
@@ -53,8 +52,10 @@ class LazyGroup(click.Group):
         ]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section(self._title):
-            formatter.write_dl([(name, text) for name, (_, text) in self._table.items()])
+        width = max(map(len, self._table))
+        for title, table in self._sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:{width}}", text) for name, (_, text) in table.items()])
 
 
 # ---------------------------------------------------------------- `pocketmq completion`

@@ -751,7 +751,7 @@ def _announce(ready: dict[str, Any]) -> None:
 
 def _line_to_copy(ready: dict[str, Any]) -> str:
     if "nameserver" not in ready:
-        return "pocketmq cluster"
+        return "pocketmq brokers"
     place = ready["nameserver"]
     option = "" if place == DEFAULT_NAME_SERVERS else f"--nameserver {place} "
     if "broker" not in ready:

@@ -47,7 +47,7 @@ def check_many(settings: Settings, count: int, *, replica_set: str = "", torture
     if replica_set or settings.replication.replica_set:
         raise ConfigError(
             "--brokers runs brokers that hold different messages, --replica-set is of brokers that hold the same: say"
-            " one of them (`pocketmq cluster quickstart` runs a whole set on one machine)",
+            " one of them (`pocketmq replicas quickstart` runs a whole set on one machine)",
             field="brokers",
             value=count,
         )

@@ -71,7 +71,7 @@ class ReplicaNode:
         if found is None:
             raise errors.ConfigError(
                 f"there is no replica set {mine.set_name!r} in cluster {mine.cluster!r}: make it with"
-                f" `pocketmq cluster init {mine.set_name} {me}={mine.address} …`, or check the names",
+                f" `pocketmq replicas init {mine.set_name} {me}={mine.address} …`, or check the names",
                 field="replica_set",
                 value=mine.set_name,
             )
@@ -80,7 +80,7 @@ class ReplicaNode:
             known = ", ".join(map(str, sorted(replicas)))
             raise errors.ConfigError(
                 f"replica set {mine.set_name!r} has the replicas {known}, and no replica {me}: start with one of these"
-                f" --replica-id, or add it with `pocketmq cluster replicas {mine.set_name} {me}={mine.address}`",
+                f" --replica-id, or add it with `pocketmq replicas change {mine.set_name} {me}={mine.address}`",
                 field="replica_id",
                 value=me,
             )
@@ -88,7 +88,7 @@ class ReplicaNode:
             raise errors.ConfigError(
                 f"replica {me} of {mine.set_name!r} is at {replicas[me]} in the metadata of the set, but this one is at"
                 f" {mine.address}: set replication.listen, or replication.address, to what the others dial, or say"
-                f" where it is with `pocketmq cluster replicas {mine.set_name} {me}={mine.address}`",
+                f" where it is with `pocketmq replicas change {mine.set_name} {me}={mine.address}`",
                 field="address",
                 value=mine.address,
             )
@@ -349,7 +349,7 @@ class ReplicaNode:
         if node is not None and node.damaged:
             raise errors.NotEnoughReplicas(
                 f"the log of replica {to} is damaged in {node.damaged} places: wait until they are replaced from"
-                " another replica, as `pocketmq cluster status` shows",
+                " another replica, as `pocketmq replicas status` shows",
                 damaged=node.damaged,
             )
         began_ms = clock.now_ms()

@@ -693,7 +693,7 @@ class ReplicaCore:
             self.refuses = (
                 f"its log has {common or 0:,} bytes in common with that of master {upstream.master}, and acknowledged"
                 f" records reach {known:,} here: nothing is cut; if the master's log is the right one, remove this"
-                " replica's folder, else see `pocketmq cluster elect`"
+                " replica's folder, else see `pocketmq replicas force-elect`"
             )
             raise InvalidArgument(self.refuses)
         self.refuses = ""

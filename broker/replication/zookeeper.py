@@ -465,7 +465,7 @@ class ZooKeeperRegistry:
                 return
         raise ConfigError(
             f"{path}: replica id {replica_id} is taken by another process that runs: give each replica of the set an "
-            "id of its own, see `pocketmq cluster status`",
+            "id of its own, see `pocketmq replicas status`",
             node=path,
             replica_id=str(replica_id),
         )

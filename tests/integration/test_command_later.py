@@ -54,7 +54,7 @@ def test_a_message_comes_at_its_time_and_not_before(call: Shell) -> None:
     assert (by_instant["due_ms"], by_level["due_ms"]) == (now_ms + 3 * HOUR, now_ms + 2 * HOUR)
     assert by_instant["recall_handle"]
     assert by_level["recall_handle"] is None
-    assert "waiting    3 delayed messages, 0 open transactions\n" in call("cluster").out
+    assert "waiting    3 delayed messages, 0 open transactions\n" in call("brokers").out
     call.done("clock", "advance", "1h59m59s999ms")
     assert call.consumed("Timed") == []
     call.done("clock", "advance", "1ms")
@@ -66,7 +66,7 @@ def test_a_message_comes_at_its_time_and_not_before(call: Shell) -> None:
     call.done("clock", "advance", "1d")
     (last,) = call.consumed("Timed", 1)
     assert last["stored_ms"] == last["due_ms"] == now_ms + 3 * HOUR
-    (broker,) = call.done("cluster")
+    (broker,) = call.done("brokers")
     assert (broker["delayed_waiting"], broker["virtual_clock"]) == (0, True)
     assert broker["now_ms"] == now_ms + 26 * HOUR
 
@@ -124,7 +124,7 @@ def test_what_waits_outlasts_a_stop_and_a_kill(tmp_path: Path) -> None:
 
     server = ServerProcess(store, "--clock", "virtual")
     call = Shell(server.nameserver)
-    (broker,) = call.done("cluster")
+    (broker,) = call.done("brokers")
     assert (broker["delayed_waiting"], broker["transactions_open"]) == (2, 1)
     call.done("clock", "advance", "1h")
     assert [message["body"] for message in call.consumed("Sold", 1)] == ["1h"]

@@ -129,7 +129,7 @@ def test_brokers_and_name_servers_run_apart(tmp_path: Path) -> None:
             verb="broker",
         ) as broker,
     ):
-        (shown,) = pocketmq("cluster", "--json", nameserver=nameserver.nameserver).documents
+        (shown,) = pocketmq("brokers", "--json", nameserver=nameserver.nameserver).documents
 
         assert (shown["broker_name"], shown["address"]) == ("broker-x", broker.ready["broker"])
         assert shown["writable"] is True

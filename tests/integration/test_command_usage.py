@@ -47,7 +47,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(call: Shell, arguments: list[st
         ["send", "T", "body"],
         ["consume", "T", "--group", "g", "--timeout", "1"],
         ["lookup", "--id", "01" * 17],
-        ["cluster"],
+        ["brokers"],
     ],
     ids=" ".join,
 )
@@ -66,7 +66,7 @@ def test_a_name_server_that_is_not_there_is_exit_code_4(arguments: list[str]) ->
 
 def test_the_option_wins_over_the_environment(server: ServerProcess) -> None:
     done = pocketmq(
-        "cluster", "--nameserver", server.nameserver, "--json", nameserver="127.0.0.1:1"
+        "brokers", "--nameserver", server.nameserver, "--json", nameserver="127.0.0.1:1"
     )
 
     assert done.code == 0

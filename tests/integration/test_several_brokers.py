@@ -70,7 +70,7 @@ def test_brokers_share_topics_come_again_and_stop_together(tmp_path: Path) -> No
         assert (
             "a broker has ended, and is started again broker=broker-2 code=-9" in said.read_text()
         )
-        told = shell.done("cluster")
+        told = shell.done("brokers")
         assert {one["broker_name"]: one["address"] for one in told} == places
         found = shell.consumed("T", COUNT)
         assert sorted(int(one["body"]) for one in found) == list(range(COUNT))

@@ -62,7 +62,7 @@ def test_every_number_has_a_limit_and_an_error_that_names_it() -> None:
         ("lag", "--watch=99999999999999d"),
         ("health", "--timeout=99999999999999d"),
         ("health", f"--broker=127.0.0.1:{HUGE}"),
-        ("cluster", "move", "S", "1", "--timeout=99999999999999d"),
+        ("replicas", "transfer", "S", "1", "--timeout=99999999999999d"),
         ("clock", "advance", "99999999999999d"),
         ("send", "T", "body", "--at=0001-01-01"),
         ("send", "T", "body", "--at=9999-12-31T23:59:59.999999-23:59"),

@@ -93,9 +93,8 @@ class Views(LazyGroup):
 
 @click.group(
     cls=Views,
-    table=VIEWS,
+    sections={"Views": VIEWS},
     package=__package__,
-    title="Views",
     invoke_without_command=True,
     subcommand_metavar="[VIEW [ARGS]...]",
 )

@@ -213,13 +213,13 @@ def test_commands_use_the_account_of_the_configuration_file(
     file.write_text(yaml.safe_dump({"replication": settings}))
     name = f"set-{next(_numbers)}"
     where = ["--zookeeper", f"{secured.secure}/{name}", "--cluster", "c", "--config", str(file)]
-    assert cli.run(["cluster", "init", name, "1=127.0.0.1:1", *where]) == 0
-    assert cli.run(["cluster", "status", name, *where]) == 0
+    assert cli.run(["replicas", "init", name, "1=127.0.0.1:1", *where]) == 0
+    assert cli.run(["replicas", "status", name, *where]) == 0
     assert name in capsys.readouterr().out
     assert (
         cli.run(
             [
-                "cluster",
+                "replicas",
                 "status",
                 name,
                 "--zookeeper",

@@ -21,7 +21,7 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
 }
 
 
-@click.group(cls=LazyGroup, table=_VERBS, package=__package__)
+@click.group(cls=LazyGroup, sections={"Commands": _VERBS}, package=__package__)
 def spark() -> None:
     """Run jobs over the stores of a fleet, on Apache Spark.
 

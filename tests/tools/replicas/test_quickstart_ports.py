@@ -1,4 +1,4 @@
-"""The ports of `pocketmq cluster quickstart`: no other process takes them between their choice and their use."""
+"""The ports of `pocketmq replicas quickstart`: no other process takes them between their choice and their use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from pocketmq.client import AsyncAdmin
 from pocketmq.proto.errors import RouteNotFound
-from pocketmq.tools.cluster.quickstart import Quickstart
+from pocketmq.tools.replicas.quickstart import Quickstart
 from pocketmq.tools.zookeeper_server import LOOPBACK, free_ports
 
 

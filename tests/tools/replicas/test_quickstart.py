@@ -1,4 +1,4 @@
-"""`pocketmq cluster quickstart` as a user runs it: everything starts, says where it is, and ends with Ctrl-C."""
+"""`pocketmq replicas quickstart` as a user runs it: everything starts, says where it is, and ends with Ctrl-C."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.java, pytest.mark.processes, pytest.mark.slow]
 @contextmanager
 def quickstart(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     """One that is ready, and what its ready line says; it is killed if the block leaves it running."""
-    command = [*COMMAND, "cluster", "quickstart", "--store", str(folder), *words]
+    command = [*COMMAND, "replicas", "quickstart", "--store", str(folder), *words]
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -56,7 +56,7 @@ def _runs(pid: int) -> bool:
 
 
 def _status(ready: dict[str, Any]) -> dict[str, Any]:
-    done = pocketmq("cluster", "status", ready["set"], "--zookeeper", ready["zookeeper"], "--json")
+    done = pocketmq("replicas", "status", ready["set"], "--zookeeper", ready["zookeeper"], "--json")
     assert done.code == 0, done
     return done.documents[0]
 
@@ -87,7 +87,7 @@ def test_it_starts_everything_ends_everything_and_goes_on_where_it_was(tmp_path:
         assert process.poll() is None
 
     refused = pocketmq(
-        "cluster", "quickstart", *home, "--store", str(tmp_path / "set"), "--replicas", "2"
+        "replicas", "quickstart", *home, "--store", str(tmp_path / "set"), "--replicas", "2"
     )
     assert refused.code == 2
     assert "is of 3 replicas: say --replicas 3, or name another --store" in refused.err
@@ -99,16 +99,21 @@ def test_a_set_of_other_replicas_in_a_zookeeper_that_runs_is_left_alone(tmp_path
         words = ("--zookeeper", server.address, "--replicas", "1")
         with quickstart(tmp_path / "one", *words) as (_, ready):
             assert ready["zookeeper"] == server.address
-        other = pocketmq("cluster", "quickstart", *words, "--store", str(tmp_path / "other"))
+        other = pocketmq("replicas", "quickstart", *words, "--store", str(tmp_path / "other"))
 
     assert other.code == 5
     assert "has a replica set 'broker-a' already, of other replicas" in other.err
 
 
 def test_where_no_zookeeper_is_to_come_from_it_says_so(tmp_path: Path) -> None:
-    neither = pocketmq("cluster", "quickstart", "--store", str(tmp_path / "set"))
+    neither = pocketmq("replicas", "quickstart", "--store", str(tmp_path / "set"))
     empty = pocketmq(
-        "cluster", "quickstart", "--zookeeper-home", str(tmp_path), "--store", str(tmp_path / "set")
+        "replicas",
+        "quickstart",
+        "--zookeeper-home",
+        str(tmp_path),
+        "--store",
+        str(tmp_path / "set"),
     )
 
     assert neither.code == 2

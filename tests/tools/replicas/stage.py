@@ -43,7 +43,7 @@ class Stage:
         return [f"{one}=127.0.0.1:{self._ports[one][1]}" for one in ids]
 
     def cluster(self, *words: str) -> Done:
-        return Shell("")("cluster", *words, "--zookeeper", self._zookeeper.address)
+        return Shell("")("replicas", *words, "--zookeeper", self._zookeeper.address)
 
     def begin(self, *ids: int) -> None:
         """Start the replicas IDS."""

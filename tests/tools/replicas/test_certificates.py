@@ -69,7 +69,7 @@ def test_replicas_follow_over_tls_and_take_no_stranger(tmp_path: Path, stack: Ex
     shell = Shell("")
 
     def cluster(*words: str) -> Done:
-        return shell("cluster", *words, "--zookeeper", server.address)
+        return shell("replicas", *words, "--zookeeper", server.address)
 
     addresses = [f"{at}=127.0.0.1:{port}" for at, port in enumerate(ports, 1)]
     made = cluster("init", "orders", *addresses, "--yes", "--config", str(files[0]))
@@ -107,7 +107,7 @@ def test_files_that_cannot_be_used_are_refused(tmp_path: Path, spoil: str, words
     file = settings(tmp_path / "1", 1, 8082, OURS.certificate())
     (tmp_path / "1" / spoil).write_bytes(b"nothing")
 
-    done = Shell("")("cluster", "status", "--config", str(file))
+    done = Shell("")("replicas", "status", "--config", str(file))
 
     assert done.code != 0
     assert re.search(words, done.err), done

@@ -23,7 +23,7 @@ def test_a_master_hands_over_and_nothing_is_lost(stage: Stage) -> None:
     before = stage.until(*IDS)
     after = next(one for one in IDS if one != before)
 
-    done = stage.cluster("move", SET, str(after), "--json")
+    done = stage.cluster("transfer", SET, str(after), "--json")
 
     assert done.code == 0, done
     (told,) = done.documents
@@ -31,7 +31,7 @@ def test_a_master_hands_over_and_nothing_is_lost(stage: Stage) -> None:
     stage.send(10)
     assert stage.until(*IDS, master=after) == after
     assert stage.read() == stage.sent
-    shown = Shell(stage.nameserver)("cluster").out
+    shown = Shell(stage.nameserver)("brokers").out
     assert f"3 in sync, epoch {stage.epoch()}" in shown
 
 
@@ -47,7 +47,7 @@ def test_a_replica_that_lacks_something_is_master_once_the_loss_was_accepted(sta
     stage.begin(behind)
     stage.until_gone(*others)
 
-    done = stage.cluster("elect", SET, "--accept-loss", str(behind), "--yes")
+    done = stage.cluster("force-elect", SET, "--accept-loss", str(behind), "--yes")
 
     assert done.code == 0, done
     assert f"Replica {behind} is not in sync: acknowledged messages may be lost" in done.err
@@ -60,17 +60,17 @@ def test_a_replica_that_lacks_something_is_master_once_the_loss_was_accepted(sta
 
 
 def test_replicas_come_and_go_while_the_set_is_led(stage: Stage) -> None:
-    assert stage.cluster("replicas", SET, *stage.words(4)).code == 0
+    assert stage.cluster("change", SET, *stage.words(4)).code == 0
     stage.begin(4)
     stage.until(1, 2, 3, 4)
     gone = stage.until(1, 2, 3, 4)
-    refused = stage.cluster("replicas", SET, "--remove", str(gone))
+    refused = stage.cluster("change", SET, "--remove", str(gone))
     assert refused.code == 2
     left = [one for one in (1, 2, 3, 4) if one != gone]
 
     stage.stop(gone)
     stage.until(*left)
-    done = stage.cluster("replicas", SET, "--remove", str(gone))
+    done = stage.cluster("change", SET, "--remove", str(gone))
 
     assert done.code == 0, done
     assert done.out.splitlines() == stage.words(*left)

@@ -1,4 +1,4 @@
-"""`pocketmq cluster quickstart`: a replica set on one machine, with a name server and, if asked for, a ZooKeeper.
+"""`pocketmq replicas quickstart`: a replica set on one machine, with a name server and, if asked for, a ZooKeeper.
 
 Everything is a process of its own, as it would be on machines of their own, and is in one folder: a store and a log
 file (`replica-1.log`) each, ZooKeeper's data, and `quickstart.json`, the ports, which are chosen once. A name server
@@ -226,7 +226,7 @@ class Quickstart:
 
     def _announce(self, cell: Cell, replicas: list[ServerProcess]) -> None:
         click.echo(
-            f"Try: pocketmq cluster status {self._name} --zookeeper {self._zookeeper}; "
+            f"Try: pocketmq replicas status {self._name} --zookeeper {self._zookeeper}; "
             f"pocketmq send --nameserver {self._nameserver} Hello 'first message'"
         )
         ready = {

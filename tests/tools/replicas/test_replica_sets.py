@@ -1,4 +1,4 @@
-"""`pocketmq cluster init, status, move, elect`, with a real ZooKeeper and replicas that say what a test wants."""
+"""The commands of `pocketmq replicas`, with a real ZooKeeper and replicas that answer what a test wants."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Stage:
 
     async def call(self, verb: str, *words: str, stdin: bytes = b"") -> Done:
         return await asyncio.to_thread(
-            Shell(""), "cluster", verb, *words, "--zookeeper", self.zookeeper, stdin=stdin
+            Shell(""), "replicas", verb, *words, "--zookeeper", self.zookeeper, stdin=stdin
         )
 
     async def registry(self) -> ZooKeeperRegistry:
@@ -196,7 +196,7 @@ async def test_status_tells_that_the_record_is_older_than_the_logs(stage: Stage)
 
     told = (await stage.call("status", stage.name)).out
 
-    assert f"ZooKeeper lost its data; `pocketmq cluster init {stage.name} … --from ID`" in told
+    assert f"ZooKeeper lost its data; `pocketmq replicas init {stage.name} … --from ID`" in told
 
 
 async def test_replicas_with_a_log_need_to_be_told_which_goes_on(stage: Stage) -> None:
@@ -255,7 +255,7 @@ async def test_an_address_of_another_replica_is_refused(stage: Stage) -> None:
     ],
 )
 async def test_replicas_of_another_form_are_refused(words: list[str], fault: str) -> None:
-    done = await asyncio.to_thread(Shell(""), "cluster", "init", "orders", *words)
+    done = await asyncio.to_thread(Shell(""), "replicas", "init", "orders", *words)
 
     assert done.code == 2
     assert fault in done.err
@@ -269,7 +269,7 @@ async def test_replicas_are_added_moved_and_taken_out_while_the_set_is_led(stage
     registry = await stage.lead(2, {1, 2})
     before = await registry.read()
 
-    done = await stage.call("replicas", stage.name, "4=d:1", "1=elsewhere:1", "--remove", "3")
+    done = await stage.call("change", stage.name, "4=d:1", "1=elsewhere:1", "--remove", "3")
 
     assert done.code == 0, done
     assert done.out.splitlines() == ["1=elsewhere:1", stage.words[1], "4=d:1"]
@@ -297,9 +297,9 @@ async def test_what_would_take_a_set_its_safety_is_refused(
     registry = await stage.lead(2, {1, 2})
     before = await registry.read()
 
-    done = await stage.call("replicas", stage.name, *words)
+    done = await stage.call("change", stage.name, *words)
     address = stage.words[0].partition("=")[2]
-    taken = await stage.call("replicas", stage.name, f"4={address}")
+    taken = await stage.call("change", stage.name, f"4={address}")
 
     assert (done.code, taken.code) == (2, 2)
     assert fault in done.err
@@ -350,7 +350,11 @@ async def test_status_shows_all_sets_and_those_whose_record_is_spoilt(stage: Sta
 
 
 async def test_a_set_that_is_not_there_is_named_with_what_makes_it(stage: Stage) -> None:
-    for verb, *words in (("status",), ("move", "1"), ("elect", "--accept-loss", "1", "--yes")):
+    for verb, *words in (
+        ("status",),
+        ("transfer", "1"),
+        ("force-elect", "--accept-loss", "1", "--yes"),
+    ):
         done = await stage.call(verb, "nowhere", *words)
         assert done.code == 2
         assert "has no replica set 'nowhere' in this ZooKeeper" in done.err
@@ -360,7 +364,7 @@ async def test_without_a_zookeeper_the_command_says_so() -> None:
     (port,) = free_ports(1)
 
     done = await asyncio.to_thread(
-        Shell(""), "cluster", "status", "--zookeeper", f"127.0.0.1:{port}"
+        Shell(""), "replicas", "status", "--zookeeper", f"127.0.0.1:{port}"
     )
 
     assert done.code == 4
@@ -376,8 +380,8 @@ async def test_the_master_is_asked_to_hand_over(stage: Stage) -> None:
     await stage.lead(2, {1, 2})
     stage.replicas[2].said.epoch = 7
 
-    done = await stage.call("move", stage.name, "1", "--timeout", "3s", "--json")
-    already = await stage.call("move", stage.name, "2")
+    done = await stage.call("transfer", stage.name, "1", "--timeout", "3s", "--json")
+    already = await stage.call("transfer", stage.name, "2")
 
     assert done.documents == [
         {"set": stage.name, "before": 2, "master": 1, "epoch": 8, "refused_ms": 42}
@@ -391,8 +395,8 @@ async def test_what_the_master_refuses_is_told(stage: Stage) -> None:
     await stage.lead(2, {1, 2})
     stage.replicas[2].refuses = NotEnoughReplicas("replica 1 does not have all within 5 s")
 
-    refused = await stage.call("move", stage.name, "1")
-    unknown = await stage.call("move", stage.name, "4")
+    refused = await stage.call("transfer", stage.name, "1")
+    unknown = await stage.call("transfer", stage.name, "4")
 
     assert refused.code == 4
     assert "replica 1 does not have all within 5 s" in refused.err
@@ -405,11 +409,11 @@ async def test_a_loss_is_told_and_confirmed_before_a_replica_stands(stage: Stage
     registry = await stage.lead(2, {2, 3})
     stage.replicas[1].said.end = 1_000
     stage.replicas[3].said.end = 5_000
-    words = ("elect", stage.name, "--accept-loss", "1")
+    words = ("force-elect", stage.name, "--accept-loss", "1")
 
     live = await stage.call(*words, "--yes")
     assert live.code == 5
-    assert f"`pocketmq cluster move {stage.name} REPLICA` loses nothing" in live.err
+    assert f"`pocketmq replicas transfer {stage.name} REPLICA` loses nothing" in live.err
     await registry.close()
 
     refused = await stage.call(*words, stdin=b"n\n")
@@ -430,7 +434,7 @@ async def test_a_master_that_came_back_unclean_may_be_elected_all_the_same(stage
     (node,) = (await registry.live()).values()
     await registry.announce(2, replace(node, unclean=True))
 
-    done = await stage.call("elect", stage.name, "--accept-loss", "2", "--yes", "--json")
+    done = await stage.call("force-elect", stage.name, "--accept-loss", "2", "--yes", "--json")
 
     assert done.code == 0, done
     assert stage.replicas[2].asked == [pb.AcceptLossRequest(set=stage.name, replica_id=2)]
@@ -458,6 +462,6 @@ async def test_a_replica_that_the_record_does_not_have_says_which_command_adds_i
     new, elsewhere = await start(4), await start(1)
 
     assert {nowhere.code, new.code, elsewhere.code} == {2}
-    assert f"`pocketmq cluster init {stage.name} 1=127.0.0.1:{port} …`" in nowhere.err
-    assert f"`pocketmq cluster replicas {stage.name} 4=127.0.0.1:{port}`" in new.err
-    assert f"`pocketmq cluster replicas {stage.name} 1=127.0.0.1:{port}`" in elsewhere.err
+    assert f"`pocketmq replicas init {stage.name} 1=127.0.0.1:{port} …`" in nowhere.err
+    assert f"`pocketmq replicas change {stage.name} 4=127.0.0.1:{port}`" in new.err
+    assert f"`pocketmq replicas change {stage.name} 1=127.0.0.1:{port}`" in elsewhere.err

@@ -1,46 +1,27 @@
-"""`pocketmq cluster`: the brokers that the name server knows, and how each of them is; a group of commands, too."""
+"""`pocketmq brokers`: the brokers that the name servers know, and the state of each."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any
 
 import click
 
-from ...client import Admin, BrokerDescription
-from ..counted import counted
-from ..lazy_group import LazyGroup
-from ..options import json_option, nameserver_option
-from ..output import instant, print_json, print_pairs
-
-_COMMANDS: Final = {
-    "status": ("sets:status", "Show replica sets: who is master, who is in sync, what each has."),
-    "init": ("sets:init", "Make a replica set, or the record of one that ZooKeeper has lost."),
-    "replicas": ("sets:replicas", "Add replicas to a set, move them, or take them out."),
-    "move": ("sets:move", "Hand over to another master, without a loss."),
-    "quickstart": ("quickstart:quickstart", "Run a replica set on this machine, for trying."),
-    "elect": ("sets:elect", "Have a replica stand for master though others may have more."),
-}
+from ..client import Admin, BrokerDescription
+from .counted import counted
+from .options import json_option, nameserver_option
+from .output import instant, print_json, print_pairs
 
 
-@click.group(
-    cls=LazyGroup,
-    table=_COMMANDS,
-    package=__package__,
-    title="Replica sets",
-    invoke_without_command=True,
-)
-@json_option("a broker a line")
+@click.command()
+@json_option("one broker per line")
 @nameserver_option
-@click.pass_context
-def cluster(context: click.Context, *, as_json: bool, nameserver: str) -> None:
-    """Show every broker: where it is, what its store holds, what waits, whether it takes messages."""
-    if context.invoked_subcommand is not None:
-        return
+def brokers(*, as_json: bool, nameserver: str) -> None:
+    """Show every broker: its address, its store, waiting messages, and whether it accepts messages."""
     with Admin(nameserver) as admin:
-        brokers = admin.brokers()
-    for at, broker in enumerate(brokers):
+        found = admin.brokers()
+    for at, broker in enumerate(found):
         if as_json:
             print_json(_document(broker))
             continue

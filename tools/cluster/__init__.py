@@ -1,1 +1,0 @@
-"""`pocketmq cluster`: the brokers that run, and the replica sets that ZooKeeper knows."""

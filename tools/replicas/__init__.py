@@ -1,0 +1,1 @@
+"""`pocketmq replicas`: replica sets in ZooKeeper."""

@@ -1,0 +1,112 @@
+"""`pocketmq replicas change`: adds replicas to a set, changes their addresses, or removes them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import click
+
+from ...broker.replication.registry import (
+    Cell,
+)
+from ...proto.errors import ConfigError, MetadataConflict
+from ..options import COUNT, json_option
+from ..output import print_json
+from .options import registry_options
+from .sets import ReplicaSet, opened, parse_replicas
+
+#: How often a change is tried while the master changes the record, too.
+_TRIES: Final = 20
+
+
+@click.command()
+@click.argument("name", metavar="SET")
+@click.argument("given", metavar="[ID=HOST:PORT]…", nargs=-1)
+@click.option(
+    "--remove",
+    "removed",
+    type=COUNT,
+    metavar="ID",
+    multiple=True,
+    help="Remove this replica, which has stopped and is no longer in sync; may be repeated.",
+)
+@registry_options
+@json_option("the replicas that the set has then")
+def change(
+    name: str,
+    given: Sequence[str],
+    *,
+    removed: Sequence[int],
+    zookeeper: str,
+    cluster_name: str,
+    config_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Add replicas to SET, change their addresses, or remove some, while the set serves.
+
+    A new replica starts with an empty store, follows the master, and is in sync once it has the whole log.
+    """
+    addresses = parse_replicas(name, given)
+    if not addresses and not removed:
+        raise click.UsageError("Say which: ID=HOST:PORT, or --remove ID.")
+    if both := addresses.keys() & set(removed):
+        raise click.UsageError(f"--remove {min(both)}: it is given an address, too.")
+
+    async def write() -> Cell:
+        async with opened(zookeeper, cluster_name, config_file) as sets:
+            registry = sets.registry(name)
+            for _ in range(_TRIES):
+                found = await registry.read()
+                cell = _changed(
+                    ReplicaSet(cluster=cluster_name, name=name, cell=found and found.cell).known(),
+                    addresses,
+                    removed,
+                )
+                with suppress(MetadataConflict):
+                    assert found is not None
+                    await registry.compare_and_set(cell, found.version)
+                    return cell
+        raise MetadataConflict(
+            f"replica set {name!r} changes all the time: try again later", set=name
+        )
+
+    cell = asyncio.run(write())
+    if as_json:
+        print_json({"set": name, "replicas": {str(one): at for one, at in cell.replicas.items()}})
+        return
+    for one, address in cell.replicas.items():
+        click.echo(f"{one}={address}")
+
+
+def _changed(cell: Cell, addresses: Mapping[int, str], removed: Sequence[int]) -> Cell:
+    """Return CELL with ADDRESSES, and without REMOVED. Raises ConfigError if one of these is needed."""
+    for one in removed:
+        if one not in cell.replicas:
+            known = ", ".join(map(str, sorted(cell.replicas)))
+            raise ConfigError(
+                f"--remove {one}: the set has the replicas {known}, and no {one}",
+                field="--remove",
+                value=one,
+            )
+        if one in cell.in_sync:
+            raise ConfigError(
+                f"--remove {one}: it is in sync, and what is acknowledged rests on it: stop it first, and wait until "
+                "`pocketmq replicas status` says that it is not",
+                field="--remove",
+                value=one,
+            )
+    left = {one: at for one, at in cell.replicas.items() if one not in removed} | dict(addresses)
+    owners: dict[str, int] = {}
+    for one, address in sorted(left.items()):
+        if (other := owners.setdefault(address, one)) != one:
+            raise ConfigError(
+                f"replicas {other} and {one} would both be at {address}: give each an address of its own",
+                field="replicas",
+                value=address,
+            )
+    return replace(cell, replicas=dict(sorted(left.items())))

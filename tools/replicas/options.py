@@ -1,0 +1,40 @@
+"""Options of the commands that ask ZooKeeper about replica sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import click
+
+from ..options import with_options
+
+ZOOKEEPER_VARIABLE: Final = "POCKETMQ_ZOOKEEPER"
+
+
+#: ZooKeeper, the cluster of a set, and the certificates of its replicas.
+registry_options = with_options(
+    click.option(
+        "--zookeeper",
+        metavar="HOST:PORT[,…]",
+        envvar=ZOOKEEPER_VARIABLE,
+        default="127.0.0.1:2181",
+        show_default=True,
+        show_envvar=True,
+        help="ZooKeeper servers of the replica sets.",
+    ),
+    click.option(
+        "--config",
+        "config_file",
+        metavar="FILE",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="A replica's configuration file: its certificate and its ZooKeeper account are used.",
+    ),
+    click.option(
+        "--cluster",
+        "cluster_name",
+        default="DefaultCluster",
+        show_default=True,
+        help="The brokers' setting broker.cluster.",
+    ),
+)
