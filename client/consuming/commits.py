@@ -1,8 +1,10 @@
 """Committed offsets of a consumer, which the brokers keep for its group.
 
-A broker takes all offsets of a request or none. If another consumer owns one of the queues now, the broker refuses the
-request (LeaseLost). Then each queue is committed by itself. If a broker may have lost what was committed, it is
-committed again, with its metadata. Offsets that did not change are not committed again.
+A broker takes all offsets of a request or none, and its error does not name the queue. After an error that may be about
+one queue, each half is committed by itself, down to the queue that causes it. A queue that another consumer owns now
+(LeaseLost), or that does not exist any more, is given up: the consumer loses it. Any other error is raised after the
+other queues were committed. If a broker may have lost what was committed, it is committed again, with its metadata.
+Offsets that did not change are not committed again.
 
 Not thread-safe: the client's event loop owns it.
 """
@@ -16,7 +18,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, Final, TypeAlias
 
-from ...proto.errors import ConnectionLost, LeaseLost, PocketMQError
+from ...proto import errors
+from ...proto.errors import ConnectionLost, PocketMQError
 from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ..queue import Queue, in_parts
@@ -35,6 +38,15 @@ _QUEUES_NAMED: Final = 8
 #: A broker's clock waits for so long without an outcome (PATIENCE_S of broker/unfinished_messages.py).
 HURRY_MS: Final = 5_000
 _LOOK_MS: Final = 5
+_GONE: Final = (errors.TopicNotFound, errors.QueueNotFound)
+#: Errors of a request that one of its queues may cause alone.
+_OF_ONE_QUEUE: Final = (
+    errors.LeaseLost,
+    *_GONE,
+    errors.NotReadable,
+    errors.NotAuthorized,
+    errors.InvalidArgument,
+)
 #: The right, the offset, and its text; None: as it is.
 _Row: TypeAlias = tuple[HeldQueue, int, str | None]
 
@@ -166,7 +178,7 @@ class Commits(OffsetKeeper):
         """Commit OFFSETS, to all brokers at once; queues that are not held, or committed so far, are left out.
 
         Those in METADATA are committed once more. Raises the first error that a broker gave, once all have answered.
-        A queue that was lost is none.
+        A queue that was lost, or does not exist any more, is none.
         """
         texts = metadata or {}
         by_broker: dict[str, list[_Row]] = {}
@@ -195,13 +207,39 @@ class Commits(OffsetKeeper):
     async def _commit_to(self, broker: str, rows: list[_Row]) -> None:
         try:
             await self._ask(broker, rows)
-        except LeaseLost:
-            if len(rows) == 1:
-                self._source.lost(rows[0][0])
+        except PocketMQError as error:
+            if len(rows) > 1 and isinstance(error, _OF_ONE_QUEUE):
+                await self._commit_halves(broker, rows)
                 return
-            # The answer is about one of them: each for itself.
-            for row in rows:
-                await self._commit_to(broker, [row])
+            self._counts.commits_failed += len(rows)
+            if isinstance(error, ConnectionLost):
+                self.doubt(broker)
+            if not isinstance(error, (errors.LeaseLost, *_GONE)):
+                raise
+            self._give_up(rows[0][0], error)
+
+    async def _commit_halves(self, broker: str, rows: list[_Row]) -> None:
+        """Commit each half of ROWS by itself; raise the first error once both were tried."""
+        half = len(rows) // 2
+        first_error: PocketMQError | None = None
+        for part in rows[:half], rows[half:]:
+            try:
+                await self._commit_to(broker, part)
+            except PocketMQError as error:
+                first_error = first_error or error
+        if first_error is not None:
+            raise first_error
+
+    def _give_up(self, held: HeldQueue, error: PocketMQError) -> None:
+        """Lose HELD, of which nothing can be committed any more."""
+        if isinstance(error, _GONE):
+            logger.warning(
+                "offset not committed, the queue does not exist any more %s",
+                Facts(group=self._group, queue=held.queue, reason=error.message),
+            )
+            if not held.token:
+                return  # Queues without leases are never lost.
+        self._source.lost(held)
 
     async def _ask(self, broker: str, rows: Iterable[_Row]) -> None:
         request = pb.CommitOffsetsRequest(group=self._group)
@@ -211,15 +249,9 @@ class Commits(OffsetKeeper):
                 topic=topic, queue=number, offset=offset, lease=held.token, metadata=text
             )
             self._note_recent(held.queue, offset)
-        try:
-            await self._session.ask(
-                broker, "CommitOffsets", request, pb.CommitOffsetsReply, self._timeout_ms
-            )
-        except PocketMQError as error:
-            self._counts.commits_failed += 1
-            if isinstance(error, ConnectionLost):
-                self.doubt(broker)
-            raise
+        await self._session.ask(
+            broker, "CommitOffsets", request, pb.CommitOffsetsReply, self._timeout_ms
+        )
         for held, offset, text in rows:
             if self._source.held(held.queue) == held:
                 self._note(held.queue, offset, text)

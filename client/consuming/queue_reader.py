@@ -6,7 +6,8 @@ lease lost                              the source is notified, and reading ends
 offset out of range                     reading continues at the nearest offset that exists, with a warning
 not the master, which is known          retry there, at once
 any, from a follower                    retry at the master (session.py), at once
-retriable; topic or queue missing       a pause that doubles, a new lookup of the route, retry
+retriable; topic or queue missing       a pause that doubles, a new lookup of the route, retry; the lease of a missing
+                                        queue is renewed at once, which the broker refuses: the queue is lost
 any other                               the same, and the application gets the error
 
 The master counts what a group's filter skips. The reader reports to it what a follower has filtered, after each reply;
@@ -60,7 +61,8 @@ Fetched: TypeAlias = tuple[pb.FetchReply, FetchedRun | None]
 _PATIENCE_MS: Final = 5_000
 _TELL_MS: Final = 1_000
 _DIGITS_MAX: Final = 18
-_MAY_COME_BACK = (errors.TopicNotFound, errors.QueueNotFound, errors.NotReadable)
+_GONE: Final = (errors.TopicNotFound, errors.QueueNotFound)
+_MAY_COME_BACK: Final = (*_GONE, errors.NotReadable)
 
 
 class Sink(Protocol):
@@ -284,6 +286,9 @@ class QueueReader:
         moved = self._session.routes.astray(self._queue.broker, self._address, error)
         if isinstance(error, errors.ConnectionLost | errors.MasterFenced):
             self._supply.doubt(self.held)
+        elif isinstance(error, _GONE):
+            # The broker, asked to renew its lease, says at once that the queue is nobody's.
+            self._supply.source.doubt(self.held)
         if moved:
             return
         self._failures += 1

@@ -27,7 +27,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from ...proto.errors import ConfigError, GroupNotFound, MemberFenced, PocketMQError
+from ...proto.errors import BadReply, ConfigError, GroupNotFound, MemberFenced, PocketMQError
 from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import retry_topic
@@ -585,7 +585,7 @@ class AssignedQueues(_Unshared):
                     "queues cannot be read yet %s",
                     Facts(
                         group=self._group,
-                        queues=", ".join(map(str, sorted(missing)[:32])),
+                        queues=", ".join(map(str, sorted(missing - self._held.keys())[:32])),
                         reason=error.message,
                     ),
                 )
@@ -595,12 +595,22 @@ class AssignedQueues(_Unshared):
                 await self._changed.wait_until(clock.now_ms() + WATCH_UNKNOWN_MS)
 
     async def _find(self, missing: Collection[Queue]) -> None:
+        """Begin to read those of MISSING that can be; raise the first error of a topic once the others are read."""
+        found: set[str] = set()
+        first_error: PocketMQError | None = None
         for topic in sorted({queue.topic for queue in missing}):
-            await self._session.routes.find(topic)
-        for queue, committed in (await self._committed_of(missing)).items():
+            try:
+                await self._session.routes.find(topic)
+                found.add(topic)
+            except PocketMQError as error:
+                first_error = first_error or error
+        there = [queue for queue in missing if queue.topic in found]
+        for queue, committed in (await self._committed_of(there)).items():
             if queue in self._chosen and queue not in self._held:
                 held = self._held[queue] = HeldQueue(queue, 0, committed, from_start=True)
                 self._user.begin(held)
+        if first_error is not None:
+            raise first_error
 
     def lost(self, held: HeldQueue) -> None:
         """Go on: a member of the group holds the queue, which keeps us from committing and from nothing else."""
@@ -637,37 +647,40 @@ async def committed_positions(
     parts: ConsumerParts, queues: Collection[Queue]
 ) -> dict[Queue, OffsetAndMetadata]:
     """Return what the group has committed of QUEUES, by queue; of those whose broker answers. −1: nothing."""
-    session = parts.session
     found: dict[Queue, OffsetAndMetadata] = {}
-    asked = [
-        (broker, part)
-        for broker in {queue.broker for queue in queues}
-        for part in in_parts(queue for queue in queues if queue.broker == broker)
-    ]
-    for broker, wanted in asked:
-        ids = [pb.QueueId(topic=queue.topic, queue=queue.number) for queue in wanted]
-        request = pb.GroupOffsetsRequest(group=parts.group, queues=ids)
-        try:
-            reply = await session.ask(
-                broker,
-                "GroupOffsets",
-                request,
-                pb.GroupOffsetsReply,
-                parts.config.request_timeout_ms,
-            )
-            check_places(ids, reply.offsets, f"broker {broker}")
-        except GroupNotFound:
-            found |= dict.fromkeys(wanted, OffsetAndMetadata(-1))
-        except PocketMQError as error:
-            for topic in {queue.topic for queue in wanted}:
-                session.routes.forget(topic)
-            logger.warning(
-                "committed offsets cannot be had, trying again %s",
-                Facts(group=parts.group, broker=broker, reason=error.message),
-            )
-        else:
-            found |= {
-                queue: OffsetAndMetadata(one.offset, one.metadata)
-                for queue, one in zip(wanted, reply.offsets, strict=True)
-            }
+    for broker in {queue.broker for queue in queues}:
+        for wanted in in_parts(queue for queue in queues if queue.broker == broker):
+            found |= await _committed_at(parts, broker, wanted)
     return found
+
+
+async def _committed_at(
+    parts: ConsumerParts, broker: str, wanted: Sequence[Queue]
+) -> dict[Queue, OffsetAndMetadata]:
+    """Return what the group has committed at BROKER of WANTED; of each half by itself if one queue may be refused."""
+    session = parts.session
+    ids = [pb.QueueId(topic=queue.topic, queue=queue.number) for queue in wanted]
+    request = pb.GroupOffsetsRequest(group=parts.group, queues=ids)
+    try:
+        reply = await session.ask(
+            broker, "GroupOffsets", request, pb.GroupOffsetsReply, parts.config.request_timeout_ms
+        )
+        check_places(ids, reply.offsets, f"broker {broker}")
+    except GroupNotFound:
+        return dict.fromkeys(wanted, OffsetAndMetadata(-1))
+    except PocketMQError as error:
+        if len(wanted) > 1 and not error.retriable and not isinstance(error, BadReply):
+            half = len(wanted) // 2
+            first = await _committed_at(parts, broker, wanted[:half])
+            return first | await _committed_at(parts, broker, wanted[half:])
+        for topic in {queue.topic for queue in wanted}:
+            session.routes.forget(topic)
+        logger.warning(
+            "committed offsets cannot be had, trying again %s",
+            Facts(group=parts.group, broker=broker, reason=error.message),
+        )
+        return {}
+    return {
+        queue: OffsetAndMetadata(one.offset, one.metadata)
+        for queue, one in zip(wanted, reply.offsets, strict=True)
+    }

@@ -14,7 +14,16 @@ from pocketmq.client.consuming.parts import ConsumerParts
 from pocketmq.client.queue import Queue
 from pocketmq.client.session import Session
 from pocketmq.proto.clock import VirtualClock
-from pocketmq.proto.errors import ConnectionLost, LeaseLost
+from pocketmq.proto.errors import (
+    ConnectionLost,
+    InvalidArgument,
+    LeaseLost,
+    NotAuthorized,
+    NotReadable,
+    PocketMQError,
+    QueueNotFound,
+    TopicNotFound,
+)
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
 from .fake_broker import FakeBroker, add_topic
@@ -59,6 +68,8 @@ class Brokers:
         self.requests: list[list[tuple[str, int, int, int]]] = []
         self.texts: list[str | None] = []
         self.old: set[int] = set()
+        #: What is answered to a request with an offset of a queue of this number.
+        self.errors: dict[int, PocketMQError] = {}
         brokers = [FakeBroker("a", "127.0.0.1:1"), FakeBroker("b", "127.0.0.1:2")]
         for broker in brokers:
             add_topic(broker, "orders", 2)
@@ -72,6 +83,9 @@ class Brokers:
             self.texts += [o.metadata if o.HasField("metadata") else None for o in request.offsets]
             if any(row[3] in self.old for row in rows):
                 raise LeaseLost("it is held by another")
+            for row in rows:
+                if row[1] in self.errors:
+                    raise self.errors[row[1]]
             return pb.CommitOffsetsReply()
 
         monkeypatch.setattr(FakeBroker, "commit", taken)
@@ -124,6 +138,56 @@ async def test_a_lost_queue_is_dropped_and_the_others_are_committed(brokers: Bro
     assert brokers.requests[1:] == [[("a", 0, 1, 7)], [("a", 1, 2, 8)]]
     assert list(source.queues) == [A1]
     assert (commits.committed(A0), commits.committed(A1)) == (None, 2)
+
+
+@pytest.mark.parametrize(
+    "error", [TopicNotFound("no such topic"), QueueNotFound("no such queue")], ids=type
+)
+async def test_a_queue_that_is_gone_is_lost_and_the_others_are_committed(
+    brokers: Brokers, caplog: pytest.LogCaptureFixture, error: PocketMQError
+) -> None:
+    queues = [Queue("orders", "a", number) for number in range(5)]
+    source = Holding(*(HeldQueue(queue, 7, -1) for queue in queues))
+    commits, parts = await committing(brokers, source)
+    brokers.errors[3] = error
+
+    await commits.commit(dict.fromkeys(queues, 1))
+
+    assert [commits.committed(queue) for queue in queues] == [1, 1, 1, None, 1]
+    assert queues[3] not in source.queues
+    assert (parts.counts.commits, parts.counts.commits_failed) == (4, 1)
+    assert "offset not committed, the queue does not exist any more" in caplog.text
+    assert f"queue={queues[3]}" in caplog.text
+
+
+async def test_a_chosen_queue_that_is_gone_stays_and_the_others_are_committed(
+    brokers: Brokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = Holding(HeldQueue(A0, 0, -1), HeldQueue(A1, 0, -1))
+    commits, _ = await committing(brokers, source)
+    brokers.errors[0] = TopicNotFound("no such topic")
+
+    await commits.commit({A0: 1, A1: 2})
+
+    assert (commits.committed(A0), commits.committed(A1)) == (None, 2)
+    assert A0 in source.queues
+
+
+@pytest.mark.parametrize(
+    "error", [NotReadable("not 4"), NotAuthorized("denied"), InvalidArgument("ends at 0")], ids=type
+)
+async def test_a_refused_queue_is_an_error_after_the_others_are_committed(
+    brokers: Brokers, error: PocketMQError
+) -> None:
+    source = Holding(HeldQueue(A0, 7, -1), HeldQueue(A1, 8, -1))
+    commits, _ = await committing(brokers, source)
+    brokers.errors[0] = error
+
+    with pytest.raises(type(error)):
+        await commits.commit({A0: 1, A1: 2})
+
+    assert (commits.committed(A0), commits.committed(A1)) == (None, 2)
+    assert A0 in source.queues
 
 
 async def test_a_broker_that_is_lost_keeps_nothing_from_the_others(brokers: Brokers) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pocketmq.client import Sql
+from pocketmq.client import Queue, Sql
 from pocketmq.proto.errors import (
     InvalidArgument,
     InvalidFilter,
+    QueueNotFound,
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
@@ -94,6 +96,26 @@ async def test_assigned_queues_are_read_beside_the_group() -> None:
     assert (here.committed(1), here.committed(2)) == (5, 5)
     assert here.broker.sharing.joins == []
     assert here.broker.sharing.leases == {}
+
+
+@pytest.mark.parametrize("gone", [q(9), q(0, "nowhere")], ids=str)
+async def test_an_assigned_queue_that_is_not_there_keeps_no_other_from_being_read(
+    gone: Queue,
+) -> None:
+    here = World(queues=3)
+    store(here.broker, 5, queue=1)
+    real = here.broker.group_offsets
+
+    def group_offsets(request: pb.GroupOffsetsRequest, call: Any) -> pb.GroupOffsetsReply:
+        if any(one.queue == 9 for one in request.queues):
+            raise QueueNotFound("there is no queue 9")
+        return real(request, call)
+
+    here.broker.group_offsets = group_offsets  # type: ignore[method-assign]
+    async with here.consumer(()) as reading:
+        await reading.assign([gone, q(0), q(1), q(2)])
+        assert await reading.assignment() == [q(0), q(1), q(2)]
+        assert numbers(await reading.poll()) == [0, 1, 2, 3, 4]
 
 
 async def test_name_servers_are_asked_for_no_route_while_nothing_fails() -> None:
