@@ -106,10 +106,10 @@ async def test_an_assigned_queue_that_is_not_there_keeps_no_other_from_being_rea
     store(here.broker, 5, queue=1)
     real = here.broker.group_offsets
 
-    def group_offsets(request: pb.GroupOffsetsRequest, call: Any) -> pb.GroupOffsetsReply:
+    def group_offsets(request: pb.GroupOffsetsRequest, _: Any) -> pb.GroupOffsetsReply:
         if any(one.queue == 9 for one in request.queues):
             raise QueueNotFound("there is no queue 9")
-        return real(request, call)
+        return real(request, _)
 
     here.broker.group_offsets = group_offsets  # type: ignore[method-assign]
     async with here.consumer(()) as reading:
