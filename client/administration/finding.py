@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 NOT_HERE = (errors.MessageNotFound, errors.TopicNotFound, errors.OffsetOutOfRange)
 _FETCH_BYTES: Final = 1024 * 1024
 _FETCH_MESSAGES: Final = 1024
-#: Queues that are read at the same time.
+#: Queues that are read, or topics that are searched, at the same time.
 _READ_AT_ONCE: Final = 16
 
 
@@ -72,13 +72,18 @@ class Finder:
                 request = pb.LookupRequest(message_id=message_id, from_any=from_any)
                 if found := await self.lookup(request):
                     return found[0]
-        for topic in topics:
+
+        async def find(topic: str) -> list[ReceivedMessage]:
             request = pb.LookupRequest(
                 topic=topic, message_id=message_id, max_messages=64, from_any=from_any
             )
-            for message in await self.lookup(request):
-                if message.message_id == message_id or message.offset_message_id in ids:
-                    return message
+            return await self.lookup(request)
+
+        for at in range(0, len(topics), _READ_AT_ONCE):
+            for found in await asyncio.gather(*map(find, topics[at : at + _READ_AT_ONCE])):
+                for message in found:
+                    if message.message_id == message_id or message.offset_message_id in ids:
+                        return message
         raise errors.MessageNotFound(
             f"no message has the id {message_id!r} (searched {len(topics)} topics)",
             message_id=message_id,
