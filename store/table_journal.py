@@ -13,7 +13,8 @@ Bounds: a file has FILE_BYTES. A table whose changes since its snapshot exceed S
 that snapshot, gets the next one. So does the table that keeps JOURNAL_BYTES from being deleted.
 
 Failures: a journal that cannot be written is kept. BEFORE_REPLY raises; other changes stay in memory, and RETRY_MS
-later a new file begins, with snapshots of the tables concerned. A sync that failed fails the store, as that of the log.
+later a new file begins, with snapshots of the tables concerned, for which `when_durable` waits. An entry that cannot be
+encoded is left out, with an error in the log. A sync that failed fails the store, as that of the log.
 
 Files: table_files.py. The event loop owns it; the store's flushing thread syncs.
 """
@@ -124,11 +125,12 @@ class TableJournal:
         self._since: dict[int, int] = {}
         self._kept: dict[int, int] = {}
         self._bases: dict[int, int] = {}
-        #: Tables of which something is not in the journal, or may be missing from it.
+        #: Tables that get the next snapshots: entries were missing at the start, or the last snapshot was not finished.
         self._due: set[int] = set()
         self._snapshots: list[TableSnapshot] = []
-        #: Ordered tables of which frames are missing: nothing behind those counts before their next snapshot.
-        self._stopped: set[int] = set()
+        #: Tables with changes that are not durable before the next snapshot: those changes are only in memory, or the
+        #: table is ordered, and frames before them are missing.
+        self._missing: set[int] = set()
         self._waiting: list[Waiter] = []
         self._rendered: dict[int, list[Rendered]] = {}
         self._lazy_at_ms = 0
@@ -163,7 +165,7 @@ class TableJournal:
         self._sequence, self._number = found.sequence, found.number
         self._since, self._kept, self._bases = found.since, found.kept, found.bases
         self._due = set(found.incomplete)
-        self._stopped = found.incomplete & self._ordered
+        self._missing = found.incomplete & self._ordered
         self._needs = self._log.end  # Which a killed process may have left in the page cache.
         self._rendered = found.rendered
         self._is_open = True
@@ -237,8 +239,11 @@ class TableJournal:
             return
         try:
             self.write(everything=True)
+            if names := [self._tables[number].name for number in sorted(self._missing)]:
+                logger.error("changes of tables lost %s", Facts(tables=",".join(names)))
             if self._broken is None and self._retry_at_ms is None:
-                self._put(notes([self._mark(), self._clock_reading(), EndNote()]))
+                end = [] if self._missing else [EndNote()]
+                self._put(notes([self._mark(), self._clock_reading(), *end]))
                 if (error := sync_all(self._take_dirty())) is not None:
                     raise error
         except _FAILURES as error:
@@ -290,7 +295,8 @@ class TableJournal:
         for table, change in changes:
             by_table.setdefault(table.number, []).append(change)
         sections = {
-            number: self._section(self._tables[number], some) for number, some in by_table.items()
+            number: self._section(table := self._tables[number], some, table.encode(some))
+            for number, some in by_table.items()
         }
         try:
             self._put(b"".join(sections.values()))
@@ -335,12 +341,12 @@ class TableJournal:
         if not chosen or not self._is_open:
             return
         if self._retry_at_ms is not None or self._broken is not None:
-            self._due |= {table.number for table, _ in chosen}
+            self._missing |= {table.number for table, _ in chosen}
             return
         try:
             self._write_frames(chosen)
         except _FAILURES as error:
-            self._due |= {table.number for table, _ in chosen}
+            self._missing |= {table.number for table, _ in chosen}
             self._lose(error)
 
     def _write_frames(self, chosen: list[tuple[AnyTable, list[AnyChange]]]) -> None:
@@ -348,7 +354,8 @@ class TableJournal:
         parts: list[tuple[AnyTable, bytes]] = []
         for table, changes in chosen:
             for begin in range(0, len(changes), _SECTION_CHANGES):
-                data = self._section(table, changes[begin : begin + _SECTION_CHANGES])
+                some = changes[begin : begin + _SECTION_CHANGES]
+                data = self._section(table, some, table.encode_valid(some))
                 if parts and sum(len(one) for _, one in parts) + len(data) > _FRAME_BYTES:
                     self._put_sections(parts)
                     parts = []
@@ -360,13 +367,13 @@ class TableJournal:
         for table, data in parts:
             self._count(table, len(data))
 
-    def _section(self, table: AnyTable, changes: list[AnyChange]) -> bytes:
-        """Return the section of CHANGES, which are not applied yet or the latest."""
+    def _section(self, table: AnyTable, changes: list[AnyChange], encoded: bytes) -> bytes:
+        """Return the section of CHANGES, which are ENCODED; they are not applied yet or the latest."""
         versions = [change.version for change in changes if change.version is not None]
         version = versions[-1] if versions else None
         needs = self._log.end if table.needs_log else 0
         self._needs = max(self._needs, needs)
-        return section(table.number, table.encode(changes), needs, version)
+        return section(table.number, encoded, needs, version)
 
     def _count(self, table: AnyTable, size: int) -> None:
         self._since[table.number] = self._since.get(table.number, 0) + size
@@ -433,8 +440,7 @@ class TableJournal:
             "tables not written, changes are in memory %s", Facts(path=self._folder, reason=reason)
         )
         self._sequence += 1  # A gap, which readers see: something is missing.
-        self._due |= self._ordered
-        self._stopped |= self._ordered
+        self._missing |= self._ordered
         self._retry_at_ms = self._parts.clock.now_ms() + RETRY_MS
         self._abandon_snapshots()
         self._close_file()
@@ -443,7 +449,7 @@ class TableJournal:
     def _retry(self) -> None:
         self._retry_at_ms = None
         try:
-            self._begin_snapshots(self._due or set(self._tables))
+            self._begin_snapshots(self._due | self._missing or set(self._tables))
         except _FAILURES as error:
             self._lose(error)
             return
@@ -463,7 +469,7 @@ class TableJournal:
         if self._retry_at_ms is not None or not self._is_open:
             waiter(StoreFull("state was not written: see the log of the broker", path=self._folder))
             return
-        if self._stopped and self._broken is None:
+        if self._missing and self._broken is None:
             self._waiting.append(waiter)
             self._write_soon()
             return
@@ -526,11 +532,15 @@ class TableJournal:
     def _begin_snapshots_if_due(self) -> None:
         if self._snapshots or self._retry_at_ms is not None or self._broken is not None:
             return
-        due = self._due | {
-            number
-            for number, size in self._since.items()
-            if size > max(self._sizes.snapshot, self._sizes.ratio * self._kept.get(number, 0))
-        }
+        due = (
+            self._due
+            | self._missing
+            | {
+                number
+                for number, size in self._since.items()
+                if size > max(self._sizes.snapshot, self._sizes.ratio * self._kept.get(number, 0))
+            }
+        )
         oldest = min((self._bases.get(number, 1) for number in self._tables), default=1)
         if (self._number - oldest) * self._sizes.file > self._sizes.journal:
             due |= {
@@ -588,13 +598,13 @@ class TableJournal:
                 self._due.add(number)
                 raise error
             self._bases[number], self._kept[number] = snapshot.number, snapshot.size
+            self._missing.discard(number)
             self._move_bases(snapshot.number)
             self._delete_old()
         except _FAILURES as failure:
             self._lose(failure)
             return
-        self._stopped.discard(number)
-        if not self._stopped:
+        if not self._missing:
             self._answer_waiting()
         self._write_soon()
 

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import enum
 import json
+import logging
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
+from ..proto.facts import Facts
 from .flush import Waiter
 from .format.table_frames import (
     CLEAR,
@@ -27,6 +29,8 @@ from .format.table_frames import (
     entries,
     entry,
 )
+
+logger = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=Hashable)
 K = TypeVar("K", bound=Hashable)
@@ -261,6 +265,23 @@ class JournalTable(Generic[S, K, V]):
         """Return CHANGES as the entries of one section."""
         return b"".join(_encoded(self.codec, changes))
 
+    def encode_valid(self, changes: list[TableChange[S, K, V]]) -> bytes:
+        """Return CHANGES as entries, without those that cannot be encoded, which are logged."""
+        try:
+            return self.encode(changes)
+        except (
+            Exception
+        ):  # The edge: one entry's bug must not keep others, and other tables, from the journal.
+            return b"".join(self._encoded_or_logged(change) for change in changes)
+
+    def _encoded_or_logged(self, change: TableChange[S, K, V]) -> bytes:
+        try:
+            return self.encode([change])
+        except Exception as error:
+            facts = Facts(table=self.name, key=f"{change.key!r:.200}", reason=f"{error!r:.200}")
+            logger.error("entry of a table not written %s", facts)
+            return b""
+
     def decode(self, data: bytes) -> list[TableChange[S, K, V]]:
         """Return the changes that the entries of one section say. Raises ValueError."""
         changes: list[TableChange[S, K, V]] = []
@@ -287,9 +308,9 @@ class JournalTable(Generic[S, K, V]):
         for scope, key, value in self.items():
             held.append(TableChange(PUT, scope, key, value))
             if len(held) >= batch:
-                parts.append(self.encode(held))
+                parts.append(self.encode_valid(held))
                 # Entries may have tens of KB: no more at once than a step has room for.
-                room = STEP_BYTES * len(held) // len(parts[-1])
+                room = STEP_BYTES * len(held) // max(1, len(parts[-1]))
                 batch = max(1, min(64, 2 * batch, room))
                 held.clear()
                 size += len(parts[-1])
@@ -297,7 +318,7 @@ class JournalTable(Generic[S, K, V]):
                 yield b"".join(parts)
                 parts.clear()
                 size = 0
-        yield b"".join((*parts, self.encode(held)))
+        yield b"".join((*parts, self.encode_valid(held)))
 
 
 AnyTable = JournalTable[Any, Any, Any]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import DiskFailure, StoreError, StoreFull
 from pocketmq.store.disk import Entry
 from pocketmq.store.format.table_frames import TableVersion, entry, frame, head, section
@@ -19,7 +20,7 @@ from pocketmq.store.table_journal import LAZY_MS, RETRY_MS, JournalSizes
 from pocketmq.store.tables import Durability, JournalTable, JsonCodec, raw_table
 
 from ..fakes import FaultyDisk
-from .table_worlds import FakeLog, JsonTable, World
+from .table_worlds import FakeLog, JsonTable, Turns, World, opened_journal
 
 Damage = Callable[[list[Path]], None]
 LARGE = JournalSizes(file=1 << 16)
@@ -281,6 +282,132 @@ async def test_a_journal_that_could_not_be_written_begins_again(tmp_path: Path) 
     again = World(tmp_path, log)
     assert again.rows() == world.rows()
     assert not again.found.incomplete
+
+
+def lazy_table(codec: Any = None) -> JsonTable:
+    return JournalTable(2, "offsets", codec or JsonCodec(), Durability.LAZY)
+
+
+class Lost:
+    """A journal of one table with an entry that a full disk did not take; the disk has room again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.disk, self.clock, self.turns = FaultyDisk(), VirtualClock(), Turns()
+        self.table = lazy_table()
+        self.journal = opened_journal(path, self.table, disk=self.disk, clock=self.clock)
+        self.journal.start(self.turns.soon)
+        self.turns.run_all()
+        self.disk.run_full("tables")
+        self.table.put("group", "0", 5, is_urgent=True)
+        self.turns.run_all()
+        self.disk.heal()
+        self.told: list[StoreError | None] = []
+
+    async def retry(self) -> None:
+        """Begin the snapshot that has the entry, and wait for it."""
+        await self.clock.advance(RETRY_MS)
+        self.journal.tick()
+        self.table.when_durable(self.told.append)
+        assert self.on_disk() is None
+
+    def on_disk(self) -> Any:
+        found = lazy_table()
+        read_entries(OsDisk(), str(self.path / "pocketmq" / "tables"), [found])
+        return found.get("group", "0")
+
+
+async def test_after_a_full_disk_entries_are_durable_once_a_snapshot_has_them(
+    tmp_path: Path,
+) -> None:
+    lost = Lost(tmp_path)
+    await lost.retry()
+    assert lost.told == []
+    lost.turns.run_all()
+    assert lost.told == [None]
+    assert lost.on_disk() == 5
+
+
+async def test_who_waits_for_a_snapshot_is_told_that_it_failed(tmp_path: Path) -> None:
+    lost = Lost(tmp_path)
+    await lost.retry()
+    lost.disk.run_full("tables")
+    lost.turns.run_all()
+    assert len(lost.told) == 1
+    assert isinstance(lost.told[0], StoreFull)
+
+
+async def test_changes_while_the_journal_cannot_be_written_wait_for_the_snapshot_as_well(
+    tmp_path: Path,
+) -> None:
+    lost = Lost(tmp_path)
+    lost.table.put("group", "1", 6, is_urgent=True)
+    lost.turns.run_all()
+    await lost.retry()
+    lost.turns.run_all()
+    assert lost.told == [None]
+    assert opened_entries(tmp_path) == {("group", "0"): 5, ("group", "1"): 6}
+
+
+async def test_a_stop_without_the_snapshot_is_no_clean_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lost = Lost(tmp_path)
+    await lost.retry()
+    lost.journal.close()
+    assert isinstance(lost.told[0], StoreFull)
+    assert "tables=offsets" in caplog.text
+    found = read_tables(
+        OsDisk(), str(tmp_path / "pocketmq" / "tables"), [lazy_table()], new_log(), b""
+    )
+    assert not found.ended
+
+
+@pytest.mark.parametrize("value", ["\ud800", object()])
+async def test_an_entry_that_cannot_be_encoded_is_left_out_alone(
+    tmp_path: Path, value: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = new_log()
+    world = World(tmp_path, log)
+    world.offsets.put("group", "0", 1)
+    world.offsets.put("group", "1", value)
+    world.offsets.put("group", "k" * 70_000, 2)
+    world.deliveries.put("queue", "1", "in flight")
+    told: list[StoreError | None] = []
+    world.journal.when_durable(told.append)
+    assert told == [None]
+    for number in range(200):  # Until all tables have snapshots.
+        world.offsets.put("group", "2", "x" * 100 + str(number))
+        world.deliveries.put("queue", "2", "x" * 100 + str(number))
+        world.journal.write(everything=True)
+        world.journal.tick()
+        world.turns.run_all()
+    assert list((tmp_path / "tables").glob("snapshot-2-*"))
+    again = World(tmp_path, log)
+    assert set(again.offsets.of_scope("group")) == {"0", "2"}
+    assert again.rows()[2] == world.rows()[2]
+    assert "entry of a table not written table=offsets" in caplog.text
+
+
+def test_changes_together_that_cannot_be_encoded_change_nothing(tmp_path: Path) -> None:
+    world = World(tmp_path, new_log())
+    world.offsets.put("group", "0", 1)
+    with pytest.raises(UnicodeEncodeError):
+        put_topics(world, 1, "\ud800")
+    assert world.rows()[0] == {}
+    assert world.offsets.get("group", "0") == 1
+
+
+def put_topics(world: World, *values: object) -> None:
+    with world.journal.together():
+        for number, value in enumerate(values):
+            world.topics.put("", f"T{number}", value)
+
+
+def opened_entries(path: Path) -> dict[tuple[str, str], Any]:
+    table = lazy_table()
+    opened_journal(path, table)
+    return {(scope, key): value for scope, key, value in table.items()}
 
 
 def test_a_sync_that_fails_fails_the_store(tmp_path: Path) -> None:

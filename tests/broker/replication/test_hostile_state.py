@@ -57,9 +57,15 @@ CONTENTS = [
         '{"": {"T@G@0": {"countedTo": ?, "lookedTo": 0, "lost": 0, "skipped": [], "looks": [],'
         ' "moves": []}}}',
     ),
+    (
+        "tables/statistics",
+        '{"": {"T@G@0": {"countedTo": 9, "lookedTo": 9, "lost": 0, "looks": [], "moves": [],'
+        ' "skipped": [["TAG", "a", 1, 0, 8, [?], 0]]}}}',
+    ),
     ("tables/statistics", '{"": ?}'),
     ("tables/commit_texts", '{"": {"T@G@0": ?}}'),
     ("tables/commit_texts", '{"": {"T@G@0": [?, "text"]}}'),
+    ("tables/commit_texts", '{"": {"T@G@0": [1, ?]}}'),
     ("tables/commit_texts", '{"": {"T@G@99999999999999999999": [1, "text"]}}'),
     ("tables/commit_texts", '{"": {"T@G@0\\ud800": [1, "text"]}}'),
     ("tables/commit_texts", '{"": {"T@' + "G" * 70_000 + '@0": [1, "text"]}}'),
@@ -82,7 +88,7 @@ def pair(folder: Path) -> tuple[Master, Follower, Link]:
 
 @pytest.mark.parametrize(("file", "content"), CONTENTS)
 def test_what_a_follower_keeps_of_an_extreme_value_can_be_read_again(
-    file: str, content: str, tmp_path: Path
+    file: str, content: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number, value in enumerate(EXTREMES if "?" in content else [""]):
         folder = tmp_path / str(number)
@@ -103,6 +109,7 @@ def test_what_a_follower_keeps_of_an_extreme_value_can_be_read_again(
         again.tables()
         again.sink.lead()
         again.store.close()
+    assert "not written" not in caplog.text, "what cannot be written is refused"
 
 
 def test_a_follower_that_claims_a_version_never_sent_gets_all_and_is_not_in_sync(
