@@ -277,7 +277,7 @@ class JournalTable(Generic[S, K, V]):
     def _encoded_or_logged(self, change: TableChange[S, K, V]) -> bytes:
         try:
             return self.encode([change])
-        except Exception as error:
+        except Exception as error:  # The edge, likewise.
             facts = Facts(table=self.name, key=f"{change.key!r:.200}", reason=f"{error!r:.200}")
             logger.error("entry of a table not written %s", facts)
             return b""
