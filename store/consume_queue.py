@@ -85,10 +85,6 @@ class EntryRow:
         """Number of the next entry; 0 for an empty row."""
         return self.files.max_offset // self.entry_size
 
-    @property
-    def entries_per_file(self) -> int:
-        return self.files.file_size // self.entry_size
-
     # --- reading -------------------------------------------------------------------------------------------------
 
     def all_of(self, file: MappedFile) -> Rows:

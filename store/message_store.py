@@ -21,7 +21,7 @@ from functools import partial
 from typing import Self
 
 from ..proto import errors
-from ..proto.record import Host, Record, encode_record
+from ..proto.record import Host
 from ..proto.run import Run
 from .commit_log import store_time_ms
 from .config import StoreConfig
@@ -267,10 +267,6 @@ class MessageStore(Reader):
     def append_together(self, runs: Sequence[Run]) -> list[Appended]:
         """Append all of RUNS in their order, or nothing of them; raises what `append` raises."""
         return self._writer.append(runs)
-
-    def append_record(self, record: Record) -> Appended:
-        """Append one RECORD that the broker itself made; its fields that the store owns are overwritten."""
-        return self.append(Run.of(record.topic, record.queue_id, [encode_record(record)]))
 
     # --- following a master
 

@@ -38,7 +38,6 @@ from .format.table_frames import (
     FrameGap,
     LogNote,
     Note,
-    Rendered,
     Section,
     TableName,
 )
@@ -49,7 +48,6 @@ logger = logging.getLogger(__name__)
 FOLDER: Final = "tables"
 DRAFT_SUFFIX: Final = ".tmp"
 #: Renderings of a table that are remembered: a crash may leave the file before the last.
-RENDERED_MAX: Final = 2
 #: Digits of a number in the name of a file; names with more belong to nobody.
 _DIGITS_MAX: Final = 18
 _ATTEMPTS: Final = 3
@@ -158,7 +156,6 @@ class FoundTables:
     skipped: int = 0
     """Sections that do not count because of the log."""
     clock: ClockReading | None = None
-    rendered: dict[int, list[Rendered]] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
     is_foreign: bool = False
     ended: bool = False
@@ -170,11 +167,6 @@ class FoundTables:
             self.clock = note
         elif isinstance(note, TableName):
             self.names[note.table] = note.name
-        elif isinstance(note, Rendered):
-            known = self.rendered.setdefault(note.table, [])
-            if note not in known:
-                known.append(note)
-                del known[:-RENDERED_MAX]
 
     def take_last(self, sequence: int, notes: Iterable[Note]) -> None:
         """Note that the last frame has SEQUENCE and NOTES."""

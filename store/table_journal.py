@@ -42,16 +42,13 @@ from .format.table_frames import (
     EndNote,
     LogNote,
     Note,
-    Rendered,
     TableName,
-    TableVersion,
     frame,
     head,
     notes,
     section,
 )
 from .table_files import (
-    RENDERED_MAX,
     FoundTables,
     TableFiles,
     TableLog,
@@ -132,7 +129,6 @@ class TableJournal:
         #: table is ordered, and frames before them are missing.
         self._missing: set[int] = set()
         self._waiting: list[Waiter] = []
-        self._rendered: dict[int, list[Rendered]] = {}
         self._lazy_at_ms = 0
         #: When a journal that could not be written is tried again; None: it is fine.
         self._retry_at_ms: int | None = None
@@ -167,7 +163,6 @@ class TableJournal:
         self._due = set(found.incomplete)
         self._missing = found.incomplete & self._ordered
         self._needs = self._log.end  # Which a killed process may have left in the page cache.
-        self._rendered = found.rendered
         self._is_open = True
         for table in self._tables.values():
             table.join(self)
@@ -309,14 +304,6 @@ class TableJournal:
             table.apply(change)
         self._begin_snapshots_if_due()
 
-    def note_rendered(self, table: AnyTable, version: TableVersion, size: int, crc: int) -> None:
-        """Note that a file of SIZE bytes with this CRC is about to be written from TABLE. Raises StoreError."""
-        note = Rendered(table.number, version, size, crc)
-        self._put(notes([note]))
-        known = self._rendered.setdefault(table.number, [])
-        known.append(note)
-        del known[:-RENDERED_MAX]
-
     # --- writing
 
     def _write_soon(self) -> None:
@@ -401,7 +388,6 @@ class TableJournal:
         path = journal_path(self._folder, self._number)
         first: list[Note] = [self._mark(is_start=is_start)]
         first += [TableName(number, table.name) for number, table in self._tables.items()]
-        first += [note for known in self._rendered.values() for note in known]
         data = head(JOURNAL, self._number) + frame(self._sequence + 1, notes(first))
         try:
             file = self._disk.open_map(

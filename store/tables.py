@@ -271,14 +271,10 @@ class JournalTable(Generic[S, K, V]):
             return self.encode(changes)
         except (
             Exception
-        ):  # The edge: one entry's bug must not keep others, and other tables, from the journal.
-            return b"".join(self._encoded_or_logged(change) for change in changes)
-
-    def _encoded_or_logged(self, change: TableChange[S, K, V]) -> bytes:
-        try:
-            return self.encode([change])
-        except Exception as error:  # The edge, likewise.
-            facts = Facts(table=self.name, key=f"{change.key!r:.200}", reason=f"{error!r:.200}")
+        ) as error:  # The edge: one entry's bug must not keep all others from the journal.
+            if len(changes) > 1:
+                return b"".join(self.encode_valid([change]) for change in changes)
+            facts = Facts(table=self.name, key=f"{changes[0].key!r:.200}", reason=f"{error!r:.200}")
             logger.error("entry of a table not written %s", facts)
             return b""
 

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from pocketmq.proto.properties import encode_properties
-from pocketmq.proto.record import Host, Record, decode_record, encode_run
+from pocketmq.proto.record import Host, Record, decode_record, encode_record, encode_run
 from pocketmq.proto.run import Run, check_run
 from pocketmq.store.config import StoreConfig
 from pocketmq.store.disk import Disk
 from pocketmq.store.flush import Flusher, FlushJob
+from pocketmq.store.log_writer import Appended
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 
@@ -65,6 +66,11 @@ def make_run(
     run = check_run(data, sizes, topic, queue)
     run.whole = whole
     return run
+
+
+def append_record(store: MessageStore, record: Record) -> Appended:
+    """Append RECORD to STORE, which overwrites the fields that it owns."""
+    return store.append(Run.of(record.topic, record.queue_id, [encode_record(record)]))
 
 
 def small_config(path: Path, **changes: Any) -> StoreConfig:

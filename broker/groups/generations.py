@@ -523,10 +523,6 @@ class GroupMembership:
         found = (one for one in self.members.values() if one.instance_id == instance_id)
         return next(found, None)
 
-    def first_with(self, key: WishesKey) -> JoinedMember | None:
-        """Return who has been in longest of those whose wishes are KEY."""
-        return next((one for one in self.members.values() if one.wishes.key == key), None)
-
     def other_than(self, *member_ids: str) -> JoinedMember | None:
         """Return who has been in longest but for MEMBER_IDS."""
         return next((one for name, one in self.members.items() if name not in member_ids), None)

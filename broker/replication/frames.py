@@ -33,24 +33,12 @@ _BYTES_TAG: Final = bytes((pb.FollowReply.BYTES_FIELD_NUMBER << 3 | 2,))
 _DATA_TAG: Final = bytes((pb.FollowBytes.DATA_FIELD_NUMBER << 3 | 2,))
 
 
-def bytes_frame(
-    epoch: int, offset: int, data: bytes, confirm: int, min_offset: int = 0
-) -> pb.FollowBytes:
-    """Return the frame of DATA at OFFSET of the log; without data it is a heartbeat."""
-    return pb.FollowBytes(
-        epoch=epoch,
-        offset=offset,
-        data=data,
-        crc32=zlib.crc32(data),
-        confirm=confirm,
-        min_offset=min_offset,
-    )
-
-
 def encoded_reply(
     epoch: int, offset: int, data: bytes | memoryview, confirm: int, min_offset: int = 0
 ) -> tuple[bytes, bytes | memoryview]:
-    """Return, encoded in two pieces, what a follower is sent with that frame; DATA, the second, is not copied.
+    """Return the frame of DATA at OFFSET of the log, encoded in two pieces; DATA, the second one, is not copied.
+
+    Without data it is a heartbeat.
 
     Protobuf's own encoder copies a mebibyte several times, into memory that is new each time: 3 ms.
     """

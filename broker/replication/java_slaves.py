@@ -56,11 +56,9 @@ _SYSTEM_ERROR: Final = 1
 
 @dataclass(slots=True)
 class SlaveLink:
-    """A slave that is sent the log: up to SENT, and its own report of where its log ends."""
+    """A connected slave, which was sent the log up to SENT."""
 
-    peer: str
     sent: int
-    reported: int
     #: Set when more is on disk.
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -172,10 +170,10 @@ class JavaSlaves:
                 extra={"peer": peer, "end": end, "log_end": self._store.max_log_offset},
             )
             return
-        slave = SlaveLink(str(peer), begin, end)
+        slave = SlaveLink(begin)
         self.slaves.append(slave)
         logger.info("a Java slave follows", extra={"peer": peer, "offset": begin})
-        listening = asyncio.ensure_future(self._listen(reader, reports, slave))
+        listening = asyncio.ensure_future(self._listen(reader, reports))
         try:
             await self._send(writer, slave, listening)
         finally:
@@ -201,11 +199,10 @@ class JavaSlaves:
                         return end
         return None
 
-    async def _listen(
-        self, reader: asyncio.StreamReader, reports: ClassicReports, slave: SlaveLink
-    ) -> None:
-        while (end := await self._report(reader, reports)) is not None:
-            slave.reported = end
+    async def _listen(self, reader: asyncio.StreamReader, reports: ClassicReports) -> None:
+        """Read reports until the slave goes; they are ignored."""
+        while await self._report(reader, reports) is not None:
+            pass
 
     async def _send(
         self, writer: asyncio.StreamWriter, slave: SlaveLink, listening: asyncio.Future[None]

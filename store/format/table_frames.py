@@ -17,7 +17,6 @@ Sizes let a reader skip tables and operations it does not know. Table 0 belongs 
     12 clock     i64 instant, i64 Unix milliseconds
     15 name      u8 table, its name
     16 log mark  as 10: a process had the log up to there
-    13 rendered  u8 table, i64 counter, i64 state, i64 ms, u32 size, u32 CRC: a file that was written from the table
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ JOURNAL: Final = 1
 SNAPSHOT: Final = 2
 OWN_TABLE: Final = 0
 PUT, DROP, SCOPE, CLEAR, CLEAR_ALL = 1, 2, 3, 4, 5
-_OPENED, _END, _CLOCK, _RENDERED, _NAME, _LOG_MARK = 10, 11, 12, 13, 15, 16
+_OPENED, _END, _CLOCK, _NAME, _LOG_MARK = 10, 11, 12, 15, 16
 KEY_BYTES_MAX: Final = 0xFFFF
 NO_BOOT_ID: Final = bytes(16)
 
@@ -51,7 +50,6 @@ _VERSION: Final = struct.Struct(">qqq")
 _ENTRY: Final = struct.Struct(">BHI")
 _MARK_FORM: Final = struct.Struct(">16sQI")
 _CLOCK_FORM: Final = struct.Struct(">qq")
-_RENDERED_FORM: Final = struct.Struct(">BqqqII")
 
 
 class TableVersion(NamedTuple):
@@ -81,15 +79,6 @@ class ClockReading(NamedTuple):
     unix_ms: int
 
 
-class Rendered(NamedTuple):
-    """A file of SIZE bytes with this CRC was written from TABLE at VERSION."""
-
-    table: int
-    version: TableVersion
-    size: int
-    crc: int
-
-
 class TableName(NamedTuple):
     """TABLE is called NAME."""
 
@@ -101,7 +90,7 @@ class EndNote(NamedTuple):
     """Nothing follows."""
 
 
-Note = LogNote | ClockReading | Rendered | TableName | EndNote
+Note = LogNote | ClockReading | TableName | EndNote
 
 
 class Section(NamedTuple):
@@ -175,9 +164,6 @@ def _note(said: Note) -> bytes:
         return entry(_OPENED if said.is_start else _LOG_MARK, value=_MARK_FORM.pack(*said[:3]))
     if isinstance(said, ClockReading):
         return entry(_CLOCK, value=_CLOCK_FORM.pack(*said))
-    if isinstance(said, Rendered):
-        packed = _RENDERED_FORM.pack(said.table, *said.version, said.size, said.crc)
-        return entry(_RENDERED, value=packed)
     if isinstance(said, TableName):
         return entry(_NAME, value=bytes([said.table]) + said.name.encode())
     return entry(_END)
@@ -272,9 +258,6 @@ def notes_in(data: bytes) -> Iterator[Note]:
             yield LogNote(boot_id, log_end, tail, op == _OPENED)
         elif op == _CLOCK:
             yield ClockReading(*_unpacked(_CLOCK_FORM, value, 0))
-        elif op == _RENDERED:
-            table, counter, state, ms, size, crc = _unpacked(_RENDERED_FORM, value, 0)
-            yield Rendered(table, TableVersion(counter, state, ms), size, crc)
         elif op == _NAME and value:
             yield TableName(value[0], value[1:].decode("utf-8", "replace"))
         elif op == _END:

@@ -27,7 +27,6 @@ from random import Random
 from typing import Any, Final
 
 from pocketmq.broker.replication import effects
-from pocketmq.broker.replication.frames import bytes_frame
 from pocketmq.broker.replication.in_sync import ReplicaSettings
 from pocketmq.broker.replication.log_epochs import Epochs
 from pocketmq.broker.replication.registry import Cell, EndMark, VersionedEndMark
@@ -36,6 +35,7 @@ from pocketmq.broker.replication.replica_state import ReplicaRole, ReplicaState
 from pocketmq.proto.errors import MasterFenced, NotEnoughReplicas
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
+from ..broker.replication.log_frames import bytes_frame
 from ..broker.replication.memory_registry import Ensemble
 
 RECORD: Final = 4

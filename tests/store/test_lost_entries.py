@@ -214,7 +214,7 @@ def test_a_spoilt_last_entry_of_a_file_neither_hides_nor_deletes_those_before_it
     store.append(make_run("A", 0, bodies))
     queue = store.queues.get("A", 0)
     assert queue is not None
-    per_file = queue.entries_per_file
+    per_file = queue.files.file_size // queue.entry_size
     begin = queue.log_offset(5)
     assert begin is not None
     with open(queue_file(tmp_path), "r+b") as raw:

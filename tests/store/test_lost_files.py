@@ -17,6 +17,8 @@ from pocketmq.store.config import StoreConfig
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 
+from ..runs import append_record
+
 LOG_BYTES = 1 << 15
 COUNT = 400
 
@@ -40,7 +42,7 @@ def put(store: MessageStore, number: int) -> int:
     record = Record(
         topic="T", queue_id=0, body=b"%06d" % number * 30, properties={"KEYS": f"k{number}"}
     )
-    return store.append_record(record).end_offset
+    return append_record(store, record).end_offset
 
 
 def bodies(store: MessageStore) -> list[int]:

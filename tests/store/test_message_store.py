@@ -33,7 +33,7 @@ from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.retention import local_hour
 
 from ..fakes import FaultyDisk
-from ..runs import Hand, bodies_of, make_run, open_store, records_of, small_config
+from ..runs import Hand, append_record, bodies_of, make_run, open_store, records_of, small_config
 
 BODIES = [b"body %d" % number for number in range(100)]
 
@@ -252,7 +252,7 @@ def test_a_run_that_fits_no_file_is_refused_and_leaves_nothing(store: MessageSto
 def test_the_broker_appends_single_records(store: MessageStore) -> None:
     record = Record(topic="%RETRY%g", body=b"again", reconsume_times=2, properties={"TAGS": "a"})
 
-    store.append_record(record)
+    append_record(store, record)
 
     found = records_of(store, "%RETRY%g", 0)[0]
     assert (found.body, found.reconsume_times, found.properties) == (b"again", 2, {"TAGS": "a"})

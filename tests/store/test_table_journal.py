@@ -471,18 +471,14 @@ def test_a_busy_table_does_not_keep_the_files_of_others(tmp_path: Path) -> None:
     assert World(tmp_path, log).rows() == world.rows()
 
 
-def test_files_that_were_rendered_are_remembered(tmp_path: Path) -> None:
+def test_every_journal_has_the_names_of_its_tables(tmp_path: Path) -> None:
     log = new_log()
     world = World(tmp_path, log)
-    for number in range(3):
-        world.journal.note_rendered(world.topics, TableVersion(number, 0, 5), 100 + number, 7)
     for number in range(500):
         world.topics.put("s", f"{number % 20}", number)
         world.turns.run()
     world.turns.run_all()
-    found = World(tmp_path, log).found
-    assert [one.size for one in found.rendered[1]] == [101, 102]
-    assert found.names[3] == "deliveries"
+    assert World(tmp_path, log).found.names[3] == "deliveries"
 
 
 def test_tools_read_tables_that_they_do_not_know(tmp_path: Path) -> None:

@@ -38,9 +38,6 @@ from ..stores.schemas import arrow, schema_of
 if TYPE_CHECKING:
     import pyarrow
 
-#: What consumers of a proxy add to the group's name for their own progress in broadcasting.
-BROADCAST_SUFFIX = "@broadcast"
-
 
 class LagVerdict(StrEnum):
     """How a group stands in a queue."""

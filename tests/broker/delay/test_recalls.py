@@ -42,7 +42,7 @@ from pocketmq.store.state_files import StateFile
 from ...fake_calls import FakeCall
 from ...fakes import FaultyDisk
 from ...recorded import recorded_store, settings
-from ...runs import bodies_of, make_run, records_of
+from ...runs import append_record, bodies_of, make_run, records_of
 
 START_MS = 1_700_000_000_250
 DAY_MS = 86_400_000
@@ -304,7 +304,7 @@ async def test_a_marker_is_that_of_apache(tmp_path: Path, rig: Rig) -> None:
     for marker in markers:
         message_id = marker.properties["UNIQ_KEY"]
         rig.clock.start_at(marker.born_timestamp_ms)
-        rig.store.append_record(by_id[message_id])
+        append_record(rig.store, by_id[message_id])
         instant_ms = int(marker.properties["TIMER_DELIVER_MS"])
         handle = encode_handle("Timed", "broker-a", instant_ms, message_id)
         call = FakeCall(str(marker.born_host))

@@ -18,7 +18,7 @@ from pocketmq.proto.topics import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from pocketmq.store.message_store import MessageStore
 
 from ...numbered import bodies
-from ...runs import Hand, make_run, open_store
+from ...runs import Hand, append_record, make_run, open_store
 
 NAME = "PRODUCER_SEQUENCE"
 
@@ -183,8 +183,9 @@ def test_copies_that_a_broker_made_do_not_count(
 def test_retried_and_committed_copies_do_not_count(
     store: MessageStore, fields: dict[str, Any]
 ) -> None:
-    store.append_record(
-        Record(topic="T", body=b"x", properties={NAME: "a:0:0:1"}, born_timestamp_ms=1, **fields)
+    append_record(
+        store,
+        Record(topic="T", body=b"x", properties={NAME: "a:0:0:1"}, born_timestamp_ms=1, **fields),
     )
 
     assert found(store) == []

@@ -9,7 +9,6 @@ import pytest
 
 from pocketmq.broker.replication.frames import (
     DATA_SIZE_MAX,
-    bytes_frame,
     check_ack,
     check_begin,
     check_bytes,
@@ -22,6 +21,8 @@ from pocketmq.broker.replication.frames import (
 from pocketmq.broker.replication.log_epochs import EPOCHS_MAX
 from pocketmq.proto.errors import InvalidArgument
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+
+from .log_frames import bytes_frame
 
 EPOCHS = [pb.EpochStart(epoch=1, start=0), pb.EpochStart(epoch=3, start=8)]
 HELLO = pb.FollowHello(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
-from pocketmq.broker.replication.frames import DATA_SIZE_MAX, FAR_BYTES, bytes_frame
+from pocketmq.broker.replication.frames import DATA_SIZE_MAX, FAR_BYTES
 from pocketmq.broker.replication.links import (
     CATCH_UP_BYTES,
     GATHER_S,
@@ -20,6 +20,7 @@ from pocketmq.broker.replication.links import (
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
 from ...simulation.virtual_loop import run
+from .log_frames import bytes_frame
 
 MIB = 1_048_576
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from pocketmq.broker.replication import effects
-from pocketmq.broker.replication.frames import bytes_frame
 from pocketmq.broker.replication.log_epochs import Epochs, EpochStart
 from pocketmq.broker.replication.registry import (
     EndMark,
@@ -21,6 +20,7 @@ from pocketmq.broker.replication.replica_state import ReplicaState
 from pocketmq.proto.errors import ConfigError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
+from .log_frames import bytes_frame
 from .test_replica import (
     BEGIN,
     STATE,

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from pocketmq.broker.replication import effects
-from pocketmq.broker.replication.frames import FAR_BYTES, bytes_frame
+from pocketmq.broker.replication.frames import FAR_BYTES
 from pocketmq.broker.replication.in_sync import ReplicaSettings
 from pocketmq.broker.replication.log_epochs import Epochs, EpochStart
 from pocketmq.broker.replication.registry import (
@@ -23,6 +23,8 @@ from pocketmq.broker.replication.replica import SILENT_MS, ReplicaCore
 from pocketmq.broker.replication.replica_state import ReplicaRole, ReplicaState
 from pocketmq.proto.errors import ConfigError, MasterFenced, NotEnoughReplicas
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+
+from .log_frames import bytes_frame
 
 E = TypeVar("E")
 SETTINGS = ReplicaSettings(
