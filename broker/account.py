@@ -100,9 +100,17 @@ class Account:
     looks: list[tuple[int, Filtering]] = field(default_factory=list)
     moves: list[MovedBy] = field(default_factory=list)
 
+    #: What `size` returns; None: texts changed since.
+    _size: int | None = field(default=None, init=False, repr=False, compare=False)
+
     @property
     def size(self) -> int:
         """About how many characters it has as JSON."""
+        if self._size is None:
+            self._size = self._measured()
+        return self._size
+
+    def _measured(self) -> int:
         filters = [*self.skipped, *(name for _, name in self.looks)]
         members = [name for one in self.skipped.values() for name in one.members]
         texts = [*(expression for _, expression in filters), *members]
@@ -145,6 +153,7 @@ class Account:
     ) -> None:
         skipped = self.skipped.get(filtering)
         if skipped is None:
+            self._size = None
             skipped = self.skipped[filtering] = SkippedBy()
             if len(self.skipped) > FILTERS_MAX + (OTHERS in self.skipped):
                 names = (name for name in self.skipped if name not in (filtering, OTHERS))
@@ -152,7 +161,10 @@ class Account:
                 self.skipped.setdefault(OTHERS, SkippedBy()).add(self.skipped.pop(oldest))
         first, last = _ends(begin, end, wanted)
         members = (member,) if member else ()
+        known = skipped.members
         skipped.add(SkippedBy(stepped, first, last, members, now_ms))
+        if skipped.members is not known:
+            self._size = None
 
     def look_at_all(self, begin: int, end: int) -> None:
         """Note that all messages [BEGIN, END) were delivered."""
@@ -171,8 +183,10 @@ class Account:
         looks = self.looks
         if begin > self.looked_to and looks and looks[-1][1] != OTHERS:
             looks.append((self.looked_to, OTHERS))
+            self._size = None
         if not looks or looks[-1][1] != filtering:
             looks.append((begin, filtering))
+            self._size = None
         del looks[: max(0, len(looks) - LOOKS_MAX)]
         self.looked_to = end
 
@@ -185,6 +199,7 @@ class Account:
         """Forget who looked at what lies from OFFSET on."""
         self.looked_to = min(self.looked_to, offset)
         self.looks = [look for look in self.looks if look[0] < offset]
+        self._size = None
 
     def _stretch(self, offset: int) -> int:
         return bisect_right(self.looks, offset, key=lambda look: look[0]) - 1

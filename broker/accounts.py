@@ -1,8 +1,8 @@
 """The accounts of all groups' queues: in memory, and in the table `statistics` of the broker's journal.
 
-An entry is the JSON of an account, by topic, group and queue. The table is lazy: a kill loses the last second. A move
-is never lost: its reply waits until it is on disk. If the table is lost, accounts start empty. The event loop owns
-them.
+An entry is the JSON of an account, by topic, group and queue. The table has the accounts themselves: it encodes an
+account as it is when the journal or a follower gets it. The table is lazy: a kill loses the last second. A move is
+never lost: its reply waits until it is on disk. If the table is lost, accounts start empty. The event loop owns them.
 
 Limits: ACCOUNTS_MAX accounts with SIZE_MAX characters. Beyond them, the one that was used longest ago is forgotten.
 """

@@ -118,6 +118,29 @@ def test_which_filter_looked_at_a_message_last_is_known(
     ]
 
 
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 60),
+            st.sampled_from([("TAG", "x" * length) for length in range(FILTERS_MAX + 3)]),
+            st.sampled_from(["", "a", "member b", "member c!", "d", "e"]),
+            st.sampled_from(["look", "look", "look", "all", "move"]),
+        ),
+        max_size=60,
+    )
+)
+def test_the_size_follows_the_texts(steps: list[tuple[int, Filtering, str, str]]) -> None:
+    account = Account()
+    for begin, filtering, member, kind in steps:
+        if kind == "move":
+            account.move(MovedBy(0, member, None, begin))
+        elif kind == "all":
+            account.look_at_all(begin, begin + 9)
+        else:
+            account.look(looked(begin, begin + 9, set()), filtering, member, begin)
+        assert account.size == Account.from_json(account.to_json()).size
+
+
 def test_a_message_that_is_looked_at_again_after_a_move_back_is_told_by_the_later_filter() -> None:
     account = Account()
     account.look(looked(0, 10, {3}), A, "old", 1)
