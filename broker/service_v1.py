@@ -533,19 +533,17 @@ class ProduceStream:
     def __init__(self, stream: Stream, sends: Sends, runs_max: int, store_host: str) -> None:
         self._stream = stream
         self._sends = sends
-        self._window = _Window(runs_max)
+        self._window = _Window(stream, runs_max)
         self._store_host = store_host
-        self._ended = False
 
     def on_message(self, message: pb.ProduceRun) -> Awaitable[None] | None:
         self._window.enter()
         silent = message.no_reply
 
         def done(reply: pb.ProduceReply) -> None:
-            self._window.leave()
             if not silent or reply.error.name:
                 self._send(reply)
-            self._finish_if_over()
+            self._window.leave()
 
         self._sends.send(message, done)
         return self._window.room()
@@ -556,12 +554,7 @@ class ProduceStream:
         self._stream.send(reply)
 
     def on_end(self) -> None:
-        self._ended = True
-        self._finish_if_over()
-
-    def _finish_if_over(self) -> None:
-        if self._ended and self._window.is_empty:
-            self._stream.finish()
+        self._window.end()
 
     def on_close(self) -> None:
         self._window.open_wide()
@@ -573,10 +566,9 @@ class FetchStream:
     def __init__(self, stream: Stream, fetches: Fetches, fetches_max: int) -> None:
         self._stream = stream
         self._fetches = fetches
-        self._window = _Window(fetches_max)
+        self._window = _Window(stream, fetches_max)
         self._waiting: dict[int, WatchedOperation] = {}
         self._numbers = 0
-        self._ended = False
 
     def on_message(self, message: pb.FetchRequest) -> Awaitable[None] | None:
         self._window.enter()
@@ -585,9 +577,8 @@ class FetchStream:
 
         def done(reply: pb.FetchReply) -> None:
             self._waiting.pop(number, None)
-            self._window.leave()
             self._stream.send(reply)
-            self._finish_if_over()
+            self._window.leave()
 
         waiting = self._fetches.fetch(message, done)
         if waiting is not None:
@@ -595,12 +586,7 @@ class FetchStream:
         return self._window.room()
 
     def on_end(self) -> None:
-        self._ended = True
-        self._finish_if_over()
-
-    def _finish_if_over(self) -> None:
-        if self._ended and self._window.is_empty:
-            self._stream.finish()
+        self._window.end()
 
     def on_close(self) -> None:
         for waiting in self._waiting.values():
@@ -610,18 +596,16 @@ class FetchStream:
 
 
 class _Window:
-    """How many requests of one stream may be unanswered: at the bound, reading waits for an answer."""
+    """How many requests of STREAM may be unanswered: at LIMIT, reading waits for an answer. The last answer ends it."""
 
-    __slots__ = ("_count", "_limit", "_room")
+    __slots__ = ("_count", "_ended", "_limit", "_room", "_stream")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, stream: Stream, limit: int) -> None:
+        self._stream = stream
         self._limit = limit
         self._count = 0
+        self._ended = False
         self._room: asyncio.Future[None] | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        return self._count == 0
 
     def enter(self) -> None:
         self._count += 1
@@ -629,6 +613,16 @@ class _Window:
     def leave(self) -> None:
         self._count -= 1
         self.open_wide()
+        self._finish_if_over()
+
+    def end(self) -> None:
+        """No request follows."""
+        self._ended = True
+        self._finish_if_over()
+
+    def _finish_if_over(self) -> None:
+        if self._ended and not self._count:
+            self._stream.finish()
 
     def open_wide(self) -> None:
         if self._room is not None and not self._room.done():

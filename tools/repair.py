@@ -32,7 +32,7 @@ from ..proto.errors import StoreError
 from ..store.apache import config
 from ..store.apache.settings import ApacheSettings
 from ..store.format import state_tables
-from ..store.format.java_json import parse
+from ..store.format.java_json import parse_object
 from ..store.listing import settings_of
 from ..store.message_store import MessageStore
 from ..store.offsets_file import LMQ_OFFSETS_FILE, OFFSETS_FILE
@@ -166,12 +166,12 @@ class Fitting:
             LMQ_OFFSETS_FILE: state_tables.parse_consumer_offsets,
             "subscriptionGroup.json": state_tables.parse_groups,
             "delayOffset.json": state_tables.parse_delay_offsets,
-            "topicQueueMapping.json": lambda text: config.queue_mappings(_bean(text)),
-            "consumerFilter.json": lambda text: config.filters(_bean(text), self._now_ms),
-            "consumerOrderInfo.json": lambda text: config.orders(_bean(text)),
-            "messageRequestMode.json": lambda text: config.request_modes(_bean(text)),
-            "timermetrics": lambda text: config.counts(_bean(text)),
-            "transactionMetrics": _bean,
+            "topicQueueMapping.json": lambda text: config.queue_mappings(parse_object(text)),
+            "consumerFilter.json": lambda text: config.filters(parse_object(text), self._now_ms),
+            "consumerOrderInfo.json": lambda text: config.orders(parse_object(text)),
+            "messageRequestMode.json": lambda text: config.request_modes(parse_object(text)),
+            "timermetrics": lambda text: config.counts(parse_object(text)),
+            "transactionMetrics": parse_object,
         }
 
     def _fit_table(self, name: str, parse_text: Callable[[str], Any]) -> None:
@@ -240,13 +240,6 @@ class Fitting:
         return state_tables.TopicConfig(
             name=name, read_queues=count, write_queues=count, attributes=attributes
         )
-
-
-def _bean(text: str) -> dict[str | int, Any]:
-    value = parse(text)
-    if not isinstance(value, dict):
-        raise ValueError("not an object")
-    return value
 
 
 def _fault(data: bytes, parse_text: Callable[[str], Any]) -> str | None:

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from ...proto.topics import system_topic_queues
 from ..disk import Disk
 from ..format import state_tables
-from ..format.java_json import parse
+from ..format.java_json import parse_object
 from ..offsets_file import offsets_file
 from .files import StartRefused
 from .settings import ApacheSettings
@@ -160,16 +160,18 @@ class ConfigLoader:
     def _load_consumers(self, config: JavaConfig) -> None:
         dead_since_ms = self._now_ms - _DEAD_AFTER_LOAD_MS
         config.filters = (
-            self._load("consumerFilter.json", lambda text: filters(_bean(text), dead_since_ms))
+            self._load(
+                "consumerFilter.json", lambda text: filters(parse_object(text), dead_since_ms)
+            )
             or {}
         )
-        found = self._load("consumerOrderInfo.json", lambda text: orders(_bean(text)))
+        found = self._load("consumerOrderInfo.json", lambda text: orders(parse_object(text)))
         config.order = _known_orders(found or {}, config)
 
     def timers(self, config: JavaConfig) -> bool:
         """Load the numbers of pending timers; return False where RocketMQ's load does."""
         try:
-            found = self._load("timermetrics", lambda text: counts(_bean(text)))
+            found = self._load("timermetrics", lambda text: counts(parse_object(text)))
         except StartRefused:
             return False
         config.timers_pending = found or {}
@@ -183,9 +185,11 @@ class ConfigLoader:
     def request_modes(self, config: JavaConfig) -> None:
         """Load request modes and open transactions; a broken file is no reason not to start."""
         with contextlib.suppress(StartRefused):
-            self._load("transactionMetrics", _bean)
+            self._load("transactionMetrics", parse_object)
         with contextlib.suppress(StartRefused):
-            modes = self._load("messageRequestMode.json", lambda text: request_modes(_bean(text)))
+            modes = self._load(
+                "messageRequestMode.json", lambda text: request_modes(parse_object(text))
+            )
             config.request_modes = modes or {}
 
     def _load(self, name: str, parse_text: Callable[[str], T]) -> T | None:
@@ -248,15 +252,8 @@ def _parsed(data: bytes, parse_text: Callable[[str], T]) -> T | None:
     return None if text.strip() == "null" else parse_text(text)
 
 
-def _bean(text: str) -> dict[str | int, Any]:
-    value = parse(text)
-    if not isinstance(value, dict):
-        raise ValueError("not an object")
-    return value
-
-
 def _queue_mappings(text: str) -> tuple[dict[str, Any], state_tables.DataVersion]:
-    document = _bean(text)
+    document = parse_object(text)
     return queue_mappings(document), state_tables.DataVersion.of(document)
 
 

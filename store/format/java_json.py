@@ -18,7 +18,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 #: What `parse` returns: bare integer keys are ints, quoted ones strings.
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str | int, Json] | None"
@@ -51,6 +51,14 @@ def parse(text: str) -> Json:
     except RecursionError:
         raise ValueError(f"nested deeper than {_NESTING_MAX} levels") from None
     return _resolve(value, value, 0)
+
+
+def parse_object(text: str) -> dict[str | int, Any]:
+    """Return the object of TEXT; raises ValueError for anything else."""
+    value = parse(text)
+    if not isinstance(value, dict):
+        raise ValueError("not an object")
+    return value
 
 
 def render(value: Json, *, pretty: bool = True, ascii_only: bool = False) -> str:

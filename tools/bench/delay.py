@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -318,7 +318,7 @@ def pending(conditions: measure.BenchConditions) -> measure.Figure:
         with servers.cpu_of_both(figure, server):
             seconds = asyncio.run(insert(server.nameserver, due_ms))
         full = _Standing(server)
-        stop_s = _seconds(server.stop)
+        stop_s = measure.seconds_of(server.stop)
     figure.add_rate(count, count * BODY_BYTES, seconds)
     with _started(store) as (clean_s, server):
         clean = _Standing(server)
@@ -387,12 +387,6 @@ def _started(store: Path) -> Iterator[tuple[float, ServerProcess]]:
     began = time.perf_counter()
     with ServerProcess(store) as server:
         yield time.perf_counter() - began, server
-
-
-def _seconds(work: Callable[[], Any]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
 
 
 def disk_bytes(store: Path) -> dict[str, int]:

@@ -23,7 +23,7 @@ from ...proto.errors import CorruptState, InvalidArgument
 from ...proto.time_text import format_instant
 from ...store.apache import config
 from ...store.format import replica_files, state_tables
-from ...store.format.java_json import parse
+from ...store.format.java_json import parse_object
 from ...store.kept_table import Bean, KeptChanges
 from ...store.offsets_file import offsets_file
 from ...store.os_disk import OsDisk
@@ -271,7 +271,7 @@ class Tables:
 
     def timers_pending(self) -> dict[str, int]:
         """Return the numbers of timed messages by real topic, as timermetrics has them."""
-        return self._load("timermetrics", lambda text: config.counts(_bean(text)), {})
+        return self._load("timermetrics", lambda text: config.counts(parse_object(text)), {})
 
     def transactions_open(self) -> dict[str, int]:
         """Return the numbers of open half messages by real topic, as transactionMetrics has them."""
@@ -321,15 +321,8 @@ def _told(error: OSError) -> str:
     return f"{error.filename} cannot be read: {error.strerror}"
 
 
-def _bean(text: str) -> dict[str | int, Any]:
-    value = parse(text)
-    if not isinstance(value, dict):
-        raise ValueError("not an object")
-    return value
-
-
 def _transaction_counts(text: str) -> dict[str, int]:
-    found = config.child(_bean(text), "transactionCount").items()
+    found = config.child(parse_object(text), "transactionCount").items()
     return {str(topic): int(config.child({"": one}, "").get("count", 0)) for topic, one in found}
 
 
