@@ -218,6 +218,15 @@ class Account:
         del self.moves[: max(0, len(self.moves) - MOVES_MAX)]
         self._look_again(move.after)
 
+    def cut(self, end: int) -> bool:
+        """Forget messages from END on, which the log lost: others get their offsets. Return whether any was known."""
+        if max(self.counted_to, self.looked_to, *(move.after for move in self.moves)) <= end:
+            return False
+        self.counted_to = min(self.counted_to, end)
+        self._look_again(end)
+        self.moves = [move for move in self.moves if move.after <= end]
+        return True
+
     def passed_by(self, offset: int) -> MovedBy | None:
         """Return the move that left out the message at OFFSET; None if the group came to it after all moves."""
         for move in reversed(self.moves):

@@ -187,6 +187,14 @@ def statistics_table() -> StatisticsTable:
     return group_queue_table(4, "statistics", Account.to_json, Account.from_json)
 
 
+def cut_accounts(table: StatisticsTable, queue_end: Callable[[str, int], int]) -> None:
+    """Have no account in TABLE know messages behind QUEUE_END, of topic and queue: the log lost them."""
+    for scope, key, account in table.items():
+        _, topic, queue = key
+        if account is not None and account.cut(queue_end(topic, queue)):
+            table.put(scope, key, account)
+
+
 def accounts_in(disk: Disk, root: str) -> dict[AccountKey, Account] | None:
     """Return the accounts of the store at ROOT on DISK, as they were last written; None: it has none."""
     table = statistics_table()

@@ -15,7 +15,7 @@ from ..store.message_store import MessageStore
 from ..store.table_files import FOLDER, read_entries
 from ..store.table_journal import JournalParts, JournalSizes, TableJournal, boot_id
 from ..store.tables import AnyTable, JournalTable, NamedTable
-from .accounts import StatisticsTable, statistics_table
+from .accounts import StatisticsTable, cut_accounts, statistics_table
 from .commit_texts import CommitTextTable, commit_text_table
 from .delay.progress import delivered_table
 from .groups.kept_leases import lease_table
@@ -88,6 +88,7 @@ class KeptTables:
             )
         if forget_own:
             tables.forget_own()
+        cut_accounts(tables.statistics, store.queues.end)
         return tables
 
     @property

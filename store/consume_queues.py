@@ -131,6 +131,11 @@ class ConsumeQueues:
         """Return a batch queue; None if there is none."""
         return self._batch.get(topic, {}).get(queue)
 
+    def end(self, topic: str, queue: int) -> int:
+        """Return the queue offset behind the last message of a queue, confirmed or not; 0 for no such queue."""
+        found = self.get(topic, queue) or self.get_batch(topic, queue)
+        return 0 if found is None else found.max_offset
+
     def find_or_make(self, topic: str, queue: int) -> ConsumeQueue:
         """Return a plain queue to write to, new and without files if there is none."""
         found = self.get(topic, queue)

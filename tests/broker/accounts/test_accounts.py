@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,11 +25,14 @@ from pocketmq.broker.account import (
     filtering_of,
 )
 from pocketmq.broker.accounts import Accounts, StatisticsTable, statistics_table
+from pocketmq.broker.kept_tables import KeptTables
+from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.table_files import read_tables
 from pocketmq.store.table_journal import JournalSizes, TableJournal
 
+from ...runs import make_run, open_store
 from ...store.table_worlds import opened_journal
 
 KEY = ("g", "T", 0)
@@ -292,6 +296,43 @@ class TestTable:
 
         assert answers == [None]
         assert [one.after for one in found.moves] == [9]
+
+    def test_messages_that_the_log_lost_are_forgotten(self, tmp_path: Path) -> None:
+        """Others get their offsets: what became of the lost ones is not true of them."""
+        whole, cut = tmp_path / "whole", tmp_path / "cut"
+        for count in (4, 6):
+            store = open_store(whole)
+            store.append(make_run("T", 0, [b"m"] * count))
+            tables = KeptTables.open(store, VirtualClock())
+            accounts = Accounts(table=tables.statistics)
+            if count == 6:
+                look(accounts, 0, 3, set())
+                look(accounts, 3, 10, set(), filtering=B)
+                look(accounts, 0, 10, set(), key=("h", "T", 0), filtering=EVERY)
+                accounts.move(("i", "T", 0), "me", None, 2)
+                accounts.move(("i", "T", 0), "you", 2, 8)
+                look(accounts, 0, 3, set(), ("j", "T", 0))
+            tables.journal.close()
+            store.close()
+            if count == 4:
+                shutil.copytree(whole, cut)
+        shutil.rmtree(cut / "pocketmq" / "tables")
+        shutil.copytree(whole / "pocketmq" / "tables", cut / "pocketmq" / "tables")
+
+        store = open_store(cut)
+        tables = KeptTables.open(store, VirtualClock())
+        accounts = Accounts(table=tables.statistics)
+        tables.journal.close()
+        store.close()
+
+        found = {key[0]: account for key, account in accounts.items()}
+        assert (found["g"].counted_to, found["g"].looked_to) == (4, 4)
+        assert [found["g"].looked_through(offset) for offset in (2, 3, 4, 9)] == [A, B, None, None]
+        assert found["h"].looked_to == 4
+        assert [one.who for one in found["i"].moves] == ["me"]
+        assert (found["j"].counted_to, found["j"].skipped_count) == (3, 3)
+        kept = {key: account for _, key, account in reread(cut).items()}
+        assert kept == dict(accounts.items()), "and stays so"
 
     def test_what_is_forgotten_stays_so(self, tmp_path: Path) -> None:
         accounts, journal = opened(tmp_path)
