@@ -208,6 +208,8 @@ def _begin(consumer: PullConsumer, queues: Sequence[Queue], begin: str | int | d
 # --- which messages
 
 
+#: The command commits at least as often, also what a filter skipped.
+_LOOK_MS: Final = 1_000
 _Test: TypeAlias = Callable[[ReceivedMessage], bool]
 
 
@@ -251,22 +253,24 @@ def _interrupts_held() -> Iterator[None]:
 def _batches(
     consumer: PullConsumer, count: int | None, timeout_s: float | None, is_wanted: _Test
 ) -> Iterator[list[ReceivedMessage]]:
-    """Yield the wanted messages of each batch, COUNT in all, until none came for TIMEOUT_S."""
+    """Yield the wanted messages of each batch, COUNT in all, until none came for TIMEOUT_S.
+
+    What was skipped is to be committed as well, so at the end, and of each _LOOK_MS without messages, none are yielded.
+    """
     now_ms = SystemClock().now_ms
+    wait_ms = None if timeout_s is None else round(timeout_s * 1000)
     heard_ms = now_ms()
     while count is None or count > 0:
-        left_ms = None
-        if timeout_s is not None:
-            left_ms = max(0, heard_ms + round(timeout_s * 1000) - now_ms())
-        batch = consumer.poll(count, left_ms)
+        left_ms = _LOOK_MS if wait_ms is None else max(0, heard_ms + wait_ms - now_ms())
+        batch = consumer.poll(count, min(left_ms, _LOOK_MS))
         messages = [message for message in batch if is_wanted(message)]
         if messages:
             heard_ms = now_ms()
-        elif not batch or left_ms == 0:
-            return
         if count is not None:
             count -= len(messages)
         yield messages
+        if not messages and wait_ms is not None and now_ms() >= heard_ms + wait_ms:
+            return
 
 
 # --- what is printed

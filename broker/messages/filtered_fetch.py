@@ -1,8 +1,10 @@
 """Fetches with a filter: the matching messages from an offset on.
 
 It scans some messages per turn and keeps the matching ones, up to HELD_BYTES_MAX, so that it examines none twice. It
-answers once it has enough. At the end of the queue it waits for messages; those that do not match do not end the wait.
-At its deadline it answers with what it has and how far it scanned, so the group can commit past filtered messages.
+answers once it has enough. At the end of the queue it waits for messages. At its deadline it answers with what it has
+and how far it scanned, so the group can commit past filtered messages. If all that it scanned was filtered, the
+deadline is SKIPPED_WAIT_MS away: a consumer that ends soon can commit as well, and a stream of messages that do not
+match costs a few fetches a second.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from .filters import FilterChoice, Filters, Mask, share_of_turn
 
 #: A fetch that has found so much answers, however much it asked to wait for: it keeps that in memory.
 HELD_BYTES_MAX: Final = 64 * 1024
+#: A fetch that has filtered all that it scanned waits so much longer, at most.
+SKIPPED_WAIT_MS: Final = 200
 
 
 class FilteredFetch:
@@ -51,10 +55,20 @@ class FilteredFetch:
         #: Does a later turn look on? Then nothing else does.
         self._goes_on = False
         self._watch: tuple[Purgatory, WatchedOperation] | None = None
+        self._is_short = False
 
     def watched(self, purgatory: Purgatory, waiting: WatchedOperation) -> None:
         """Hear that PURGATORY watches this fetch as WAITING."""
         self._watch = purgatory, waiting
+        self._shorten_wait()
+
+    def _shorten_wait(self) -> None:
+        """Have the wait end soon if all that was scanned was filtered."""
+        has_skipped = self._next > self._request.offset and not self._found
+        if has_skipped and self._watch is not None and not self._is_short:
+            self._is_short = True
+            purgatory, waiting = self._watch
+            purgatory.shorten(waiting, SKIPPED_WAIT_MS)
 
     def try_complete(self) -> bool:
         if self._goes_on or self._next == self._end():
@@ -148,6 +162,7 @@ class FilteredFetch:
         self._stepped += stepped
         self._lost += seen.lost
         self._next = seen.next_offset
+        self._shorten_wait()
 
     def _answer(self, error: pb.FetchReply | None) -> None:
         if error is not None:

@@ -167,6 +167,12 @@ class Purgatory:
             self._timers.cancel(waiting.timer)
         return True
 
+    def shorten(self, waiting: WatchedOperation, wait_ms: int) -> None:
+        """Let WAITING wait no longer than WAIT_MS from now on."""
+        deadline_ms = self._timers.now_ms() + wait_ms
+        if waiting.timer is not None and deadline_ms < waiting.timer.deadline_ms:
+            self._timers.reschedule(waiting.timer, deadline_ms)
+
     def complete_all(self) -> None:
         """Complete everything with what there is: the broker is about to stop."""
         for watched in list(self._watched.values()):

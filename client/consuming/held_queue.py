@@ -341,6 +341,11 @@ class Prefetch:
         else:
             self._room.clear()
 
+    def skipped(self, stretch: ReadStretch) -> int | None:
+        """Return up to where a filter skipped what is next of STRETCH; None: a message is next, or nothing is here."""
+        first = next((entry for entry in self._entries if entry.stretch is stretch), None)
+        return None if first is None or first.messages else first.next_offset
+
     def drop(self, stretch: ReadStretch) -> None:
         """Take out what is here of STRETCH."""
         self._errors = deque(one for one in self._errors if one[1] is not stretch)

@@ -199,6 +199,7 @@ class PullReading:
         """Stop reading QUEUE; have what was delivered finished and committed, unless the queue is LOST."""
         active = self.active.pop(queue)
         self._gone.add(queue)
+        skipped = self._prefetch.skipped(active.stretch)
         self.halt(active)
         try:
             if not lost:
@@ -208,6 +209,7 @@ class PullReading:
             if self.has_listener and not self._closed:
                 await self._tell_end(queue, lost or self.is_away)
             if not lost and self.config.auto_commit:
+                self._finish_skipped(active, skipped)
                 await self._commit_at_last(queue)
         finally:
             if lost and self.config.auto_commit and not self.has_listener:
@@ -236,6 +238,16 @@ class PullReading:
 
     def _is_of(self, batch: Batch, queue: Queue) -> bool:
         return batch.stretch.queue == queue and not batch.stretch.void
+
+    def _finish_skipped(self, active: Active, skipped: int | None) -> None:
+        """Finish what the filter SKIPPED, if all that was delivered before it is finished."""
+        finished = self.positions.finished().get(active.held.queue, active.begun)
+        if skipped is not None and finished is not None and finished == active.offset:
+            self.positions.finish(ReadPosition(active.stretch, skipped))
+
+    def _finish_all_skipped(self) -> None:
+        for active in self.active.values():
+            self._finish_skipped(active, self._prefetch.skipped(active.stretch))
 
     async def _commit_at_last(self, queue: Queue) -> None:
         """Commit what is finished of QUEUE, again and again if need be: it is about to go."""
@@ -356,6 +368,7 @@ class PullReading:
         self.calls += 1
         if self.config.delivery != "at_most_once" or (finished and finished.stretch.ended):
             self.positions.finish(finished)
+        self._finish_all_skipped()
         self.let_go_of_ended(finished)
         if self.supply is not None:
             await self.supply.keeper.commit(self.positions.finished())
@@ -449,6 +462,7 @@ class PullReading:
             return
         self._closed = True
         self.come_back(finished)
+        self._finish_all_skipped()
         for news in list(self._untold):
             news.told.set()
         try:

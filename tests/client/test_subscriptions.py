@@ -98,6 +98,68 @@ async def test_assigned_queues_are_read_beside_the_group() -> None:
     assert here.broker.sharing.leases == {}
 
 
+@pytest.mark.parametrize("auto_commit", [True, False])
+@pytest.mark.parametrize("delivered", [0, 1])
+async def test_what_a_filter_skipped_is_committed_at_the_end(
+    delivered: int, *, auto_commit: bool
+) -> None:
+    """Though the application did not ask for more."""
+    here = World()
+    store(here.broker, 10)
+    here.broker.unwanted = set(range(delivered, 10))
+    settings = {"fetch_messages_max": 1, "auto_commit": auto_commit}
+
+    async with here.consumer({"orders": "x"}, **settings) as reading:
+        for _ in range(delivered):
+            assert numbers(await reading.poll()) == [0]
+        await here.clock.advance(100)
+        if not auto_commit:
+            await reading.commit()
+
+    assert here.committed() == 10
+
+
+async def test_what_was_skipped_behind_undelivered_messages_is_not_committed() -> None:
+    here = World()
+    store(here.broker, 10)
+    here.broker.unwanted = set(range(5, 10))
+
+    async with here.consumer({"orders": "x"}, fetch_messages_max=5) as reading:
+        assert numbers(await reading.poll(2)) == [0, 1]
+        await here.clock.advance(100)
+
+    assert here.committed() == 2
+
+
+async def test_what_was_skipped_behind_a_failure_is_not_committed() -> None:
+    here = World()
+    store(here.broker, 10)
+    here.broker.unwanted = set(range(5, 10))
+
+    with pytest.raises(ZeroDivisionError):
+        async with here.consumer({"orders": "x"}, fetch_messages_max=5) as reading:
+            assert len(await reading.poll()) == 5
+            await here.clock.advance(100)
+            raise ZeroDivisionError
+
+    assert here.committed() in (None, 0)
+
+
+async def test_what_a_filter_skipped_is_committed_when_the_queue_goes() -> None:
+    here = World(queues=2)
+    for number in range(2):
+        store(here.broker, 10, queue=number)
+    here.broker.unwanted = set(range(10))
+
+    async with here.consumer({"orders": "x"}) as reading:
+        await here.clock.advance(100)
+        async with here.consumer({"orders": "x"}) as other:
+            await here.clock.advance(100)
+            (gone,) = await other.assignment()
+            assert gone not in await reading.assignment()
+            assert here.committed(gone.number) == 10
+
+
 @pytest.mark.parametrize("gone", [q(9), q(0, "nowhere")], ids=str)
 async def test_an_assigned_queue_that_is_not_there_keeps_no_other_from_being_read(
     gone: Queue,

@@ -48,6 +48,18 @@ def test_a_group_does_not_get_a_message_twice(call: Shell) -> None:
     assert sorted(other.out.split()) == ["one", "two"]
 
 
+def test_what_the_filter_skipped_is_committed_at_the_end(call: Shell) -> None:
+    call("topic", "create", "Skipped", "--queues", "1")
+    call("send", "Skipped", "one", "two", "--tag", "other")
+
+    got = call("consume", "Skipped", "--group", "skips", "--tag", "wanted", "--timeout", "5")
+
+    rows = call("lag", "--group", "skips", "--json").documents
+    (row,) = [row for row in rows if row.get("topic") == "Skipped"]
+    assert (got.code, got.out) == (0, "")
+    assert (row["committed"], row["lag"]) == (2, 0)
+
+
 def test_lines_of_standard_input_are_messages(call: Shell) -> None:
     call("topic", "create", "Lines", "--queues", "1")
     sent = call(

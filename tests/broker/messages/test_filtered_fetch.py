@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from pocketmq.broker.messages import filtered_fetch
+from pocketmq.broker.messages.filtered_fetch import SKIPPED_WAIT_MS
 from pocketmq.broker.messages.filters import Mask, SqlChoice, TagChoice, choice_of
 from pocketmq.proto.errors import InvalidFilter, OffsetOutOfRange, PocketMQError
 from pocketmq.proto.errors_wire import from_wire
@@ -74,6 +75,40 @@ async def test_messages_that_are_not_wanted_do_not_end_the_wait(rig: Rig) -> Non
 
     assert progress(rig.replies[0]) == (5, 4)
     assert rig.bodies() == [b"a"]
+
+
+@pytest.mark.parametrize("is_there_before", [True, False])
+async def test_a_fetch_that_skipped_all_tells_so_soon(rig: Rig, *, is_there_before: bool) -> None:
+    if is_there_before:
+        tagged(rig, "bb")
+    rig.wait(filter=TAG_A)
+    if not is_there_before:
+        tagged(rig, "bb")
+    assert rig.replies == []
+
+    await rig.clock.advance(SKIPPED_WAIT_MS)
+
+    assert progress(rig.answer()) == (2, 2)
+
+
+async def test_a_fetch_that_skips_on_does_not_wait_longer(rig: Rig) -> None:
+    rig.wait(filter=TAG_A)
+    tagged(rig, "b")
+    await rig.clock.advance(SKIPPED_WAIT_MS - 10)
+    tagged(rig, "b")
+
+    await rig.clock.advance(10)
+
+    assert progress(rig.answer()) == (2, 2)
+
+
+async def test_a_wait_that_is_shorter_stays_so(rig: Rig) -> None:
+    tagged(rig, "b")
+    rig.wait(filter=TAG_A, max_wait_ms=50)
+
+    await rig.clock.advance(50)
+
+    assert progress(rig.answer()) == (1, 1)
 
 
 @pytest.mark.parametrize("tags", ["", "bbb"])
