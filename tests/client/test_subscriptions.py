@@ -136,11 +136,14 @@ async def test_what_was_skipped_behind_a_failure_is_not_committed() -> None:
     store(here.broker, 10)
     here.broker.unwanted = set(range(5, 10))
 
-    with pytest.raises(ZeroDivisionError):
+    async def fail() -> None:
         async with here.consumer({"orders": "x"}, fetch_messages_max=5) as reading:
             assert len(await reading.poll()) == 5
             await here.clock.advance(100)
             raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
 
     assert here.committed() in (None, 0)
 
