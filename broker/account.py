@@ -34,16 +34,16 @@ EXPRESSION_MAX: Final = 1_024
 #: Characters of the numbers that go with a text.
 _ENTRY_SIZE: Final = 64
 
-#: Kind (ALL, TAG or SQL) and expression, in the form of all that mean the same.
+#: Kind (ALL, TAG or SQL) and expression, in its canonical form.
 Filtering: TypeAlias = tuple[str, str]
 EVERY: Final[Filtering] = ("ALL", "")
-#: Filters that are not told apart any more, and looks that nobody noted.
+#: Filters whose names were dropped, and messages of which no look is known.
 OTHERS: Final[Filtering] = ("", "")
 
 
 @dataclass(slots=True)
 class SkippedBy:
-    """What one filter did not want: COUNT messages from FIRST to LAST, asked by MEMBERS, until AT_MS (Unix)."""
+    """What one filter skipped: COUNT messages from FIRST to LAST, for MEMBERS, the last one at AT_MS (Unix)."""
 
     count: int = 0
     first: int = -1
@@ -52,20 +52,20 @@ class SkippedBy:
     at_ms: int = 0
 
     def add(self, other: SkippedBy) -> None:
-        """Count what OTHER has, too."""
+        """Add the counts and members of OTHER."""
         self.first = other.first if self.first < 0 else min(self.first, other.first)
         self.last = max(self.last, other.last)
         self.count += other.count
         self.at_ms = max(self.at_ms, other.at_ms)
         for member in other.members:
             if member not in self.members and len(self.members) <= MEMBERS_MAX:
-                # One more than are told says that there were others.
+                # One more than MEMBERS_MAX: it shows that there were others.
                 self.members = (*self.members, member)
 
 
 @dataclass(frozen=True, slots=True)
 class MovedBy:
-    """WHO (an administrator, and from where) had the group go on at AFTER, not at BEFORE (None: it had not begun)."""
+    """WHO (an administrator, with the address) moved the group from BEFORE (None: it had no offset) to AFTER."""
 
     at_ms: int
     who: str
@@ -73,7 +73,7 @@ class MovedBy:
     after: int
 
     def passes(self, offset: int) -> bool:
-        """Was the message at OFFSET left out by this?"""
+        """Did this move leave out the message at OFFSET?"""
         return (self.before or 0) <= offset < self.after
 
 
@@ -90,13 +90,13 @@ class QueueLook:
 
 @dataclass(slots=True)
 class Account:
-    """The account of one queue of one group; COUNTED_TO and LOOKED_TO: all below was, by looks."""
+    """The account of one queue of one group. Everything below COUNTED_TO was counted, below LOOKED_TO looked at."""
 
     counted_to: int = 0
     looked_to: int = 0
     lost: int = 0
     skipped: dict[Filtering, SkippedBy] = field(default_factory=dict)
-    #: From which offset on which filter looked, rising.
+    #: The offset at which each look begins, rising, and its filter.
     looks: list[tuple[int, Filtering]] = field(default_factory=list)
     moves: list[MovedBy] = field(default_factory=list)
 
@@ -119,13 +119,13 @@ class Account:
 
     @property
     def skipped_count(self) -> int:
-        """How many messages filters stepped over."""
+        """How many messages filters skipped."""
         return sum(one.count for one in self.skipped.values())
 
     def look(
         self, look: QueueLook, filtering: Filtering, member: str, now_ms: int
     ) -> tuple[int, int]:
-        """Note LOOK through FILTERING for MEMBER; return how many skipped and how many lost messages are new in it."""
+        """Note LOOK through FILTERING for MEMBER; return how many skipped and lost messages were not counted before."""
         self._note_filter(look.begin, look.end, filtering)
         begin, end = max(look.begin, self.counted_to), look.end
         if end <= begin:
@@ -191,12 +191,12 @@ class Account:
         self.looked_to = end
 
     def _looked_only(self, begin: int, filtering: Filtering) -> bool:
-        """Has FILTERING alone looked at all from BEGIN on?"""
+        """Did no other filter than FILTERING look at the messages from BEGIN on?"""
         first = self._stretch(begin)
         return first >= 0 and all(name == filtering for _, name in self.looks[first:])
 
     def _look_again(self, offset: int) -> None:
-        """Forget who looked at what lies from OFFSET on."""
+        """Forget the looks at messages from OFFSET on."""
         self.looked_to = min(self.looked_to, offset)
         self.looks = [look for look in self.looks if look[0] < offset]
         self._size = None
@@ -213,7 +213,7 @@ class Account:
         return None if found == OTHERS else found
 
     def move(self, move: MovedBy) -> None:
-        """Note MOVE: what lies behind it is looked at again."""
+        """Note MOVE: the messages from `move.after` on are looked at again."""
         self.moves.append(move)
         del self.moves[: max(0, len(self.moves) - MOVES_MAX)]
         self._look_again(move.after)
@@ -228,7 +228,7 @@ class Account:
         return True
 
     def passed_by(self, offset: int) -> MovedBy | None:
-        """Return the move that left out the message at OFFSET; None if the group came to it after all moves."""
+        """Return the move that left out the message at OFFSET; None if none did, or a later one went back."""
         for move in reversed(self.moves):
             if move.after <= offset:
                 return None
@@ -292,13 +292,13 @@ def filtering_of(kind: str, expression: str) -> Filtering:
     return kind, expression
 
 
-def told_members(members: Iterable[str]) -> str:
+def members_text(members: Iterable[str]) -> str:
     """Return MEMBERS of a filter in words."""
     names = list(members)
     if not names:
         return "a consumer that is no member"
-    told = ", ".join(names[:MEMBERS_MAX])
-    return f"{told} and others" if len(names) > MEMBERS_MAX else told
+    text = ", ".join(names[:MEMBERS_MAX])
+    return f"{text} and others" if len(names) > MEMBERS_MAX else text
 
 
 def _ends(begin: int, end: int, wanted: Longs) -> tuple[int, int]:

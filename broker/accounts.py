@@ -34,8 +34,8 @@ StatisticsTable: TypeAlias = GroupQueueTable[Account]
 class Accounts:
     """Accounts by group, topic and queue. NOW_MS: Unix time.
 
-    lost: lost messages that groups stepped over since the start, each once a group.  skipped: messages that filters
-    stepped over since the start.
+    lost: lost messages that groups skipped since the start, each once per group.  skipped: messages that filters
+    skipped since the start.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class Accounts:
         limit: int = ACCOUNTS_MAX,
         holder: Callable[[str, str, int], str] = lambda group, topic, queue: "",
     ) -> None:
-        """Take over what TABLE has (None: nothing is kept). HOLDER tells who holds a queue of ours for a group."""
+        """Take over TABLE (None: nothing is kept). HOLDER returns the member that holds a queue for a group."""
         self._holder = holder
         self._now_ms = now_ms
         self._table = statistics_table() if table is None else table
         self._limit = limit
-        #: By key, and their sum.
+        #: The size of each account, and their sum.
         self._sizes = {key: account.size for key, account in self.items()}
         self._size = sum(self._sizes.values())
         self._keep_limits()
@@ -68,7 +68,7 @@ class Accounts:
         filtering: Filtering = EVERY,
         member: str | None = None,
     ) -> None:
-        """Note LOOK at KEY through FILTERING for MEMBER (None: who holds the queue); the queue ends at QUEUE_END."""
+        """Note LOOK at KEY through FILTERING for MEMBER (None: the queue's holder); the queue ends at QUEUE_END."""
         account = self._of(key, queue_end)
         who = self._holder(*key) if member is None and look.stepped else member or ""
         skipped, lost = account.look(look, filtering, who, self._now_ms())
@@ -77,7 +77,7 @@ class Accounts:
         self.lost += lost
 
     def look_at_all(self, key: AccountKey, begin: int, end: int) -> None:
-        """Note that KEY's messages [BEGIN, END) were delivered; of use only where others were not."""
+        """Note that all messages [BEGIN, END) of KEY were delivered, if the account has looks of filters."""
         account = self.get(key)
         if account is not None and account.looks:
             account.look_at_all(begin, end)
@@ -85,14 +85,14 @@ class Accounts:
             self._grew(key, account)
 
     def lose(self, key: AccountKey) -> None:
-        """Note that a message of KEY that was delivered before is lost, and does not come again."""
+        """Note that a message of KEY that was delivered before is lost, and is not redelivered."""
         account = self._of(key)
         account.lost += 1
         self.lost += 1
         self._grew(key, account)
 
     def move(self, key: AccountKey, who: str, before: int | None, after: int) -> None:
-        """Note that WHO had the group of KEY go on at AFTER, not at BEFORE."""
+        """Note that WHO moved the group of KEY from BEFORE to AFTER."""
         if before != after:
             account = self._of(key)
             account.move(MovedBy(self._now_ms(), who, before, after))
@@ -101,7 +101,7 @@ class Accounts:
     def _of(self, key: AccountKey, queue_end: int | None = None) -> Account:
         account = self.get(key)
         if account is None or (queue_end is not None and account.counted_to > queue_end):
-            # A topic that was deleted and made again begins anew; what was counted stays so.
+            # The topic was deleted and created again: its offsets start at 0, the counts stay.
             account = (
                 Account()
                 if account is None
@@ -139,20 +139,20 @@ class Accounts:
             if matches(key):
                 self._drop(key, is_urgent=True)
 
-    # --- telling
+    # --- reading
 
     def get(self, key: AccountKey) -> Account | None:
         """Return the account of KEY, if there is one."""
         return self._table.get(ONE_SCOPE, key)
 
     def items(self) -> Iterator[tuple[AccountKey, Account]]:
-        """Yield all accounts, which was touched longest ago first."""
+        """Yield all accounts, the one that was used longest ago first."""
         for _, key, account in self._table.items():
             if account is not None:
                 yield key, account
 
     def of_group(self, group: str) -> list[pb.FilteredCount]:
-        """Return what GROUP did not read, by topic and queue; queues of which it got all are left out."""
+        """Return what GROUP did not read, by topic and queue, without queues of which it read everything."""
         return [
             pb.FilteredCount(
                 topic=topic,
@@ -168,7 +168,7 @@ class Accounts:
         ]
 
     def skipped_by_topic(self) -> dict[tuple[str, str], int]:
-        """Return how many messages filters stepped over, by group and topic."""
+        """Return how many messages filters skipped, by group and topic."""
         found: dict[tuple[str, str], int] = {}
         for (group, topic, _), account in self.items():
             if count := account.skipped_count:
@@ -178,7 +178,7 @@ class Accounts:
     # --- on disk
 
     def when_durable(self, waiter: Waiter) -> None:
-        """Call WAITER once all that was noted up to now is on the device, or with the error."""
+        """Call WAITER once all that was noted up to now is on disk, or with the error."""
         self._table.when_durable(waiter)
 
 

@@ -1,20 +1,20 @@
-"""One journal for all tables of a broker: what is in a table outlives the process, and the machine if it is synced.
+"""One journal for all tables of a broker: tables survive a kill, and what was synced survives a power cut.
 
     changed        a table with BEFORE_REPLY: writes now, or raises. Others: writes at the end of the turn of the loop,
                    lazy ones within LAZY_MS, all changes of that time as one frame
     together       changes of several tables as one frame: all of them, or none
-    when_durable   writes everything noted; calls back once the device has the journal, and the log that it needs
-    tick           writes what is lazy, notes how far the log is, syncs what is to be synced
+    when_durable   writes everything noted; calls back once the journal, and the log that it needs, are on disk
+    tick           writes changes of lazy tables, notes where the log ends, begins a sync if one is due
 
-A change counts only if the log has all that it had when the change was written: each section carries that offset.
-The order in which the device gets journal and log does not matter.
+A change counts only if the log reaches to where it ended when the change was written: each section has that offset. So
+journal and log may reach the disk in any order.
 
-Bounds: a file has FILE_BYTES. A table whose changes since its snapshot exceed SNAPSHOT_BYTES, and SNAPSHOT_RATIO times
-that snapshot, gets the next one. So does the table that keeps JOURNAL_BYTES from being deleted.
+Limits (JournalSizes): a file has `file` bytes. A table gets a new snapshot if its changes since the last one exceed
+`snapshot` bytes and `ratio` times that snapshot, or if they keep more than `journal` bytes of files from being deleted.
 
-Failures: a journal that cannot be written is kept. BEFORE_REPLY raises; other changes stay in memory, and RETRY_MS
-later a new file begins, with snapshots of the tables concerned, for which `when_durable` waits. An entry that cannot be
-encoded is left out, with an error in the log. A sync that failed fails the store, as that of the log.
+Failures: a journal that cannot be written is kept. BEFORE_REPLY raises. Other changes stay in memory. RETRY_MS later a
+new file begins, with snapshots of these tables, and `when_durable` waits for the snapshots. An entry that cannot be
+encoded is left out, with an error in the log. A sync that failed fails the store, like a sync of the log.
 
 Files: table_files.py. The event loop owns it; the store's flushing thread syncs.
 """
@@ -72,7 +72,7 @@ _BOOT_ID_PATH: Final = "/proc/sys/kernel/random/boot_id"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JournalSizes:
-    """Bounds of the files, in bytes."""
+    """Limits of the files, in bytes."""
 
     file: int = 4 << 20
     snapshot: int = 8 << 20
@@ -82,7 +82,7 @@ class JournalSizes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JournalParts:
-    """What a journal works with. FAILED is called when a sync failed: nobody knows what the device has."""
+    """What a journal works with. FAILED is called when a sync failed: then it is unknown what is on disk."""
 
     disk: Disk
     folder: str
@@ -113,10 +113,10 @@ class TableJournal:
         # The present file, and where the next frame goes.
         self._file: Mapping | None = None
         self._number = self._at = self._sequence = 0
-        # What the device does not have: files in order; whether somebody is to bring it there.
+        # What is not synced yet: files in order; whether the present file is one of them; whether a sync is due.
         self._dirty: list[Syncable] = []
         self._is_dirty = self._is_sync_due = self._is_mark_due = False
-        #: Bytes ever written: what one waits for to be synced; and up to where the log is needed.
+        #: Bytes ever written, for which syncs wait; and up to where the log is needed.
         self._written = self._needs = 0
         # By table: bytes since its snapshot, bytes and number of that.
         self._since: dict[int, int] = {}
@@ -178,7 +178,7 @@ class TableJournal:
         return found
 
     def _sync_at_start(self, found: FoundTables) -> None:
-        """Bring everything to the device: what a killed process wrote may be in the page cache only."""
+        """Sync everything: what a killed process wrote may be in the page cache only."""
         older = [] if found.ended else self._older_files()
         error = sync_all([*older, *self._take_dirty()])
         for file in older:
@@ -229,7 +229,7 @@ class TableJournal:
         self._write_soon()
 
     def close(self) -> None:
-        """Have the device hold everything, and keep nothing any more. A failure is logged."""
+        """Write and sync everything; later changes are refused. A failure is logged."""
         if not self._is_open:
             return
         try:
@@ -282,7 +282,7 @@ class TableJournal:
     def _write_now(self, changes: list[tuple[AnyTable, AnyChange]]) -> None:
         if not self._is_open:
             raise StoreClosed(f"the tables in {self._folder} are closed", path=self._folder)
-        # What was noted before must not come behind what is written now.
+        # Earlier changes must be written first.
         self.write(everything=any(t.durability is Durability.LAZY for t, _ in changes))
         if self._broken is not None:
             raise self._broken
@@ -382,7 +382,7 @@ class TableJournal:
             self._is_dirty = True
 
     def _roll(self, size: int, *, is_start: bool = False) -> None:
-        """Go on with the next file, which has room for SIZE bytes of frames."""
+        """Begin the next file, with space for SIZE bytes of frames."""
         self._close_file()
         self._number += 1
         path = journal_path(self._folder, self._number)
@@ -447,10 +447,10 @@ class TableJournal:
         self._answer_waiting()
         self._parts.failed(error)
 
-    # --- to the device
+    # --- syncing
 
     def when_durable(self, waiter: Waiter) -> None:
-        """Write everything noted; call WAITER once the device has it and the log that it needs, or with the error."""
+        """Write everything noted; call WAITER once that is on disk, with the log that it needs, or with the error."""
         self.write(everything=True)
         if self._retry_at_ms is not None or not self._is_open:
             waiter(StoreFull("state was not written: see the log of the broker", path=self._folder))
@@ -471,7 +471,7 @@ class TableJournal:
         self._log.when_flushed(self._needs, reached)
 
     def _answer_waiting(self) -> None:
-        """Go on with those who waited for a snapshot."""
+        """Call `when_durable` again for the waiters that waited for a snapshot."""
         waiting, self._waiting = self._waiting, []
         for waiter in waiting:
             self.when_durable(waiter)
@@ -561,7 +561,7 @@ class TableJournal:
             self._snapshots.append(snapshot)
 
     def _step(self) -> None:
-        """Go on with the first snapshot, unless it is on its way to the device."""
+        """Do a step of the first snapshot, unless it is being synced."""
         if not self._snapshots or self._snapshots[0].is_finishing:
             return
         snapshot = self._snapshots[0]
@@ -575,7 +575,7 @@ class TableJournal:
         self._write_soon()
 
     def _snapshot_done(self, error: Exception | None) -> None:
-        """Delete what the first snapshot, which is on the device, stands for."""
+        """Delete the files that the first snapshot, which is on disk, replaces; ERROR: it failed."""
         snapshot = self._snapshots.pop(0)
         number = snapshot.table.number
         try:
@@ -595,7 +595,7 @@ class TableJournal:
         self._write_soon()
 
     def _move_bases(self, number: int) -> None:
-        """Have snapshots of tables that have nothing in the journal precede journal NUMBER: they still are right."""
+        """Rename snapshots of tables without changes in the journal, so that they precede journal NUMBER."""
         running = {one.table.number for one in self._snapshots}
         moved = False
         for table, base in self._bases.items():
@@ -626,7 +626,7 @@ class TableJournal:
 
 
 def boot_id(disk: Disk) -> bytes:
-    """Return what tells this run of the machine from others; NO_BOOT_ID where the machine does not say."""
+    """Return the id of the present run of the machine; NO_BOOT_ID if it is unknown."""
     try:
         text = disk.read(_BOOT_ID_PATH)
         found = bytes.fromhex(text.decode("ascii").strip().replace("-", ""))

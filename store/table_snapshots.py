@@ -1,10 +1,9 @@
 """A snapshot of one table, made in steps while the table changes.
 
-Each step takes some entries as they are at that moment. The journal that the snapshot precedes has begun before the
-first step and is replayed over it: every change says how an entry is, so what the snapshot has already seen of it does
-no harm.
+Each step takes some entries as they are at that moment. The journal that follows the snapshot was started before the
+first step, and is replayed over it. A change has the whole entry, so it may be in the snapshot as well.
 
-The snapshot gets its name only when its bytes are on the device, and the log up to where it ended at the last step.
+The snapshot gets its name only when its bytes are on disk, and the log up to where it ended at the last step.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _WRITE_BYTES: Final = 256 << 10
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPlace:
-    """Where snapshots go, and what brings them to the device."""
+    """Where snapshots are written, and what syncs them."""
 
     disk: Disk
     folder: str
@@ -74,7 +73,7 @@ class TableSnapshot:
         self.is_finishing = False
 
     def step(self) -> bool:
-        """Go on; return whether another step is needed. Raises StoreError and OSError."""
+        """Do the next step; return whether another one is needed. Raises StoreError and OSError."""
         if self._data is None:
             self._take()
             return True
@@ -100,7 +99,7 @@ class TableSnapshot:
         self._data, self.size = memoryview(data), len(data)
 
     def finish(self) -> None:
-        """Bring it to the device, and give it its name: all steps are done."""
+        """Sync the snapshot and give it its name, after all steps."""
         self.is_finishing = True
         self._place.log.when_flushed(self.needs, partial(self._next, self._sync_data))
 
@@ -131,7 +130,7 @@ class TableSnapshot:
             self._done(failure)
 
     def abandon(self) -> None:
-        """Go no further: it does not get its name, and DONE is not called."""
+        """Stop: the snapshot does not get its name, and DONE is not called."""
         self._is_abandoned = True
         self._close()
 

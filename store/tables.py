@@ -4,7 +4,7 @@ A table has two levels because all entries of a scope can go at once: the offset
 `Durability` says when a change is written. What the caller puts is in the table at once, except that a table with
 `BEFORE_REPLY` changes only if the journal took the change.
 
-A large table that keeps its entries elsewhere is a *view*: see `Table.keep_elsewhere`.
+A large table that keeps its entries elsewhere is a *view*: see `JournalTable.keep_elsewhere`.
 
 Not thread-safe: the event loop owns tables and their journal.
 """
@@ -86,11 +86,11 @@ class JournalOfTables(Protocol):
         """Keep CHANGE of TABLE and apply it. Raises StoreError if it had to be written and was not."""
 
     def when_durable(self, waiter: Waiter) -> None:
-        """Call WAITER once the device has all that was changed up to now, or with the error."""
+        """Call WAITER once all changes up to now are on disk, or with the error."""
 
 
 class _NoJournal:
-    """Of a table that is not added to a journal: changes stay in memory."""
+    """The journal of a table that was added to none: changes stay in memory."""
 
     def changed(self, table: AnyTable, change: AnyChange, *, is_urgent: bool) -> None:
         table.apply(change)
@@ -129,7 +129,7 @@ class JournalTable(Generic[S, K, V]):
         self._rows: dict[S, dict[K, V]] = {}
         self._view: Callable[[], Iterable[tuple[S, K, V]]] | None = None
         self._get_elsewhere: Callable[[S, K], V | None] = lambda scope, key: None
-        #: Called with scope and key of each entry that changed or went.
+        #: Called with scope and key of each entry that changed or was deleted.
         self.on_change: list[Callable[[S, K], None]] = []
 
     # --- asking
@@ -166,13 +166,13 @@ class JournalTable(Generic[S, K, V]):
     ) -> None:
         """Keep no entries any more: VIEW yields them when a snapshot needs them, while they change; GET returns one.
 
-        Whoever keeps them calls `announce` if others follow their changes.
+        If others follow the changes, the caller reports each one to `announce`.
         """
         self._view, self._get_elsewhere = view, get
         self._rows.clear()
 
     def announce(self, scope: S, key: K) -> None:
-        """Have those who follow the table know that the entry of KEY in SCOPE changed or went."""
+        """Report to `on_change` that the entry of KEY in SCOPE changed or was deleted."""
         for callback in self.on_change:
             callback(scope, key)
 
@@ -187,7 +187,7 @@ class JournalTable(Generic[S, K, V]):
         version: TableVersion | None = None,
         is_urgent: bool = False,
     ) -> None:
-        """Have KEY of SCOPE be VALUE, and the table be of VERSION.
+        """Set the entry of KEY in SCOPE to VALUE, and the version of the table to VERSION.
 
         Args:
             is_urgent: A lazy table writes it at the end of the turn.
@@ -216,7 +216,7 @@ class JournalTable(Generic[S, K, V]):
         self._journal.changed(self, TableChange(CLEAR_ALL), is_urgent=True)
 
     def when_durable(self, waiter: Waiter) -> None:
-        """Write all changes; call WAITER once the device has them, or with the error."""
+        """Write all changes; call WAITER once they are on disk, or with the error."""
         self._journal.when_durable(waiter)
 
     # --- for the journal
@@ -226,7 +226,7 @@ class JournalTable(Generic[S, K, V]):
         self._journal = journal
 
     def found_at(self, version: TableVersion | None) -> None:
-        """Be of VERSION, which was found with entries, if there is one."""
+        """Take over VERSION, which was found with entries, if there is one."""
         self.version = version or self.version
 
     def apply(self, change: TableChange[S, K, V]) -> None:
@@ -255,7 +255,7 @@ class JournalTable(Generic[S, K, V]):
         elif op == PUT:
             rows = self._rows.setdefault(scope, {})  # type: ignore[arg-type]
             rows.pop(key, None)  # type: ignore[arg-type]
-            rows[key] = value  # type: ignore[assignment,index]  # Behind all others.
+            rows[key] = value  # type: ignore[assignment,index]  # After all others.
         elif (found := self._rows.get(scope)) is not None:  # type: ignore[arg-type]
             found.pop(key, None)  # type: ignore[arg-type]
             if not found:
@@ -305,7 +305,7 @@ class JournalTable(Generic[S, K, V]):
             held.append(TableChange(PUT, scope, key, value))
             if len(held) >= batch:
                 parts.append(self.encode_valid(held))
-                # Entries may have tens of KB: no more at once than a step has room for.
+                # Entries may have tens of KB: no more at once than fit in a step.
                 room = STEP_BYTES * len(held) // max(1, len(parts[-1]))
                 batch = max(1, min(64, 2 * batch, room))
                 held.clear()

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ...broker.account import Account, Filtering, told_members
+from ...broker.account import Account, Filtering, members_text
 from ...proto import properties
 from ...proto.errors import InvalidFilter
 from ...proto.filters.expressions import parse_tags
@@ -510,7 +510,7 @@ class _Look:
 
     def _skipped(self, account: Account, name: Filtering) -> tuple[str, str, int | None]:
         skipped = account.skipped.get(name)
-        who = told_members(() if skipped is None else skipped.members)
+        who = members_text(() if skipped is None else skipped.members)
         several = skipped is not None and len(skipped.members) > 1
         by = f"{'one of ' if several else ''}{who}"
         text = f"skipped by {self._group}: {by} did not want it, with filter {name[1]!r}"
