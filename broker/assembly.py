@@ -108,7 +108,7 @@ def assemble(  # noqa: PLR0913  (the parts depend on all of this)
     filters = Filters(wall_timers, wall, accounts, traffic)
     renew = fence.renew_by_fetch
     fetches = Fetches(
-        config, topics, offsets, store, purgatory, wall.now_ms, filters, renew, events
+        config, topics, offsets, store, purgatory, wall.now_ms, filters, groups, renew, events
     )
     transactions = Transactions(config, store, topics, offsets, appends, timers, clock)
     waits = _waits(store, transactions, unix_ms)

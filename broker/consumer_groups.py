@@ -80,6 +80,16 @@ class Groups:
             )
         return group
 
+    def check_consuming(self, name: str) -> None:
+        """Raise NotReadable if there is a group NAME, and consumption is switched off for it."""
+        group = self._groups.get(name)
+        if group is not None and not group.consume_enable:
+            raise errors.NotReadable(
+                f"group {name!r}: consumption is switched off; switch it on with"
+                f" `pocketmq group update {name} --consume`, or use another group",
+                group=name,
+            )
+
     def is_ordered(self, name: str) -> bool:
         """Is there a group NAME, and does it want messages in order?"""
         group = self._groups.get(name)

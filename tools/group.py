@@ -449,7 +449,8 @@ def _show(made: GroupDescription, as_json: bool) -> None:
     else:
         kind = "in order" if made.order else "in any order"
         after = f", after {_intervals(made)}" if made.retry_intervals_ms else ""
-        click.echo(f"group {made.name}: {kind}, up to {made.retry_max_times} retries{after}")
+        off = "" if made.consume_enable else "; consumption is switched off"
+        click.echo(f"group {made.name}: {kind}, up to {made.retry_max_times} retries{after}{off}")
 
 
 def _intervals(one: GroupDescription) -> str:

@@ -22,11 +22,12 @@ from ...store.message_store import MessageStore
 from ...store.slices import Slices
 from ..account import QueueLook
 from ..config import BrokerConfig
+from ..consumer_groups import Groups
 from ..events import BrokerEvents
 from ..offsets import Offsets
 from ..timing.purgatory import Purgatory, WatchedOperation, end_of_wait
 from ..topics import Topics
-from .fetch_reply import Done, FetchLimits, limits_of, read_once
+from .fetch_reply import Done, FetchLimits, Refusal, failed_reply, limits_of, read_once
 from .filtered_fetch import FilteredFetch
 from .filters import Filters, choice_of
 
@@ -45,6 +46,7 @@ class Fetches:
         purgatory: Purgatory,
         now_ms: Callable[[], int],
         filters: Filters,
+        groups: Groups,
         renew_lease: Callable[[str, str, int, int], None] | None = None,
         events: BrokerEvents | None = None,
     ) -> None:
@@ -56,6 +58,7 @@ class Fetches:
         self._purgatory = purgatory
         self._now_ms = now_ms
         self._filters = filters
+        self._groups = groups
         self._renew_lease = renew_lease
         self._began = (events or BrokerEvents()).fetch_began
         #: How many fetches were asked for.
@@ -95,8 +98,18 @@ class Fetches:
         limits = limits_of(request, self._config)
         choice = choice_of(request.filter) if request.HasField("filter") else None
         if choice is None:
-            return _Fetch(request, limits, self._store, self._filters, done)
-        return FilteredFetch(request, limits, choice, self._store, self._filters, done)
+            return _Fetch(request, limits, self._store, self._filters, self._refusal, done)
+        return FilteredFetch(
+            request, limits, choice, self._store, self._filters, done, self._refusal
+        )
+
+    def _refusal(self, group: str) -> errors.PocketMQError | None:
+        """Return why nothing is delivered to GROUP: consumption may be switched off while a fetch waits."""
+        try:
+            self._groups.check_consuming(group)
+        except errors.NotReadable as error:
+            return error
+        return None
 
     def _note(self, request: pb.FetchRequest) -> pb.FetchReply:
         """Note for the group what a follower has answered to REQUEST; return what is told to that."""
@@ -144,6 +157,8 @@ class Fetches:
         self._topics.for_reading(request.topic, request.queue)
         if request.group:
             check_group(request.group)
+            if not request.HasField("looked_at"):
+                self._groups.check_consuming(request.group)
         if request.lease and self._renew_lease is not None:
             self._renew_lease(request.group, request.topic, request.queue, request.lease)
 
@@ -156,6 +171,7 @@ class _Fetch:
         "_filters",
         "_limits",
         "_log_offset_enough",
+        "_refusal",
         "_request",
         "_seen",
         "_store",
@@ -167,12 +183,14 @@ class _Fetch:
         limits: FetchLimits,
         store: MessageStore,
         filters: Filters,
+        refusal: Refusal,
         done: Done,
     ) -> None:
         self._request = request
         self._limits = limits
         self._store = store
         self._filters = filters
+        self._refusal = refusal
         self._done = done
         self._seen: Slices | None = None
         #: While less of the log than that may be seen there cannot be enough: no try is repeated in vain.
@@ -215,5 +233,7 @@ class _Fetch:
         self._done(reply)
 
     def _read(self) -> pb.FetchReply:
+        if (refusal := self._refusal(self._request.group)) is not None:
+            return failed_reply(self._request, self._store, refusal)
         reply, self._seen = read_once(self._store, self._request, self._limits)
         return reply

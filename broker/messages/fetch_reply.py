@@ -13,6 +13,8 @@ from ...store.slices import Slices
 from ..config import BrokerConfig
 
 Done = Callable[[pb.FetchReply], None]
+#: Returns why nothing is delivered to a group; None: it may consume.
+Refusal = Callable[[str], errors.PocketMQError | None]
 
 
 class FetchLimits(NamedTuple):

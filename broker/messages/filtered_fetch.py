@@ -19,7 +19,7 @@ from ...store.message_store import MessageStore
 from ...store.slices import Slices
 from ..account import QueueLook
 from ..timing.purgatory import Purgatory, WatchedOperation
-from .fetch_reply import Done, FetchLimits, failed_reply, never_written_reply
+from .fetch_reply import Done, FetchLimits, Refusal, failed_reply, never_written_reply
 from .filters import FilterChoice, Filters, Mask, share_of_turn
 
 #: A fetch that has found so much answers, however much it asked to wait for: it keeps that in memory.
@@ -39,6 +39,7 @@ class FilteredFetch:
         store: MessageStore,
         filters: Filters,
         done: Done,
+        refusal: Refusal = lambda group: None,
     ) -> None:
         self._request = request
         self._limits = limits
@@ -46,6 +47,7 @@ class FilteredFetch:
         self._store = store
         self._filters = filters
         self._done = done
+        self._refusal = refusal
         self._next = request.offset
         self._found: list[bytes] = []
         self._found_bytes = self._found_count = self._stepped = self._lost = 0
@@ -117,6 +119,8 @@ class FilteredFetch:
         """Look at the next messages; return the answer that says why that cannot be."""
         self._looked = True
         request, limits = self._request, self._limits
+        if (refusal := self._refusal(request.group)) is not None:
+            return failed_reply(request, self._store, refusal)
         room_bytes = limits.size_bytes - self._found_bytes
         try:
             seen = self._store.read_queue(

@@ -21,7 +21,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias
 
-from ...proto.errors import GroupInUse, NotReadable, PocketMQError, Unsupported
+from ...proto.errors import GroupInUse, PocketMQError, Unsupported
 from ...proto.topics import retry_topic
 from ...store.format.state_tables import GroupConfig, TopicConfig
 from ..config import BrokerConfig
@@ -226,11 +226,7 @@ class Pops:
                 topic=topic.name,
             )
         group = self._groups.ensure(asked.group)
-        if not group.consume_enable:
-            raise NotReadable(
-                f"group {group.name!r} is switched off (consumeEnable is false): switch it on, or use another",
-                group=group.name,
-            )
+        self._groups.check_consuming(group.name)
         return group, topic
 
     def _table(self, group: str, topic: str, ordered: bool) -> Table:

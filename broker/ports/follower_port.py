@@ -99,7 +99,8 @@ class FollowerReads:
             while (view := self._view()) is not None:
                 low, high = view.store.queue_bounds(request.topic, request.queue)
                 has_queue = view.tables.has_queue(request.topic, request.queue)
-                if not has_queue or request.offset < low:
+                may_consume = view.tables.may_consume(request.group)
+                if not has_queue or not may_consume or request.offset < low:
                     return None
                 if request.offset >= high and not view.is_current:
                     return None

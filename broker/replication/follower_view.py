@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...proto.topics import PERMISSION_READ
-from ...store.format.state_tables import TopicConfig
+from ...store.format.state_tables import GroupConfig, TopicConfig
 from ...store.message_store import MessageStore
 from ..commit_texts import CommitTextTable
 from ..group_queues import ONE_SCOPE
@@ -31,6 +31,7 @@ class FollowerTables:
     offsets: Offsets
     #: The epoch of the master that sent the offsets; 0: none since the start.
     offsets_epoch: int
+    groups: Mapping[str, GroupConfig] = field(default_factory=dict)
 
     def has_queue(self, topic: str, queue: int) -> bool:
         """May QUEUE of TOPIC be read, as far as is known here?"""
@@ -40,6 +41,11 @@ class FollowerTables:
             and bool(found.permission & PERMISSION_READ)
             and 0 <= queue < found.read_queues
         )
+
+    def may_consume(self, group: str) -> bool:
+        """Is consumption switched on for GROUP, as far as is known here?"""
+        found = self.groups.get(group)
+        return found is None or found.consume_enable
 
     def committed(self, topic: str, group: str, queue: int) -> tuple[int, str]:
         """Return what GROUP has committed of QUEUE, −1 if it never has, and the text that goes with it."""

@@ -99,7 +99,8 @@ class StateSink:
         self._acknowledge = acknowledge
         self._saver = saver or Flusher("pocketmq-save-replica")
         self._topics = KeptSink(store, TOPICS_FILE, state_tables.TOPICS, unix_ms)
-        self._kept = [self._topics, KeptSink(store, GROUPS_FILE, state_tables.GROUPS, unix_ms)]
+        self._groups = KeptSink(store, GROUPS_FILE, state_tables.GROUPS, unix_ms)
+        self._kept = [self._topics, self._groups]
         self._offsets = OffsetsSink(store, unix_ms)
         self._tables = KeptTables.open(store, _Clock(unix_ms, now_ms))
         self._levels = LevelsSink(store, unix_ms, self._saver)
@@ -140,6 +141,7 @@ class StateSink:
             self._tables.commit_texts,
             self._offsets.offsets,
             epoch_of(self._applied[OFFSETS_FILE]),
+            self._groups.table.entries,
         )
 
     # --- following

@@ -186,6 +186,8 @@ class ConsumerParts:
     counts: Counts = field(default_factory=Counts)
     #: Told that a broker's clock waits until what was just fetched is committed.
     on_clock_waits: list[Callable[[], None]] = field(default_factory=list)
+    #: Brokers deliver nothing to the group: consumption is switched off.
+    is_switched_off: bool = False
     #: Asks where queues begin and end.
     bounds: BoundsRequests = field(init=False)
     #: Whom fetches are asked of before the master, if the settings say so.

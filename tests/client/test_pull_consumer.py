@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import pytest
@@ -14,11 +15,13 @@ from pocketmq.proto.errors import (
     ClientClosed,
     ConfigError,
     InvalidName,
+    NotReadable,
     OffsetOutOfRange,
     QueueNotFound,
     RouteNotFound,
     Unsupported,
 )
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
 from .fake_broker import FakeBroker, add_topic
 from .fake_cluster import FakeCluster
@@ -132,6 +135,34 @@ async def test_a_new_consumer_goes_on_where_the_group_was() -> None:
         assert numbers(await reading.poll()) == [4, 5, 6, 7, 8, 9]
 
     assert cluster.broker.committed["billing", "orders", 0] == 10
+
+
+async def test_a_consumer_waits_while_consumption_is_switched_off(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "pocketmq")
+    cluster = FakeCluster.of_one("orders", queues=3)
+    store(cluster.broker, 2)
+    clock = VirtualClock()
+    real, is_off = cluster.broker.fetch, True
+
+    def fetch(request: pb.FetchRequest) -> pb.FetchReply:
+        if is_off and request.group == "billing":
+            raise NotReadable("consumption is switched off", group="billing")
+        return real(request)
+
+    cluster.broker.fetch = fetch  # type: ignore[method-assign]
+    async with consumer(cluster, clock=clock) as reading:
+        polling = asyncio.ensure_future(reading.poll(timeout_ms=60_000))
+        await clock.advance(10_000)
+        assert not polling.done()
+        is_off = False
+        await clock.advance(1_000)
+        assert numbers(await polling) == [0, 1]
+
+    assert caplog.text.count("consumption is switched off for the group, waiting") == 1
+    assert caplog.text.count("consumption is switched on again") == 1
+    assert "cannot be read" not in caplog.text
 
 
 async def test_a_poll_finishes_what_the_one_before_returned() -> None:

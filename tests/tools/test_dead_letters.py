@@ -83,7 +83,7 @@ class FakeAdmin:
             retry_max_times=16,
             retry_queues=1,
             order=False,
-            consume_enable=True,
+            consume_enable=fields.get("consume_enable", True),
             retry_intervals_ms=tuple(fields.get("retry_intervals_ms", ())),
         )
 
@@ -261,6 +261,7 @@ def test_a_group_is_made_with_intervals_of_its_own(capsys: pytest.CaptureFixture
     assert call("group", "create", "own", "--retry-intervals", "10s,1m30s") == 0
     assert call("group", "create", "plain") == 0
     assert call("group", "list") == 0
+    assert call("group", "create", "off", "--no-consume") == 0
 
     assert FakeAdmin.calls[:2] == [
         ("group", {"retry_intervals_ms": [10_000, 90_000]}),
@@ -269,6 +270,7 @@ def test_a_group_is_made_with_intervals_of_its_own(capsys: pytest.CaptureFixture
     out = capsys.readouterr().out.splitlines()
     assert out[0] == "group own: in any order, up to 16 retries, after 10s,1m30s"
     assert out[1] == "group plain: in any order, up to 16 retries"
+    assert out[-1] == "group off: in any order, up to 16 retries; consumption is switched off"
     assert out[3].split() == [
         "own",
         "-",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pocketmq.broker.config import BrokerConfig
+from pocketmq.broker.consumer_groups import Groups
 from pocketmq.broker.messages.fetch import Fetches
 from pocketmq.broker.messages.filters import Filters
 from pocketmq.broker.offsets import Offsets
@@ -46,6 +48,8 @@ class Rig:
         self.timers.start()
         self.purgatory = Purgatory(self.timers, limit=lambda: config.fetches_waiting_max)
         self.filters = Filters(self.timers, self.clock)
+        group_file = StateFile(disk, root, "subscriptionGroup.json")
+        self.groups = Groups(group_file, config, self.clock.now_ms)
         self.fetches = Fetches(
             config,
             self.topics,
@@ -54,6 +58,7 @@ class Rig:
             self.purgatory,
             self.clock.now_ms,
             self.filters,
+            self.groups,
         )
         self.replies: list[pb.FetchReply] = []
 
@@ -84,6 +89,11 @@ class Rig:
         self.replies.clear()
         assert reply.fetch_id == 7
         return reply
+
+    def switch(self, group: str, *, consume: bool) -> None:
+        """Switch consumption on or off for GROUP."""
+        known = self.groups.ensure(group)
+        self.groups.create(replace(known, consume_enable=consume), update=True)
 
     def bodies(self) -> list[bytes]:
         """Return the bodies in the one answer."""

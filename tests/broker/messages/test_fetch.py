@@ -281,3 +281,39 @@ async def test_all_that_wait_for_a_queue_get_the_message(rig: Rig) -> None:
 
     assert [reply.fetch_id for reply in rig.replies] == list(range(5))
     assert all(reply.next_offset == 1 for reply in rig.replies)
+
+
+@pytest.mark.parametrize("filter", [None, pb.Filter(kind=pb.Filter.TAG, expression="a")])
+async def test_a_group_that_is_switched_off_gets_nothing(
+    rig: Rig,
+    filter: pb.Filter | None,
+) -> None:
+    rig.append(b"one", properties={"TAGS": "a"})
+    rig.switch("g", consume=False)
+
+    rig.wait(group="g", filter=filter)
+
+    error = from_wire(rig.answer().error)
+    assert isinstance(error, NotReadable)
+    assert "consumption is switched off" in error.message
+    rig.wait(group="other", filter=filter)
+    assert rig.bodies() == [b"one"]
+    rig.switch("g", consume=True)
+    rig.wait(group="g", filter=filter)
+    assert rig.bodies() == [b"one"]
+
+
+@pytest.mark.parametrize("filter", [None, pb.Filter(kind=pb.Filter.TAG, expression="a")])
+async def test_a_group_that_is_switched_off_while_it_waits_gets_nothing(
+    rig: Rig,
+    filter: pb.Filter | None,
+) -> None:
+    rig.wait(group="g", filter=filter)
+    rig.switch("g", consume=False)
+
+    rig.append(b"one", properties={"TAGS": "a"})
+
+    reply = rig.answer()
+    assert isinstance(from_wire(reply.error), NotReadable)
+    assert reply.records == b""
+    assert reply.max_offset == 1

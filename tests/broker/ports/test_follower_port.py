@@ -23,7 +23,7 @@ from pocketmq.proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 from pocketmq.proto.rpc import MethodTable, service, unary
 from pocketmq.proto.rpc.channel import Http2Channel
 from pocketmq.proto.topics import DEAD_LETTERS_GROUP
-from pocketmq.store.format.state_tables import TopicConfig
+from pocketmq.store.format.state_tables import GroupConfig, TopicConfig
 from pocketmq.store.state_files import StateFile
 
 from ...runs import make_run, open_store
@@ -167,13 +167,14 @@ class Reading:
             StateFile(self.store.disk, self.store.config.path, "consumerOffset.json"), lambda: 0
         )
         self.texts = commit_text_table()
+        self.groups: dict[str, GroupConfig] = {}
         self.epoch = self.told_epoch = 3
         self.is_current = True
         self.clock = VirtualClock()
         self.reads = FollowerReads(BrokerConfig(), self.view, self.clock)
 
     def view(self) -> FollowerView:
-        tables = FollowerTables(self.topics, self.texts, self.offsets, self.told_epoch)
+        tables = FollowerTables(self.topics, self.texts, self.offsets, self.told_epoch, self.groups)
         return FollowerView(self.store, tables, self.epoch, self.is_current)
 
     def put(self, *bodies: bytes, tag: str = "") -> list[int]:
@@ -264,6 +265,15 @@ async def test_a_queue_that_a_follower_does_not_know_it_refuses(reading: Reading
 
     del reading.topics["A"]
     assert await reading.fetch() is None
+
+
+async def test_a_group_that_is_switched_off_it_refuses(reading: Reading) -> None:
+    reading.store.confirm(reading.put(b"1")[0])
+    reading.groups["off"] = GroupConfig(name="off", consume_enable=False)
+    reading.groups["on"] = GroupConfig(name="on")
+
+    assert await reading.fetch(group="off") is None
+    assert await reading.fetch(group="on") is not None
 
 
 async def test_what_is_damaged_at_a_follower_it_refuses_since_the_master_may_have_it(

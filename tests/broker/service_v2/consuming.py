@@ -57,6 +57,7 @@ class Consuming(Popping):
             self.purgatory,
             self.clock.now_ms,
             self.filters,
+            self.groups,
         )
         faces: list[ServedMethods] = [
             Receiving(self.pops, self.subscriptions, self.clock.now_ms, self.config),
