@@ -186,8 +186,8 @@ class ConsumerParts:
     counts: Counts = field(default_factory=Counts)
     #: Told that a broker's clock waits until what was just fetched is committed.
     on_clock_waits: list[Callable[[], None]] = field(default_factory=list)
-    #: Brokers deliver nothing to the group: consumption is switched off.
-    is_switched_off: bool = False
+    #: Brokers deliver nothing to the group.
+    _is_switched_off: bool = field(init=False, default=False)
     #: Asks where queues begin and end.
     bounds: BoundsRequests = field(init=False)
     #: Whom fetches are asked of before the master, if the settings say so.
@@ -197,6 +197,17 @@ class ConsumerParts:
         if isinstance(self.config, ConsumerConfig) and self.config.read_from == "any":
             self.followers = FollowerChoices(self.session)
         self.bounds = BoundsRequests(self.session, self.config.request_timeout_ms)
+
+    def note_switch(self, *, off: bool) -> None:
+        """Note whether consumption is switched off for the group, and log it once for all queues."""
+        if off == self._is_switched_off:
+            return
+        self._is_switched_off = off
+        facts = Facts(group=self.group)
+        if off:
+            logger.warning("consumption is switched off for the group, waiting %s", facts)
+        else:
+            logger.info("consumption is switched on again %s", facts)
 
     async def from_follower(
         self,

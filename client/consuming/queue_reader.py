@@ -6,9 +6,8 @@ lease lost                              the source is notified, and reading ends
 offset out of range                     reading continues at the nearest offset that exists, with a warning
 not the master, which is known          retry there, at once
 any, from a follower                    retry at the master (session.py), at once
-retriable; topic or queue missing       a pause that doubles, a new lookup of the route, retry; the lease of a missing
-                                        queue is renewed at once, which the broker refuses: the queue is lost
-consumption off for the group           a pause of retry_backoff_max_ms, retry; one warning for all queues
+retriable; topic or queue missing       a pause that doubles, a new lookup of the route, retry
+consumption off for the group           a pause, retry
 any other                               the same, and the application gets the error
 
 The master counts what a group's filter skips. The reader reports to it what a follower has filtered, after each reply;
@@ -154,7 +153,7 @@ class QueueReader:
                     self._sink.started(self._queue, self._offset)
                 self._offset = await self._read(self._offset)
                 self._failures = 0
-                self._note_switch(off=False)
+                self._parts.note_switch(off=False)
             except errors.LeaseLost:
                 self._supply.source.lost(self.held)
                 return
@@ -284,20 +283,9 @@ class QueueReader:
         )
         return nearest
 
-    def _note_switch(self, *, off: bool) -> None:
-        """Note whether consumption is switched off for the group, and log it once for all queues."""
-        if off == self._parts.is_switched_off:
-            return
-        self._parts.is_switched_off = off
-        facts = Facts(group=self._group)
-        if off:
-            logger.warning("consumption is switched off for the group, waiting %s", facts)
-        else:
-            logger.info("consumption is switched on again %s", facts)
-
     async def _pause(self, error: errors.PocketMQError) -> None:
         if isinstance(error, errors.NotReadable) and error.details.get("group") == self._group:
-            self._note_switch(off=True)
+            self._parts.note_switch(off=True)
             clock = self._session.clock
             await clock.sleep_until(clock.now_ms() + self._config.retry_backoff_max_ms)
             return
