@@ -5,7 +5,8 @@
             handle(message.body)
 
 The consumers of a group share the queues of their topics (consuming/sharing.py). With `broadcasting` each consumer
-reads all queues. `assign` reads the queues that you choose.
+reads all queues. `assign` reads the queues that you choose. A consumer without a group (None) only assigns: it
+commits nothing.
 
 At least once: the broker keeps the group's offset of each queue. A message is processed when you ask for the next one,
 call `commit`, or leave the `with` block without an error. The consumer commits every auto_commit_interval_ms, when it
@@ -90,14 +91,14 @@ def tell(listener: RebalanceListener | None, news: Rebalanced) -> Awaitable[None
 
 
 class AsyncPullConsumer(AsyncSignalledClient):
-    """Reads topics for GROUP, from coroutines. Settings are those of ConsumerConfig.
+    """Reads topics for GROUP, or for none (None), from coroutines. Settings are those of ConsumerConfig.
 
     Not thread-safe: it belongs to the event loop on which it was started.
     """
 
     def __init__(
         self,
-        group: str,
+        group: str | None,
         topics: Topics = (),
         nameservers: str | None = None,
         *,
@@ -119,10 +120,12 @@ class AsyncPullConsumer(AsyncSignalledClient):
             random or Random(),
         )
         self._subscriptions = subscriptions_of(topics)
+        if group is None:
+            self.config = replace(self.config, auto_commit=False)
         self._listener = listener
         self._cursor = Cursor()
         self._reading = PullReading(
-            check_group(group),
+            "" if group is None else check_group(group),
             self.config,
             self._session,
             self._cursor,

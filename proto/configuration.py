@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeVar, Union
 
 from .errors import ConfigError
-from .renamed import SETTINGS
+from .renamed import SETTINGS, VALUES
 from .yaml_file import Lines, read_yaml_lines, shown
 
 
@@ -129,11 +130,13 @@ def section(
                 section=title,
                 key=key,
             )
-        arguments[key] = _typed(value, hints[key], f"{where}: {title}.{key}")
-    return _built(cls, arguments, _where(name, lines, (title,)), title)
+        arguments[key] = _value(key, value, hints[key], f"{where}: {title}.{key}")
+    return _built(cls, arguments, name, title, lines)
 
 
-def _built(cls: type[Section], arguments: dict[str, Any], where: str, title: str) -> Section:
+def _built(
+    cls: type[Section], arguments: dict[str, Any], name: str, title: str, lines: Lines
+) -> Section:
     missing = [
         field.name
         for field in dataclasses.fields(cls)
@@ -143,14 +146,22 @@ def _built(cls: type[Section], arguments: dict[str, Any], where: str, title: str
         and field.default_factory is dataclasses.MISSING
     ]
     if missing:
+        where = _where(name, lines, (title,))
         raise ConfigError(f"{where}: {title}.{missing[0]}: must be given", section=title)
     try:
         return cls(**arguments)
     except ConfigError as error:
         sentence = error.message.removeprefix(f"{title}.")
+        where = _where(name, lines, _refused_path(title, sentence, lines))
         raise ConfigError(
             f"{where}: {title}.{sentence}", **{"section": title, **error.details}
         ) from None
+
+
+def _refused_path(title: str, sentence: str, lines: Lines) -> tuple[str, ...]:
+    """Return the path of the first key in the file that SENTENCE names; it begins with the refused key."""
+    paths = ((title, word) for word in re.findall(r"\w+", sentence))
+    return next((path for path in paths if path in lines), (title,))
 
 
 def _where(name: str, lines: Lines, path: tuple[str, ...]) -> str:
@@ -176,7 +187,15 @@ def parse_value(cls: type[Dataclass], title: str, key: str, text: str) -> Any:
     document, _ = read_yaml_lines(f"value: {text}", f"{title}.{key}")
     if document.keys() != {"value"}:
         raise ConfigError(f"{title}.{key}: one value is wanted, not several keys", key=key)
-    return _typed(document.get("value"), typing.get_type_hints(cls)[key], f"{title}.{key}")
+    return _value(key, document.get("value"), typing.get_type_hints(cls)[key], f"{title}.{key}")
+
+
+def _value(key: str, value: object, kind: Any, where: str) -> Any:
+    """Return VALUE of KEY as a KIND, or raise ConfigError; for an old value it says the new one."""
+    now = VALUES.get(key, {}).get(value) if isinstance(value, str) else None
+    if now is not None:
+        raise ConfigError(f"{where}: {value!r} is called {now!r} now")
+    return _typed(value, kind, where)
 
 
 def _typed(value: object, kind: Any, where: str) -> Any:

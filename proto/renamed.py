@@ -30,6 +30,12 @@ SETTINGS: Final = {
     "zookeeper_certificate": "zookeeper_cert",
 }
 
+#: Old and new values of settings, by key.
+VALUES: Final = {
+    "grpc": {"own": "builtin"},
+    "replica_ack": {"synced": "disk", "written": "memory"},
+}
+
 #: Old and new options of commands. A command has at most one of the new ones.
 OPTIONS: Final = {
     "--from": ("--since",),

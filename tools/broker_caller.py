@@ -12,7 +12,14 @@ from typing import Final, NamedTuple
 
 from ..client.administration.brokers import AsyncAsker
 from ..proto.access.policies import is_loopback
-from ..proto.errors import ConnectionLost, MessageTooLarge, NotAuthenticated, RequestTimeout
+from ..proto.errors import (
+    ConnectionLost,
+    MessageTooLarge,
+    NotAuthenticated,
+    NotAuthorized,
+    PocketMQError,
+    RequestTimeout,
+)
 from ..proto.rpc.pages import READING
 from ..proto.tls import Trust
 from .console.api import Document
@@ -160,8 +167,18 @@ class BrokerCaller:
         if not isinstance(found, dict):
             raise ConnectionLost(f"{address} answers no JSON object to {target}: is it a broker?")
         if answer.status != HTTPStatus.OK:
-            raise ConnectionLost(f"{address}: {found.get('message', answer.status)}")
+            raise refusal_of(answer, found)
         return found
+
+
+def refusal_of(answer: BrokerAnswer, found: Document) -> PocketMQError:
+    """Return the error that ANSWER, the document FOUND, stands for."""
+    text = f"{answer.address}: {found.get('message', answer.status)}"
+    if answer.status == HTTPStatus.FORBIDDEN:
+        return NotAuthorized(text)
+    if answer.status == HTTPStatus.UNAUTHORIZED:
+        return NotAuthenticated(text)
+    return ConnectionLost(text)
 
 
 def _head_of(head: bytes) -> tuple[int, dict[str, str]]:

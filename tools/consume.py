@@ -27,7 +27,7 @@ import click
 
 from ..client import Filter, PullConsumer, Queue, ReceivedMessage, Sql
 from ..proto.clock import SystemClock
-from ..proto.errors import InvalidArgument, PocketMQError, RequestTimeout
+from ..proto.errors import InvalidArgument, NotReadable, PocketMQError, RequestTimeout
 from ..proto.filters.expressions import parse_tags
 from ..proto.filters.sql_evaluation import compiled
 from ..proto.time_text import check_unix_ms, format_instant
@@ -41,8 +41,6 @@ from .terminal import one_line
 #: Of --timeout: a year.
 _TIMEOUT_MAX_S: Final = 31_536_000
 
-#: Named in fetches of a consumer without a group; it commits nothing, so that no broker keeps it.
-_NO_GROUP: Final = "pocketmq_consume"
 #: Longer numbers are Unix milliseconds.
 _OFFSET_DIGITS_MAX: Final = 11
 #: What --format may name.
@@ -145,13 +143,19 @@ def consume(
     begin = _start_of(start or "earliest")
     printed = 0
     with PullConsumer(
-        group or _NO_GROUP,
+        group,
         () if group is None else {topic: wanted},
         given["nameserver"],
         auto_commit=False,
         read_from=read_from_of(given["read_from"]),
     ) as consumer:
         queues = consumer.queues(topic)  # Raises if the topic or the name server is not there.
+        if not queues:
+            raise NotReadable(
+                f"topic {topic!r} is not readable: its permission does not allow reading;"
+                f" `pocketmq topic update {topic} --permission read-write` does",
+                topic=topic,
+            )
         if group is None:
             _begin(consumer, queues, begin)
             is_wanted = _all_of(is_wanted, _filter(wanted))

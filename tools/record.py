@@ -37,8 +37,6 @@ from .counted import counted
 from .options import nameserver_option
 from .output import decoded_fields
 
-#: Reads beside all groups; nothing is committed for it.
-_GROUP: Final = "pocketmq_record"
 #: Messages that are sent at once.
 _BATCH_MAX: Final = 500
 _LINE_MAX: Final = 64 * 1024 * 1024
@@ -127,7 +125,7 @@ def record(topic: str, file: Path, *, follow: bool, nameserver: str) -> None:
     """Write what TOPIC received to FILE, a message a line; FILE must not be there yet."""
     with (
         Admin(nameserver) as admin,
-        PullConsumer(_GROUP, (), nameserver, auto_commit=False) as consumer,
+        PullConsumer(None, (), nameserver) as consumer,
     ):
         bounds = admin.queue_offsets(topic)
         with _new(file) as written:

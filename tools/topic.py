@@ -134,7 +134,7 @@ def list_topics(*, system: bool, as_json: bool, nameserver: str) -> None:
     print_table(
         ["topic", "type", "queues", "permission", "brokers"],
         [
-            [one.name, one.type or "-", one.write_queues, _permission(one), " ".join(one.brokers)]
+            [one.name, one.type or "-", _queue_count(one), _permission(one), " ".join(one.brokers)]
             for one in topics
         ],
     )
@@ -193,9 +193,16 @@ def _show(one: TopicDescription, as_json: bool, done: str) -> None:
         print_json(topic_document(one))
     else:
         click.echo(
-            f"topic {one.name} {done}: {one.type or 'no type'}, {one.write_queues} queues "
+            f"topic {one.name} {done}: {one.type or 'no type'}, {_queue_count(one)} queues "
             f"on {' '.join(one.brokers)}"
         )
+
+
+def _queue_count(one: TopicDescription) -> str:
+    """Return how many queues there are on each broker; both numbers if fewer or more are written than read."""
+    if one.read_queues == one.write_queues:
+        return str(one.write_queues)
+    return f"{one.read_queues} read, {one.write_queues} written"
 
 
 def _print(one: TopicDescription) -> None:

@@ -50,6 +50,7 @@ class AtomicReading:
         """
         reading, config = self._reading, self._reading.config
         reading.check_open()
+        reading.parts.need_group("take part in an atomic commit")
         if config.auto_commit or config.broadcasting or config.delivery != "at_least_once":
             raise ConfigError(
                 "an atomic commit needs a consumer that commits nothing by itself, and that shares a group: write"

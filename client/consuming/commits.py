@@ -106,6 +106,7 @@ class Commits(OffsetKeeper):
 
     def __init__(self, parts: ConsumerParts, source: QueueSource) -> None:
         super().__init__()
+        self._parts = parts
         self._session = parts.session
         self._group = parts.group
         self._timeout_ms = parts.config.request_timeout_ms
@@ -180,6 +181,7 @@ class Commits(OffsetKeeper):
         Those in METADATA are committed once more. Raises the first error that a broker gave, once all have answered.
         A queue that was lost, or does not exist any more, is none.
         """
+        self._parts.need_group("commit")
         texts = metadata or {}
         by_broker: dict[str, list[_Row]] = {}
         for queue, offset in offsets.items():

@@ -178,7 +178,7 @@ _ADVICE: Final = "give their addresses as nameservers=… or in $POCKETMQ_NAMESE
 
 @dataclass(slots=True)
 class ConsumerParts:
-    """The group, the settings, the way to the brokers, the numbers."""
+    """The group ("": none), the settings, the way to the brokers, the numbers."""
 
     group: str
     config: ReadingConfig
@@ -208,6 +208,14 @@ class ConsumerParts:
             logger.warning("consumption is switched off for the group, waiting %s", facts)
         else:
             logger.info("consumption is switched on again %s", facts)
+
+    def need_group(self, what: str) -> None:
+        """Raise InvalidArgument if there is no group: WHAT cannot be done then."""
+        if not self.group:
+            raise errors.InvalidArgument(
+                f"this consumer has no group, and cannot {what}: make one with the name of a group",
+                field="group",
+            )
 
     async def from_follower(
         self,

@@ -500,6 +500,7 @@ class Steering:
         """Read SUBSCRIPTIONS from now on, and nothing else."""
         reading = self._reading
         reading.check_open()
+        self._parts.need_group("subscribe")
         if self._chosen is not None:
             raise InvalidArgument(
                 "this consumer reads the queues that it was assigned: make another one to subscribe",
@@ -574,6 +575,7 @@ class Steering:
         """Return what the group has committed of QUEUE; None: nothing."""
         reading = self._reading
         reading.check_open()
+        self._parts.need_group("return committed offsets")
         if reading.supply is not None and reading.config.broadcasting:
             kept = reading.supply.keeper.committed(queue)
             return None if kept is None else OffsetAndMetadata(kept)

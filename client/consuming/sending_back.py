@@ -105,6 +105,7 @@ class Retrying:
     ) -> SentBack:
         """Give MESSAGE back to its broker; see pull_consumer.py."""
         self._reading.check_open()
+        self._parts.need_group("send a message back")
         config = self._parts.config
         if delay_level >= 0 and (config.broadcasting or not config.enable_retries):
             raise InvalidArgument(

@@ -647,6 +647,8 @@ async def committed_positions(
     parts: ConsumerParts, queues: Collection[Queue]
 ) -> dict[Queue, OffsetAndMetadata]:
     """Return what the group has committed of QUEUES, by queue; of those whose broker answers. −1: nothing."""
+    if not parts.group:
+        return dict.fromkeys(queues, OffsetAndMetadata(-1))
     found: dict[Queue, OffsetAndMetadata] = {}
     for broker in {queue.broker for queue in queues}:
         for wanted in in_parts(queue for queue in queues if queue.broker == broker):

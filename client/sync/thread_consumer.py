@@ -22,7 +22,7 @@ class ThreadConsumer(SignalledClient):
 
     def __init__(
         self,
-        group: str,
+        group: str | None,
         topics: Topics = (),
         nameservers: str | None = None,
         *,
@@ -39,6 +39,7 @@ class ThreadConsumer(SignalledClient):
             group, topics, self.config.nameservers, listener=listener, **settings
         )
         self._core = core
+        self.config = core.config
         self._cursor = core.cursor
         self._closed = False
         self._signals = Signals(self._finish)

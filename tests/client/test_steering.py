@@ -16,6 +16,7 @@ from pocketmq.proto.errors import (
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
+from .fake_connections import FakeConnections
 from .pull_world import World, numbers, q, store
 
 # ------------------------------------------------------------ where
@@ -83,6 +84,37 @@ async def test_only_what_is_read_can_be_steered() -> None:
         for wrong in (reading.seek(q(7), 0), reading.pause([q(7)]), reading.position(q(7))):
             with pytest.raises(InvalidArgument, match="not read by this consumer"):
                 await wrong
+
+
+async def test_without_a_group_queues_are_read_and_nothing_is_committed() -> None:
+    here = World()
+    store(here.broker, 3)
+    fetches: list[str] = []
+    asked: list[str] = []
+    fetch = here.broker.fetch
+
+    def noted(request: pb.FetchRequest) -> Any:
+        fetches.append(request.group)
+        return fetch(request)
+
+    here.broker.fetch = noted  # type: ignore[method-assign]
+    here.broker.commit = here.broker.group_offsets = lambda *_: asked.append("")  # type: ignore[method-assign]
+    async with AsyncPullConsumer(
+        None, clock=here.clock, connections=FakeConnections(here.cluster), start="earliest"
+    ) as reading:
+        await reading.assign([q(0)])
+        assert numbers(await reading.poll(2)) == [0, 1]
+        for refused in (
+            reading.subscribe("orders"),
+            reading.commit(),
+            reading.committed(q(0)),
+        ):
+            with pytest.raises(InvalidArgument, match="has no group"):
+                await refused
+        assert numbers(await reading.poll()) == [2]
+
+    assert set(fetches) == {""}
+    assert asked == []
 
 
 async def test_positions_and_commits_are_told() -> None:

@@ -51,6 +51,30 @@ def test_a_topic_is_changed_described_and_deleted(call: Shell) -> None:
     )
 
 
+def test_both_numbers_of_queues_are_shown_where_they_differ(call: Shell) -> None:
+    call("topic", "create", "Narrowing", "--queues", "4")
+
+    updated = call("topic", "update", "Narrowing", "--write-queues", "2")
+    listed = call("topic", "list")
+
+    assert "4 read, 2 written queues" in updated.out
+    (line,) = [one for one in listed.out.splitlines() if one.startswith("Narrowing ")]
+    assert "4 read, 2 written" in line
+
+
+@pytest.mark.parametrize("group", [(), ("--group", "g")])
+def test_a_topic_that_may_not_be_read_is_said_to_be_not_readable(
+    call: Shell, group: tuple[str, ...]
+) -> None:
+    call("topic", "create", "Closed", "--queues", "1", "--if-missing")
+    call("topic", "update", "Closed", "--permission", "write")
+
+    done = call("consume", "Closed", "--count", "1", "--timeout", "60", *group)
+
+    assert done.code == 1
+    assert "topic 'Closed' is not readable" in done.err
+
+
 def test_nothing_is_deleted_unless_somebody_says_yes(call: Shell) -> None:
     call("topic", "create", "Stays", "--queues", "1")
     call("send", "Stays", "one")

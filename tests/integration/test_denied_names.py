@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from pocketmq.proto.access.signing import signed_now
 from pocketmq.proto.errors import NotAuthorized, PocketMQError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 from pocketmq.store.recovery.scan import RecoveryReport
+from pocketmq.tools import consume
 from pocketmq.tools.cli import run
 from pocketmq.tools.console import api
 from pocketmq.tools.console.site import site
@@ -40,6 +41,8 @@ POLICIES = [
 USERS: dict[str, Any] = {
     "root": {"secret": "root-secret", "type": "Super"},
     "eve": {"secret": "eve-secret", "policies": POLICIES},
+    # She has rights on a topic, and on no group.
+    "amy": {"secret": "amy-secret", "policies": [{"resource": "Topic:open", "actions": "Sub"}]},
     "tom": {"secret": "tom-secret", "policies": [{"resource": "Topic:*", "actions": "Get,List"}]},
     # From one address he may see less.
     "sam": {
@@ -565,3 +568,40 @@ async def test_the_doctor_who_names_any_topic_needs_all_of_them(served: Served) 
 
     assert (status, refused["error"]) == (403, "NotAuthorized")
     assert (await served.post("/api/store/doctor", user="root"))[0] == 200
+
+
+async def test_reading_without_a_group_needs_no_right_on_a_group(
+    served: Served,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("POCKETMQ_USER", "amy")
+    monkeypatch.setenv("POCKETMQ_SECRET", "amy-secret")
+    monkeypatch.setenv("POCKETMQ_NAMESERVER", served.nameserver)
+    monkeypatch.setattr(consume, "_interrupts_held", nullcontext)  # For the main thread only.
+    file = tmp_path / "lines"
+
+    assert await asyncio.to_thread(run, ["record", "open", str(file)]) == 0
+    assert json.loads(file.read_text())["body"] == "x"
+    capsys.readouterr()
+    command = ["consume", "open", "--count", "1", "--timeout", "60"]
+    assert await asyncio.to_thread(run, command) == 0
+    assert capsys.readouterr().out == "x\n"
+    assert await asyncio.to_thread(run, [*command, "--group", "reader"]) == 1
+    assert "Group:reader" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["why 00FF", "lookup --topic secret --key k"])
+async def test_a_look_up_that_is_refused_for_lack_of_rights_has_exit_code_1(
+    command: str,
+    served: Served,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("POCKETMQ_USER", "amy")
+    monkeypatch.setenv("POCKETMQ_SECRET", "amy-secret")
+    monkeypatch.setenv("POCKETMQ_NAMESERVER", served.nameserver)
+
+    assert await asyncio.to_thread(run, command.split()) == 1
+    assert "amy" in capsys.readouterr().err

@@ -1,10 +1,12 @@
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import pytest
 
-from pocketmq.proto.configuration import load_sections, nearest, parse_sections
+from pocketmq.broker.config import BrokerConfig
+from pocketmq.broker.replication.config import ReplicationConfig
+from pocketmq.proto.configuration import load_sections, nearest, parse_sections, parse_value
 from pocketmq.proto.errors import ConfigError
 
 
@@ -43,6 +45,44 @@ def refusal(text: str) -> str:
     with pytest.raises(ConfigError) as caught:
         parse_sections(text, SECTIONS, "x.yaml")
     return caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("key", "old", "new"),
+    [
+        ("grpc", "own", "builtin"),
+        ("replica_ack", "synced", "disk"),
+        ("replica_ack", "written", "memory"),
+    ],
+)
+def test_an_old_value_is_refused_with_its_new_name(key: str, old: str, new: str) -> None:
+    section: type[Any] = BrokerConfig if key == "grpc" else ReplicationConfig
+    message = f"{old!r} is called {new!r} now"
+
+    with pytest.raises(ConfigError, match=message) as caught:
+        parse_sections(f"b:\n  {key}: {old}\n", {"b": section}, "x.yaml")
+    assert caught.value.message.startswith(f"x.yaml:2: b.{key}: ")
+    with pytest.raises(ConfigError, match=message):
+        parse_value(section, "b", key, old)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("broker:\n  port: 1\n  topics_max: -3\n", 3),
+        ("broker:\n  port: 70000\n  topics_max: 3\n", 2),
+        ("broker:\n  topics_max: 3\n  grpc: fast\n", 3),
+        ("broker:\n  topics_max: 3\n  metrics_names: odd\n", 3),
+        ("broker:\n  topics_max: 3\n  cluster: a/b\n", 3),
+        # The rule is about two keys, and the file has the second one.
+        ("broker:\n  topics_max: 3\n  fetch_max_bytes: 5000\n", 3),
+    ],
+)
+def test_a_refused_value_is_reported_at_the_line_of_its_key(text: str, line: int) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_sections(text, {"broker": BrokerConfig}, "x.yaml")
+
+    assert caught.value.message.startswith(f"x.yaml:{line}: broker.")
 
 
 @pytest.mark.parametrize("text", ["", "# only a comment\n", "ears:\n", "ears: {}\n"])
@@ -95,7 +135,7 @@ ears:
         ("ears:\n  limits: {up: a}", "x.yaml:2: ears.limits.up: a whole number is wanted, not 'a'"),
         ("ears: 4", "x.yaml:1: ears: keys with values are wanted, not 4"),
         ("- ears", "x.yaml: sections are wanted, not a list"),
-        ("ears:\n  count: -1", "x.yaml:1: ears.count: -1 is below 0"),
+        ("ears:\n  count: -1", "x.yaml:2: ears.count: -1 is below 0"),
         ("ears:\n  count: 1\n  count: 2", "x.yaml:3: ears.count: given twice, first in line 2"),
         ("ears: {}\nears: {}", "x.yaml:2: ears: given twice, first in line 1"),
         ("ears: [", "x.yaml:1: not YAML: expected the node content, but found '<stream end>'"),

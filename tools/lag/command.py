@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import fnmatch
 import io
 import json
 import os
@@ -17,7 +18,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -107,8 +107,8 @@ def lag(*, stores: tuple[str, ...], as_json: bool, **options: Any) -> None:
     context = click.get_current_context()
     asked = _asked(context, stores, options)
     passed = False
-    for found in _looks(asked, SystemClock()):
-        print_rows(found, as_json=as_json, with_rates=asked.has_rates)
+    for found, empty in _looks(asked, SystemClock()):
+        print_rows(found, as_json=as_json, with_rates=asked.has_rates, empty=empty)
         passed = asked.max_lag is not None and any(
             _is_wrong(one.row, asked.max_lag) for one in found
         )
@@ -176,8 +176,8 @@ def _snapshot(path: Path) -> LagSnapshot:
         ) from error
 
 
-def _looks(asked: _Asked, clock: Clock) -> Iterator[list[LagProgress]]:
-    """Yield what each look finds: one, or with an interval one after the other."""
+def _looks(asked: _Asked, clock: Clock) -> Iterator[tuple[list[LagProgress], str]]:
+    """Yield what each look finds: one, or with an interval one after the other. With no rows a sentence says why."""
     before = asked.compared
     with ExitStack() as stack:
         look = _look_at(asked, stack)
@@ -185,12 +185,11 @@ def _looks(asked: _Asked, clock: Clock) -> Iterator[list[LagProgress]]:
             looked_ms, now_ms = clock.now_ms(), clock.unix_ms()
             looked, known = look(now_ms)
             rows = [row for row in looked if _is_wanted(asked, row)]
-            if not rows:
-                known().check(topics=[asked.topic], groups=[asked.group])
+            empty = "" if rows else _why_empty(asked, known())
             found = compare(before, rows, now_ms)
             if asked.out is not None:
                 write_rows(asked.out, [one.row for one in found], now_ms)
-            yield found
+            yield found, empty
             if asked.interval_ms is None or number == asked.iterations:
                 return
             before = LagSnapshot.of(rows, now_ms)
@@ -251,8 +250,24 @@ def _rows_of_stores(asked: _Asked, now_ms: int) -> _Look:
     return sorted(rows, key=lambda row: row.key), lambda: names
 
 
+def _why_empty(asked: _Asked, known: KnownNames) -> str:
+    """Return why there is no row. Raises TopicNotFound or GroupNotFound for a name that is no pattern and not KNOWN."""
+    known.check(topics=[asked.topic], groups=[asked.group])
+    for kind, pattern, names in (
+        ("group", asked.group, known.groups),
+        ("topic", asked.topic, known.topics),
+    ):
+        if pattern != "*" and not any(fnmatch.fnmatchcase(name, pattern) for name in names):
+            return f"no {kind} matches {pattern!r}"
+    groups = "" if asked.group == "*" else f" that matches {asked.group!r}"
+    topic = "a topic" if asked.topic == "*" else f"a topic that matches {asked.topic!r}"
+    return f"no group{groups} has committed an offset of {topic}, or is known to read one"
+
+
 def _is_wanted(asked: _Asked, row: LagRow) -> bool:
-    return fnmatchcase(row.facts.group, asked.group) and fnmatchcase(row.facts.topic, asked.topic)
+    return fnmatch.fnmatchcase(row.facts.group, asked.group) and fnmatch.fnmatchcase(
+        row.facts.topic, asked.topic
+    )
 
 
 def _is_wrong(row: LagRow, max_lag: int) -> bool:
@@ -271,8 +286,10 @@ _ROWS_MAX: Final = 1_000
 FORMS: Final = (".json", ".jsonl", ".csv", ".parquet")
 
 
-def print_rows(found: Sequence[LagProgress], *, as_json: bool, with_rates: bool) -> None:
-    """Print FOUND: a row a line as JSON, or a table with a line that sums it up."""
+def print_rows(
+    found: Sequence[LagProgress], *, as_json: bool, with_rates: bool, empty: str = "no rows"
+) -> None:
+    """Print FOUND: a row a line as JSON, or a table with a line that sums it up. EMPTY says why there is no row."""
     if as_json:
         documents = (one.to_json() if with_rates else one.row.to_json() for one in found)
         if lines := [json.dumps(document, ensure_ascii=False) for document in documents]:
@@ -284,7 +301,7 @@ def print_rows(found: Sequence[LagProgress], *, as_json: bool, with_rates: bool)
         click.echo(
             f"… and {counted(len(found) - _ROWS_MAX, 'row')} more: choose some with --group or --topic, or take --json"
         )
-    click.echo(_summary([one.row for one in found]))
+    click.echo(_summary([one.row for one in found]) if found else empty)
 
 
 def _cells(one: LagProgress, *, with_rates: bool) -> list[object]:
@@ -320,8 +337,6 @@ def _rounded(duration_ms: int) -> str:
 
 
 def _summary(rows: Sequence[LagRow]) -> str:
-    if not rows:
-        return "no group has committed anything, and none is known to read a topic"
     verdicts = Counter(str(row.verdict) for row in rows)
     parts = ", ".join(f"{count:,} {verdict}" for verdict, count in verdicts.most_common())
     unread = sum(row.lag or 0 for row in rows)

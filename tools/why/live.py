@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 
 from ...proto.errors import ConnectionLost, MessageNotFound, PocketMQError
 from ...proto.tls import Trust
-from ..broker_caller import BrokerCaller, BrokerList
+from ..broker_caller import BrokerCaller, BrokerList, refusal_of
 
 _NAME_SERVER_MS: Final = 5_000
 
@@ -60,6 +60,6 @@ async def _of_broker(caller: BrokerCaller, address: str, path: str) -> list[dict
     if answer.status == HTTPStatus.NOT_FOUND:
         raise MessageNotFound(str(found.get("message", "not found")))
     if answer.status != HTTPStatus.OK:
-        raise ConnectionLost(f"{address}: {found.get('message', answer.status)}")
+        raise refusal_of(answer, found)
     stories = found.get("stories")
     return stories if isinstance(stories, list) else []

@@ -44,7 +44,30 @@ def test_the_table_ends_with_a_sum(store: str, capsys: pytest.CaptureFixture[str
 def test_a_store_without_groups_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["lag", str(recorded_store("rolled", tmp_path / "store"))]) == 0
 
-    assert "no group has committed anything" in capsys.readouterr().out
+    assert capsys.readouterr().out.endswith(
+        "no group has committed an offset of a topic, or is known to read one\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--group", "nope*"], "no group matches 'nope*'"),
+        (["--topic", "nope*"], "no topic matches 'nope*'"),
+        (["--group", "G_all", "--topic", "nope*"], "no topic matches 'nope*'"),
+        (
+            ["--group", "G_all", "--topic", "SCHEDULE*"],
+            "no group that matches 'G_all' has committed an offset of a topic that matches 'SCHEDULE*',"
+            " or is known to read one",
+        ),
+    ],
+)
+def test_a_report_without_rows_says_why(
+    arguments: list[str], sentence: str, store: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["lag", store, *arguments]) == 0
+
+    assert capsys.readouterr().out.splitlines()[-1] == sentence
 
 
 def test_rows_of_many_brokers_stand_in_one_report(
