@@ -462,7 +462,7 @@ def _instant(time_ms: int) -> str:
 def _queues(queues: list[dict[str, Any]]) -> Table:
     table = Table(title="topics", title_justify="left", box=None, pad_edge=False)
     table.add_column("topic")
-    for name in ("queues", "offsets", "entries", "unreadable"):
+    for name in ("used queues", "offsets", "entries", "unreadable"):
         table.add_column(name, justify="right")
     topics: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for queue in queues:
@@ -550,7 +550,7 @@ _STYLES: Final = {"refused": "red", "wrong": "red", "note": "yellow"}
 
 TOPICS: Final = (
     Column("topic"),
-    Column("queues", kind="number"),
+    Column("queues", "used queues", "number"),
     Column("minOffset", "from", "number"),
     Column("maxOffset", "to", "number"),
     Column("messages", kind="number"),

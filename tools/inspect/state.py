@@ -162,12 +162,22 @@ def _offset_rows(
                 "committedOffset": committed,
                 "pulledOffset": pulled.get(queue_id),
             }
-            yield row | _against(_bounds(files, of_topic, queue_id, log_begin), committed)
+            bounds = _bounds(files, tables, (of_topic, queue_id), log_begin)
+            yield row | _against(bounds, committed)
 
 
-def _bounds(files: StoreView, topic: str, queue_id: int, log_begin: int) -> QueueExtent | None:
+def _bounds(
+    files: StoreView, tables: Tables, place: tuple[str, int], log_begin: int
+) -> QueueExtent | None:
+    """Return what the queue at PLACE holds: nothing if its topic has it and it was never written; None if not."""
+    topic, queue_id = place
     folder = files.queue(topic, queue_id)
-    return None if folder is None else QueueView(files, folder, log_begin).bounds()
+    if folder is not None:
+        return QueueView(files, folder, log_begin).bounds()
+    config = tables.topics().topics.get(topic)
+    if config is None or queue_id >= max(config.read_queues, config.write_queues):
+        return None
+    return QueueExtent(first=0, end=0, min_offset=0, max_offset=0, log_end=None)
 
 
 def _against(bounds: QueueExtent | None, committed: int) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The views of queues, index and tables, held against Apache's own description of the recorded stores."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -145,7 +146,7 @@ def test_offsets_stand_beside_their_queues(name: str) -> None:
         key = f"{row['topic']}@{row['group']}"
         table.setdefault(key, {})[str(row["queueId"])] = row["committedOffset"]
         if row["maxOffset"] is not None:
-            end = ends[row["topic"], row["queueId"]]
+            end = ends.get((row["topic"], row["queueId"]), 0)
             assert (row["maxOffset"], row["lag"]) == (end, max(0, end - row["committedOffset"]))
     assert table == {
         key: value for key, value in wanted["config"]["consumerOffsets"].items() if value
@@ -160,6 +161,23 @@ def test_offsets_are_filtered_by_group_and_topic() -> None:
     assert [(row["queueId"], row["lag"]) for row in found] == [(0, 8), (1, 8), (2, 8), (3, 7)]
     with pytest.raises(GroupNotFound, match="group 'nobody' does not exist"):
         view(store, "offsets", "--group", "nobody")
+
+
+def test_a_queue_that_was_never_written_is_empty_and_one_that_no_topic_has_is_not_there(
+    tmp_path: Path,
+) -> None:
+    store = recorded_store("consumption", tmp_path / "store")
+    table = '{"offsetTable":{"Consumed@g":{0:1,3:0,7:0}}}'
+    (store / "config" / "consumerOffset.json").write_text(table)
+    shutil.rmtree(store / "consumequeue" / "Consumed" / "3")
+
+    found = lines(store, "offsets")
+
+    assert [(row["queueId"], row["maxOffset"], row["lag"], row["problem"]) for row in found] == [
+        (0, 38, 37, None),
+        (3, 0, 0, None),
+        (7, None, None, "no such queue"),
+    ]
 
 
 def test_topics_and_groups_are_those_of_the_tables() -> None:
