@@ -97,8 +97,11 @@ async def test_without_a_group_queues_are_read_and_nothing_is_committed() -> Non
         fetches.append(request.group)
         return fetch(request)
 
+    def asks(*_: Any) -> Any:
+        asked.append("")
+
     here.broker.fetch = noted  # type: ignore[method-assign]
-    here.broker.commit = here.broker.group_offsets = lambda *_: asked.append("")  # type: ignore[method-assign]
+    here.broker.commit = here.broker.group_offsets = asks  # type: ignore[method-assign]
     async with AsyncPullConsumer(
         None, clock=here.clock, connections=FakeConnections(here.cluster), start="earliest"
     ) as reading:
