@@ -100,8 +100,9 @@ async def test_without_a_group_queues_are_read_and_nothing_is_committed() -> Non
     def asks(*_: Any) -> Any:
         asked.append("")
 
-    here.broker.fetch = noted  # type: ignore[method-assign]
-    here.broker.commit = here.broker.group_offsets = asks  # type: ignore[method-assign]
+    broker: Any = here.broker
+    broker.fetch = noted
+    broker.commit = broker.group_offsets = asks
     async with AsyncPullConsumer(
         None, clock=here.clock, connections=FakeConnections(here.cluster), start="earliest"
     ) as reading:
