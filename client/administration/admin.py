@@ -22,7 +22,6 @@ from ...proto.errors import (
     InvalidArgument,
     NotAuthorized,
     TopicExists,
-    TopicInUse,
     TopicNotFound,
 )
 from ...proto.gen import pocketmq_v1_pb2 as pb
@@ -42,6 +41,7 @@ from .descriptions import (
     topic_description,
 )
 from .groups import GroupAdmin
+from .removed_queues import check_removed_are_read
 
 if TYPE_CHECKING:
     from ..received_message import ReceivedMessage
@@ -140,7 +140,8 @@ class AsyncAdmin(GroupAdmin, AsyncClient):
 
         QUEUES are those to read and to write, unless READ_QUEUES or WRITE_QUEUES say otherwise: a topic shrinks in two
         steps, fewer to write, then, when the others are read, fewer to read. Raises TopicInUse if queues that could not
-        be read any more hold messages, unless it is FORCEd.
+        be read any more hold messages that a group which reads the topic has not read, or that no group has read,
+        unless it is FORCEd.
         """
         made: dict[str, pb.TopicReply] = {}
         readable = queues if read_queues is None else read_queues
@@ -164,7 +165,7 @@ class AsyncAdmin(GroupAdmin, AsyncClient):
         request = pb.CreateTopicRequest(topic=config, update=True, fields=fields)
         described = await self._described(name)
         if readable is not None and not force:
-            _check_hides_nothing(name, readable, described)
+            await check_removed_are_read(self._brokers, name, readable, described)
         for broker in described:
             made[broker] = await self._brokers.ask(broker, "CreateTopic", request, pb.TopicReply)
         return await self._visible(made)
@@ -351,24 +352,3 @@ def _without_type(topic: pb.TopicConfig) -> pb.TopicConfig:
     copy.CopyFrom(topic)
     copy.attributes.pop(_TYPE_ATTRIBUTE, None)
     return copy
-
-
-def _check_hides_nothing(
-    topic: str, readable: int, described: Mapping[str, pb.DescribeTopicReply]
-) -> None:
-    """Raise TopicInUse if queues of TOPIC from number READABLE on hold messages."""
-    counts = {
-        f"{broker}:{one.queue}": one.max_offset - one.min_offset
-        for broker, reply in described.items()
-        for one in reply.queues
-        if one.queue >= readable and one.max_offset > one.min_offset
-    }
-    if counts:
-        names = ", ".join(list(counts)[:8]) + (" …" if len(counts) > 8 else "")
-        raise TopicInUse(
-            f"{sum(counts.values()):,} messages in {len(counts)} queues of topic {topic!r} ({names}) could not be read"
-            f" with {readable} queues: write to fewer and read from all until they are read, or force it",
-            topic=topic,
-            limit=readable,
-            messages=sum(counts.values()),
-        )

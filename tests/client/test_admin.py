@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -109,19 +110,61 @@ async def test_a_topic_is_changed_listed_described_and_deleted() -> None:
     assert len(described.queues) == 8
 
 
-async def test_queues_that_hold_messages_go_by_force_only() -> None:
+async def test_queues_that_nobody_has_read_go_by_force_only() -> None:
     cluster = cluster_of_two()
 
     async with admin(cluster) as managing:
         await managing.create_topic("orders", queues=4)
-        cluster.brokers["127.0.0.1:2"].queues["orders", 3] = [b"a record"] * 5
-        with pytest.raises(TopicInUse, match=r"5 messages in 1 queues .*b:3"):
+        cluster.brokers["127.0.0.1:2"].queues["orders", 3] = [b"a record"]
+        with pytest.raises(TopicInUse, match=r"1 message in .*\(b:3\), not read by any group;"):
             await managing.update_topic("orders", queues=2)
         written = await managing.update_topic("orders", queues=2, read_queues=4)
         forced = await managing.update_topic("orders", queues=2, force=True)
 
     assert (written.read_queues, written.write_queues) == (4, 2)
     assert (forced.read_queues, forced.write_queues) == (2, 2)
+
+
+async def test_queues_go_once_every_group_of_the_topic_has_read_them() -> None:
+    cluster = cluster_of_two()
+    a, b = (cluster.brokers[f"127.0.0.1:{n}"] for n in (1, 2))
+
+    async with admin(cluster) as managing:
+        await managing.create_topic("orders", queues=4)
+        for group in ("billing", "other", "slow"):
+            await managing.create_group(group)
+        b.queues["orders", 3] = [b"a record"] * 5
+        b.committed["billing", "orders", 3] = 5
+        b.committed["slow", "orders", 3] = 3
+        a.committed["slow", "orders", 0] = 0
+        a.committed["other", "elsewhere", 0] = 1
+        with pytest.raises(TopicInUse, match=r"not read by slow \(2 messages\);") as refused:
+            await managing.update_topic("orders", queues=2)
+        del b.committed["slow", "orders", 3]
+        with pytest.raises(TopicInUse, match=r"not read by slow \(5 messages\);"):
+            await managing.update_topic("orders", queues=2)
+        b.committed["slow", "orders", 3] = 5
+        updated = await managing.update_topic("orders", queues=2)
+
+    assert refused.value.details["messages"] == "2"
+    assert updated.read_queues == 2
+
+
+async def test_queues_stay_if_groups_that_you_may_not_see_may_not_have_read_them() -> None:
+    cluster = cluster_of_two()
+    b = cluster.brokers["127.0.0.1:2"]
+
+    def list_groups(_: pb.GroupListRequest, __: Any) -> pb.GroupListReply:
+        return pb.GroupListReply(groups=b.groups.values(), hidden=2)
+
+    async with admin(cluster) as managing:
+        await managing.create_topic("orders", queues=4)
+        await managing.create_group("billing")
+        b.queues["orders", 3] = [b"a record"] * 5
+        b.committed["billing", "orders", 3] = 5
+        b.list_groups = list_groups  # type: ignore[method-assign]
+        with pytest.raises(TopicInUse, match="groups that you may not see: 2;"):
+            await managing.update_topic("orders", queues=2)
 
 
 async def test_groups_are_made_listed_and_deleted() -> None:
