@@ -118,7 +118,7 @@ class BrokerConfig:
     auto_create_topics: bool = True
     #: Are messages of another type refused than their topic has? NORMAL ones take all from our own clients.
     topic_message_type_check: bool = True
-    #: Queues of a topic that is made without a number; of an automatic one at most TBW102's 8.
+    #: Queues of a topic that its first message makes, at most TBW102's 8.
     default_topic_queues: int = 4
     #: Queues that a topic may have.
     topic_queues_max: int = 1024

@@ -26,6 +26,7 @@ from ..proto.properties import (
     KEYS,
     PRIORITY,
     RETRY_TOPIC,
+    SHARDING_KEY,
     TAGS,
     TIMER_DELIVER_MS,
     TIMER_OUT_MS,
@@ -276,6 +277,11 @@ class ReceivedMessage:
     @property
     def tag(self) -> str | None:
         return (self._known or self._decoded()).get(TAGS)
+
+    @property
+    def sharding_key(self) -> str | None:
+        """The key by which its sender chose the queue; None: none."""
+        return (self._known or self._decoded()).get(SHARDING_KEY)
 
     @property
     def priority(self) -> int | None:

@@ -49,6 +49,7 @@ _FIELDS: Final[dict[str, Callable[[ReceivedMessage], object]]] = {
     "key": lambda message: message.key or "",
     "keys": lambda message: " ".join(message.keys),
     "tag": lambda message: message.tag or "",
+    "sharding_key": lambda message: message.sharding_key or "",
     "priority": lambda message: "" if message.priority is None else str(message.priority),
     "id": lambda message: message.message_id,
     "topic": lambda message: message.topic,

@@ -31,6 +31,7 @@ import numpy as np
 
 from ..proto.clock import SystemClock
 from ..proto.errors import ConfigError, DiskFailure
+from ..proto.topics import is_system_topic
 from ..store.system import allow_many_files
 from .counted import counted
 from .instants import past_instant_of
@@ -79,8 +80,8 @@ class _Waiting:
 class PartitionedFiles:
     """The files below TARGET, which must not exist or be empty. Close it with `finish`, or `give_up`."""
 
-    def __init__(self, target: Path, compression: str = "zstd") -> None:
-        """Raises ConfigError for a folder that holds something."""
+    def __init__(self, target: Path, compression: str = "zstd", *, with_system: bool) -> None:
+        """WITH_SYSTEM: system topics too. Raises ConfigError for a folder that holds something."""
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise ConfigError(
                 f"--to {target}: something is there already: name a new folder, or empty this one",
@@ -89,6 +90,7 @@ class PartitionedFiles:
             )
         self._target = target
         self._compression = compression
+        self._with_system = with_system
         self._waiting: dict[tuple[str, Key], _Waiting] = {}
         self._bytes = 0
         self._writers: OrderedDict[tuple[str, Key], _File] = OrderedDict()
@@ -100,6 +102,8 @@ class PartitionedFiles:
     def add(self, broker: str, batch: pyarrow.RecordBatch) -> None:
         """Take the rows of BATCH, which has the columns topic and storeTimestamp, of BROKER."""
         for key, rows in _by_partition(batch):
+            if not self._with_system and is_system_topic(key[0]):
+                continue
             self.topics.add(key[0])
             waiting = self._waiting.setdefault((broker, key), _Waiting())
             waiting.batches.append(rows)
@@ -246,6 +250,7 @@ def _day_text(day: int) -> str:
 @click.option("--since", "begin", metavar="TIME", help="Stored at TIME or later.")
 @click.option("--until", metavar="TIME", help="Stored before TIME.")
 @click.option("--topic", "topics", multiple=True, help="Only this topic; may be repeated.")
+@click.option("--system", is_flag=True, help="Also system topics, where messages wait.")
 @click.option(
     "--columns", metavar="NAME[,…]", help="Only these columns.  [default: all but rawProperties]"
 )
@@ -278,7 +283,8 @@ def export(*, stores: tuple[str, ...], target: str, as_json: bool, **options: An
     locations = locate(chosen_stores(stores), broker_name=options["broker_name"])
     scan = Scan(_scan_options(options), _conditions(options))
     scan.options.schema()
-    files = PartitionedFiles(Path(target), options["compression"])
+    with_system = bool(options["system"] or options["topics"])
+    files = PartitionedFiles(Path(target), options["compression"], with_system=with_system)
     bad = BadRecords(scan.options.bad_records)
     try:
         for task in scan.plan(locations):

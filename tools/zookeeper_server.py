@@ -173,7 +173,7 @@ def find_jars(home: Path) -> str:
             )
     raise ConfigError(
         f"{home} has no zookeeper-*.jar, nor has its lib: name the folder of a distribution, of Debian's packages "
-        "(/usr/share/java), or one that Maven has filled",
+        "(/usr/share/java), or one with all jars side by side, as mvn dependency:copy-dependencies makes it",
         field="--zookeeper-home",
         value=str(home),
     )

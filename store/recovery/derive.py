@@ -360,7 +360,8 @@ class Derivation:
             self._restore(index, self._known)
         cut = index.truncate(self._parts.log.max_offset)
         if cut:
-            self._note(FindingKind.CUT, index.folder, "keys of records that are gone", cut)
+            why = f"index entries of records that are gone: {cut:,}"
+            self._note(FindingKind.CUT, index.folder, why)
         if self._whole:
             self._drop_incomplete(index)
         if not index.files:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import zlib
+from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
 
 from pocketmq.client import received_message
 from pocketmq.client.delivery_time import INSTANT_MAX_MS
-from pocketmq.client.received_message import FetchedRun, RetriedMessage
+from pocketmq.client.received_message import FetchedRun, ReceivedMessage, RetriedMessage
 from pocketmq.proto.errors import CorruptRecord
 from pocketmq.proto.properties import decode_properties
 from pocketmq.proto.record import COMPRESSION_ZLIB, SYS_COMPRESSED, Host, Record, encode_record
@@ -53,6 +55,22 @@ def test_every_field_is_that_of_the_record(rows: list[Record]) -> None:
         assert message.reconsume_times == row.reconsume_times
         assert message.properties == row.properties
         assert message.offset_message_id == row.message_id
+
+
+def test_the_sharding_key_comes_from_the_properties() -> None:
+    for properties, key in (({"__SHARDINGKEY": "customer-7"}, "customer-7"), ({}, None)):
+        data = encode_record(Record(topic="orders", body=b"x", properties=properties))
+        (message,) = FetchedRun("b", data).messages()
+        assert message.sharding_key == key
+
+
+def test_the_docs_list_every_field() -> None:
+    docs = Path(__file__).parents[2] / "docs" / "consuming.md"
+    rows = [line for line in docs.read_text(encoding="utf-8").splitlines() if line[:3] == "| `"]
+    listed = {name for row in rows for name in re.findall(r"`(\w+)(?:\(\))?`", row.split("|")[1])}
+
+    fields = {name for name in dir(ReceivedMessage) if not name.startswith("_")}
+    assert fields - listed == set()
 
 
 def test_keys_tag_and_id_come_from_the_properties() -> None:

@@ -31,6 +31,7 @@ def test_a_message_is_told_whole() -> None:
         "offset_message_id": "0" * 32,
         "keys": ["a", "b"],
         "tag": "t",
+        "sharding_key": None,
         "priority": None,
         "born_ms": 1_000,
         "stored_ms": 0,

@@ -72,7 +72,8 @@ class _Places:
     "--zookeeper-home",
     "home",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Start one from the jars in this folder: a distribution's, Debian's /usr/share/java, or one of Maven's.",
+    help="Start one from the jars in this folder: a distribution's, Debian's /usr/share/java, or one with all"
+    " jars side by side.",
 )
 @click.option("--set", "name", default="broker-a", show_default=True, help="Name of the set.")
 @click.option(

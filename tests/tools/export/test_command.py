@@ -15,6 +15,7 @@ pytest.importorskip("pyarrow")
 from pyarrow import dataset, parquet
 
 from pocketmq.proto.errors import ConfigError, CorruptRecord, DiskFailure
+from pocketmq.proto.topics import is_system_topic
 from pocketmq.tools import export as writing
 from pocketmq.tools.export import export
 
@@ -38,11 +39,27 @@ def read(target: Path) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: int(row["physicalOffset"]))
 
 
+@pytest.mark.parametrize("name", ["delays", "transactions", "consumption"])
+def test_system_topics_are_left_out_unless_they_are_asked_for(name: str, tmp_path: Path) -> None:
+    store = recorded_store(name, tmp_path / "store")
+    topics = {record["topic"] for record in expected(name)["records"]}
+    system = {topic for topic in topics if is_system_topic(topic)}
+
+    assert run(store, "--to", tmp_path / "out").exit_code == 0
+    found = {row["topic"] for row in read(tmp_path / "out")}
+    assert system
+    assert found == topics - system
+
+    one = min(system)
+    assert run(store, "--to", tmp_path / "one", "--topic", one).exit_code == 0
+    assert {row["topic"] for row in read(tmp_path / "one")} == {one}
+
+
 @pytest.mark.parametrize("name", ["basic", "encodings", "consumption", "unclean"])
 def test_an_export_has_all_messages_of_apache(name: str, tmp_path: Path) -> None:
     store = recorded_store(name, tmp_path / "store")
 
-    result = run(store, "--to", tmp_path / "out", "--json")
+    result = run(store, "--to", tmp_path / "out", "--json", "--system")
 
     wanted = described(expected(name)["records"])
     assert of_messages(read(tmp_path / "out")) == wanted
@@ -54,7 +71,7 @@ def test_an_export_has_all_messages_of_apache(name: str, tmp_path: Path) -> None
 
 def test_other_programs_read_topic_and_day_as_columns(tmp_path: Path) -> None:
     store = recorded_store("consumption", tmp_path / "store")
-    run(store, "--to", tmp_path / "out")
+    run(store, "--to", tmp_path / "out", "--system")
 
     found = dataset.dataset(tmp_path / "out", format="parquet", partitioning="hive").to_table()
 
