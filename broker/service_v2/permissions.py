@@ -36,7 +36,7 @@ Needs = Iterable[Need]
 
 
 def _route(request: v2.QueryRouteRequest) -> Needs:
-    yield of_topic(request.topic.name, PUB | SUB)
+    yield of_topic(request.topic.name, PUB | SUB)._replace(apart=True)
 
 
 def _send(request: v2.SendMessageRequest) -> Needs:

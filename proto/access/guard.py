@@ -539,9 +539,8 @@ def host_of(peer: str) -> str:
 Needs = Iterable[policies.Need]
 
 
-def _topics(actions: int) -> Rule:
-    """Return the rule that asks for ACTIONS on all of `topics`."""
-    return lambda request: (policies.of_topic(name, actions) for name in request.topics)
+def _seen_topics(request: pb.RouteRequest) -> Needs:
+    return map(policies.to_see_topic, request.topics)
 
 
 def _topic(actions: int) -> Rule:
@@ -694,7 +693,7 @@ NAME_SERVER: Final = {
         "pocketmq.v1.NameServer",
         {
             "Register": _register,
-            "Route": _topics(policies.PUB | policies.SUB | policies.GET),
+            "Route": _seen_topics,
             "Cluster": any_user,
             "ListTopics": _listed_topics,
         },
@@ -723,7 +722,7 @@ def broker_rules(cluster: str) -> dict[str, Rule]:
                 "QueueOffsets": _queue_offsets,
                 "CreateTopic": _create_topic,
                 "DeleteTopic": _topic(policies.DELETE),
-                "DescribeTopic": _topic(policies.PUB | policies.SUB | policies.GET),
+                "DescribeTopic": lambda request: (policies.to_see_topic(request.topic),),
                 "ListTopics": _listed_topics,
                 "CreateGroup": _create_group,
                 "DeleteGroup": _group(policies.DELETE),

@@ -89,6 +89,8 @@ class Need(NamedTuple):
     type: str
     name: str
     actions: int
+    #: Is each action decided on its own, so that a Deny of one leaves the others?
+    apart: bool = False
 
     def __str__(self) -> str:
         return f"{self.type}:{'*' if self.name == OTHERS else self.name}"
@@ -163,13 +165,13 @@ def of_group(name: str, actions: int = SUB) -> Need:
 
 
 def to_see_topic(name: str) -> Need:
-    """Return what is needed to see what topic NAME is, and who reads it."""
-    return of_topic(name, PUB | SUB | GET)
+    """Return what is needed to see what topic NAME is, who reads it, and which brokers have it."""
+    return of_topic(name, PUB | SUB | GET)._replace(apart=True)
 
 
 def to_see_group(name: str) -> Need:
     """Return what is needed to see what consumer group NAME is, and what it reads."""
-    return of_group(name, SUB | GET)
+    return of_group(name, SUB | GET)._replace(apart=True)
 
 
 def of_cluster(name: str, actions: int) -> Need:
@@ -352,6 +354,18 @@ class Policies:
         return next((one for one in decisions if not one.allowed), decisions[0])
 
     def _decision(self, need: Need, host: str) -> Judgement:
+        if not need.apart:
+            return self._first_match(need, host)
+        judgements = [
+            self._first_match(need._replace(actions=action), host)
+            for action in (PUB, SUB, CREATE, UPDATE, DELETE, GET, LIST)
+            if action & need.actions
+        ]
+        allowed = [one for one in judgements if one.allowed]
+        denied = [one for one in judgements if one.policy is not None]
+        return next(iter(allowed + denied), _NO_MATCH)
+
+    def _first_match(self, need: Need, host: str) -> Judgement:
         for is_default, index in enumerate(self._indexes):
             for policy in index.candidates(need):
                 if policy.matches(need, host):

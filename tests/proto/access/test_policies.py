@@ -27,6 +27,7 @@ from pocketmq.proto.access.policies import (
     of_topic,
     parse_actions,
     parse_source,
+    to_see_topic,
 )
 from pocketmq.proto.errors import ConfigError
 
@@ -103,6 +104,24 @@ def test_the_measured_user_of_apache_is_decided_about_alike() -> None:
     assert decided(alice, of_topic("%RETRY%billing", SUB)).allowed
     assert decided(alice, of_topic("%DLQ%billing", SUB)).allowed
     assert not decided(alice, of_group("other")).allowed
+
+
+@pytest.mark.parametrize("denied", ["Pub", "Sub", "Get"])
+def test_a_deny_of_one_action_leaves_the_others_to_see_a_topic(denied: str) -> None:
+    allow = policy("Topic:orders*", "Pub,Sub,Get")
+    policies = [allow, policy("Topic:orders-audit", denied, allow=False)]
+
+    found = decided(policies, to_see_topic("orders-audit"))
+
+    assert (found.allowed, found.policy) == (True, allow)
+    assert not decided(policies, of_topic("orders-audit", PUB | SUB | GET)).allowed
+
+
+def test_a_topic_of_which_no_action_is_allowed_is_not_seen() -> None:
+    deny = policy("Topic:orders-audit", "Sub", allow=False)
+    found = decided([policy("Topic:orders*", "Sub"), deny], to_see_topic("orders-audit"))
+    assert (found.allowed, found.policy) == (False, deny)
+    assert decided([policy("Topic:orders*", "Sub")], to_see_topic("bills")).policy is None
 
 
 def test_the_first_in_order_decides_however_they_are_listed() -> None:
