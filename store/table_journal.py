@@ -245,7 +245,7 @@ class TableJournal:
             logger.error("tables not closed %s", Facts(path=self._folder, reason=_reason(error)))
         self._is_open = False
         self._abandon_snapshots()
-        self._close_file()
+        self._leave_file()
         self._take_dirty()
         self._answer_waiting()
 
@@ -296,7 +296,7 @@ class TableJournal:
         try:
             self._put(b"".join(sections.values()))
         except _FAILURES as error:
-            self._close_file()  # A part of the frame may be in it.
+            self._leave_file()  # A part of the frame may be in it.
             raise _store_error(error) from error
         for number, data in sections.items():
             self._count(self._tables[number], len(data))
@@ -383,7 +383,7 @@ class TableJournal:
 
     def _roll(self, size: int, *, is_start: bool = False) -> None:
         """Begin the next file, with space for SIZE bytes of frames."""
-        self._close_file()
+        self._leave_file()
         self._number += 1
         path = journal_path(self._folder, self._number)
         first: list[Note] = [self._mark(is_start=is_start)]
@@ -404,10 +404,8 @@ class TableJournal:
         self._dirty += [file, FolderSync(self._disk, self._folder)]
         self._is_dirty = self._is_sync_due = True
 
-    def _close_file(self) -> None:
-        """Write no more to the present file; it stays open if it still has to be synced."""
-        if self._file is not None and not self._is_dirty:
-            self._file.close()
+    def _leave_file(self) -> None:
+        """Write no more to the present file. It is not closed, as a sync of it may be under way."""
         self._file, self._is_dirty = None, False
 
     def _mark(self, *, is_start: bool = False) -> LogNote:
@@ -429,7 +427,7 @@ class TableJournal:
         self._missing |= self._ordered
         self._retry_at_ms = self._parts.clock.now_ms() + RETRY_MS
         self._abandon_snapshots()
-        self._close_file()
+        self._leave_file()
         self._answer_waiting()
 
     def _retry(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +14,10 @@ from hypothesis import given, settings, strategies as st
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import DiskFailure, StoreError, StoreFull
 from pocketmq.store.disk import Entry
+from pocketmq.store.flush import Flusher, FlushJob, sync_all
 from pocketmq.store.format.table_frames import TableVersion, entry, frame, head, section
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.table_files import TableFiles, read_entries, read_tables
+from pocketmq.store.table_files import TableFiles, journal_path, read_entries, read_tables
 from pocketmq.store.table_journal import LAZY_MS, RETRY_MS, JournalSizes
 from pocketmq.store.tables import Durability, JournalTable, JsonCodec, raw_table
 
@@ -455,6 +457,27 @@ def test_a_table_kept_elsewhere_is_snapshotted_from_there(tmp_path: Path) -> Non
     assert len(world.deliveries) == 0
     assert list((tmp_path / "tables").glob("snapshot-3-*"))
     assert World(tmp_path, log).rows()[2] == {("s", "k"): 599}
+
+
+def test_a_file_that_is_full_while_it_is_synced_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, FakeLog(random.Random(1)))
+    jobs: list[FlushJob] = []
+    monkeypatch.setattr(Flusher, "submit", lambda self, job: jobs.append(job))
+    world.topics.put("", "T", 1)
+    world.journal.when_durable(lambda error: None)
+    first = journal_path(world.folder, world.journal._number)
+    world.topics.put("", "long", "x" * world.journal._file.size)  # type: ignore[union-attr]
+    assert journal_path(world.folder, world.journal._number) != first
+    synced: list[str] = []
+    monkeypatch.setattr(
+        os, "fdatasync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+    )
+
+    sync_all(jobs[0].parts)
+
+    assert first in synced
 
 
 def test_a_busy_table_does_not_keep_the_files_of_others(tmp_path: Path) -> None:
