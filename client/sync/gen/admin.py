@@ -64,7 +64,8 @@ class Admin(ThreadAdmin):
 
         QUEUES are those to read and to write, unless READ_QUEUES or WRITE_QUEUES say otherwise: a topic shrinks in two
         steps, fewer to write, then, when the others are read, fewer to read. Raises TopicInUse if queues that could not
-        be read any more hold messages, unless it is FORCEd.
+        be read any more hold messages that a group which reads the topic has not read, or that no group has read,
+        unless it is FORCEd.
         """
         return self._run(
             self._core.update_topic(
