@@ -257,7 +257,13 @@ class Leases:
                 self._holder.renewed(queue, sent_ms, breaks)
                 self._watch.ring()
             else:
-                self._lose(queue, f"held by {answer.holder}" if answer.holder else "not ours")
+                self._lose(queue, self._refusal(answer.holder))
+
+    def _refusal(self, holder: str) -> str:
+        """Return why a lease was not renewed; its HOLDER is told, "" for none."""
+        if holder == self._member_id:  # Nothing else keeps a holder from its lease.
+            return "the queue was removed from its topic"
+        return f"held by {holder}" if holder else "the lease has ended"
 
     async def _watch_ends(self) -> None:
         """Lose what was not renewed before its end."""

@@ -45,6 +45,8 @@ class FakeGroups:
     heartbeats: list[pb.Heartbeat] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     requests: list[pb.LeaseRequest] = field(default_factory=list)
+    #: Topic and number of queues that the broker has no more; leases of them are not renewed.
+    removed_queues: set[tuple[str, int]] = field(default_factory=set)
     #: What the next joins meet.
     refusals: list[PocketMQError] = field(default_factory=list)
     tokens: Any = field(default_factory=lambda: count(1))
@@ -126,7 +128,12 @@ class FakeGroups:
             lease = self.leases.get(key)
             answer = reply.queues.add(topic=row.topic, queue=row.queue)
             is_live = lease is not None and lease.ends_ms > self.clock.now_ms()
-            if lease is not None and is_live and lease.member_id != request.member_id:
+            is_removed = (row.topic, row.queue) in self.removed_queues
+            if (
+                lease is not None
+                and is_live
+                and (is_removed or lease.member_id != request.member_id)
+            ):
                 answer.holder = lease.member_id
                 continue
             if row.token and (lease is None or lease.token != row.token):

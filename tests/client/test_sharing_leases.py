@@ -105,6 +105,21 @@ async def test_a_lease_that_is_refused_is_lost_and_asked_for_anew() -> None:
         assert member.reader.held[queue].token > 4
 
 
+async def test_the_log_says_of_a_lost_queue_that_it_was_removed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its broker names the member itself as the holder: it cannot grant a queue that is gone."""
+    async with world() as here:
+        await here.join()
+        here.groups.removed_queues.add(("orders", 1))
+
+        await here.clock.advance(23_000)
+
+        (line,) = [text for text in caplog.messages if text.startswith("queue lost")]
+        assert "the queue was removed from its topic" in line
+        assert "queue=orders[broker-a:1]" in line
+
+
 async def test_what_a_broker_says_of_an_old_lease_is_not_heard() -> None:
     async with world() as here:
         member = await here.join()
