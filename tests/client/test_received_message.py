@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from pocketmq.client import received_message
+from pocketmq.client import Admin, Receipt, received_message
 from pocketmq.client.delivery_time import INSTANT_MAX_MS
 from pocketmq.client.received_message import FetchedRun, ReceivedMessage, RetriedMessage
 from pocketmq.proto.errors import CorruptRecord
@@ -64,13 +64,23 @@ def test_the_sharding_key_comes_from_the_properties() -> None:
         assert message.sharding_key == key
 
 
-def test_the_docs_list_every_field() -> None:
-    docs = Path(__file__).parents[2] / "docs" / "consuming.md"
-    rows = [line for line in docs.read_text(encoding="utf-8").splitlines() if line[:3] == "| `"]
-    listed = {name for row in rows for name in re.findall(r"`(\w+)(?:\(\))?`", row.split("|")[1])}
+@pytest.mark.parametrize(
+    ("page", "title", "kind", "others"),
+    [
+        ("consuming.md", "## The fields of a message", ReceivedMessage, set()),
+        ("sending.md", "## The fields of a receipt", Receipt, {"count", "index"}),  # A tuple's.
+        ("sending.md", "## What an Admin does", Admin, {"run"}),
+    ],
+)
+def test_the_docs_list_every_field_and_method(
+    page: str, title: str, kind: type[object], others: set[str]
+) -> None:
+    docs = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
+    part = docs.partition(f"{title}\n")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1] for line in part.splitlines() if line.startswith("| `")]
+    listed = {name for row in rows for name in re.findall(r"`(\w+)(?:\(\))?`", row)}
 
-    fields = {name for name in dir(ReceivedMessage) if not name.startswith("_")}
-    assert fields - listed == set()
+    assert listed == {name for name in dir(kind) if not name.startswith("_")} - others
 
 
 def test_keys_tag_and_id_come_from_the_properties() -> None:
