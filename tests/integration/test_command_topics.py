@@ -133,7 +133,7 @@ def test_groups_are_created_listed_and_deleted(call: Shell) -> None:
     assert "workers" not in after
 
 
-def test_a_topic_does_not_lose_queues_that_hold_messages(call: Shell) -> None:
+def test_a_topic_does_not_lose_queues_that_are_not_read(call: Shell) -> None:
     call("topic", "create", "Shrinking", "--queues", "4")
     call("send", "Shrinking", *(f"m{number}" for number in range(8)), "--queue", "3")
 
@@ -142,9 +142,22 @@ def test_a_topic_does_not_lose_queues_that_hold_messages(call: Shell) -> None:
     (forced,) = call("topic", "update", "Shrinking", "--queues", "2", "--force", "--json").documents
 
     assert refused.code == 5
-    assert "8 messages in 1 queues" in refused.err
+    assert "8 messages in queues that would go" in refused.err
+    assert "(broker-a:3), not read by any group" in refused.err
     assert (written["read_queues"], written["write_queues"]) == (4, 2)
     assert (forced["read_queues"], forced["write_queues"]) == (2, 2)
+
+
+def test_a_topic_loses_queues_once_they_are_read(call: Shell) -> None:
+    call("topic", "create", "ReadUp", "--queues", "4")
+    call("send", "ReadUp", "one", "--queue", "3")
+    call("consume", "ReadUp", "--group", "reader", "--count", "1", "--timeout", "10")
+    call("topic", "update", "ReadUp", "--write-queues", "2")
+
+    done = call("topic", "update", "ReadUp", "--read-queues", "2", "--json")
+
+    (updated,) = done.documents
+    assert (done.code, updated["read_queues"], updated["write_queues"]) == (0, 2, 2)
 
 
 def test_a_group_is_described_and_has_its_offsets_set(call: Shell) -> None:
