@@ -140,7 +140,7 @@ def test_a_hangup_has_the_file_read_again_and_a_wrong_one_changes_nothing(tmp_pa
         file.write_text("store:\n  retention_ms: -1\n  clean_files_max: 3\n")
         os.kill(server.pid, signal.SIGHUP)
         until(retention, lambda: "settings not reloaded reason=" in log.read_text())
-        assert "settings.yaml:1: store.retention_ms is -1: must be at least 0" in log.read_text()
+        assert "settings.yaml:2: store.retention_ms is -1: must be at least 0" in log.read_text()
         assert retention() == (2_000_000, "set live")
 
         file.write_text("broker: {cluster: other}\nstore:\n\n  retention_ms: 3000000\n")

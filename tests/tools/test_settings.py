@@ -81,7 +81,7 @@ def test_a_value_that_a_server_refuses_is_named_with_its_place(tmp_path: Path) -
     path = tmp_path / "own.yaml"
     path.write_text("\nbroker:\n  port: 70000\n")
 
-    with pytest.raises(ConfigError, match=r"own\.yaml:2: broker\.port is 70000: must be"):
+    with pytest.raises(ConfigError, match=r"own\.yaml:3: broker\.port is 70000: must be"):
         load_settings(path)
 
 
