@@ -58,7 +58,7 @@ async def test_who_does_not_hear_the_master_is_not_current(tmp_path: Path) -> No
 
 @pytest.mark.slow
 async def test_who_does_not_hear_of_the_registry_is_not_current(tmp_path: Path) -> None:
-    async with replica_set(tmp_path) as world:
+    async with replica_set(tmp_path, session_ms=3_000) as world:
         master = await world.master()
         follower = next(one for one in world.up if one is not master)
         await until(lambda: is_current(follower))
