@@ -89,8 +89,13 @@ async def test_each_comes_at_its_instant_and_what_is_recalled_does_not(tmp_path:
         ]
         status = await peer.ask("Status", pb.BrokerStatusRequest(), pb.BrokerStatusReply)
         assert status.delayed_waiting == 0
+        again = await peer.ask("Recall", request, pb.RecallReply)
+        assert again.message_id == "recalled", "the answer may have been lost"
+        delivered = encode_handle(TOPIC, "broker-a", START_MS + 90_001, "timed")
         with pytest.raises(AlreadyDelivered):
-            await peer.ask("Recall", request, pb.RecallReply)
+            await peer.ask(
+                "Recall", pb.RecallRequest(topic=TOPIC, handle=delivered), pb.RecallReply
+            )
 
 
 async def test_a_delay_beyond_the_limit_or_a_time_that_has_passed_stores_nothing(
