@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 from unittest.mock import patch
 
-from pocketmq.broker.replication import links, replica as replica_module
+from pocketmq.broker.replication import frames, replica as replica_module
 from pocketmq.broker.replication.in_sync import InSync
 from pocketmq.broker.replication.log_epochs import Epochs
 from pocketmq.broker.replication.mark import SetMark
@@ -70,7 +70,7 @@ def _keeps_the_entry_without_a_record() -> _Patches:
 
     return [
         (Epochs, "begin", begin_or_not),
-        (links, "check_begin", check_begin),
+        (frames, "check_begin", check_begin),
     ]
 
 
