@@ -18,6 +18,7 @@
 #                on grpcio; the Java client while it, or the broker, is held up; Python and Java through ten failovers
 # make structure   measure the structure of the code: each figure with its limit and its goal, and the private words.
 #                With FILES="a.py b.md": only the private words in these files
+# make prose   measure the prose of README and docs, and show the pages with the longest sentences
 # make call-paths  update the call paths in docs/architecture.md and the drawing docs/packages.svg
 # make sync      regenerate client/sync/gen, the clients for ordinary threads, from those for coroutines (a test compares)
 # make site      the documents as a site, in build/site
@@ -31,7 +32,7 @@ CORE := $(if $(wildcard $(VENV)/.dev),$(VENV)/.dev,$(if $(wildcard $(VENV)/.dev-
 # Tests compile each module once, for all processes that they start, also where the environment would have none keep it.
 test unit test-long test-all campaign interop grpcio: export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo install test unit test-long test-all dev dev-core check check-style check-mypy check-pyright bench campaign interop structure call-paths grpcio proto proto-check sync site clean
+.PHONY: demo install test unit test-long test-all dev dev-core check check-style check-mypy check-pyright bench campaign interop structure prose call-paths grpcio proto proto-check sync site clean
 
 demo: $(VENV)/.demo
 	$(BIN)/pocketmq demo
@@ -100,6 +101,9 @@ interop: $(VENV)/.dev
 
 structure: $(CORE)
 	$(BIN)/python -m tests.repository.structure $(FILES)
+
+prose: $(CORE)
+	$(BIN)/python -m tests.repository.prose
 
 call-paths: $(CORE)
 	$(BIN)/python -m tests.repository.update_architecture
