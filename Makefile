@@ -32,6 +32,13 @@ CORE := $(if $(wildcard $(VENV)/.dev),$(VENV)/.dev,$(if $(wildcard $(VENV)/.dev-
 # Tests compile each module once, for all processes that they start, also where the environment would have none keep it.
 test unit test-long test-all campaign interop grpcio: export PYTHONDONTWRITEBYTECODE :=
 
+# Tests keep their stores in memory if it has enough space: they do not test the speed of a disk, and many wait for it. The
+# largest tests of all have some gigabytes at once.
+in_memory = $(shell [ "$$(df -P -k /dev/shm 2>/dev/null | awk 'END { print int($$4) }')" -gt $(1)000000 ] && echo /dev/shm)
+unit: export PYTEST_DEBUG_TEMPROOT := $(call in_memory,2)
+test test-long: export PYTEST_DEBUG_TEMPROOT := $(call in_memory,8)
+campaign: simulated := $(addprefix TMPDIR=,$(call in_memory,8))
+
 .PHONY: demo install test unit test-long test-all dev dev-core check check-style check-mypy check-pyright bench campaign interop structure prose call-paths grpcio proto proto-check sync site clean
 
 demo: $(VENV)/.demo
@@ -43,9 +50,8 @@ install: $(VENV)/.demo
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long"
 
-# Unit tests keep their stores in memory if it has enough space, because they do not test the speed of a disk. The tests of
-# the repository run first: one worker parses all sources. At the end, two workers would share them and both would parse.
-unit: export PYTEST_DEBUG_TEMPROOT := $(shell [ "$$(df -P -k /dev/shm 2>/dev/null | awk 'END { print int($$4) }')" -gt 2000000 ] && echo /dev/shm)
+# The tests of the repository run first: one worker parses all sources. At the end, two workers would share them and both
+# would parse.
 unit: $(CORE)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not (processes or java or spark or campaign or slow or long)" \
 	  --hypothesis-profile quick tests/repository tests/proto tests/store tests/nameserver tests/broker tests/client
@@ -85,8 +91,8 @@ campaign: $(VENV)/.dev
 	$(BIN)/python -m tests.crash.fault_campaign
 	$(BIN)/python -m tests.proto.http2.honest_campaign --times 100000
 	$(BIN)/python -m tests.simulation.replica_campaign --walks 10000 --mutant-walks 20000 --depth 40
-	$(BIN)/python -m tests.simulation.broker_campaign --seeds 10000
-	$(BIN)/python -m tests.simulation.broker_campaign --seeds 100 --mutant "3 acknowledges by the smaller set"
+	$(simulated) $(BIN)/python -m tests.simulation.broker_campaign --seeds 10000
+	$(simulated) $(BIN)/python -m tests.simulation.broker_campaign --seeds 100 --mutant "3 acknowledges by the smaller set"
 	$(BIN)/python -m tests.campaigns.replicas --failovers 200
 	for kind in pull push ordered; do for trouble in members name-server broker links clock all; do \
 	  $(BIN)/python -m tests.simulation.group_campaign --kind $$kind --trouble $$trouble || exit 1; done; done
