@@ -34,7 +34,9 @@ from .messages.filters import Filters
 from .messages.lookup import Lookups
 from .messages.send import Sends, Waits
 from .metrics.call_times import timed
-from .metrics.clients import CensusMeasurements, ClientMetrics, Measurements
+from .metrics.clients import ClientMetrics
+from .metrics.opencensus import CensusMeasurements
+from .metrics.opentelemetry import Measurements
 from .metrics.traffic import TrafficCounts
 from .neighbours import Neighbours
 from .offsets import Offsets

@@ -48,8 +48,9 @@ from .assembly import assemble
 from .config import BROKER_SECTIONS, BrokerConfig
 from .events import BrokerEvents
 from .groups.lag import GroupLag, lags, note_lag
-from .metrics.families import RocketMQFigures, client_figures, figures
 from .metrics.page import MetricsPage, PageFigure
+from .metrics.pocketmq_families import client_figures, figures
+from .metrics.rocketmq_families import RocketMQFigures
 from .metrics.traffic import TrafficCounts
 from .parts import BrokerParts
 from .ports.certificates import Certificates

@@ -73,7 +73,7 @@ BOUNDS: Final[dict[str, int]] = {
     # Replicas: an epoch is an election.
     f"{_V1}.FollowHello.epochs": 1_000_000,
     f"{_V1}.FollowHello.state_versions": 1_024,
-    # What clients measure: further points are dropped (broker/metrics/clients.py).
+    # What clients measure: further points are dropped (broker/metrics/opentelemetry.py).
     f"{_OTLP}.ExportMetricsServiceRequest.resource_metrics": 1_024,
     f"{_OTLP}.Resource.attributes": 1_024,
     f"{_OTLP}.ResourceMetrics.scope_metrics": 1_024,

@@ -39,7 +39,7 @@ from ..messages.fetch_reply import limits_of, read_once
 from ..messages.filtered_fetch import FilteredFetch
 from ..messages.filters import Filters, choice_of
 from ..messages.lookup import Lookups, at_once
-from ..metrics.clients import trace_methods
+from ..metrics.opencensus import trace_methods
 from ..replication.follower_view import FollowerView
 from ..timing.timers import Timers
 from .relays import Relays

@@ -12,7 +12,7 @@ from google.protobuf import descriptor_pb2, json_format, message_factory
 from google.protobuf.descriptor_pool import DescriptorPool
 
 from pocketmq.broker.broker import Broker, Network
-from pocketmq.broker.metrics.clients import TRACES
+from pocketmq.broker.metrics.opencensus import TRACES
 from pocketmq.nameserver.nameserver import NameServer
 from pocketmq.proto.carrier_grpcio import GrpcioCarrier
 from pocketmq.proto.carriers import GRPC_CHOICES

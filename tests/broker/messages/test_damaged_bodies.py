@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.metrics.families import figures
+from pocketmq.broker.metrics.pocketmq_families import figures
 from pocketmq.broker.service_v2.service import SERVICE
 from pocketmq.proto.errors import MessageNotFound
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2

@@ -9,8 +9,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pocketmq.broker.messages.filters import choice_of
 from pocketmq.broker.metrics.clients import GAUGES, HISTOGRAMS, ClientHistogram
-from pocketmq.broker.metrics.families import RocketMQFigures, client_figures, figures
 from pocketmq.broker.metrics.page import MetricsPage
+from pocketmq.broker.metrics.pocketmq_families import client_figures, figures
+from pocketmq.broker.metrics.rocketmq_families import RocketMQFigures
 from pocketmq.broker.pop.receives import Asked, Popped
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 from pocketmq.proto.rpc.pages import PageRequest

@@ -8,8 +8,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pocketmq.broker.metrics.clients import ClientHistogram, ClientMetrics
-from pocketmq.broker.metrics.families import client_figures
 from pocketmq.broker.metrics.page import MetricsPage, PageFigure
+from pocketmq.broker.metrics.pocketmq_families import client_figures
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.rpc.pages import RequestReader, head_of
 

@@ -6,13 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.broker.metrics.clients import (
-    METRICS,
-    TRACES,
-    CensusMeasurements,
-    ClientHistogram,
-    ClientMetrics,
-)
+from pocketmq.broker.metrics.clients import ClientHistogram, ClientMetrics
+from pocketmq.broker.metrics.opencensus import METRICS, TRACES, CensusMeasurements
 from pocketmq.proto.gen import opencensus_pb2 as census
 
 from ...fake_calls import FakeStream

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.metrics.clients import ClientHistogram, ClientMetrics, Measurements
+from pocketmq.broker.metrics.clients import ClientHistogram, ClientMetrics
+from pocketmq.broker.metrics.opentelemetry import Measurements
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.gen import otlp_metrics_pb2 as otlp
 from pocketmq.proto.rpc import MethodTable

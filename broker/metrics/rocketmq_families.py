@@ -1,11 +1,10 @@
-"""Families of `/metrics`: those of Apache RocketMQ 5.5.0, and PocketMQ's own.
+"""Families of `/metrics` of Apache RocketMQ 5.5.0, for its dashboards, alerts, and RocketMQ Studio.
 
-The families of Apache RocketMQ have its names, units, types and labels, so that dashboards, alerts and RocketMQ Studio
-work here. docs/metrics.md lists the differences; a test compares with a page of Apache's broker. The families of
-PocketMQ begin with `pocketmq_`. Clients send some of them.
+They have its names, units, types and labels. docs/metrics.md lists the differences; a test compares with a page of
+Apache's broker. Counters begin at 0 with the process.
 
 The event loop copies the tables in one turn. A thread computes the numbers and renders the text. The loop reads when
-the oldest messages were stored, in slices. Counters begin at 0 with the process.
+the oldest messages were stored, in slices.
 
 Limit: `broker.metrics_series_max` series of a kind. `pocketmq_metrics_series_left_out` counts the others.
 """
@@ -18,13 +17,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
-from ...proto.rpc.carrier import ConnectionTotals
 from ...proto.topics import RETRY_PREFIX, TIMER_TOPIC, is_system_topic
 from ..groups.lag import GroupLag, Place, StoredTimes, age_ms, note_lag
 from ..parts import BrokerParts
 from ..service_v2.client_session import ClientSession
-from .clients import GAUGES, HISTOGRAMS, LABEL_LENGTH_MAX, LABELS, ClientMetrics, LabelValues
-from .page import Labels, PageFigure, gauges
+from .clients import LABEL_LENGTH_MAX
+from .page import Labels, PageFigure
 from .traffic import SIZE_BOUNDS, Distribution
 
 #: Apache's bits: it may be read, and written.
@@ -260,9 +258,6 @@ def _agent(session: ClientSession) -> tuple[str, str]:
     return session.language.lower()[:LABEL_LENGTH_MAX], version.lower()[:LABEL_LENGTH_MAX]
 
 
-# --- the families, on a thread
-
-
 def _figures(
     noted: _Noted,
     found: Iterable[GroupLag],
@@ -424,200 +419,3 @@ def _retry(is_retry: bool) -> tuple[str, str]:
 
 def _text(value: bool) -> str:
     return "true" if value else "false"
-
-
-# ---------------------------------------------------------------- what a broker says of itself under names of its own
-
-
-#: Topics of which is told what was sent to them; groups, with a topic each, of which is told what they skipped.
-_TOPICS_MAX: Final = 100
-_GROUPS_MAX: Final = 100
-
-
-def figures(
-    parts: BrokerParts, status: pb.BrokerStatusReply, connections: ConnectionTotals | None
-) -> Iterator[PageFigure]:
-    """Yield the figures of a broker with PARTS and STATUS, and of its CONNECTIONS; None: the carrier does not tell."""
-    who = (
-        ("broker", status.broker_name),
-        ("cluster", status.cluster),
-        ("version", status.version),
-    )
-    yield PageFigure("gauge", "pocketmq_broker_info", "Who this is.", 1, who)
-    yield from _process(status)
-    yield from _own_traffic(parts)
-    yield from _connections(connections or ConnectionTotals(open=0, accepted=0, refused=0))
-    yield from _tables(parts, status)
-    yield from _store(parts, status)
-    yield from _topics(parts)
-    yield from _groups(parts)
-
-
-def _topics(parts: BrokerParts) -> Iterator[PageFigure]:
-    """Yield what producers sent, of the topics that got most."""
-    counts = parts.sends.counts.by_topic
-    most = sorted(counts, key=lambda name: -counts[name].messages)[:_TOPICS_MAX]
-    for field, name, what in (
-        ("messages", "sent_messages", "Messages that were sent to a topic and stored."),
-        ("bytes", "sent_bytes", "Bytes of their records."),
-        ("failed", "sends_failed", "Runs of messages that were refused, or not stored in time."),
-    ):
-        for topic in sorted(most):
-            value = getattr(counts[topic], field)
-            labels = (("topic", topic),)
-            yield PageFigure("counter", f"pocketmq_topic_{name}_total", what, value, labels)
-
-
-def _groups(parts: BrokerParts) -> Iterator[PageFigure]:
-    """Yield what filters stepped over, of the groups and topics with the most of it."""
-    counts = parts.accounts.skipped_by_topic()
-    most = sorted(counts, key=lambda key: -counts[key])[:_GROUPS_MAX]
-    for group, topic in sorted(most):
-        yield PageFigure(
-            "gauge",
-            "pocketmq_group_skipped_messages",
-            "Messages that the filters of a group stepped over, since its account began.",
-            counts[group, topic],
-            (("group", group), ("topic", topic)),
-        )
-
-
-def _process(status: pb.BrokerStatusReply) -> Iterator[PageFigure]:
-    yield PageFigure(
-        "gauge",
-        "pocketmq_broker_start_time_seconds",
-        "When it started, by the messages' time.",
-        status.started_ms / 1000,
-    )
-    yield PageFigure(
-        "counter", "process_cpu_seconds_total", "CPU time of the process.", status.cpu_seconds
-    )
-    yield PageFigure(
-        "gauge",
-        "process_resident_memory_bytes",
-        "Resident memory of the process.",
-        status.rss_bytes,
-    )
-
-
-def _connections(totals: ConnectionTotals) -> Iterator[PageFigure]:
-    """Yield what connections there are, and what they hold: zeros with grpcio, which does not tell."""
-    rows: list[tuple[str, str, float]] = [
-        (
-            "connections",
-            "Connections that are open; 0 with grpcio, which does not tell.",
-            totals.open,
-        ),
-        (
-            "held_request_bytes",
-            "Bytes of requests that are not whole; at most broker.pending_max_bytes.",
-            totals.requests_held_bytes,
-        ),
-        (
-            "held_answer_bytes",
-            "Bytes of answers that are not read; at most broker.pending_max_bytes.",
-            totals.answers_held_bytes,
-        ),
-    ]
-    yield from gauges("pocketmq_broker_", rows)
-
-
-def _own_traffic(parts: BrokerParts) -> Iterator[PageFigure]:
-    sends, fetches = parts.sends.counts, parts.fetches
-    rows: list[tuple[str, str, float]] = [
-        ("sends", "Runs of messages that were sent and stored.", sends.stored),
-        ("sent_messages", "Messages in them.", sends.messages),
-        (
-            "sends_failed",
-            "Runs of messages that were refused, or not stored in time.",
-            sends.failed,
-        ),
-        ("fetches", "Fetches that were asked for.", fetches.asked),
-        (
-            "lost_messages",
-            "Messages that groups stepped over, each once a group: damaged, or gone with a file.",
-            parts.accounts.lost,
-        ),
-        (
-            "skipped_messages",
-            "Messages that filters of groups stepped over, each once a group.",
-            parts.accounts.skipped,
-        ),
-    ]
-    for name, what, value in rows:
-        yield PageFigure("counter", f"pocketmq_broker_{name}_total", what, value)
-    rows = [
-        ("sends_waiting", "Sends that wait for the device.", parts.sends.waiting),
-        ("waiting", "Fetches and receives that wait for messages.", len(parts.purgatory)),
-    ]
-    yield from gauges("pocketmq_broker_", rows)
-
-
-def _tables(parts: BrokerParts, status: pb.BrokerStatusReply) -> Iterator[PageFigure]:
-    topics = len(parts.topics.all(include_system=True))
-    rows: list[tuple[str, str, float]] = [
-        ("topics", "Topics, those of the system included.", topics),
-        ("groups", "Groups of consumers.", len(parts.groups.all())),
-        ("timers", "What waits for its time in memory.", len(parts.timers)),
-        ("delayed_waiting", "Messages that wait for their time.", status.delayed_waiting),
-        ("transactions_open", "Transactions without an outcome.", status.transactions_open),
-        (
-            "pop_in_flight",
-            "Messages that consumers have popped and not finished.",
-            parts.pops.in_flight,
-        ),
-    ]
-    yield from gauges("pocketmq_broker_", rows)
-
-
-def _store(parts: BrokerParts, status: pb.BrokerStatusReply) -> Iterator[PageFigure]:
-    yield PageFigure(
-        "counter",
-        "pocketmq_store_appended_bytes_total",
-        "Bytes that the log has ever had.",
-        status.max_log_offset,
-    )
-    yield PageFigure(
-        "counter",
-        "pocketmq_store_damaged_records_total",
-        "Records that were found damaged and set aside since the broker started.",
-        parts.store.damages.count,
-    )
-    yield PageFigure(
-        "counter",
-        "pocketmq_store_scrubbed_bytes_total",
-        "Bytes of the log that were verified in the background since the broker started.",
-        parts.store.scrubber.read_bytes,
-    )
-    rows: list[tuple[str, str, float]] = [
-        ("log_begin_bytes", "Log offset of the oldest byte that is kept.", status.min_log_offset),
-        ("flushed_bytes", "Log offset up to which all is on the device.", status.flushed_offset),
-        (
-            "dispatched_bytes",
-            "Log offset up to which all is in its queue.",
-            status.dispatched_offset,
-        ),
-        ("disk_used_ratio", "How full the device is.", status.disk_used_ratio),
-        ("writable", "Does it take messages?", status.writable),
-    ]
-    yield from gauges("pocketmq_store_", rows)
-
-
-def client_figures(clients: ClientMetrics) -> Iterator[PageFigure]:
-    """Yield what CLIENTS have told, under the names that official clients give it."""
-    yield PageFigure(
-        "counter",
-        "pocketmq_broker_client_series_dropped_total",
-        "Series of clients that others took the place of.",
-        clients.dropped,
-    )
-    for name, what in HISTOGRAMS.items():
-        for values, histogram in clients.histograms(name):
-            yield PageFigure("histogram", name, what, histogram, _labels(values))
-    for name, what in GAUGES.items():
-        for values, level in clients.gauges(name):
-            yield PageFigure("gauge", name, what, level, _labels(values))
-
-
-def _labels(values: LabelValues) -> Labels:
-    return tuple(zip(LABELS.values(), values, strict=True))
