@@ -21,7 +21,8 @@ from .delay.delays import Delays
 from .delay.recalls import Recalls
 from .delay_rules import DelayRules
 from .events import BrokerEvents
-from .groups.coordinator import Coordination, Coordinator
+from .groups.coordination import Coordination
+from .groups.coordinator import Coordinator
 from .groups.dead_letters import DeadLetters
 from .groups.fence import Fence
 from .groups.kept_leases import KeptLeases

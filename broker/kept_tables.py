@@ -20,7 +20,7 @@ from .commit_texts import CommitTextTable, commit_text_table
 from .delay.progress import delivered_table
 from .groups.kept_leases import lease_table
 from .groups.lease_table import Row
-from .producers.sequences import log_tail
+from .producers.snapshots import log_tail
 
 logger = logging.getLogger(__name__)
 

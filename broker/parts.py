@@ -21,7 +21,7 @@ from .accounts import Accounts
 from .consumer_groups import Groups
 from .delay.delays import Delays
 from .delay.recalls import Recalls
-from .groups.coordinator import Coordination
+from .groups.coordination import Coordination
 from .groups.dead_letters import DeadLetters
 from .groups.retries import Retries
 from .kept_tables import KeptTables

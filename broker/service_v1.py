@@ -27,7 +27,7 @@ from ..store.message_store import MessageStore
 from .callbacks import ended
 from .config import BrokerConfig
 from .consumer_groups import SUBSCRIPTION_CHECK, Groups, check_own_choice, subscription_check
-from .groups.coordinator import Coordination
+from .groups.coordination import Coordination
 from .groups.lag import IN_A_TURN, add_unread, check_count, check_natural, stored_ms
 from .messages.fetch import Fetches
 from .messages.lookup import Lookups, in_turns

@@ -28,7 +28,7 @@ from ..proto.clock import VirtualClock
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.topics import retry_topic
 from ..store.message_store import MessageStore
-from .groups.coordinator import Coordination
+from .groups.coordination import Coordination
 from .groups.lease_table import QueueKey
 from .messages.fetch_reply import Done
 from .offsets import Offsets

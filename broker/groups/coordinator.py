@@ -1,22 +1,15 @@
-"""The coordinator of groups: takes in who joins, tells members of each generation, and keeps their plans.
+"""The coordinator of groups: it takes members in, begins generations, and keeps the plans of leaders.
 
-    a member joins, leaves, is not heard of, wants something else; its topics change; the leader asks for it
+    a member joins, leaves, is silent, changes its subscription; its topics change; the leader asks for it
         └─ a delayed join, for all that happened until it is over ─► generation n + 1 begins
              Members to each ─► the leader answers with a Plan ─► Assigned to each
 
-Which broker coordinates a group is the members' choice, and what it decides is a proposal: who may read a queue is
-for the queue's own broker to say (leases.py). So two coordinators at once, or one that forgot everything in a
-restart, cost a rebalance and never a wrong hand.
+The members choose the broker that coordinates a group. Its decisions are proposals: the broker of a queue decides which
+member may read it (leases.py). So two coordinators at once, or one that lost its state in a restart, cost a rebalance,
+and never give a queue to two members.
 
-A stream that ends leaves its member in the group until its session is over. Sessions wait in a purgatory: whatever a
-member says completes the last wait and begins another. So do the generations that are about to begin (generations.py).
-
-Time is the machine's. Nothing of this is kept over a restart: members come back, and the generations go on above the
-latest one that they know.
-
-Where the broker has users, a member's place, and that of its instance, is taken by its own user only.
-
-Bounds: `group_members_max` members of one group, `members_max` in all.
+A stream that ends leaves its member in the group until its session is over. Time is the machine's. Nothing survives a
+restart: members join again, and the generations continue above the latest one that they know.
 """
 
 from __future__ import annotations
@@ -24,9 +17,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
-from ...proto.access.listing import SeenNames
 from ...proto.access.policies import to_see_topic
 from ...proto.errors import (
     InvalidArgument,
@@ -37,33 +29,19 @@ from ...proto.errors import (
 )
 from ...proto.errors_wire import to_wire
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from ...proto.rpc import Call, MethodTable, Stream, bidi, service, unary
-from ...proto.topics import check_group, retry_topic
-from ..accounts import Accounts
+from ...proto.rpc import Stream
+from ...proto.topics import retry_topic
 from ..config import BrokerConfig
 from ..consumer_groups import GRACE, REFUSE, WARN, Groups, subscription_check
 from ..timing.purgatory import Purgatory
 from ..timing.timers import Timers
 from ..timing.timing_wheel import Timer
-from ..topics import Topics
-from .fence import Fence
-from .generations import (
-    Group,
-    GroupMembership,
-    JoinedMember,
-    WishesKey,
-    check_held,
-    differences,
-    member_of,
-    mismatch,
-    others_member,
-    replaced,
-)
+from .generations import Group, replaced
 from .grace import STEPPED_OVER, SUPERSEDED, served_for
-from .hidden_topics import without_hidden_topics
-from .kept_leases import KeptLeases
-from .lease_table import EPOCH_SHIFT, Lease, QueueKey
-from .leases import QueueLeases
+from .lease_table import EPOCH_SHIFT
+from .member_checks import check_held, member_of, others_member
+from .member_subscriptions import SubscriptionsKey, differences, mismatch
+from .membership import GroupMembership, JoinedMember
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +99,10 @@ class Coordinator:
         """Yield each group that has members, and which topics they read, the retry topic among them."""
         for name, group in self._groups.items():
             if members := group.membership.members.values():
-                yield name, {retry_topic(name)}.union(*(one.wishes.topics for one in members))
+                yield (
+                    name,
+                    {retry_topic(name)}.union(*(one.subscriptions.topics for one in members)),
+                )
 
     def member_counts(self) -> Iterator[tuple[str, int]]:
         """Yield each group that has members, and how many."""
@@ -133,7 +114,7 @@ class Coordinator:
         """Begin a new generation of every group that reads one of TOPICS."""
         for group in self._groups.values():
             members = group.membership.members.values()
-            if any(topics & one.wishes.topics.keys() for one in members) or (
+            if any(topics & one.subscriptions.topics.keys() for one in members) or (
                 members and retry_topic(group.name) in topics
             ):
                 group.schedule()
@@ -185,7 +166,7 @@ class Coordinator:
             group.take_place(before, member)
         group.seat(seat, member)
         self._watch(group, member)
-        if before is None or differences(member.wishes, before.wishes):
+        if before is None or differences(member.subscriptions, before.subscriptions):
             group.schedule()
         for one, error in warned:
             group.tell(one.member_id, pb.MemberEvent(warning=to_wire(error)))
@@ -221,12 +202,14 @@ class Coordinator:
         membership, now_ms = group.membership, self._timers.now_ms()
         place = before or member
         others = [one for one in membership.members.values() if one.member_id != place.member_id]
-        keys = [one.wishes.key for one in others]
-        if before is not None and before.wishes.key == member.wishes.key:
-            keys.append(member.wishes.key)
+        keys = [one.subscriptions.key for one in others]
+        if before is not None and before.subscriptions.key == member.subscriptions.key:
+            keys.append(member.subscriptions.key)
         grace_ms = self._config.subscription_grace_ms
-        won = membership.grace.winner(member.wishes.key, keys, now_ms, grace_ms)
-        other = next((one for one in others if one.wishes.key != member.wishes.key), None)
+        won = membership.grace.winner(member.subscriptions.key, keys, now_ms, grace_ms)
+        other = next(
+            (one for one in others if one.subscriptions.key != member.subscriptions.key), None
+        )
         if other is None:
             return []
         if check == REFUSE or (check == GRACE and won is not None):
@@ -234,7 +217,7 @@ class Coordinator:
         advice = served_for(grace_ms) if check == GRACE else STEPPED_OVER
 
         def error(sees: Callable[[str], bool]) -> SubscriptionMismatch:
-            found = differences(member.wishes, other.wishes, sees)
+            found = differences(member.subscriptions, other.subscriptions, sees)
             return mismatch(group.name, member.wire, other.wire, found, advice)
 
         logger.warning("subscriptions differ reason=%s", error(lambda topic: True).message)
@@ -245,7 +228,7 @@ class Coordinator:
         group: Group,
         member: JoinedMember,
         others: Sequence[JoinedMember],
-        won: WishesKey | None,
+        won: SubscriptionsKey | None,
         sees: Callable[[str], bool],
     ) -> SubscriptionMismatch:
         """Return the error of MEMBER: the subscription WON has won over its own; None: any other one is refused.
@@ -255,13 +238,14 @@ class Coordinator:
         other = next(
             one
             for one in others
-            if one.wishes.key != member.wishes.key and won in (None, one.wishes.key)
+            if one.subscriptions.key != member.subscriptions.key
+            and won in (None, one.subscriptions.key)
         )
         advice = "subscribe alike, or use a group of its own" if won is None else SUPERSEDED
         if not group.is_reachable(other.member_id):
             left_ms = max(0, other.session_ends_ms - self._timers.now_ms())
             advice += f" (that one is not connected: if it is gone, try again in {left_ms} ms)"
-        found = differences(member.wishes, other.wishes, sees)
+        found = differences(member.subscriptions, other.subscriptions, sees)
         return mismatch(group.name, member.wire, other.wire, found, advice)
 
     # --- the end of a grace period
@@ -278,7 +262,7 @@ class Coordinator:
         group = self._groups.get(name)
         if group is None:
             return None
-        keys = [one.wishes.key for one in group.membership.members.values()]
+        keys = [one.subscriptions.key for one in group.membership.members.values()]
         grace_ms = self._config.subscription_grace_ms
         return group.membership.grace.ends_ms(keys, self._timers.now_ms(), grace_ms)
 
@@ -304,7 +288,7 @@ class Coordinator:
         newest = membership.grace.newest
         members = list(membership.members.values())
         for member in members:
-            if member.wishes.key != newest:
+            if member.subscriptions.key != newest:
                 sees = partial(group.sees, member.member_id)
                 error = self._refused(group, member, members, newest, sees)
                 logger.warning("member refused, its subscription is superseded %s", error.message)
@@ -473,7 +457,7 @@ class MemberStream:
 
 def _sees(seat: MemberStream, member: JoinedMember, topic: str) -> bool:
     """May MEMBER at SEAT be told of TOPIC?"""
-    return topic in member.wishes.topics or seat.sees(topic)
+    return topic in member.subscriptions.topics or seat.sees(topic)
 
 
 def _before(membership: GroupMembership, member: JoinedMember) -> JoinedMember | None:
@@ -490,130 +474,3 @@ def _before(membership: GroupMembership, member: JoinedMember) -> JoinedMember |
     if before is not None and before.user != member.user:
         raise others_member(member.member_id, member.instance_id, membership.group)
     return before
-
-
-class OfficialMembers(Protocol):
-    """The official clients of a broker."""
-
-    def of_group(self, group: str) -> Sequence[pb.Member]:
-        """Return those that consume for GROUP."""
-        ...
-
-    def grace_left_ms(self, group: str) -> int | None:
-        """Return in how long the newest filter of GROUP alone is served; None: there are not several."""
-        ...
-
-
-class Coordination:
-    """Coordinator, leases and fence of one broker. The event loop owns it."""
-
-    def __init__(
-        self,
-        topics: Topics,
-        coordinator: Coordinator,
-        leases: QueueLeases,
-        kept: KeptLeases,
-        fence: Fence,
-        accounts: Accounts,
-        official: OfficialMembers,
-    ) -> None:
-        self.coordinator = coordinator
-        self.leases = leases
-        self.fence = fence
-        self._kept = kept
-        self.accounts = accounts
-        self._official = official
-        self._topics = topics
-        self._shapes = {name: self._shape(name) for name in topics.names()}
-
-    def held(self) -> Iterator[tuple[str, QueueKey, Lease]]:
-        """Yield (group, queue, lease) of each queue that somebody holds."""
-        return self._kept.table.live(self._kept.now_ms())
-
-    def holder(self, group: str, key: QueueKey) -> Lease | None:
-        """Return the lease by which somebody holds KEY for GROUP."""
-        return self._kept.holder(group, key)
-
-    def methods(self) -> MethodTable:
-        """Return the methods of members, and the one that tells of them."""
-        own = service(
-            "pocketmq.v1.Broker",
-            {
-                "JoinGroup": bidi(pb.MemberRequest, pb.MemberEvent, self.coordinator.stream),
-                "GroupState": unary(pb.GroupStateRequest, pb.GroupStateReply, self.state),
-            },
-        )
-        return own | self.leases.methods()
-
-    def close(self) -> None:
-        """Tell nobody anything any more, and write the leases down."""
-        self.coordinator.close()
-        self._kept.close()
-
-    def forget_group(self, group: str) -> None:
-        """Let go of what GROUP, which was deleted, holds, and forget what became of it."""
-        self.leases.forget_group(group)
-        self.accounts.forget_group(group)
-        self.coordinator.forget_group(group)
-
-    def forget_topic(self, topic: str) -> None:
-        """Let go of the queues of TOPIC, which was deleted."""
-        self.leases.forget_topic(topic)
-        self.accounts.forget_topic(topic)
-
-    # --- topics
-
-    def _shape(self, name: str) -> tuple[int, int] | None:
-        """Return what matters of topic NAME for who reads it; None if there is none."""
-        topic = self._topics.find(name)
-        return None if topic is None else (topic.read_queues, topic.permission)
-
-    def topic_changed(self, name: str) -> None:
-        """Have consumers of topic NAME assigned again if its queues or its permission changed."""
-        before, now = self._shapes.pop(name, None), self._shape(name)
-        if now is not None:
-            self._shapes[name] = now
-        if before != now:
-            self.coordinator.topics_changed({name})
-
-    # --- telling
-
-    def topics_of(self, group: str) -> set[str]:
-        """Return the topics to which members and official clients of GROUP subscribe at present."""
-        membership = self.coordinator.get(group)
-        members = () if membership is None else membership.members.values()
-        found = set[str]().union(*(one.wishes.topics for one in members))
-        for client in self._official.of_group(group):
-            found.update(one.topic for one in client.subscriptions)
-        return found
-
-    def state(self, request: pb.GroupStateRequest, call: Call) -> pb.GroupStateReply:
-        """Answer what this broker knows of a group: members and plan if it coordinates it, leases of its queues.
-
-        Topics that the user may not see are left out.
-        """
-        name = check_group(request.group)
-        reply = pb.GroupStateReply(
-            leases=self.leases.of_group(name),
-            filtered=self.accounts.of_group(name),
-            official=self._official.of_group(name),
-        )
-        found = (self.coordinator.grace_left_ms(name), self._official.grace_left_ms(name))
-        if left := [one for one in found if one is not None]:
-            reply.grace_left_ms = min(left)
-        membership = self.coordinator.get(name)
-        if membership is not None:
-            _add_membership(reply, membership)
-        return without_hidden_topics(reply, SeenNames(call))
-
-
-def _add_membership(reply: pb.GroupStateReply, membership: GroupMembership) -> None:
-    """Add to REPLY the members of a group that is coordinated here, and their plan."""
-    reply.generation = membership.generation
-    reply.leader = membership.leader
-    reply.strategy = membership.strategy
-    reply.each_for_itself = membership.each_for_itself
-    reply.members.extend(membership.everyone())
-    reply.rebalance_count = membership.rebalance_count
-    for member_id, queues in (membership.shares or {}).items():
-        reply.shares.add(member_id=member_id, queues=queues)

@@ -29,7 +29,7 @@ from ..timing.purgatory import Purgatory, WatchedOperation
 from ..timing.timers import Timers
 from ..timing.timing_wheel import Timer
 from ..topics import Topics
-from .generations import check_least, check_member, check_range, others_member
+from .field_checks import check_least, check_member, check_range
 from .kept_leases import KeptLeases
 from .lease_table import (
     LEASE_MOST_MS,
@@ -39,6 +39,7 @@ from .lease_table import (
     QueueKey,
     WantedQueue,
 )
+from .member_checks import others_member
 
 logger = logging.getLogger(__name__)
 

@@ -30,7 +30,8 @@ from ...store.message_store import MessageStore
 from ..config import BrokerConfig
 from ..delay_rules import DelayRules, Part, timer_out_ms
 from ..producers.producers import Places, Producers
-from ..producers.sequences import Numbered, RunNumbers, rest_of
+from ..producers.run_numbers import RunNumbers, rest_of
+from ..producers.sequences import Numbered
 from ..replication.mastership import Mastership
 from ..timing.timers import Timers
 from ..timing.timing_wheel import Timer

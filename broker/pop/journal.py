@@ -52,7 +52,7 @@ from ...store.disk import Disk, Mapping
 from ...store.files import FolderSync, Syncable
 from ...store.flush import CallOwner, Flusher, FlushJob, GroupCommit, sync_all
 from ...store.message_store import MessageStore
-from ..producers.sequences import log_tail
+from ..producers.snapshots import log_tail
 from ..timing.timers import Timers
 from ..timing.timing_wheel import Timer
 from .journal_format import (

@@ -33,8 +33,9 @@ from ...proto.services.port_services import PortServices
 from ...proto.services.settings import LiveSettings, SettingsService
 from ..config import BROKER_SECTIONS, BrokerConfig
 from ..metrics.page import MetricsPage, PageFigure
-from ..replication.follower_view import FollowerView, ReplicaLook, replica_figures
+from ..replication.follower_view import FollowerView
 from ..replication.in_sync import ReplicaSettings
+from ..replication.replica_metrics import ReplicaLook, replica_figures
 from ..service_v2.permissions import guarded
 from .certificates import Certificates
 from .follower_port import FollowerReads, follower_methods

@@ -35,7 +35,8 @@ from ...proto.topics import (
 )
 from ...store.commit_log import CommitLog
 from ...store.files import MappedFile
-from .sequences import COUNT_MAX, Key, RunNumbers, StoredRun
+from .run_numbers import COUNT_MAX, RunNumbers
+from .sequences import Key, StoredRun
 
 _HINT: Final = b"PRODUCER_SEQUENCE\x01"
 _VALUE: Final = re.compile(rb"[0-9a-f:]{7,50}")

@@ -1,6 +1,6 @@
 """Idempotent sending at the broker: the table of producers, kept beside the store and found again in its log.
 
-The numbers of a run lie in the log with it (sequences.py), so nothing has to be written besides. The snapshot only
+The numbers of a run lie in the log with it (run_numbers.py), so nothing has to be written besides. The snapshot only
 saves reading: it tells of the log up to some place that is surely on the device, and at the start the log is read from
 there on (found_runs.py). It is written at a clean stop, and while running whenever so much was
 appended (SAVE_BYTES), or something new and SAVE_INTERVAL_MS have passed.
@@ -53,18 +53,9 @@ from ...store.log_writer import Appended
 from ...store.message_store import MessageStore
 from ..delay_rules import Part
 from .found_runs import FoundRun, RunScan, found_runs
-from .sequences import (
-    Numbered,
-    ProducerSequences,
-    ProducerSnapshot,
-    RunNumbers,
-    StoredRun,
-    decoded,
-    each_has_its_own,
-    encoded,
-    log_tail,
-    rows_of,
-)
+from .run_numbers import RunNumbers, each_has_its_own
+from .sequences import Numbered, ProducerSequences, StoredRun
+from .snapshots import ProducerSnapshot, decoded, encoded, log_tail, rows_of
 
 logger = logging.getLogger(__name__)
 

@@ -1,191 +1,46 @@
-"""Idempotent runs: the numbers that each carries, and what producers have stored of them, by queue: the table that
-tells a first try from a repeat. Pure: no disk, no clock.
+"""What producers have stored in each queue: the table by which the broker detects duplicates. Pure: no disk, no clock.
 
-The numbers stand in the request's fields, and the same in a property of its records:
-
-    PRODUCER_SEQUENCE = "producer id, hexadecimal:epoch:first:count"
-
-The first record of a run carries it for all COUNT records, or each record carries its own, with count 1. The second
-form is what a run needs that is stored in parts; the first costs nothing per message. Fields and property have to
-agree: what memory knows from the one must be found again on the disk by the other. `rest_of` gives each record of what
-is left of a run its own number.
-
-A producer counts the messages of each queue from 0 on, in each of its epochs. Of a run [first, first + count)
+A producer counts the messages of each queue from 0 on, in each of its epochs. Of a batch [first, first + count)
 
     first = 0, nothing known of the producer in this queue     new
-    first > 0, nothing known, or known only from later on      UnknownProducer: it cannot be told what is missing
+    first > 0, nothing known, or known only from later on      UnknownProducer: a duplicate could not be detected
     it begins where the last one ended                         new
-    everything of it is stored                                 a repeat: nothing is stored again
-    some of it is stored                                       the rest is new (an append was torn, or cut up anew)
-    something between the last run and this one is missing     OutOfOrderSequence
+    everything of it is stored                                 a duplicate: nothing is stored again
+    some of it is stored                                       the rest is new (an append was torn, or cut differently)
+    something between the last batch and this one is missing   OutOfOrderSequence
     an epoch before the known one                              ProducerFenced
     a later epoch                                              new if first = 0, else OutOfOrderSequence
 
-Runs of one turn of the event loop are appended together at its end: `reserve` counts a run that will be, so that the
-next one may follow it in the same turn; `stored` and `failed` say what became of it, and after a failure those that
-followed it in the turn are refused as well (`refusal`), or their order would be another. What repeats or contradicts a
-run of the same turn does not `follow`: the caller has the turn's runs appended first, and asks then.
+Batches of one turn of the event loop are appended together at its end. `reserve` counts a future batch, so that the
+next one may follow it in the same turn. `stored` and `failed` report the result. A batch that is a duplicate of another
+one of the turn, or contradicts it, does not `follow`: the caller appends the turn's batches first.
 
-A failed append may have stored a part of its run (what the log took before a disk was full, parts in other queues):
-`note` takes what was found. Then numbers are missing below others; the run that brings them comes before any new one.
-
-Bounds: `limit` sequences (producer × queue; the least recently used goes first), each with its last RUNS_KEPT runs and
-GAPS_MAX intervals of missing numbers; ROWS_MAX places of records that lie scattered. A sequence that was not used for
-`expiry_ms` counts as unknown. What is forgotten costs a UnknownProducer; only a first run (number 0) whose producer was
-forgotten between two tries of it looks new, and is stored twice. Not thread-safe: the event loop owns it.
-
-The table of producers on disk: `<root>/pocketmq/producers.json`, replaced as a whole.
-
-    {"version": 1, "logEnd": …, "tail": …, "crc": …}                       one line
-    [[id, topic, queue, epoch, known from, next, [[gap begin, end], …], [run, …], end offset, used ms], …]
-    of which the least recently used comes first; a run is
-    [first, count, log offset, end offset, store ms, queue offset, [log offset, …] or null]
-
-It tells of everything in the log before `logEnd`, and is written only once all that is on the device. `tail` is the
-CRC-32 of the bytes before it, TAIL_BYTES at most, by which the log is known again: one that was cut before `logEnd`
-and goes on with something else has others there. `crc` is that of the second line.
+A forgotten producer gets an UnknownProducer. Only a first batch (number 0) whose producer was forgotten between two
+tries is stored twice. Not thread-safe: the event loop owns it.
 """
 
 from __future__ import annotations
 
-import json
-import re
-import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
-from ...proto import properties as names
 from ...proto.errors import (
-    InvalidArgument,
     OutOfOrderSequence,
     PocketMQError,
     ProducerFenced,
     UnknownProducer,
 )
-from ...proto.gen import pocketmq_v1_pb2 as pb
-from ...proto.record_copy import RecordCopier
 from ...proto.record_run import Longs
-from ...proto.run import Run
-from ...store.commit_log import CommitLog
-
-#: Numbers stay far enough below 2⁶³ that no sum of them leaves 64 bits.
-SEQUENCE_MAX: Final = 1 << 62
-#: Records that one run can have: none is so small that more would fit a request.
-COUNT_MAX: Final = 1 << 22
-_ID_MAX: Final = (1 << 63) - 1
-_NAME: Final = f"{names.PRODUCER_SEQUENCE}{names.NAME_END}".encode()
-_VALUE: Final = re.compile(rb"([0-9a-f]{1,16}):([0-9]{1,10}):([0-9]{1,19}):([0-9]{1,10})")
-
-
-@dataclass(frozen=True, slots=True)
-class RunNumbers:
-    """Whose run it is, and which records of its queue: COUNT from FIRST on, in EPOCH."""
-
-    producer_id: int
-    epoch: int
-    first: int
-    count: int
-
-    @classmethod
-    def of(cls, run: pb.ProduceRun) -> RunNumbers:
-        """Return what the fields of RUN say; raise InvalidArgument, which names the field, for what cannot be."""
-        epoch, first = run.producer_epoch, run.first_sequence
-        _check("producer_id", run.producer_id, _ID_MAX)
-        _check("producer_epoch", epoch, _ID_MAX)
-        _check("first_sequence", first, SEQUENCE_MAX)
-        return cls(run.producer_id, epoch, first, len(run.sizes))
-
-    @classmethod
-    def parse(cls, value: bytes) -> RunNumbers | None:
-        """Return what the VALUE of the property says; None if that is nothing."""
-        found = _VALUE.fullmatch(value)
-        if found is None:
-            return None
-        producer_id, epoch, first, count = found.groups()
-        numbers = cls(int(producer_id, 16), int(epoch), int(first), int(count))
-        sound = 0 < numbers.producer_id <= _ID_MAX and numbers.first <= SEQUENCE_MAX
-        return numbers if sound and 0 < numbers.count <= COUNT_MAX else None
-
-    @property
-    def end(self) -> int:
-        """Return the number that follows the last."""
-        return self.first + self.count
-
-    def text(self) -> str:
-        """Return the value of the property for all records."""
-        return f"{self.producer_id:x}:{self.epoch}:{self.first}:{self.count}"
-
-    def own(self, row: int) -> str:
-        """Return the value of the property for record ROW alone."""
-        return f"{self.producer_id:x}:{self.epoch}:{self.first + row}:1"
-
-
-def each_has_its_own(numbers: RunNumbers, run: Run) -> bool:
-    """Return whether each record of RUN carries its own of NUMBERS; False: the first one speaks for all.
-
-    Raises InvalidArgument if the records say anything else. If the first speaks for all, the others are not looked at:
-    a producer that gives one of them a number all the same, which only a forged run has, deceives itself alone, when
-    the log is read at a start.
-    """
-    string = b"\x02" + names.closed(run.property_string(0))
-    wanted = names.encode_pair(names.PRODUCER_SEQUENCE, numbers.text())
-    if b"\x02" + wanted in string and string.count(b"\x02" + _NAME) == 1:
-        return numbers.count == 1
-    return _each(numbers, run)
-
-
-def _each(numbers: RunNumbers, run: Run) -> bool:
-    """Look at every record."""
-    starts, sizes = run.properties.find(names.PRODUCER_SEQUENCE)
-    data = memoryview(run.records)
-    said = [
-        str(data[start : start + size], "utf-8", "replace") if size > 0 else ""
-        for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)
-    ]
-    own = [numbers.own(row) for row in range(numbers.count)]
-    for_all = [numbers.text(), *[""] * (numbers.count - 1)]
-    if said in (own, for_all):
-        return said == own
-    wanted = for_all if said[0] == for_all[0] else own
-    row = next(row for row, value in enumerate(said) if value != wanted[row])
-    raise InvalidArgument(
-        f"record {row} of the run: the property {names.PRODUCER_SEQUENCE} is {said[row][:80]!r}, but the run's fields"
-        f" say {numbers.text()!r} (for the first record, and for no other), or {own[row]!r} (each record its own)",
-        field=names.PRODUCER_SEQUENCE,
-        index=row,
-        value=said[row][:80],
-    )
-
-
-def _check(field: str, value: int, limit: int) -> None:
-    if not 0 <= value <= limit:
-        raise InvalidArgument(
-            f"{field} is {value}: must be between 0 and {limit}",
-            field=field,
-            limit=limit,
-            value=value,
-        )
-
-
-def rest_of(numbers: RunNumbers, run: Run, rows: Longs) -> list[bytes]:
-    """Return the records ROWS of RUN. Raises MessageTooLarge for properties that have no room for the number."""
-    copier = RecordCopier(run.records, run.columns)
-    rest = []
-    for row in rows.tolist():
-        string = names.without(copier.properties(row), (names.PRODUCER_SEQUENCE,))
-        string += names.encode_pair(names.PRODUCER_SEQUENCE, numbers.own(row))
-        rest.append(copier.copy(row, topic=run.topic, queue_id=run.queue, properties=string))
-    return rest
-
-
-# ---------------------------------------------------------------- what is stored
+from .run_numbers import RunNumbers
 
 #: As many runs as Kafka's brokers remember: more are not in flight.
 RUNS_KEPT: Final = 5
+#: Log offsets of single records, in all sequences together. Runs of which the records follow each other need none.
 ROWS_MAX: Final = 1_000_000
+#: Intervals of missing numbers of one sequence.
 GAPS_MAX: Final = 1_000
 
 #: Producer id, topic, queue.
@@ -339,7 +194,10 @@ class Numbered:
 
 
 class ProducerSequences:
-    """The table. LIMIT, EXPIRY_MS: see above."""
+    """The table of at most LIMIT sequences; the least recently used goes first.
+
+    One that was not used for EXPIRY_MS counts as unknown.
+    """
 
     def __init__(self, limit: int, expiry_ms: int) -> None:
         self._limit = limit
@@ -434,7 +292,12 @@ class ProducerSequences:
         self._add(sequence, stored)
 
     def failed(self, run: Numbered, error: PocketMQError) -> None:
-        """RUN was not appended, or not all of it, because of ERROR."""
+        """RUN was not appended, or not all of it, because of ERROR.
+
+        Those that followed it in the turn get a `refusal`, because their order would be another. What the log took
+        of it, before a disk was full for example, comes with `note`. Then numbers are missing below others; the run
+        that brings them precedes any new one.
+        """
         assert run.sequence is not None, "it was reserved"
         run.sequence.fail(error)
 
@@ -598,111 +461,3 @@ def _intervals(present: Longs) -> list[tuple[int, int]]:
     begins = np.concatenate((present[:1], present[breaks + 1])).tolist()
     ends = (np.concatenate((present[breaks], present[-1:])) + 1).tolist()
     return list(zip(begins, ends, strict=True))
-
-
-# ---------------------------------------------------------------- the table of producers on disk
-
-
-TAIL_BYTES: Final = 4096
-_VERSION: Final = 1
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerSnapshot:
-    """What was kept: the sequences, and where in the log they stood."""
-
-    log_end: int
-    tail: int
-    sequences: list[tuple[Key, Sequence]]
-
-    def is_of(self, log: CommitLog) -> bool:
-        """Is LOG the one that it tells of, up to there?"""
-        return log_tail(log, self.log_end) == self.tail
-
-
-def log_tail(log: CommitLog, end: int) -> int | None:
-    """Return the CRC of what LOG holds before END; None if it does not hold that (any more)."""
-    if end == 0:
-        return 0
-    file = log.files.file_at(end - 1)
-    if file is None or end > file.start + file.position:
-        return None
-    at = end - file.start
-    return zlib.crc32(file.view[max(0, at - TAIL_BYTES) : at])
-
-
-def rows_of(sequences: Iterable[tuple[Key, Sequence]], ahead_ms: int = 0) -> list[list[Any]]:
-    """Return SEQUENCES as they are now, for `encoded`: some 8 ms for 10,000."""
-    return [
-        [
-            *key,
-            sequence.epoch,
-            sequence.known_from,
-            sequence.next,
-            sequence.missing,
-            sequence.runs,
-            sequence.end_offset,
-            sequence.used_ms + ahead_ms,
-        ]
-        for key, sequence in sequences
-    ]
-
-
-def encoded(log_end: int, tail: int, rows: Iterable[list[Any]]) -> bytes:
-    """Return the file that says so; ROWS are what `rows_of` returned. Any thread may do that."""
-    body = ",".join([_text(row) for row in rows]).join("[]").encode()
-    head = {"version": _VERSION, "logEnd": log_end, "tail": tail, "crc": zlib.crc32(body)}
-    return json.dumps(head).encode() + b"\n" + body
-
-
-def decoded(data: bytes) -> ProducerSnapshot | None:
-    """Return what DATA says; None for what is no such file, or a damaged one."""
-    head_line, _, body = data.partition(b"\n")
-    try:
-        head = json.loads(head_line)
-        if head["version"] != _VERSION or head["crc"] != zlib.crc32(body):
-            return None
-        sequences = [_sequence(row) for row in json.loads(body)]
-        return ProducerSnapshot(int(head["logEnd"]), int(head["tail"]), sequences)
-    except (ValueError, TypeError, KeyError, IndexError):
-        return None
-
-
-def _text(row: list[Any]) -> str:
-    *values, runs, end_offset, used_ms = row
-    return json.dumps([*values, [*map(_run, runs)], end_offset, used_ms], separators=(",", ":"))
-
-
-def _run(stored: StoredRun) -> list[Any]:
-    offsets = None if stored.log_offsets is None else stored.log_offsets.tolist()
-    return [
-        stored.first,
-        stored.count,
-        stored.log_offset,
-        stored.end_offset,
-        stored.store_ms,
-        stored.queue_offset,
-        offsets,
-    ]
-
-
-def _sequence(row: list[Any]) -> tuple[Key, Sequence]:
-    producer_id, topic, queue, epoch, known_from, after, missing, runs, end_offset, used_ms = row
-    sequence = Sequence(epoch, used_ms)
-    sequence.known_from, sequence.next, sequence.end_offset = known_from, after, end_offset
-    sequence.missing = tuple((low, high) for low, high in missing)
-    sequence.runs = tuple(_stored(*run) for run in runs)
-    return (producer_id, topic, queue), sequence
-
-
-def _stored(
-    first: int,
-    count: int,
-    log_offset: int,
-    end_offset: int,
-    store_ms: int,
-    queue_offset: int,
-    log_offsets: list[int] | None,
-) -> StoredRun:
-    offsets = None if log_offsets is None else np.array(log_offsets, np.int64)
-    return StoredRun(first, count, log_offset, end_offset, store_ms, queue_offset, offsets)

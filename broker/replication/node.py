@@ -16,9 +16,10 @@ from ...proto import errors
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.request_bounds import bounded
 from ...proto.rpc import Call, MethodTable, Receiver, Stream, bidi, service, unary
-from .follower_view import Behind, CellChanges, FollowerView, ReplicaLook
+from .follower_view import FollowerView
 from .in_sync import ReplicaSettings
 from .registry import LiveNode, Silence, VersionedCell, first_look
+from .replica_metrics import Behind, CellChanges, ReplicaLook
 from .replica_state import ReplicaRole
 from .running import ReplicaParts, RunningReplica
 

@@ -24,7 +24,7 @@ from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ..queue import Queue, in_parts
 from .held_queue import HeldQueue, QueueSource
-from .parts import ConsumerParts
+from .parts import QUEUE_IS_GONE, ConsumerParts
 
 logger = logging.getLogger(__name__)
 
@@ -38,11 +38,10 @@ _QUEUES_NAMED: Final = 8
 #: A broker's clock waits for so long without an outcome (PATIENCE_S of broker/unfinished_messages.py).
 HURRY_MS: Final = 5_000
 _LOOK_MS: Final = 5
-_GONE: Final = (errors.TopicNotFound, errors.QueueNotFound)
 #: Errors of a request that one of its queues may cause alone.
 _OF_ONE_QUEUE: Final = (
     errors.LeaseLost,
-    *_GONE,
+    *QUEUE_IS_GONE,
     errors.NotReadable,
     errors.NotAuthorized,
     errors.InvalidArgument,
@@ -216,7 +215,7 @@ class Commits(OffsetKeeper):
             self._counts.commits_failed += len(rows)
             if isinstance(error, ConnectionLost):
                 self.doubt(broker)
-            if not isinstance(error, (errors.LeaseLost, *_GONE)):
+            if not isinstance(error, (errors.LeaseLost, *QUEUE_IS_GONE)):
                 raise
             self._give_up(rows[0][0], error)
 
@@ -234,7 +233,7 @@ class Commits(OffsetKeeper):
 
     def _give_up(self, held: HeldQueue, error: PocketMQError) -> None:
         """Lose HELD, of which nothing can be committed any more."""
-        if isinstance(error, _GONE):
+        if isinstance(error, QUEUE_IS_GONE):
             logger.warning(
                 "offset not committed, the queue does not exist any more %s",
                 Facts(group=self._group, queue=held.queue, reason=error.message),

@@ -32,6 +32,9 @@ from ..session import FollowerChoices, Session
 
 logger = logging.getLogger(__name__)
 
+#: Errors of a broker that does not have a queue any more.
+QUEUE_IS_GONE: Final = (errors.TopicNotFound, errors.QueueNotFound)
+
 
 @dataclass(slots=True)
 class Counts:

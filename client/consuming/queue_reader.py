@@ -50,7 +50,7 @@ from ..subscriptions import Subscriptions
 from .commits import Commits, OffsetKeeper
 from .held_queue import HeldQueue, QueueSource, QueueUser
 from .local_offsets import LocalOffsets, offsets_path
-from .parts import ConsumerParts
+from .parts import QUEUE_IS_GONE, ConsumerParts
 from .sharing import AssignedQueues, Sharing, WholeTopics, committed_offsets
 
 logger = logging.getLogger(__name__)
@@ -61,8 +61,7 @@ Fetched: TypeAlias = tuple[pb.FetchReply, FetchedRun | None]
 _PATIENCE_MS: Final = 5_000
 _TELL_MS: Final = 1_000
 _DIGITS_MAX: Final = 18
-_GONE: Final = (errors.TopicNotFound, errors.QueueNotFound)
-_MAY_COME_BACK: Final = (*_GONE, errors.NotReadable)
+_MAY_COME_BACK: Final = (*QUEUE_IS_GONE, errors.NotReadable)
 
 
 class Sink(Protocol):
@@ -292,7 +291,7 @@ class QueueReader:
         moved = self._session.routes.astray(self._queue.broker, self._address, error)
         if isinstance(error, errors.ConnectionLost | errors.MasterFenced):
             self._supply.doubt(self.held)
-        elif isinstance(error, _GONE):
+        elif isinstance(error, QUEUE_IS_GONE):
             # The broker, asked to renew its lease, says at once that the queue is nobody's.
             self._supply.source.doubt(self.held)
         if moved:

@@ -1,7 +1,7 @@
 """A batch: messages for one queue that are sent together, as parts that their callers gave.
 
 A batch is open while messages join it. `seal` encodes its records and closes it. The message ids are assigned by the
-first `seal` and stay over retries. Sequence numbers (sequences.py) are in the first record, or in every record if the
+first `seal` and stay over retries. Sequence numbers (run_numbers.py) are in the first record, or in every record if the
 broker stores the batch in parts because some messages are delayed or half messages.
 """
 

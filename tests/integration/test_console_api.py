@@ -15,13 +15,13 @@ import pytest
 import yaml
 
 from pocketmq.broker.broker import SiteParts
-from pocketmq.broker.replication.follower_view import (
+from pocketmq.broker.replication.in_sync import ReplicaSettings
+from pocketmq.broker.replication.replica_metrics import (
     Behind,
     CellChanges,
     ReplicaLook,
     replica_figures,
 )
-from pocketmq.broker.replication.in_sync import ReplicaSettings
 from pocketmq.client import Message, Producer, PullConsumer
 from pocketmq.proto.errors import MessageNotFound
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from pocketmq.broker.replication.follower_view import replica_figures
+from pocketmq.broker.replication.replica_metrics import replica_figures
 
 from ..runs import make_run
 from .replica_brokers import LAG_MS, Member, World, simulated_threads

@@ -15,13 +15,13 @@ import pytest
 import yaml
 
 from pocketmq.broker.metrics.page import text_of
-from pocketmq.broker.replication.follower_view import (
+from pocketmq.broker.replication.in_sync import ReplicaSettings
+from pocketmq.broker.replication.replica_metrics import (
     Behind,
     CellChanges,
     ReplicaLook,
     replica_figures,
 )
-from pocketmq.broker.replication.in_sync import ReplicaSettings
 
 from ..service_v2.serving import Served
 from .alarms import Evaluation, Page, Vector, read

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pocketmq.broker.messages.admission import admit
-from pocketmq.broker.producers.sequences import RunNumbers, each_has_its_own
+from pocketmq.broker.producers.run_numbers import RunNumbers, each_has_its_own
 from pocketmq.proto.errors import InvalidArgument
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 

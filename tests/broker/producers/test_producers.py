@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pocketmq.broker.producers import producers as module
-from pocketmq.broker.producers.sequences import decoded
+from pocketmq.broker.producers.snapshots import decoded
 from pocketmq.proto.errors import StoreFull, UnknownProducer
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.topics import SCHEDULE_TOPIC

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from pocketmq.broker.producers.run_numbers import RunNumbers
 from pocketmq.broker.producers.sequences import (
     GAPS_MAX,
     RUNS_KEPT,
     Key,
     Numbered,
     ProducerSequences,
-    RunNumbers,
     StoredRun,
 )
 from pocketmq.proto.errors import (

@@ -7,14 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pocketmq.broker.producers.sequences import (
-    Sequence,
-    StoredRun,
-    decoded,
-    encoded,
-    log_tail,
-    rows_of,
-)
+from pocketmq.broker.producers.sequences import Sequence, StoredRun
+from pocketmq.broker.producers.snapshots import decoded, encoded, log_tail, rows_of
 
 from ...runs import make_run, open_store
 

@@ -12,7 +12,8 @@ from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.producers import producers as producers_module
 from pocketmq.broker.producers.found_runs import found_runs
 from pocketmq.broker.producers.producers import Producers
-from pocketmq.broker.producers.sequences import RunNumbers, encoded, rows_of
+from pocketmq.broker.producers.run_numbers import RunNumbers
+from pocketmq.broker.producers.snapshots import encoded, rows_of
 from pocketmq.broker.replication.device import ReplicaDevice
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import UnknownProducer

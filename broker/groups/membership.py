@@ -1,0 +1,219 @@
+"""The members of a group and what they agreed on in each generation: pure state.
+
+A generation is an agreement: these members, and the queues that each of them reads. `begin` begins one and names the
+leader: the reachable member that has been in the group longest. The leader's plan completes it. A group whose members
+each allocate for themselves needs no plan. Each change of the members or their subscriptions calls for the next one.
+
+A static member (`instance_id`) keeps its place: a member with the same instance and another member_id inherits share
+and rank within the same generation, and the old member_id is fenced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ..timing.timers import Timers
+from .grace import Grace
+from .member_subscriptions import MemberSubscriptions, SubscriptionsKey
+
+FENCED_MAX: Final = 1_000
+
+
+@dataclass(slots=True, kw_only=True)
+class JoinedMember:
+    """One member. WIRE is what it said; others are told besides since when it is in, and when it was heard of."""
+
+    wire: pb.Member
+    subscriptions: MemberSubscriptions
+    session_timeout_ms: int
+    #: Times of day.
+    joined_unix_ms: int
+    last_heard_unix_ms: int = 0
+    #: When it was heard of, as an instant of the timers.
+    last_heard_ms: int = 0
+    #: The first generation that counts it in; 0: none yet.
+    since: int = 0
+    #: It led, and did not answer: others first.
+    passed_over: bool = False
+    #: Whose member it is; "": the broker has no users.
+    user: str = ""
+
+    @property
+    def member_id(self) -> str:
+        return self.wire.member_id
+
+    @property
+    def instance_id(self) -> str:
+        return self.wire.instance_id
+
+    @property
+    def session_ends_ms(self) -> int:
+        return self.last_heard_ms + self.session_timeout_ms
+
+    def heard(self, timers: Timers) -> None:
+        """Note a sign of life, now."""
+        self.last_heard_ms = timers.now_ms()
+        self.last_heard_unix_ms = timers.unix_ms()
+
+    def take_place_of(self, before: JoinedMember) -> None:
+        """Be in since when BEFORE was."""
+        self.since = before.since
+        self.joined_unix_ms = before.joined_unix_ms
+
+    def as_told(self) -> pb.Member:
+        """Return what others are told of it."""
+        told = pb.Member(joined_ms=self.joined_unix_ms, last_heard_ms=self.last_heard_unix_ms)
+        told.MergeFrom(self.wire)
+        return told
+
+
+class GroupMembership:
+    """One group. Its generations begin above FROM_GENERATION."""
+
+    def __init__(self, group: str, from_generation: int = 0) -> None:
+        self.group = group
+        self.generation = 0
+        #: The highest that a member ever told of.
+        self._known = from_generation
+        self.leader = ""
+        self.rebalance_count = 0
+        #: By member_id; who has been in longest comes first.
+        self.members: dict[str, JoinedMember] = {}
+        #: The plan of this generation, by member_id; None: there is none yet.
+        self.shares: dict[str, list[pb.HeldQueue]] | None = None
+        self._fenced: dict[str, None] = {}
+        #: Members of this generation that were taken over: under which member_id they go on.
+        self._goes_on_as: dict[str, str] = {}
+        #: Which of the subscriptions of its members are served.
+        self.grace: Grace[SubscriptionsKey] = Grace()
+
+    # --- who is in
+
+    def is_fenced(self, member_id: str) -> bool:
+        """Did another member take the place of MEMBER_ID?"""
+        return member_id in self._fenced
+
+    def of_instance(self, instance_id: str) -> JoinedMember | None:
+        """Return the member whose place INSTANCE_ID is."""
+        if not instance_id:
+            return None
+        found = (one for one in self.members.values() if one.instance_id == instance_id)
+        return next(found, None)
+
+    def other_than(self, *member_ids: str) -> JoinedMember | None:
+        """Return who has been in longest but for MEMBER_IDS."""
+        return next((one for name, one in self.members.items() if name not in member_ids), None)
+
+    def add(self, member: JoinedMember) -> None:
+        """Take MEMBER in: it has a share from the next generation on."""
+        assert member.member_id not in self.members, "a member is in once"
+        self.members[member.member_id] = member
+
+    def replace(self, before: JoinedMember, member: JoinedMember) -> None:
+        """Let MEMBER, of the same or of another member_id, have the place of BEFORE."""
+        old, new = before.member_id, member.member_id
+        member.take_place_of(before)
+        # Its rank among the others stays as well.
+        self.members = {
+            (new if name == old else name): (member if name == old else one)
+            for name, one in self.members.items()
+        }
+        if old == new:
+            return
+        self._fence(old)
+        self._goes_on_as[old] = new
+        if self.leader == old:
+            self.leader = new
+        if self.shares is not None and old in self.shares:
+            self.shares[new] = self.shares.pop(old)
+
+    def _fence(self, member_id: str) -> None:
+        self._fenced[member_id] = None
+        if len(self._fenced) > FENCED_MAX:
+            del self._fenced[next(iter(self._fenced))]
+
+    def remove(self, member_id: str) -> None:
+        """Let MEMBER_ID go."""
+        del self.members[member_id]
+
+    # --- generations
+
+    def heard_of(self, generation: int) -> None:
+        """Note that a member knows of GENERATION, from another coordinator maybe: the next one is higher."""
+        self._known = max(self._known, generation)
+
+    def begin(self, reachable: Collection[str]) -> None:
+        """Begin a generation with the present members, of whom REACHABLE can be told."""
+        self.generation = max(self.generation, self._known) + 1
+        self.rebalance_count += 1
+        self.shares = None
+        self._goes_on_as.clear()
+        for member in self.members.values():
+            member.since = member.since or self.generation
+        self.leader = self._choose_leader(reachable)
+
+    def _choose_leader(self, reachable: Collection[str]) -> str:
+        candidates = [name for name in self.members if name in reachable] or list(self.members)
+        fresh = [name for name in candidates if not self.members[name].passed_over]
+        if candidates and not fresh:
+            for name in candidates:
+                self.members[name].passed_over = False
+            fresh = candidates
+        return fresh[0] if fresh else ""
+
+    @property
+    def each_for_itself(self) -> bool:
+        """Do members allocate for themselves? As who has been in longest has it."""
+        first = self.other_than()
+        return first is not None and first.subscriptions.each_for_itself
+
+    @property
+    def strategy(self) -> str:
+        """The strategy's name, as who has been in longest has it."""
+        first = self.other_than()
+        return first.subscriptions.strategy if first is not None else ""
+
+    @property
+    def is_waiting_for_plan(self) -> bool:
+        return bool(self.generation) and self.shares is None and not self.each_for_itself
+
+    def counts_in(self, member_id: str) -> bool:
+        """Is MEMBER_ID part of the present generation?"""
+        member = self.members.get(member_id)
+        return member is not None and 0 < member.since <= self.generation
+
+    def keep_plan(self, shares: Iterable[pb.Share]) -> list[str]:
+        """Have SHARES be the plan of the present generation; return what was wrong with it, in words.
+
+        A queue that is given twice is the first one's. Shares of those who are no members any more are nobody's.
+        """
+        kept: dict[str, list[pb.HeldQueue]] = {
+            name: [] for name in self.members if self.counts_in(name)
+        }
+        given: dict[tuple[str, str, int], str] = {}
+        wrong: list[str] = []
+        for share in shares:
+            name = self._goes_on_as.get(share.member_id, share.member_id)
+            if name not in kept:
+                wrong.append(f"{share.member_id[:64]!r} is not a member")
+                continue
+            for queue in share.queues:
+                key = (queue.topic, queue.broker_name, queue.queue)
+                if key in given:
+                    wrong.append(
+                        f"queue {queue.queue} of {queue.topic[:64]!r} on {queue.broker_name[:64]!r} is given"
+                        f" to {given[key]!r} and to {name!r}"
+                    )
+                else:
+                    given[key] = name
+                    kept[name].append(queue)
+        self.shares = kept
+        return wrong
+
+    def everyone(self) -> list[pb.Member]:
+        """Return the members as a leader is told of them, by instance or else by member_id."""
+        found = sorted(self.members.values(), key=lambda one: one.instance_id or one.member_id)
+        return [member.as_told() for member in found]
