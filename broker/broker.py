@@ -41,7 +41,7 @@ from ..store.config import StoreConfig
 from ..store.disk import Disk
 from ..store.events import StoreEvents
 from ..store.message_store import MessageStore
-from ..store.recovery.scan import RecoveryReport
+from ..store.recovery.report import RecoveryReport
 from ..store.state_files import StateFile
 from ..store.system import cpu_seconds, peak_memory_bytes
 from .assembly import assemble

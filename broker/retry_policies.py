@@ -22,10 +22,8 @@ from typing import Final
 
 from ..proto import errors
 from ..proto.time_text import format_duration
+from ..store.format.beans import Object
 from ..store.format.java_json import Json
-from ..store.format.state_tables import (
-    Object,
-)
 
 INTERVALS_MAX: Final = 64
 INTERVAL_LEAST_MS: Final = 1_000

@@ -3,13 +3,14 @@
 from ..proto.run import Run
 from .config import StoreConfig, apply_apache_settings
 from .disk import Disk
-from .listing import config_of
+from .file_sizes import config_of
 from .log_writer import Appended
 from .message_store import MessageStore
 from .os_disk import OsDisk
 from .overlay_disk import OverlayDisk
 from .slices import Slices
-from .timers.entry import TimerBatch, TimerRecords, TimerSlot
+from .timers.entry import TimerBatch
+from .timers.slot import TimerRecords, TimerSlot
 from .timers.store import TimerStore
 
 __all__ = [

@@ -31,7 +31,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from .disk import Disk, Mapping as FileMapping
-from .format.log_and_queues import RowFormat
+from .format.rows import RowFormat
 from .format.state_tables import DataVersion
 
 CHECKPOINT_SIZE: Final = 4096

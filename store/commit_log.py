@@ -17,7 +17,7 @@ from ..proto.record import MAGIC_V1, MAGIC_V2, head_store_time_ms
 from ..proto.record_run import LEAST_SIZE
 from .disk import Buffer, Disk
 from .files import MappedFile, MappedFiles, Syncable
-from .format.log_and_queues import BLANK_SIZE, HEAD_BYTES, blank, record_head
+from .format.log import BLANK_SIZE, HEAD_BYTES, blank, record_head
 
 #: What is read of a record whose size is not known: all of most.
 _READ_FIRST: Final = 2048

@@ -12,7 +12,7 @@ from typing import ClassVar, Final, Literal
 from ..proto.errors import ConfigError
 from ..proto.topics import MESSAGE_SIZE_MAX
 from .format.index import index_file_size
-from .format.log_and_queues import BATCH_ENTRY, ENTRY
+from .format.queues import BATCH_ENTRY, ENTRY
 
 #: Apache's: seven days of seconds, but for the sixty slots that stay blank.
 TIMER_ROLL_SLOTS_MAX: Final = 7 * 86_400 - 60

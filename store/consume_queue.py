@@ -1,6 +1,6 @@
 """Consume queues: for each message of one topic and queue, in order, where its record is in the log.
 
-Both kinds are rows of mapped files full of equal entries (format/log_and_queues.py). A plain queue has one entry per
+Both kinds are rows of mapped files full of equal entries (format/queues.py). A plain queue has one entry per
 message; its files have 300,000 of them by default. If its first message is not number 0 (older ones were deleted),
 pre-blank entries come first. A batch queue has one entry per *inner batch*, a record that contains many messages; these
 queues are read, recovered, and rebuilt from the log, but PocketMQ writes no new batches.
@@ -25,16 +25,8 @@ from ..proto.errors import StoreError
 from ..proto.record_run import QUEUE_OFFSET_MAX, Longs
 from .disk import Disk
 from .files import MappedFile, MappedFiles, bytes_of
-from .format.log_and_queues import (
-    ADDRESS_MAX,
-    BATCH_ENTRY,
-    ENTRY,
-    NOT_COMPACTED,
-    PRE_BLANK_SIZE,
-    RowFormat,
-    Rows,
-    leading,
-)
+from .format.queues import ADDRESS_MAX, BATCH_ENTRY, ENTRY, NOT_COMPACTED, PRE_BLANK_SIZE, leading
+from .format.rows import RowFormat, Rows
 from .queue_extension import QueueExtension
 
 #: So many messages may be missing in front of a single one; a larger gap needs two in a row that agree on it.

@@ -18,7 +18,7 @@ from .config import StoreConfig
 from .consume_queue import BatchConsumeQueue, ConsumeQueue, Sum
 from .disk import Disk
 from .files import FolderSync, Syncable, SyncTogether
-from .format.log_and_queues import LIGHT_PREFIX
+from .format.queues import LIGHT_PREFIX
 from .format.state_tables import TopicConfig, parse_topics
 
 __all__ = ["ConsumeQueue", "ConsumeQueues", "Queue"]

@@ -269,3 +269,20 @@ def write_error(error: OSError, action: str, path: str) -> StoreFull | DiskFailu
         errno.EROFS: "see why (dmesg), remount the file system, then start the broker again",
     }.get(error.errno or 0, "check the device, then open the store again")
     return DiskFailure(f"cannot {action} {path}: {reason}: {hint}", path=path, reason=reason)
+
+
+class disk_errors:  # A generator would cost each write 2 µs more.
+    """Turn an OSError of a write into `StoreFull` or `DiskFailure` that say what was tried and on which file."""
+
+    __slots__ = ("_action", "_path")
+
+    def __init__(self, action: str, path: str) -> None:
+        self._action = action
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            raise write_error(error, self._action, self._path) from error

@@ -25,7 +25,7 @@ from .health import StoreHealth
 from .index_file import IndexFile
 from .log_writer import LogWriter
 from .parts import StoreParts
-from .recovery.derive import VerifiedSnapshot
+from .recovery.verified import VerifiedSnapshot
 from .timers.store import TimerStore
 
 logger = logging.getLogger(__name__)

@@ -32,7 +32,7 @@ from .commit_log import CommitLog
 from .damage import Damages
 from .disk import Buffer
 from .events import HearRecords
-from .format.log_and_queues import BLANK_SIZE, is_blank, no_record, size_and_magic
+from .format.log import BLANK_SIZE, is_blank, no_record, size_and_magic
 from .health import StoreHealth
 from .log_writer import LogWriter
 from .parts import StoreParts

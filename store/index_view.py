@@ -1,29 +1,25 @@
-"""The key index as its files lie: single keys are asked of `IndexFiles`, whole files are columns (`open_index`).
+"""The key index as its files are: `IndexFiles` looks up single keys.
 
 For a key there are candidates, newest first, and what the files do not cover. A file is mapped, not read: a look-up
 touches a slot and the entries of its chain, a page each at most. Entries hold a hash of 31 bits and a time in seconds,
-so that candidates are compared with the records by whoever asks. A chain runs from newer to older entries. A link that
-does not lead to an older one is damage, and ends the chain.
+so the caller compares candidates with the records. A chain runs from newer to older entries. A link that does not lead
+to an older one is damage, and ends the chain.
 
-The length of a file tells slots and entries together only; see `sizes.index_shape`. Format: format/index.py.
+The length of a file tells slots and entries together only; see `index_shape`. Format: format/index.py.
 """
 
 from __future__ import annotations
 
 import posixpath
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
-
-from numpy.typing import NDArray
+from typing import NamedTuple
 
 from .apache.settings import ApacheSettings
 from .disk import Disk
+from .file_sizes import index_shape
 from .format.index import ENTRY, HEADER_SIZE, SLOT, IndexHeader, IndexShape, key_hash
-from .listing import FilePages, RowFile, index_shape
-from .view import StoreView
+from .listing import FilePages
 
 
 class Candidate(NamedTuple):
@@ -109,7 +105,7 @@ class IndexFiles:
             for entry in self._disk.list(self.folder)
             if not entry.is_folder and entry.name.isascii() and entry.name.isdigit()
         ]
-        shape = _shape_of(self._disk, self._root, self._given)
+        shape = shape_of(self._disk, self._root, self._given)
         return [
             PagedIndex(
                 FilePages(
@@ -160,71 +156,6 @@ class IndexFiles:
         return [file for file in self.files if file.used and file.contradiction is None]
 
 
-def _shape_of(disk: Disk, root: str, given: Mapping[str, str]) -> IndexShape:
+def shape_of(disk: Disk, root: str, given: Mapping[str, str]) -> IndexShape:
     settings = ApacheSettings.of(given, **index_shape(disk, root, given))
     return IndexShape(settings.index_slots, settings.index_entries)
-
-
-# ---------------------------------------------------------------- whole files
-
-
-@dataclass(frozen=True, slots=True)
-class IndexName:
-    """A file in the index folder; NAME is the local time of its creation, yyyyMMddHHmmssSSS."""
-
-    name: str
-    path: str
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class IndexEntries:
-    """One opened file. ENTRIES are the places of all entries, COUNT is the number of the next; entry 0 is never used.
-
-    IS_WHOLE: has it the length that its slots and entries need?
-    """
-
-    name: IndexName
-    header: IndexHeader
-    slot_count: int
-    entry_count: int
-    slots: NDArray[Any]
-    entries: NDArray[Any]
-    is_whole: bool
-
-    @property
-    def count(self) -> int:
-        """The number of the next entry, as far as the file reaches."""
-        return max(1, min(self.header.next_entry, len(self.entries)))
-
-    def first_from(self, offset: int, low: int = 1) -> int:
-        """Return the number of the first entry from LOW on whose record stands at log OFFSET or behind it."""
-        offsets = self.entries["log_offset"]
-        return bisect_left(range(self.count), offset, low, key=lambda at: int(offsets[at]))
-
-
-def index_names(files: StoreView) -> Iterator[IndexName]:
-    """Yield the index files, the oldest first."""
-    folder = files.path("index")
-    for entry in files.disk.list(folder):
-        if not entry.is_folder and entry.name.isdecimal():
-            yield IndexName(entry.name, f"{folder}/{entry.name}", entry.size)
-
-
-def open_index(files: StoreView, name: IndexName) -> IndexEntries | None:
-    """Return the index file NAME; None if it is too short for a header."""
-    view = files.view(RowFile(name.path, 0, name.size))
-    if len(view) < HEADER_SIZE:
-        return None
-    shape = _shape_of(files.disk, files.root, files.given)
-    header = IndexHeader.parse(view)
-    header.next_entry = max(1, header.next_entry)
-    return IndexEntries(
-        name=name,
-        header=header,
-        slot_count=shape.slots,
-        entry_count=shape.entries,
-        slots=shape.slots_in(view),
-        entries=shape.entries_in(view),
-        is_whole=len(view) == shape.file_size,
-    )

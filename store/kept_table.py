@@ -40,8 +40,9 @@ from ..proto.errors import PocketMQError, StoreError
 from .disk import Disk, Mapping as FileMapping
 from .files import FolderSync, Syncable
 from .flush import CallOwner, Flusher, FlushJob, GroupCommit, Waiter
+from .format.beans import Object
 from .format.java_json import Json, parse, pieces_with_members, render, render_member
-from .format.state_tables import DataVersion, Object, TableForm
+from .format.state_tables import DataVersion, TableForm
 from .state_files import StateFile
 
 logger = logging.getLogger(__name__)

@@ -1,37 +1,25 @@
-"""The rows of a store's files as they lie in their folders: log, queues, timer log.
+"""The rows of a store's files as they are in their folders: log, queues, timer log.
 
-A file is named by the offset of its first byte, in twenty digits. Nothing here writes, grows or locks a file: a store
-may be live, cut short, or damaged, on any disk. `row_files` and `FileRow` list a row; `FilePages` and `PagedRow` read
-one at single places, local files through a descriptor, remote ones page by page; what is behind a file's end reads as
+The name of a file is the offset of its first byte, in twenty digits. Nothing here writes, grows or locks a file. The
+store may be live, cut short, or damaged, on any disk. `row_files` and `FileRow` list a row; `FilePages` and `PagedRow`
+read single places, local files through a descriptor, remote ones page by page. What is after the end of a file reads as
 zeros there.
-
-The file sizes of a store where nobody says them, from the lengths of its files.
-
-All files of a row have one length; where they differ, the most frequent counts, of equally frequent ones the longest:
-damage cuts files short. The length of an index file is 40 + 4 × slots + 20 × entries and does not tell both; Apache's
-default and its usual ratio of four entries a slot are tried.
-
-`settings_of` serves those who only read a store, `config_of_files` a broker's start. `config_of`, for those who open a
-store themselves, takes what the first file tells, and no shape of the index but the default's.
 """
 
 from __future__ import annotations
 
 import posixpath
 from bisect import bisect_right
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping as Settings, Sequence
-from dataclasses import dataclass, replace
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice, pairwise
-from typing import Any, Final
+from itertools import pairwise
+from typing import Final
 
-from ..proto.errors import ConfigError, OffsetOutOfRange
-from .apache.settings import ApacheSettings
-from .config import APACHE_NAMES, StoreConfig, apply_apache_settings
+from ..proto.errors import OffsetOutOfRange
 from .disk import Buffer, Disk, Entry, Mapping
-from .files import NAME_DIGITS, equal_file_size
-from .format.index import ENTRY, HEADER_SIZE, SLOT
+from .files import NAME_DIGITS
 
 #: A record, or a row of entries, never holds so many zeros; a file's tail does.
 _PROBE_BYTES: Final = 8 << 20
@@ -334,145 +322,3 @@ class PagedRow:
 
 def _filled(data: Buffer, size: int) -> Buffer:
     return data if len(data) == size else bytes(data).ljust(size, b"\0")
-
-
-# ---------------------------------------------------------------- the file sizes of a store where nobody says them
-
-
-_ENTRIES_A_SLOT: Final = 4
-_BYTES_A_SLOT: Final = SLOT.size + _ENTRIES_A_SLOT * ENTRY.size
-#: All queues of a store have files of one length, unless it is damaged; some brokers have tens of thousands.
-_QUEUES_ASKED_MAX = 1_000
-
-
-def config_of(disk: Disk, path: str, settings: Settings[str, str] | None = None) -> StoreConfig:
-    """Return the settings of the store at PATH: Apache-style SETTINGS, what its files tell, Apache's defaults.
-
-    ConfigError if the index files have a length that only maxHashSlotNum and maxIndexNum can explain.
-    """
-    settings = settings or {}
-    config = apply_apache_settings(StoreConfig(path=path), settings)
-    given = {APACHE_NAMES[name] for name in settings}
-    found: dict[str, int] = {}
-    for name, folders in _rows(disk, config):
-        if name not in given and (size := _first_size(disk, folders)):
-            found[name] = size
-    if not given & {"index_slots", "index_entries"}:
-        _check_index(disk, config)
-    return replace(config, **found)  # type: ignore[arg-type]
-
-
-def _rows(disk: Disk, config: StoreConfig) -> Iterator[tuple[str, Iterator[str]]]:
-    yield "log_file_size_bytes", iter((config.log_folder,))
-    yield "queue_file_size_bytes", _queue_folders(disk, config.queue_folder)
-    yield "batch_queue_file_size_bytes", _queue_folders(disk, config.batch_queue_folder)
-    yield "timer_log_file_size_bytes", iter((config.timer_log_folder,))
-
-
-def _first_size(disk: Disk, folders: Iterator[str]) -> int | None:
-    """Return the length of the files in the first of FOLDERS that tells one."""
-    return next((size for folder in folders if (size := equal_file_size(disk, folder))), None)
-
-
-def _check_index(disk: Disk, config: StoreConfig) -> None:
-    sizes = {entry.size for entry in disk.list(config.index_folder) if not entry.is_folder}
-    if sizes and config.index_file_size_bytes not in sizes:
-        raise ConfigError(
-            f"the files in {config.index_folder} are {', '.join(f'{size:,}' for size in sorted(sizes))} bytes long,"
-            f" not {config.index_file_size_bytes:,} as by default: say --set maxHashSlotNum=… and"
-            " --set maxIndexNum=… as in the broker's configuration",
-            field="maxHashSlotNum",
-        )
-
-
-def settings_of(disk: Disk, root: str, given: Settings[str, str]) -> ApacheSettings:
-    """Return the settings GIVEN by Apache's names, with what the files of the store ROOT tell for the rest."""
-    found: dict[str, int] = {}
-    rows = {
-        "log_file_size": [posixpath.join(root, "commitlog")],
-        "queue_file_size": _queue_folders(disk, posixpath.join(root, "consumequeue")),
-        "batch_queue_file_size": _queue_folders(disk, posixpath.join(root, "batchconsumequeue")),
-        "timer_log_file_size": [posixpath.join(root, "timerlog")],
-    }
-    for name, folders in rows.items():
-        size = _usual_size(disk, folders)
-        if size:
-            found[name] = size
-    return ApacheSettings.of(given, **found, **index_shape(disk, root, given))
-
-
-def index_shape(disk: Disk, root: str, given: Settings[str, str]) -> dict[str, int]:
-    """Return the numbers of slots and entries that the index files tell; nothing if GIVEN says one, or none tells."""
-    size = _usual_size(disk, [posixpath.join(root, "index")])
-    if {"maxHashSlotNum", "maxIndexNum"} & set(given):
-        return {}
-    if not size or (size - HEADER_SIZE) % _BYTES_A_SLOT:
-        return {}
-    slots = (size - HEADER_SIZE) // _BYTES_A_SLOT
-    return {"index_slots": slots, "index_entries": slots * _ENTRIES_A_SLOT}
-
-
-def _queue_folders(disk: Disk, root: str) -> Iterator[str]:
-    for topic in disk.list(root):
-        for queue in disk.list(posixpath.join(root, topic.name)) if topic.is_folder else ():
-            yield posixpath.join(root, topic.name, queue.name)
-
-
-def _usual_size(disk: Disk, folders: Iterable[str]) -> int:
-    sizes = _sizes(disk, folders)
-    return _most_usual(sizes) if sizes else 0
-
-
-def _sizes(disk: Disk, folders: Iterable[str]) -> Counter[int]:
-    return Counter(
-        entry.size
-        for folder in islice(folders, _QUEUES_ASKED_MAX)
-        for entry in disk.list(folder)
-        if entry.size and not entry.is_folder and entry.name.isdigit()
-    )
-
-
-def _most_usual(sizes: Counter[int]) -> int:
-    return max(sizes, key=lambda size: (sizes[size], size))
-
-
-def config_of_files(disk: Disk, config: StoreConfig) -> StoreConfig:
-    """Return CONFIG with the sizes that the files of its store tell, where it has the default; for a broker's start.
-
-    A broker goes on writing files of these sizes, so that more is asked for than where a store is only read: two files
-    of one length, or, for a log of one file, a power of two, which no cut leaves.
-    """
-    logs = [config.log_path or posixpath.join(config.path, "commitlog")]
-    found = {
-        "log_file_size_bytes": _sure_size(disk, logs, alone=_is_power_of_two),
-        "queue_file_size_bytes": _sure_size(
-            disk, _queue_folders(disk, posixpath.join(config.path, "consumequeue"))
-        ),
-        "batch_queue_file_size_bytes": _sure_size(
-            disk, _queue_folders(disk, posixpath.join(config.path, "batchconsumequeue"))
-        ),
-        "timer_log_file_size_bytes": _sure_size(disk, [posixpath.join(config.path, "timerlog")]),
-        **index_shape(disk, config.path, {}),
-    }
-    default = StoreConfig(path=config.path)
-    changed: dict[str, Any] = {
-        name: size
-        for name, size in found.items()
-        if size and getattr(config, name) == getattr(default, name)
-    }
-    return replace(config, **changed)
-
-
-def _sure_size(
-    disk: Disk, folders: Iterable[str], *, alone: Callable[[int], bool] = lambda size: False
-) -> int:
-    """Return the length that most files in FOLDERS have, if several have it or ALONE trusts it of one; else 0."""
-    sizes = _sizes(disk, folders)
-    if not sizes:
-        return 0
-    size = _most_usual(sizes)
-    return size if sizes[size] > 1 or alone(size) else 0
-
-
-def _is_power_of_two(size: int) -> bool:
-    return size & (size - 1) == 0

@@ -6,7 +6,7 @@ from ..proto import errors
 from .commit_log import CommitLog, store_time_ms
 from .config import StoreConfig
 from .files import MappedFile
-from .format.log_and_queues import BLANK_SIZE
+from .format.log import BLANK_SIZE
 
 
 class LogAge:

@@ -27,7 +27,8 @@ from ..proto.record_run import Longs, PropertyRanges, RunColumns
 from .disk import Disk, Entry
 from .files import FolderSync, Syncable
 from .format.index import IndexHeader
-from .index_file import IndexFile, LogPlaces, check_index_file
+from .index_check import LogPlaces, check_index_file
+from .index_file import IndexFile
 from .message_keys import Bytes, Ints, MessageKeys, key_hashes, keys_of
 
 logger = logging.getLogger(__name__)

@@ -30,16 +30,17 @@ from .events import StoreEvents
 from .flush import CallOwner, Flusher, Waiter
 from .flush_scheduler import FlushScheduler
 from .follower_log import FollowerLog
-from .format.log_and_queues import is_blank
-from .healing import KnownDamage, Piece, checked_piece, whole_piece
+from .format.log import is_blank
+from .healing import Piece, checked_piece, whole_piece
 from .health import StoreHealth
+from .known_damage import KnownDamage
 from .log_writer import Appended, LogWriter
 from .overlay_disk import OverlayDisk
 from .parts import StoreParts
 from .reader import Reader
-from .recovery.derive import VerifiedSnapshot
 from .recovery.recover import LogCut, recover
-from .recovery.scan import RecoveryReport
+from .recovery.report import RecoveryReport
+from .recovery.verified import VerifiedSnapshot
 from .retention import Cleaned, Cleaner
 from .scrubber import Scrubber
 from .timers.recovery import open_timers

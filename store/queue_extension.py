@@ -1,6 +1,6 @@
 """Extensions of queue entries: the tags codes of a store whose Java broker had enableConsumeQueueExt.
 
-There, a queue entry holds the address of a unit in place of the tags code (format/log_and_queues.py). Addresses and
+There, a queue entry holds the address of a unit in place of the tags code (format/queues.py). Addresses and
 tags codes may be mixed: RocketMQ writes the code itself where no unit can be written, and PocketMQ always does. So
 units are read here and never written.
 
@@ -17,12 +17,8 @@ from numpy.typing import NDArray
 from ..proto.record_run import Longs, as_bytes
 from .disk import Disk
 from .files import NAME_DIGITS
-from .format.log_and_queues import (
-    ADDRESS_LEAST,
-    ADDRESS_MAX,
-    EXTENSION_UNIT,
-    Rows,
-)
+from .format.queues import ADDRESS_LEAST, ADDRESS_MAX, EXTENSION_UNIT
+from .format.rows import Rows
 
 
 class QueueExtension:

@@ -24,12 +24,13 @@ from ..proto.record_run import Longs, is_sound
 from .commit_log import store_time_ms
 from .consume_queue import BatchConsumeQueue, ConsumeQueue
 from .consume_queues import Queue
-from .damage import Damages, LostEntries
+from .damage import Damages
 from .format.agreement import Entries, QueueName
-from .format.log_and_queues import PRE_BLANK_SIZE
-from .healing import KnownDamage
+from .format.queues import PRE_BLANK_SIZE
 from .health import StoreHealth
+from .known_damage import KnownDamage
 from .parts import StoreParts
+from .queue_repair import LostEntries
 from .slices import Slices, read_entries, warn_of_missing
 
 #: Tells for tags codes of queue entries which are to be read.

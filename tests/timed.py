@@ -13,10 +13,11 @@ from pocketmq.proto.properties import REAL_TOPIC, TIMER_DELETE_KEY, TIMER_OUT_MS
 from pocketmq.proto.record import java_hash
 from pocketmq.proto.record_run import PropertyRanges, parse_run, starts_of
 from pocketmq.proto.topics import TIMER_TOPIC
-from pocketmq.store.format.timers import DELETE
+from pocketmq.store.format.timer_log import DELETE
 from pocketmq.store.message_store import MessageStore
-from pocketmq.store.timers.entry import TimerBatch, TimerSlot
-from pocketmq.store.timers.recovery import numbers
+from pocketmq.store.timers.entry import TimerBatch
+from pocketmq.store.timers.reentry import numbers
+from pocketmq.store.timers.slot import TimerSlot
 from pocketmq.store.timers.store import TimerStore
 
 from .runs import Hand, make_run, open_store

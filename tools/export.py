@@ -32,7 +32,7 @@ import numpy as np
 from ..proto.clock import SystemClock
 from ..proto.errors import ConfigError, DiskFailure
 from ..proto.topics import is_system_topic
-from ..store.system import allow_many_files
+from ..store.open_files import allow_many_files
 from .counted import counted
 from .instants import past_instant_of
 from .options import TakesStores, broker_name_option, chosen_stores, json_option, stores_argument

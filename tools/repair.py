@@ -29,18 +29,19 @@ import click
 
 from ..proto.clock import SystemClock
 from ..proto.errors import StoreError
-from ..store.apache import config
+from ..store.apache import config_beans
 from ..store.apache.settings import ApacheSettings
+from ..store.file_copies import copy_file, sync_tree
+from ..store.file_sizes import settings_of
 from ..store.format import state_tables
 from ..store.format.java_json import parse_object
-from ..store.listing import settings_of
 from ..store.message_store import MessageStore
 from ..store.offsets_file import LMQ_OFFSETS_FILE, OFFSETS_FILE
-from ..store.os_disk import OsDisk, copy_file, sync_tree
+from ..store.open_files import allow_many_files
+from ..store.os_disk import OsDisk
 from ..store.overlay_disk import OverlayDisk
-from ..store.recovery.scan import RecoveryReport
+from ..store.recovery.report import RecoveryReport
 from ..store.state_files import BROKEN_FOLDER, StateFile
-from ..store.system import allow_many_files
 from .counted import counted
 from .doctor.diagnosis import reason_lines
 from .doctor.evidence import StoreEvidence, gather, outcome_of
@@ -166,11 +167,13 @@ class Fitting:
             LMQ_OFFSETS_FILE: state_tables.parse_consumer_offsets,
             "subscriptionGroup.json": state_tables.parse_groups,
             "delayOffset.json": state_tables.parse_delay_offsets,
-            "topicQueueMapping.json": lambda text: config.queue_mappings(parse_object(text)),
-            "consumerFilter.json": lambda text: config.filters(parse_object(text), self._now_ms),
-            "consumerOrderInfo.json": lambda text: config.orders(parse_object(text)),
-            "messageRequestMode.json": lambda text: config.request_modes(parse_object(text)),
-            "timermetrics": lambda text: config.counts(parse_object(text)),
+            "topicQueueMapping.json": lambda text: config_beans.queue_mappings(parse_object(text)),
+            "consumerFilter.json": lambda text: config_beans.filters(
+                parse_object(text), self._now_ms
+            ),
+            "consumerOrderInfo.json": lambda text: config_beans.orders(parse_object(text)),
+            "messageRequestMode.json": lambda text: config_beans.request_modes(parse_object(text)),
+            "timermetrics": lambda text: config_beans.counts(parse_object(text)),
             "transactionMetrics": parse_object,
         }
 

@@ -541,9 +541,9 @@ class _Servers:
         self, stack: AsyncExitStack, nameserver: str | None, time: _Time
     ) -> dict[str, Any]:
         from ..broker.broker import Broker
-        from ..store.listing import config_of_files
+        from ..store.file_sizes import config_of_files
+        from ..store.open_files import allow_many_files
         from ..store.os_disk import OsDisk
-        from ..store.system import allow_many_files
         from .follow.follower import check_promoted
         from .stores.locations import check_new_store
 

@@ -40,7 +40,7 @@ from ...proto.record_run import Longs, RunColumns, parse_run, starts_of
 from ...proto.topics import SCHEDULE_TOPIC
 from ...store.commit_log import store_time_ms
 from ...store.format.agreement import Entries, QueueName
-from ...store.format.log_and_queues import ADDRESS_MAX
+from ...store.format.queues import ADDRESS_MAX
 from ...store.message_store import MessageStore
 from ..messages.appender import Appends
 from ..timing.timers import Timers

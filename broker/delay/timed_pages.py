@@ -37,9 +37,10 @@ from ...proto.record_run import (
 )
 from ...proto.topics import TIMER_TOPIC
 from ...store.format.agreement import Entries, QueueName
-from ...store.format.timers import DELETE, NONE, ROLL
+from ...store.format.timer_log import DELETE, NONE, ROLL
 from ...store.message_store import MessageStore
-from ...store.timers.entry import TimerBatch, TimerRecords, TimerSlot
+from ...store.timers.entry import TimerBatch
+from ...store.timers.slot import TimerRecords, TimerSlot
 from .progress import DeliveredNote, SlotNote
 
 logger = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ A batch must be well formed, and this broker must be able to deliver it as reque
 broker writes is encoded again: store hosts have 4 bytes (an IPv4 address), and records are V1 unless the topic has more
 than 127 bytes.
 
-Then `ways` divides the batch by destination: immediate delivery, a delay (delay/roads.py), or half messages of
+Then `ways` divides the batch by destination: immediate delivery, a delay (delay/delays.py), or half messages of
 transactions.
 
 Pure. A large batch needs no Python per message except the map over the CRCs, if all messages are immediate.

@@ -22,7 +22,8 @@ from ...proto.errors import (
 )
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.topics import MESSAGE_SIZE_MAX
-from ...store.format.state_tables import INT_MAX, GroupConfig
+from ...store.format.beans import INT_MAX
+from ...store.format.state_tables import GroupConfig
 from ..consumer_groups import Groups
 from ..pop.pops import BATCH_MAX
 from ..retry_policies import announced_intervals_of, exponential_of

@@ -14,22 +14,22 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...proto import record_run
-from ...proto.byte_ranges import hash_ranges, left_aligned
-from ...proto.record import MAGIC_V1, SYS_COMMIT, SYS_TRANSACTION, Record
-from ...proto.topics import SCHEDULE_TOPIC
+from ...proto.record import SYS_COMMIT, SYS_TRANSACTION, Record
 from ..checkpoints import CHECKPOINT_SIZE, Checkpoint, read_checkpoint
 from ..disk import Disk
+from .batch_queue import BatchQueue
 from .files import JavaFile, JavaFiles, StartRefused
 from .index import JavaIndex
-from .queue import BatchQueue, JavaQueue, SimpleQueue
+from .queue import JavaQueue, SimpleQueue
 from .records import Checked, RecordCheck, decode
 from .settings import ApacheSettings
+from .sound_runs import EnteredRecords, SoundRuns, Wanted
 
 _LONG_MAX: Final = (1 << 63) - 1
 _QUERY_ROUNDS: Final = 3
@@ -325,136 +325,3 @@ def _queue_id(name: str) -> int | None:
 def queue_type_of(attributes: Mapping[str, str]) -> str:
     """Return the kind of queues that a topic with ATTRIBUTES has."""
     return "BatchCQ" if attributes.get("queue.type") == "BatchCQ" else "SimpleCQ"
-
-
-# ---------------------------------------------------------------- many records at once, for RocketMQ's recovery
-
-
-Bytes = NDArray[np.uint8]
-Bools = NDArray[np.bool_]
-#: Returns which records of a window may be skipped if they are valid.
-Wanted = Callable[[Bytes, record_run.RunColumns], Bools]
-
-WINDOW_BYTES: Final = 4 << 20
-_INNER_NUM: Final = "INNER_NUM"
-_JAVA_BYTE_MAX: Final = 127
-
-
-class Passed(NamedTuple):
-    """A batch of records: where the last one begins, and where the batch ends."""
-
-    last: int
-    end: int
-
-
-class SoundRuns:
-    """Finds batches of plainly valid records in one log file.
-
-    Checking and decoding one record takes about 10 µs, and a log file has millions. Nearly all are ordinary: lengths
-    agree, the CRC fits, and no property affects the check. These are found by whole columns (record_run.py). All others
-    are left to `RecordCheck`: records of the schedule topic, those with INNER_NUM or a topic length that Java reads as
-    negative, and under forceVerifyPropCRC all.
-
-    DATA is the file, WANTED picks among its records (None: none of them). What WANTED selects must stay selected.
-    """
-
-    def __init__(self, data: memoryview, settings: ApacheSettings, wanted: Wanted | None) -> None:
-        self._data = data
-        self._array = record_run.as_bytes(data)
-        self._crc = settings.check_crc
-        self._wanted = None if settings.property_crc_required else wanted
-        #: The window: where its records begin, where each ends, and the next one that is not plain, from each on.
-        self._starts = np.zeros(0, np.int64)
-        self._ends = self._starts
-        self._next_other = self._starts
-        self._searched_to = -1
-
-    def run_from(self, at: int) -> Passed | None:
-        """Return the run that begins with the record at AT; None if that is not plain, or no record."""
-        if self._wanted is None:
-            return None
-        if at >= self._searched_to:
-            self._search(at)
-        row = int(np.searchsorted(self._starts, at))
-        if row == len(self._starts) or self._starts[row] != at:
-            return None
-        behind = int(self._next_other[row])
-        if behind == row:
-            return None
-        return Passed(int(self._starts[behind - 1]), int(self._ends[behind - 1]))
-
-    def _search(self, at: int) -> None:
-        """Look at the window from AT on."""
-        stop = min(at + WINDOW_BYTES, len(self._data))
-        starts, end = record_run.walk(self._data, at, stop)
-        columns = record_run.parse_run(self._array, starts)
-        if not columns.well_formed.all():
-            columns = columns.take(slice(int(columns.well_formed.argmin())))
-        self._starts, self._ends = columns.starts, columns.starts + columns.sizes
-        # A record that does not fit a window is checked by itself, and the next window begins after it.
-        self._searched_to = end if len(columns) else at + 1
-        plain = self._plain(columns, bytes(self._data[at:end])) if len(columns) else _NONE
-        places = np.where(plain, len(columns), np.arange(len(columns)))
-        self._next_other = np.minimum.accumulate(places[::-1])[::-1]
-
-    def _plain(self, columns: record_run.RunColumns, text: bytes) -> Bools:
-        plain: Bools = (columns.magic != MAGIC_V1) | (columns.topic_size <= _JAVA_BYTE_MAX)
-        if self._crc:
-            plain &= ~record_run.crc_mismatches(self._data, columns)
-        if _INNER_NUM.encode() in text:
-            _, sizes = record_run.PropertyRanges(self._array, columns).find(_INNER_NUM)
-            plain &= sizes <= 0
-        if SCHEDULE_TOPIC.encode() in text:
-            plain &= ~record_run.topic_is(self._array, columns, SCHEDULE_TOPIC)
-        assert self._wanted is not None
-        return plain & self._wanted(self._array, columns)
-
-
-_NONE: Final = np.zeros(0, np.bool_)
-
-
-class EnteredRecords:
-    """Returns whether records have their entries in QUEUES (by topic and queue), or need none.
-
-    RocketMQ's dispatch does nothing for such records. Only queues with one entry per message are checked; records of
-    other queues count as not entered.
-    """
-
-    def __init__(self, queues: Mapping[tuple[str, int], JavaQueue]) -> None:
-        self._queues = queues
-
-    def __call__(self, array: Bytes, columns: record_run.RunColumns) -> Bools:
-        """Return it for each record of COLUMNS, which are in ARRAY."""
-        kind = columns.sys_flag & SYS_TRANSACTION
-        has_entry = (kind == 0) | (kind == SYS_COMMIT)
-        entered: Bools = columns.log_offset + columns.sizes <= self._ends(array, columns)
-        entered |= ~has_entry
-        return entered
-
-    def _ends(self, array: Bytes, columns: record_run.RunColumns) -> record_run.Longs:
-        """Return up to where in the log the queue of each record has entries; −1 where that is unknown."""
-        hashes = hash_ranges(array, columns.topic_start, columns.topic_size).astype(np.int64)
-        codes = hashes << 32 | columns.queue_id.astype(np.int64) & 0xFFFFFFFF
-        _, first, group = np.unique(codes, return_index=True, return_inverse=True)
-        ends = np.array([self._end(array, columns, row) for row in first.tolist()], np.int64)
-        found: record_run.Longs = np.where(
-            _same_topic(array, columns, first[group]), ends[group], -1
-        )
-        return found
-
-    def _end(self, array: Bytes, columns: record_run.RunColumns, row: int) -> int:
-        start, size = int(columns.topic_start[row]), int(columns.topic_size[row])
-        topic = array[start : start + size].tobytes().decode("utf-8", "replace")
-        queue = self._queues.get((topic, int(columns.queue_id[row])))
-        return queue.max_log_offset if isinstance(queue, SimpleQueue) else -1
-
-
-def _same_topic(array: Bytes, columns: record_run.RunColumns, other: NDArray[np.intp]) -> Bools:
-    """Tell of each record whether its topic is that of the record OTHER; hashes alone do not tell."""
-    sizes = columns.topic_size
-    width = int(sizes.max(initial=0))
-    topics = left_aligned(array, columns.topic_start, sizes, width)
-    behind = np.arange(width) >= sizes[:, None]
-    same: Bools = ((topics == topics[other]) | behind).all(axis=1)
-    same &= sizes == sizes[other]
-    return same

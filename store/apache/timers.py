@@ -8,7 +8,8 @@ from typing import Final
 
 from ...proto.topics import TIMER_TOPIC
 from ..checkpoints import CHECKPOINT_SIZE, TimerCheckpoint, read_timer_checkpoint
-from ..format import timers
+from ..format.timer_log import MESSAGE, MESSAGE_AT, RECORD_SIZE, TimerBlank, TimerRecord, records
+from ..format.timer_wheel import SLOTS, WHEEL_SIZE, TimerWheel
 from .files import JavaFiles, StartRefused
 from .store import JavaReading
 
@@ -23,7 +24,7 @@ class JavaTimers:
     def __init__(self, store: JavaReading) -> None:
         self._store = store
         self._disk = store.disk
-        self.wheel = timers.TimerWheel()
+        self.wheel = TimerWheel()
         self.checkpoint = TimerCheckpoint()
         folder = posixpath.join(store.root, "timerlog")
         self.log = JavaFiles(store.disk, folder, store.settings.timer_log_file_size)
@@ -39,11 +40,9 @@ class JavaTimers:
         self.checkpoint = read_timer_checkpoint(self._disk, path)
         self._disk.open_map(path, size=CHECKPOINT_SIZE, create=True)
         wheel = posixpath.join(self._store.root, "timerwheel")
-        if self._disk.exists(wheel) and self._disk.size(wheel) not in (0, timers.WHEEL_SIZE):
+        if self._disk.exists(wheel) and self._disk.size(wheel) not in (0, WHEEL_SIZE):
             raise StartRefused
-        self.wheel = timers.TimerWheel.parse(
-            self._disk.open_map(wheel, size=timers.WHEEL_SIZE, create=True).view
-        )
+        self.wheel = TimerWheel.parse(self._disk.open_map(wheel, size=WHEEL_SIZE, create=True).view)
 
     def start(self, now_ms: int, *, metrics_loaded: bool, read_ms: int | None = None) -> None:
         """Load the log and recover; `StartRefused` if the log or the metrics could not be loaded.
@@ -69,7 +68,7 @@ class JavaTimers:
         precision = self.precision_ms
         self.handed_on_ms = self.checkpoint.last_read_ms if read_ms is None else read_ms
         if read_ms is None:
-            kept_ms = (timers.SLOTS // 2 - _BLANK_SLOTS) * precision
+            kept_ms = (SLOTS // 2 - _BLANK_SLOTS) * precision
             read_ms = max(self.handed_on_ms, now_ms // precision * precision - kept_ms)
         first = self.wheel.first_beyond(read_ms // precision, end)
         if first is not None and first < end:
@@ -100,16 +99,16 @@ class JavaTimers:
     def _revise_file(self, data: memoryview, start: int, check: bool) -> tuple[int, bool]:
         precision = self.precision_ms
         at = 0
-        for record in timers.records(data, start):
+        for record in records(data, start):
             at = record.position - start
-            if isinstance(record, timers.TimerBlank):
+            if isinstance(record, TimerBlank):
                 return at, False
             due = record.write_time_ms + record.delay_ms
             if (check and not record.is_sound) or (record.is_sound and due < 0):
                 return at, True
             if record.is_sound:
                 self.wheel.set_last(due // precision, record.position)
-            at += timers.RECORD_SIZE
+            at += RECORD_SIZE
         # A rest that is too short for a record ends in an exception in Java, and so stops the walk.
         return at, at < len(data)
 
@@ -127,10 +126,10 @@ class JavaTimers:
 
     def _offset_of_last(self, end: int) -> int | None:
         """Return the queue offset of the message of the last timer record, by what its queue says."""
-        data = self.log.data(end - (timers.RECORD_SIZE - timers.MESSAGE_AT))
-        if data is None or len(data) < timers.MESSAGE.size:
+        data = self.log.data(end - (RECORD_SIZE - MESSAGE_AT))
+        if data is None or len(data) < MESSAGE.size:
             return None
-        log_offset, size = timers.MESSAGE.read(data)
+        log_offset, size = MESSAGE.read(data)
         try:
             message = self._store.message(log_offset, size)
         except ValueError:
@@ -146,9 +145,9 @@ class JavaTimers:
                     return offset
         return message.queue_offset
 
-    def all_records(self) -> list[timers.TimerRecord | timers.TimerBlank]:
+    def all_records(self) -> list[TimerRecord | TimerBlank]:
         """Return what the log holds now."""
-        found: list[timers.TimerRecord | timers.TimerBlank] = []
+        found: list[TimerRecord | TimerBlank] = []
         for file in self.log.files:
-            found += timers.records(file.view[: file.wrote], file.start)
+            found += records(file.view[: file.wrote], file.start)
         return found

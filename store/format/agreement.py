@@ -51,7 +51,8 @@ from ...proto.record_run import (
     parse_run,
     topic_is,
 )
-from .log_and_queues import ADDRESS_MAX, LIGHT_PREFIX, PRE_BLANK_SIZE, Rows as EntryRows
+from .queues import ADDRESS_MAX, LIGHT_PREFIX, PRE_BLANK_SIZE
+from .rows import Rows as EntryRows
 
 Mask = NDArray[np.bool_]
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ...proto.record import Buffer, java_hash
-from .log_and_queues import RowFormat, Rows
+from .rows import RowFormat, Rows
 
 HEADER: Final = RowFormat(
     begin_ms="q",

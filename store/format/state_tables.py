@@ -12,12 +12,22 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final, Generic, TypeVar, cast
 
-from .java_json import Json, parse, render
+from .beans import (
+    INT_MAX,
+    Object,
+    bean_of,
+    bool_field,
+    document_of,
+    int_field,
+    int_map,
+    long_field,
+    object_field,
+    str_field,
+    strings_field,
+    whole,
+)
+from .java_json import Json, render
 
-Object = dict[str | int, Json]
-
-INT_MAX: Final = (1 << 31) - 1
-LONG_MAX: Final = (1 << 63) - 1
 COUNTER_MAX: Final = INT_MAX
 #: Milliseconds of the year 4199. A version is counted on from what the file says, and travels as 16 bits more.
 _INSTANT_MAX_MS: Final = 1 << 46
@@ -40,11 +50,11 @@ class DataVersion:
     @classmethod
     def of(cls, document: Object) -> DataVersion:
         """Return the version in DOCUMENT; a file without one (4.x) has version 0."""
-        found = _object(document, "dataVersion")
+        found = object_field(document, "dataVersion")
         return cls(
-            _long(found, "counter", 0),
-            _long(found, "stateVersion", 0),
-            min(max(_long(found, "timestamp", 0), 0), _INSTANT_MAX_MS),
+            long_field(found, "counter", 0),
+            long_field(found, "stateVersion", 0),
+            min(max(long_field(found, "timestamp", 0), 0), _INSTANT_MAX_MS),
         )
 
     def to_json(self) -> Json:
@@ -126,9 +136,6 @@ class GroupConfig:
         return bean
 
 
-# ---- the tables
-
-
 @dataclass(frozen=True, slots=True)
 class UnreadEntry:
     """An entry that cannot be read: its BEAN as the file has it, and why. The others of its table count."""
@@ -198,18 +205,18 @@ class TableForm(Generic[E]):
 
     def parse(self, text: str) -> TableEntries[E]:
         """Return what TEXT says."""
-        return self.read(_document(text))
+        return self.read(document_of(text))
 
     def read(self, document: Object) -> TableEntries[E]:
         """Return what DOCUMENT says; of an empty one an empty table. An entry that cannot be read harms no other."""
         entries: dict[str, E] = {}
         unread: dict[str, UnreadEntry] = {}
-        for name, bean in _object(document, self.members).items():
+        for name, bean in object_field(document, self.members).items():
             try:
-                entries[str(name)] = self.entry(str(name), _bean(bean, name))
+                entries[str(name)] = self.entry(str(name), bean_of(bean, name))
             except ValueError as error:
                 unread[str(name)] = UnreadEntry(bean, str(error))
-        others: Object = {name: _object(document, name) for name in self.others}
+        others: Object = {name: object_field(document, name) for name in self.others}
         return TableEntries(DataVersion.of(document), entries, unread, others)
 
 
@@ -232,8 +239,8 @@ def parse_groups(text: str) -> GroupTable:
     unread = dict(table.unread)
     for group, topics in cast(Object, table.others["forbiddenTable"]).items():
         try:
-            bits = _bean(topics, group)
-            forbidden[str(group)] = {str(topic): _whole(one, topic) for topic, one in bits.items()}
+            bits = bean_of(topics, group)
+            forbidden[str(group)] = {str(topic): whole(one, topic) for topic, one in bits.items()}
         except ValueError as error:
             unread[f"{group} in forbiddenTable"] = UnreadEntry(topics, str(error))
     return GroupTable(table.version, table.entries, forbidden, unread)
@@ -256,7 +263,7 @@ def render_groups(table: GroupTable) -> str:
 
 def parse_consumer_offsets(text: str) -> ConsumerOffsets:
     """Return the consumer offsets in TEXT; integer keys may be quoted."""
-    document = _document(text)
+    document = document_of(text)
     unread: dict[str, UnreadEntry] = {}
     return ConsumerOffsets(
         DataVersion.of(document),
@@ -290,8 +297,8 @@ def topics_of_groups(keys: Iterable[str]) -> dict[str, list[str]]:
 
 def parse_delay_offsets(text: str) -> DelayOffsets:
     """Return the delivery progress in TEXT; integer keys may be quoted."""
-    document = _document(text)
-    return DelayOffsets(DataVersion.of(document), _int_map(_object(document, "offsetTable")))
+    document = document_of(text)
+    return DelayOffsets(DataVersion.of(document), int_map(object_field(document, "offsetTable")))
 
 
 def render_delay_offsets(table: DelayOffsets) -> str:
@@ -310,12 +317,13 @@ class TimedCount:
 
 def parse_timer_metrics(text: str) -> tuple[DataVersion, dict[str, TimedCount]]:
     """Return version and counts by topic in TEXT, of config/timermetrics; ValueError for something else."""
-    document = _document(text)
+    document = document_of(text)
     counts = {
         str(topic): TimedCount(
-            _long(_bean(bean, topic), "count", 0), _long(_bean(bean, topic), "timeStamp", 0)
+            long_field(bean_of(bean, topic), "count", 0),
+            long_field(bean_of(bean, topic), "timeStamp", 0),
         )
-        for topic, bean in _object(document, "timingCount").items()
+        for topic, bean in object_field(document, "timingCount").items()
     }
     return DataVersion.of(document), counts
 
@@ -336,88 +344,21 @@ def render_timer_metrics(version: DataVersion, counts: dict[str, TimedCount]) ->
     return render(document, pretty=False, ascii_only=True)
 
 
-# ---- reading beans: a missing or null field has its default, a field of another kind is a ValueError
-
-
-def _document(text: str) -> Object:
-    return _bean(parse(text), "the file")
-
-
-def _bean(value: Json, name: object) -> Object:
-    if not isinstance(value, dict):
-        raise ValueError(f"{name} is {type(value).__name__}, not an object")
-    return value
-
-
-def _object(bean: Object, name: str) -> Object:
-    value = bean.get(name)
-    return {} if value is None else _bean(value, name)
-
-
-def _whole(value: Json, name: object) -> int:
-    if isinstance(value, str) and value.removeprefix("-").isdecimal():
-        return int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{name} is {value!r}, not an integer")
-    return value
-
-
-def _int(bean: Object, name: str, default: int) -> int:
-    """Return field NAME, an int of Java's. Beyond its range, which nothing of Apache's writes, the nearest."""
-    value = bean.get(name)
-    return default if value is None else min(max(_whole(value, name), -INT_MAX - 1), INT_MAX)
-
-
-def _long(bean: Object, name: str, default: int) -> int:
-    value = bean.get(name)
-    return default if value is None else _within_long(_whole(value, name))
-
-
-def _within_long(value: int) -> int:
-    return min(max(value, -LONG_MAX - 1), LONG_MAX)
-
-
-def _bool(bean: Object, name: str, default: bool) -> bool:
-    value = bean.get(name)
-    if value is None:
-        return default
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} is {value!r}, not true or false")
-    return value
-
-
-def _str(bean: Object, name: str, default: str) -> str:
-    value = bean.get(name)
-    if value is None:
-        return default
-    if not isinstance(value, str):
-        raise ValueError(f"{name} is {value!r}, not a string")
-    return value
-
-
-def _strings(bean: Object, name: str) -> dict[str, str]:
-    return {str(key): str(value) for key, value in _object(bean, name).items()}
-
-
-def _int_map(bean: Object) -> dict[int, int]:
-    return {_whole(key, "a key"): _within_long(_whole(value, key)) for key, value in bean.items()}
-
-
 def _offset_table(
     document: Object, name: str, unread: dict[str, UnreadEntry]
 ) -> dict[str, dict[int, int]]:
     """Return the map NAME of DOCUMENT; keys that cannot be read go to UNREAD."""
     table: dict[str, dict[int, int]] = {}
-    for key, queues in _object(document, name).items():
+    for key, queues in object_field(document, name).items():
         try:
-            table[str(key)] = _offsets(_bean(queues, key))
+            table[str(key)] = _offsets(bean_of(queues, key))
         except ValueError as error:
             unread[str(key)] = UnreadEntry(queues, str(error))
     return table
 
 
 def _offsets(bean: Object) -> dict[int, int]:
-    offsets = _int_map(bean)
+    offsets = int_map(bean)
     for queue in offsets:
         if not 0 <= queue < 1 << 31:
             raise ValueError(f"there can be no queue {queue}")
@@ -427,13 +368,13 @@ def _offsets(bean: Object) -> dict[int, int]:
 def _topic(name: str, bean: Object) -> TopicConfig:
     return TopicConfig(
         name=name,  # The broker goes by the key, whatever `topicName` says.
-        read_queues=_int(bean, "readQueueNums", 16),
-        write_queues=_int(bean, "writeQueueNums", 16),
-        permission=_int(bean, "perm", 6),
-        filter_type=_str(bean, "topicFilterType", "SINGLE_TAG"),
-        sys_flag=_int(bean, "topicSysFlag", 0),
-        order=_bool(bean, "order", False),
-        attributes=_strings(bean, "attributes"),
+        read_queues=int_field(bean, "readQueueNums", 16),
+        write_queues=int_field(bean, "writeQueueNums", 16),
+        permission=int_field(bean, "perm", 6),
+        filter_type=str_field(bean, "topicFilterType", "SINGLE_TAG"),
+        sys_flag=int_field(bean, "topicSysFlag", 0),
+        order=bool_field(bean, "order", False),
+        attributes=strings_field(bean, "attributes"),
     )
 
 
@@ -441,20 +382,20 @@ def _group(name: str, bean: Object) -> GroupConfig:
     subscriptions = bean.get("subscriptionDataSet")
     return GroupConfig(
         name=name,
-        consume_enable=_bool(bean, "consumeEnable", True),
-        consume_from_min_enable=_bool(bean, "consumeFromMinEnable", True),
-        consume_broadcast_enable=_bool(bean, "consumeBroadcastEnable", True),
-        consume_message_orderly=_bool(bean, "consumeMessageOrderly", False),
-        consume_timeout_minutes=_int(bean, "consumeTimeoutMinute", 15),
-        retry_queues=_int(bean, "retryQueueNums", 1),
-        retry_times_max=_int(bean, "retryMaxTimes", 16),
-        retry_policy=_object(bean, "groupRetryPolicy") or {"type": "CUSTOMIZED"},
-        broker_id=_int(bean, "brokerId", 0),
-        broker_when_slow=_int(bean, "whichBrokerWhenConsumeSlowly", 1),
-        notify_members_changed=_bool(bean, "notifyConsumerIdsChangedEnable", True),
-        sys_flag=_int(bean, "groupSysFlag", 0),
+        consume_enable=bool_field(bean, "consumeEnable", True),
+        consume_from_min_enable=bool_field(bean, "consumeFromMinEnable", True),
+        consume_broadcast_enable=bool_field(bean, "consumeBroadcastEnable", True),
+        consume_message_orderly=bool_field(bean, "consumeMessageOrderly", False),
+        consume_timeout_minutes=int_field(bean, "consumeTimeoutMinute", 15),
+        retry_queues=int_field(bean, "retryQueueNums", 1),
+        retry_times_max=int_field(bean, "retryMaxTimes", 16),
+        retry_policy=object_field(bean, "groupRetryPolicy") or {"type": "CUSTOMIZED"},
+        broker_id=int_field(bean, "brokerId", 0),
+        broker_when_slow=int_field(bean, "whichBrokerWhenConsumeSlowly", 1),
+        notify_members_changed=bool_field(bean, "notifyConsumerIdsChangedEnable", True),
+        sys_flag=int_field(bean, "groupSysFlag", 0),
         subscriptions=subscriptions if isinstance(subscriptions, list) else None,
-        attributes=_strings(bean, "attributes"),
+        attributes=strings_field(bean, "attributes"),
     )
 
 

@@ -1,163 +1,43 @@
-"""Rebuilding queues and index from the log, and the note of what was verified.
+"""Rebuilding queues and index from the log.
 
-A queue is compared with all records of the log entry by entry. It matches if each record that has a place in the queue
-has its entry there, with its log offset and size. A queue that is only too short is continued. One with a mismatch or a
-missing file in the middle is rebuilt. Light queues (%LMQ%) are left as they are. Damaged index files, all later ones,
-and all after a missing one are rebuilt. Queue offsets of damaged records are not reused (`ConsumeQueue.put`).
+A queue is compared with all records of the log entry by entry (queue_faults.py). It matches if each record that has a
+place in the queue has its entry there, with its log offset and size. A queue that is only too short is continued. One
+with a mismatch or a missing file in the middle is rebuilt. Light queues (%LMQ%) are left as they are. Damaged index
+files, all later ones, and all after a missing one are rebuilt. Queue offsets of damaged records are not reused
+(`ConsumeQueue.put`).
 
-After an unclean stop, data newer than the last verified point may be only partly on disk. So the index is cut back to
-that point and completed, and the newest entry of each queue is rebuilt. `Verified` describes that point.
+After an unclean stop, data newer than the last verified point (verified.py) may be only partly on disk. So the index is
+cut back to that point and completed, and the newest entry of each queue is rebuilt.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, fields, replace
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...proto.errors import CorruptIndex
 from ...proto.record import SYS_ROLLBACK, SYS_TRANSACTION, Record
-from ...proto.record_run import QUEUE_OFFSET_MAX, Longs, PropertyRanges, RunColumns
-from ..commit_log import CommitLog
-from ..consume_queue import BatchConsumeQueue, ConsumeQueue, Sum
+from ...proto.record_run import QUEUE_OFFSET_MAX, PropertyRanges, RunColumns
+from ..consume_queue import ConsumeQueue
 from ..consume_queues import Queue, stored_topics
-from ..disk import Disk
-from ..format.agreement import foreign_entries, is_served, same_place
-from ..format.index import IndexHeader
-from ..format.log_and_queues import LIGHT_PREFIX, Rows as Entries
-from ..index_file import LogPlaces
+from ..format.agreement import is_served
+from ..format.queues import LIGHT_PREFIX
+from ..index_check import LogPlaces
 from ..message_index import MessageIndex
 from ..parts import StoreParts
 from ..rows_by_queue import by_queue
-from .scan import FindingKind, RecoveryFinding, ScannedFile
+from .queue_faults import QueueRecords, Rows, batch_fault, plain_fault
+from .report import FindingKind, RecoveryFinding
+from .scan import ScannedFile
+from .verified import Verified
 
-_STRANGERS: Final = "entries point to records that are damaged or of other queues"
-
-Rows = NDArray[np.intp]
 Name = tuple[str, int]
 
 #: Up to this number of repeated entries at the end of a queue replace damaged records.
 _PAD_MAX: Final = 1000
 
-
-# ---------------------------------------------------------------- do entries agree with records
-
-
-@dataclass(slots=True)
-class QueueRecords:
-    """The records of one queue in order of the log, one array for each log file: numbers are queue offsets."""
-
-    files: list[int] = field(default_factory=list)
-    rows: list[NDArray[np.int32]] = field(default_factory=list)
-    numbers: list[Longs] = field(default_factory=list)
-    offsets: list[Longs] = field(default_factory=list)
-    sizes: list[NDArray[np.int32]] = field(default_factory=list)
-
-    def add(self, file: int, columns: RunColumns, rows: Rows) -> None:
-        """Add the records ROWS of the log file with the number FILE."""
-        self.files.append(file)
-        self.rows.append(rows.astype(np.int32))
-        self.numbers.append(columns.queue_offset[rows])
-        self.offsets.append(columns.log_offset[rows])
-        self.sizes.append(columns.sizes[rows].astype(np.int32))
-
-    def has(self, log_offset: int) -> bool:
-        """Is there a record at LOG_OFFSET?"""
-        return any(bool((offsets == log_offset).any()) for offsets in self.offsets)
-
-    def joined(self) -> tuple[Longs, Longs, Longs]:
-        """Return queue offsets, log offsets and sizes of all."""
-        numbers, offsets = np.concatenate(self.numbers), np.concatenate(self.offsets)
-        return numbers, offsets, np.concatenate(self.sizes).astype(np.int64)
-
-    def beyond(self, log_end: int) -> Iterator[tuple[int, Rows]]:
-        """Yield file and rows of the records that end after LOG_END."""
-        for number, file in enumerate(self.files):
-            offsets = self.offsets[number]
-            if len(offsets) and int(offsets[-1]) + int(self.sizes[number][-1]) > log_end:
-                chosen = offsets + self.sizes[number] > log_end
-                yield file, self.rows[number][chosen].astype(np.intp)
-
-
-def plain_fault(
-    queue: ConsumeQueue, records: QueueRecords, log: CommitLog, read_from: int
-) -> str | None:
-    """Return how the entries of QUEUE contradict RECORDS; None if there is nothing but missing ones at its end.
-
-    RECORDS are all that the LOG holds from log offset READ_FROM on.
-    """
-    if not records.files:
-        nothing = np.zeros(0, np.int64)
-        files = queue.files.files
-        strange = (
-            _has_strangers(queue.all_of(one), nothing, (-1, -1), log, read_from) for one in files
-        )
-        return _STRANGERS if any(strange) else None
-    numbers, offsets, sizes = records.joined()
-    if not (numbers[1:] > numbers[:-1]).all():
-        return None  # Numbering that restarts, or repeats numbers: ConsumeQueue.put decides.
-    claimed = np.zeros(len(numbers), np.bool_)
-    for file in queue.files.files:
-        entries = queue.all_of(file)
-        first = file.start // queue.entry_size
-        low, high = np.searchsorted(numbers, (first, first + len(entries)))
-        places = numbers[low:high] - first
-        if not same_place(entries[places], offsets[low:high], sizes[low:high]).all():
-            return "entries point elsewhere than to their records"
-        edges = (
-            int(offsets[low - 1]) if low else -1,
-            int(offsets[high]) if high < len(offsets) else -1,
-        )
-        if _has_strangers(entries, places, edges, log, read_from):
-            return _STRANGERS
-        claimed[low:high] = True
-    lacking = np.flatnonzero(~claimed)
-    if not len(lacking):
-        return None
-    if int(numbers[lacking[0]]) < queue.max_offset:
-        return "entries of records in the log are missing in the middle"
-    if int(offsets[lacking[0]] + sizes[lacking[0]]) <= queue.max_log_end:
-        return "the last entries are of other records"
-    return None
-
-
-def _has_strangers(
-    entries: Entries, own: Longs, edges: tuple[int, int], log: CommitLog, read_from: int
-) -> bool:
-    """Is there an entry that points to log bytes at READ_FROM or after it, but belongs to no record of the queue?
-
-    OWN and EDGES are those of `foreign_entries`.
-    """
-    begin = bisect_left(range(len(entries)), read_from, key=_offset_in(entries))
-    foreign = foreign_entries(entries, own, edges, begin)
-    return any(log.files.index_of(offset) is not None for offset in foreign)
-
-
-def _offset_in(entries: Entries) -> Callable[[int], int]:
-    offsets = entries["log_offset"]
-    return lambda row: int(offsets[row])
-
-
-def batch_fault(queue: BatchConsumeQueue, records: QueueRecords) -> str | None:
-    """Return how the entries of QUEUE contradict RECORDS; None if there is nothing but missing ones at its end."""
-    _, offsets, sizes = records.joined()
-    entries = np.concatenate([queue.all_of(file) for file in queue.files.files])
-    known = entries[np.searchsorted(entries["log_offset"].astype(np.int64), offsets[0]) :]
-    count = min(len(known), len(offsets))
-    same = same_place(known[:count], offsets[:count], sizes[:count])
-    if len(known) > len(offsets) or not same.all():
-        return "entries point elsewhere than to their records"
-    return None
-
-
-# ---------------------------------------------------------------- making them agree
 
 _NO_RECORDS: Final = QueueRecords()
 
@@ -438,169 +318,3 @@ def _has_keys(scanned: ScannedFile, columns: RunColumns) -> bool:
     indexed = (columns.sys_flag & SYS_TRANSACTION) != SYS_ROLLBACK
     names: Iterable[str] = ("UNIQ_KEY", "KEYS", "TAGS")
     return any(bool(((ranges.find(name)[1] > 0) & indexed).any()) for name in names)
-
-
-# ---------------------------------------------------------------- up to where everything was verified
-
-
-_NAME: Final = "verified.json"
-_VERSION: Final = 2
-#: Bytes of the last record that are remembered (as a digest).
-_HEAD_SIZE: Final = 92
-#: Queues whose part of the text is made at a time: some 100 microseconds.
-_NAMES_A_PIECE: Final = 500
-
-
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """Up to where everything was verified: `<root>/pocketmq/verified.json`.
-
-    Every record before LOG_END was read, or appended by this broker, and is in its queue and in the index, all on disk:
-    at the last opening or clean stop, and once per minute while running (with each thorough flush of the queues). The
-    next recovery reads only what is newer. The note is trusted only if the last record before LOG_END is unchanged, and
-    queues and index reach at least as far as then. Otherwise, or without the file, the whole log is read, and the file
-    is deleted first. After a power cut, later index entries may be incomplete; the header in the note says where to cut
-    the index.
-
-    QUEUES: next queue offset by `topic/queue`; INDEX: the fields of the header by file.
-
-    SUMS: the CRCs of the files of each queue, as they were at the last clean stop (EntryRow.sums).
-    """
-
-    log_end: int
-    last_offset: int
-    last_digest: str
-    newest_ms: int
-    queues: dict[str, int] = field(default_factory=dict)
-    index: dict[str, list[int]] = field(default_factory=dict)
-    sums: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
-    version: int = _VERSION
-
-    @classmethod
-    def claimed(
-        cls, log: CommitLog, log_end: int, *, last_offset: int, newest_ms: int, index: list[str]
-    ) -> Verified:
-        """Return the claim that everything before LOG_END is verified; the caller answers for it.
-
-        It says nothing about the ends of queues, and of the INDEX only which files there are.
-        """
-        return cls(
-            log_end=log_end,
-            last_offset=last_offset,
-            last_digest=_digest(log, last_offset),
-            newest_ms=newest_ms,
-            index={name: list(astuple(IndexHeader())) for name in index},
-        )
-
-    @classmethod
-    def load(cls, disk: Disk, folder: str) -> Verified | None:
-        """Return the note in FOLDER; None if there is none that can be trusted."""
-        path = os.path.join(folder, _NAME)
-        if not disk.exists(path):
-            return None
-        try:
-            found = cls(**json.loads(disk.read(path)))
-            if found.version != _VERSION:
-                return None
-            found.index_headers()
-            found.sums_of("")
-        except (ValueError, TypeError, AttributeError):
-            return None
-        return found
-
-    @staticmethod
-    def forget(disk: Disk, folder: str) -> None:
-        """Delete the file in FOLDER, also on disk (synced), if there is one."""
-        path = os.path.join(folder, _NAME)
-        if disk.exists(path):
-            disk.delete(path)
-            disk.sync_folder(folder)
-
-    def index_headers(self) -> dict[str, IndexHeader]:
-        """Return the headers of the index files at that moment, by name."""
-        return {name: IndexHeader(*fields) for name, fields in self.index.items()}
-
-    def sums_of(self, name: str) -> tuple[Sum, ...]:
-        """Return what the files of the queue NAME, `topic/queue`, began with."""
-        return tuple(Sum(*map(int, each)) for each in self.sums.get(name, ()))
-
-    def save(self, disk: Disk, folder: str) -> None:
-        """Replace the file in FOLDER."""
-        disk.make_folders(folder)
-        text = "".join(self._texts())
-        disk.write_atomically(os.path.join(folder, _NAME), text.encode())
-
-    def _texts(self) -> Iterator[str]:
-        """Yield the text of the file in pieces: as a whole it would take other threads' turns, with 100,000 queues."""
-        tables: dict[str, Mapping[str, object]] = {"queues": self.queues, "sums": self.sums}
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        yield json.dumps({name: values[name] for name in values.keys() - tables.keys()})[:-1]
-        for name, table in tables.items():
-            yield f', "{name}": {{'
-            names, comma = list(table), ""
-            for at in range(0, len(names), _NAMES_A_PIECE):
-                piece = {each: table[each] for each in names[at : at + _NAMES_A_PIECE]}
-                yield comma + json.dumps(piece)[1:-1]
-                comma = ", "
-            yield "}"
-        yield "}"
-
-    def holds(self, parts: StoreParts) -> bool:
-        """Is what was verified still there? The parts were loaded, and the ends of the queues found."""
-        log, index = parts.log, parts.index
-        last = log.files.last
-        if last is None or not log.min_offset < self.log_end <= last.end:
-            return False
-        if not self.last_digest or _digest(log, self.last_offset) != self.last_digest:
-            return False
-        there = {f"{one.topic}/{one.queue}": one for one in parts.queues}
-        for name, end in self.queues.items():
-            if end and (name not in there or there[name].max_offset < end):
-                return False
-        return index is None or self._index_holds(index, log.min_offset)
-
-    def _index_holds(self, index: MessageIndex, log_begin: int) -> bool:
-        there = {file.name: file.header for file in index.files}
-        for name, then in self.index_headers().items():
-            if name not in there:
-                if then.end_log_offset >= log_begin:
-                    return False
-            elif there[name].next_entry < then.next_entry:
-                return False
-        return bool(self.index)
-
-
-class VerifiedSnapshot:
-    """The present state of PARTS, as their owner sees it; any thread may save it.
-
-    LAST_OFFSET and NEWEST_MS are those of the log's last record.
-    """
-
-    def __init__(self, parts: StoreParts, *, last_offset: int, newest_ms: int) -> None:
-        index = parts.index.files if parts.index is not None else []
-        self._ends = parts.queues.ends()
-        self._rest = Verified(
-            log_end=parts.log.max_offset,
-            last_offset=last_offset,
-            last_digest=_digest(parts.log, last_offset),
-            newest_ms=newest_ms,
-            index={file.name: list(astuple(file.header)) for file in index},
-        )
-
-    @property
-    def log_end(self) -> int:
-        return self._rest.log_end
-
-    def save(self, disk: Disk, folder: str) -> None:
-        """Replace the file in FOLDER."""
-        queues = {f"{one.topic}/{one.queue}": end for one, end in self._ends.items()}
-        sums = {f"{one.topic}/{one.queue}": one.sums for one in self._ends if one.sums}
-        replace(self._rest, queues=queues, sums=sums).save(disk, folder)
-
-
-def _digest(log: CommitLog, offset: int) -> str:
-    """Return the digest of the record's head at log OFFSET; empty if none is there."""
-    head = log.read(offset, _HEAD_SIZE)
-    if head is None or log.record_size(offset) is None:
-        return ""
-    return hashlib.sha256(head).hexdigest()

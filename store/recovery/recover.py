@@ -5,7 +5,7 @@ The policy of PocketMQ (`RecoveryPolicy.OURS`), in this order:
 1. Read the log: all of it, or only what is newer than the last verified point (derive.py).
 2. Find its end: the last valid record, or the blank after it. Later bytes are cut and zeroed, even if they look like
    records: such stale records have other offsets, or are older than their predecessors.
-3. Quarantine damage between valid records (store/damage.py), keep the rest.
+3. Quarantine damage between valid records (store/log_repair.py), keep the rest.
 4. Complete queues and index from the log (derive.py).
 
 Running it again changes nothing. In a replica's log, nothing is kept after a missing file, or after the first damage
@@ -26,22 +26,17 @@ from ...proto.record import Record, decode_record
 from ...proto.record_run import walk
 from ..commit_log import CommitLog
 from ..consume_queues import ConsumeQueues, Queue
-from ..damage import LogRepair
 from ..disk import Disk
 from ..files import MappedFile
 from ..format.replica_files import EPOCHS_FILE, parse_epochs, render_epochs
+from ..log_repair import LogRepair
 from ..parts import StoreParts
 from ..rows_by_queue import by_queue
 from ..state_files import StateFile
-from .derive import ContradictionFound, Derivation, Verified
-from .scan import (
-    FileDamage,
-    FileScan,
-    FindingKind,
-    RecoveryFinding,
-    RecoveryReport,
-    ScannedFile,
-)
+from .derive import ContradictionFound, Derivation
+from .report import FindingKind, RecoveryFinding, RecoveryReport
+from .scan import FileDamage, FileScan, ScannedFile
+from .verified import Verified
 
 #: Records whose parsed fields are kept for the steps after reading (about 150 bytes each); those of older files are
 #: parsed again. Every record takes about 35 bytes permanently.

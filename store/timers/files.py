@@ -1,8 +1,8 @@
 """The timer files of a live store: the wheel, its slots in memory, and the files of the timer log.
 
-Formats: format/timers.py. The wheel has pages of 4 KiB (128 slots). A page is read when one of its slots is first
-needed, and written back by `write_dirty` through the descriptor, so that a full disk raises StoreFull. Opening reads
-the allocated parts of the file once, and keeps the pages of pending slots.
+Formats: format/timer_wheel.py, format/timer_log.py. The wheel has pages of 4 KiB (128 slots). A page is read when one
+of its slots is first needed, and written back by `write_dirty` through the descriptor, so that a full disk raises
+StoreFull. Opening reads the allocated parts of the file once, and keeps the pages of pending slots.
 
 Memory: 32 bytes per slot in used pages (2.8 MB per day with slots of a second, up to 38.7 MB), plus 1.2 MB with one
 byte per slot, so that finding the next pending slot is a search for a byte.
@@ -22,19 +22,9 @@ from numpy.typing import NDArray
 from ...proto.record_run import Longs, as_bytes
 from ..disk import Buffer, Disk, Mapping
 from ..files import MappedFile, MappedFiles, Syncable, bytes_of
-from ..format.log_and_queues import Rows
-from ..format.timers import (
-    BLANK_SIZE,
-    NONE,
-    RECORD,
-    RECORD_SIZE,
-    SLOT,
-    SLOT_SIZE,
-    SLOTS,
-    WHEEL_SIZE,
-    blank,
-    sound_rows,
-)
+from ..format.rows import Rows
+from ..format.timer_log import BLANK_SIZE, NONE, RECORD, RECORD_SIZE, blank, sound_rows
+from ..format.timer_wheel import SLOT, SLOT_SIZE, SLOTS, WHEEL_SIZE
 
 PAGE_SIZE: Final = 4096
 _PAGE_SLOTS: Final = PAGE_SIZE // SLOT_SIZE

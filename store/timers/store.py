@@ -33,12 +33,13 @@ from ..format.state_tables import (
     parse_timer_metrics,
     render_timer_metrics,
 )
-from ..format.timers import DELETE, NONE, ORDINARY, RECORD, RECORD_SIZE
+from ..format.timer_log import DELETE, NONE, ORDINARY, RECORD, RECORD_SIZE
 from ..health import StoreHealth
 from ..parts import StoreParts
 from ..state_files import StateFile
-from .entry import Filing, TimerBatch, TimerSlot, chain, signs_of
+from .entry import Filing, TimerBatch, chain, signs_of
 from .files import TimerLog, TimerRing
+from .slot import TimerSlot
 
 logger = logging.getLogger(__name__)
 

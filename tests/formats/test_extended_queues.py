@@ -16,7 +16,7 @@ from pocketmq.broker.messages.filters import TagChoice
 from pocketmq.proto.record import Record
 from pocketmq.proto.topics import SCHEDULE_TOPIC
 from pocketmq.store.apache.settings import ApacheSettings
-from pocketmq.store.format.log_and_queues import ADDRESS_MAX
+from pocketmq.store.format.queues import ADDRESS_MAX
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.inspect.command import inspect

@@ -18,7 +18,7 @@ from pocketmq.client import AsyncAdmin, AsyncProducer, Message, Queue
 from pocketmq.proto.access.signing import signed_now
 from pocketmq.proto.errors import NotAuthorized, PocketMQError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
-from pocketmq.store.recovery.scan import RecoveryReport
+from pocketmq.store.recovery.report import RecoveryReport
 from pocketmq.tools import consume
 from pocketmq.tools.cli import run
 from pocketmq.tools.console import api

@@ -14,7 +14,7 @@ import pytest
 
 from pocketmq.proto.clock import SystemClock
 from pocketmq.store.apache.settings import ApacheSettings
-from pocketmq.store.format.log_and_queues import PRE_BLANK_SIZE
+from pocketmq.store.format.queues import PRE_BLANK_SIZE
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.inspect.document import describe_apache, describe_ours
@@ -194,7 +194,7 @@ from pocketmq.proto.properties import encode_properties
 from pocketmq.proto.record import Host, encode_run
 from pocketmq.proto.run import check_run
 from pocketmq.store.apache.settings import ApacheSettings
-from pocketmq.store.format.log_and_queues import PRE_BLANK_SIZE
+from pocketmq.store.format.queues import PRE_BLANK_SIZE
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pocketmq.proto.clock import SystemClock
-from pocketmq.store.listing import settings_of
+from pocketmq.store.file_sizes import settings_of
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.fork.forking import make_fork
 from pocketmq.tools.inspect.document import describe_ours

@@ -15,7 +15,8 @@ from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import decode_record
 from pocketmq.proto.topics import DEAD_LETTERS_GROUP
 from pocketmq.store.apache.settings import ApacheSettings
-from pocketmq.store.format.state_tables import GroupTable, Object, parse_groups, render_groups
+from pocketmq.store.format.beans import Object
+from pocketmq.store.format.state_tables import GroupTable, parse_groups, render_groups
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
 

@@ -10,7 +10,7 @@ import pytest
 from pocketmq.proto.errors import OffsetOutOfRange
 from pocketmq.proto.record import decode_record
 from pocketmq.proto.record_run import starts_of
-from pocketmq.store.listing import settings_of
+from pocketmq.store.file_sizes import settings_of
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pocketmq.store.file_copies import copy_file, has_other_names, link_or_copy, make_own
 from pocketmq.store.files import MappedFile
-from pocketmq.store.os_disk import OsDisk, copy_file, has_other_names, link_or_copy, make_own
+from pocketmq.store.os_disk import OsDisk
 
 SIZE = 3 << 20
 

@@ -11,7 +11,7 @@ import pytest
 from pocketmq.proto.errors import StoreFull
 from pocketmq.store import deferred_indexing, dispatch
 from pocketmq.store.message_store import MessageStore
-from pocketmq.store.recovery.derive import Verified
+from pocketmq.store.recovery.verified import Verified
 
 from ..fakes import FaultyDisk
 from ..runs import Hand, make_run, open_store

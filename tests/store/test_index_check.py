@@ -10,7 +10,8 @@ from hypothesis import assume, given, settings, strategies as st
 
 from pocketmq.proto.errors import CorruptIndex
 from pocketmq.store.format.index import index_file_size
-from pocketmq.store.index_file import IndexFile, LogPlaces, check_index_file
+from pocketmq.store.index_check import LogPlaces, check_index_file
+from pocketmq.store.index_file import IndexFile
 from pocketmq.store.os_disk import OsDisk
 
 from ..runs import make_run, open_store

@@ -10,7 +10,8 @@ from hypothesis import given, settings, strategies as st
 from pocketmq.proto.errors import CorruptIndex
 from pocketmq.store import index_file
 from pocketmq.store.format.index import IndexHeader, index_file_size
-from pocketmq.store.index_file import IndexFile, check_index_file
+from pocketmq.store.index_check import check_index_file
+from pocketmq.store.index_file import IndexFile
 from pocketmq.store.message_keys import key_hashes
 from pocketmq.store.os_disk import OsDisk
 

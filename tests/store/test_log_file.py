@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, strategies as st
 
 from pocketmq.proto.record import Host, Record, encode_record
-from pocketmq.store.format.log_and_queues import find_run, placed_starts
+from pocketmq.store.format.log import find_run, placed_starts
 
 HOSTS = st.sampled_from([Host.parse("10.1.2.3", 99), Host.parse("::1", 7)])
 

@@ -14,7 +14,7 @@ from pocketmq.proto.record import MAGIC_BLANK
 from pocketmq.store.apache.settings import ApacheSettings
 from pocketmq.store.log_writer import Appended
 from pocketmq.store.message_store import MessageStore
-from pocketmq.store.recovery.scan import RecoveryReport
+from pocketmq.store.recovery.report import RecoveryReport
 from pocketmq.store.retention import local_hour
 from pocketmq.tools.inspect.document import describe_apache, describe_ours
 

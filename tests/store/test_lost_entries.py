@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pocketmq.proto.record import decode_record
 from pocketmq.proto.record_run import Longs
-from pocketmq.store import damage
+from pocketmq.store import queue_repair
 from pocketmq.store.message_store import MessageStore
 
 from ..runs import bodies_of, make_run, open_store, records_of
@@ -138,7 +138,7 @@ def test_a_gap_too_wide_to_be_searched_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = filled(tmp_path)
-    monkeypatch.setattr(damage, "SEARCHED_BYTES_MAX", 100)
+    monkeypatch.setattr(queue_repair, "SEARCHED_BYTES_MAX", 100)
     flip(queue_file(tmp_path), 5, 60)
 
     seen = store.read_queue("A", 0, 0, COUNT, 1 << 20)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pocketmq.store.consume_queues import SYNCED_ONE_BY_ONE
 from pocketmq.store.disk import Mapping
-from pocketmq.store.recovery.derive import Verified, VerifiedSnapshot
+from pocketmq.store.recovery.verified import Verified, VerifiedSnapshot
 
 from ..fakes import ForwardingDisk, ForwardingMapping
 from ..runs import Hand, bodies_of, make_run, open_store

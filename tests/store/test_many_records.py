@@ -13,12 +13,12 @@ from hypothesis import given, strategies as st
 from pocketmq.proto.properties import encode_properties
 from pocketmq.proto.record import Host, Record, encode_record
 from pocketmq.proto.record_run import RunColumns
-from pocketmq.store.apache import store
+from pocketmq.store.apache import sound_runs
 from pocketmq.store.apache.records import RecordCheck
 from pocketmq.store.apache.settings import ApacheSettings
-from pocketmq.store.apache.store import SoundRuns
+from pocketmq.store.apache.sound_runs import SoundRuns
+from pocketmq.store.opened_store import OpenedStore
 from pocketmq.store.overlay_disk import OverlayDisk
-from pocketmq.store.view import OpenedStore
 
 from ..recorded import recorded_store, settings
 
@@ -64,7 +64,7 @@ def test_every_record_of_a_run_is_one_that_apache_accepts(
     for at, bits in flips:
         data[at % len(data)] ^= bits
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store, "WINDOW_BYTES", window_bytes)
+        patch.setattr(sound_runs, "WINDOW_BYTES", window_bytes)
         runs = SoundRuns(memoryview(data), ApacheSettings(), everything)
         at = 0
         while at < len(data):

@@ -13,7 +13,8 @@ from pocketmq.proto.errors import StoreFull, StoreMismatch
 from pocketmq.proto.properties import encode_properties
 from pocketmq.proto.record import SYS_PREPARED, SYS_ROLLBACK, Record, encode_record, java_hash
 from pocketmq.proto.record_run import parse_run, walk
-from pocketmq.store.index_file import IndexFile, check_index_file
+from pocketmq.store.index_check import check_index_file
+from pocketmq.store.index_file import IndexFile
 from pocketmq.store.message_index import MessageIndex
 from pocketmq.store.os_disk import OsDisk
 

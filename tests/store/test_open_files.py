@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from pocketmq.proto.errors import StoreFull
+from pocketmq.store.open_files import FileLimits, OpenFiles
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.overlay_disk import OverlayDisk
-from pocketmq.store.system import FileLimits, OpenFiles
 
 from ..runs import bodies_of, make_run, open_store
 

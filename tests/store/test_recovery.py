@@ -19,7 +19,7 @@ from pocketmq.proto.record import (
 )
 from pocketmq.store.format.state_tables import TopicConfig, TopicTable, render_topics
 from pocketmq.store.message_store import MessageStore
-from pocketmq.store.recovery.scan import FindingKind
+from pocketmq.store.recovery.report import FindingKind
 
 from ..runs import Hand, bodies_of, make_run, open_store, records_of
 

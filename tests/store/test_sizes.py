@@ -9,7 +9,7 @@ import pytest
 
 from pocketmq.proto.errors import ConfigError
 from pocketmq.store.config import StoreConfig
-from pocketmq.store.listing import config_of
+from pocketmq.store.file_sizes import config_of
 from pocketmq.store.os_disk import OsDisk
 
 

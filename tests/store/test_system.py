@@ -12,7 +12,8 @@ import pytest
 
 from pocketmq.proto.errors import DiskFailure, StoreLocked
 from pocketmq.store import system
-from pocketmq.store.os_disk import OsDisk, copy_file
+from pocketmq.store.file_copies import copy_file
+from pocketmq.store.os_disk import OsDisk
 
 #: F_FULLFSYNC of macOS.
 FULL = 51

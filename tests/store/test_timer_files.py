@@ -5,17 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.store.format.timers import (
-    RECORD_SIZE,
-    SLOT_SIZE,
-    SLOTS,
-    WHEEL_SIZE,
-    Slot,
-    TimerBlank,
-    TimerRecord,
-    TimerWheel,
-    records,
-)
+from pocketmq.store.format.timer_log import RECORD_SIZE, TimerBlank, TimerRecord, records
+from pocketmq.store.format.timer_wheel import SLOT_SIZE, SLOTS, WHEEL_SIZE, Slot, TimerWheel
 
 from ..recorded import expected, recorded_store
 

@@ -13,7 +13,8 @@ from hypothesis import given, settings, strategies as st
 from pocketmq.proto.errors import StoreFull
 from pocketmq.proto.topics import TIMER_TOPIC
 from pocketmq.store.apache.settings import ApacheSettings
-from pocketmq.store.format.timers import RECORD_SIZE, SLOTS
+from pocketmq.store.format.timer_log import RECORD_SIZE
+from pocketmq.store.format.timer_wheel import SLOTS
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.timers.entry import Filing, TimerBatch

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pocketmq.proto.topics import TIMER_TOPIC
-from pocketmq.store.format.timers import DELETE
+from pocketmq.store.format.timer_log import DELETE
 from pocketmq.store.message_store import MessageStore
 
 from ..fakes import Crash, RecordingDisk

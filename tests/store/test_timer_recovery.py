@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from pocketmq.proto.topics import TIMER_TOPIC
-from pocketmq.store.format.timers import RECORD_SIZE, SLOT_SIZE, SLOTS, WHEEL_SIZE
+from pocketmq.store.format.timer_log import RECORD_SIZE
+from pocketmq.store.format.timer_wheel import SLOT_SIZE, SLOTS, WHEEL_SIZE
 from pocketmq.store.message_store import MessageStore
 
 from ..fakes import FaultyDisk

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pocketmq.store.format.timers import RECORD_SIZE, SLOTS
+from pocketmq.store.format.timer_log import RECORD_SIZE
+from pocketmq.store.format.timer_wheel import SLOTS
 
 from ..fakes import FaultyDisk
 from ..runs import Hand

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pocketmq.proto.errors import DiskFailure, StoreClosed, StoreFull
-from pocketmq.store.format.timers import RECORD_SIZE
+from pocketmq.store.format.timer_log import RECORD_SIZE
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 

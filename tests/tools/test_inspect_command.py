@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pocketmq.proto.clock import VirtualClock
-from pocketmq.store.listing import settings_of
+from pocketmq.store.file_sizes import settings_of
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.inspect import command
 from pocketmq.tools.inspect.command import inspect

@@ -33,7 +33,8 @@ from ...proto.record import (
 )
 from ...store.checkpoints import CHECKPOINT_SIZE, Checkpoint
 from ...store.files import file_name
-from ...store.format.log_and_queues import BLANK_SIZE, ENTRY, blank
+from ...store.format.log import BLANK_SIZE, blank
+from ...store.format.queues import ENTRY
 from ...store.format.state_tables import (
     ConsumerOffsets,
     TopicConfig,

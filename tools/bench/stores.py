@@ -42,7 +42,7 @@ from ...proto.run import Run, check_run
 from ...store.config import StoreConfig
 from ...store.files import file_name
 from ...store.format.index import index_key, key_hash
-from ...store.format.log_and_queues import ENTRY
+from ...store.format.queues import ENTRY
 from ...store.index_file import IndexFile
 from ...store.message_store import MessageStore
 from ...store.os_disk import OsDisk

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from ...proto.clock import SystemClock
-from ...store.system import allow_many_files
+from ...store.open_files import allow_many_files
 from ..counted import counted
 from ..options import (
     StoreFolder,

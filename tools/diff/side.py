@@ -15,13 +15,13 @@ from ...proto.record import (
 from ...proto.record_run import Longs, RunColumns, parse_run
 from ...store.apache.config import JavaConfig
 from ...store.consume_queues import Queue
+from ...store.file_sizes import settings_of
 from ...store.files import MappedFile
-from ...store.listing import settings_of
 from ...store.message_store import MessageStore
+from ...store.opened_store import open_ours
 from ...store.os_disk import OsDisk
 from ...store.overlay_disk import OverlayDisk
-from ...store.queue_view import reached_entries
-from ...store.view import open_ours
+from ...store.queue_entries import reached_entries
 
 Name = tuple[str, int]
 Bounds = tuple[int, int]

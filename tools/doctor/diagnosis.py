@@ -18,12 +18,12 @@ from ...proto.time_text import format_instant
 from ...store.apache.settings import ApacheSettings
 from ...store.checkpoints import read_checkpoint
 from ...store.disk import Disk
-from ...store.listing import settings_of
+from ...store.file_sizes import settings_of
+from ...store.open_files import allow_many_files
 from ...store.os_disk import OsDisk
 from ...store.overlay_disk import OverlayDisk
-from ...store.recovery.derive import Verified
-from ...store.recovery.scan import FindingKind
-from ...store.system import allow_many_files
+from ...store.recovery.report import FindingKind
+from ...store.recovery.verified import Verified
 from ..counted import counted
 from ..inspect.document import files
 from ..options import TakesStores, broker_settings, broker_settings_option, store_argument

@@ -38,16 +38,17 @@ from ...store.disk import Disk
 from ...store.files import MappedFile, equal_file_size
 from ...store.format.agreement import is_served
 from ...store.format.index import TAG_TYPE, index_key
-from ...store.format.log_and_queues import PRE_BLANK_SIZE
+from ...store.format.queues import PRE_BLANK_SIZE
 from ...store.format.state_tables import TOPICS, parse_delay_offsets
 from ...store.kept_table import KeptChanges
 from ...store.message_store import MessageStore
+from ...store.opened_store import OpenedStore, open_ours
 from ...store.overlay_disk import OverlayDisk
-from ...store.queue_view import entries_of, reached_entries
-from ...store.recovery.scan import FileScan, FindingKind, RecoveryReport, ScannedFile
+from ...store.queue_entries import entries_of, reached_entries
+from ...store.recovery.report import FindingKind, RecoveryReport
+from ...store.recovery.scan import FileScan, ScannedFile
 from ...store.rows_by_queue import by_queue
 from ...store.state_files import StateFile
-from ...store.view import OpenedStore, open_ours
 from ..inspect.document import ORACLE, OURS, files
 
 Name = tuple[str, int]

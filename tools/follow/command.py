@@ -20,8 +20,8 @@ import click
 from ...proto.clock import SystemClock
 from ...proto.errors import StoreMismatch
 from ...store.config import StoreConfig, apply_apache_settings
+from ...store.open_files import allow_many_files
 from ...store.os_disk import OsDisk
-from ...store.system import allow_many_files
 from ..log_lines import LogConfig, configure_logging
 from ..options import OFFSET
 from ..stores.locations import check_new_store, is_store

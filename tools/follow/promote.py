@@ -26,8 +26,8 @@ from ...store.checkpoints import CHECKPOINT_SIZE, TimerCheckpoint
 from ...store.config import StoreConfig, apply_apache_settings
 from ...store.disk import Disk
 from ...store.format import state_tables
-from ...store.format.log_and_queues import is_blank
-from ...store.format.timers import RECORD_SIZE
+from ...store.format.log import is_blank
+from ...store.format.timer_log import RECORD_SIZE
 from ...store.message_store import MessageStore
 from ...store.offsets_file import OffsetsFile, offsets_file
 from ...store.state_files import StateFile

@@ -35,21 +35,22 @@ from ...store.apache.settings import ApacheSettings
 from ...store.checkpoints import CHECKPOINT_SIZE, read_timer_checkpoint
 from ...store.commit_log import CommitLog
 from ...store.disk import Disk
+from ...store.file_copies import sync_tree
+from ...store.file_sizes import settings_of
 from ...store.format.state_tables import (
     parse_consumer_offsets,
     parse_delay_offsets,
     render_consumer_offsets,
     render_delay_offsets,
 )
-from ...store.listing import settings_of
 from ...store.message_store import MessageStore
 from ...store.offsets_file import OffsetsFile
-from ...store.os_disk import OsDisk, sync_tree
+from ...store.open_files import allow_many_files
+from ...store.os_disk import OsDisk
 from ...store.overlay_disk import OverlayDisk
-from ...store.recovery.derive import Verified
-from ...store.recovery.scan import RecoveryReport
+from ...store.recovery.report import RecoveryReport
+from ...store.recovery.verified import Verified
 from ...store.state_files import StateFile
-from ...store.system import allow_many_files
 from ..counted import counted
 from ..instants import past_instant_of
 from ..options import TakesStores, broker_settings, broker_settings_option, store_argument

@@ -28,13 +28,16 @@ from ...proto.record_run import parse_run
 from ...store.apache.settings import ApacheSettings
 from ...store.commit_log import store_time_ms
 from ...store.disk import Disk
+from ...store.file_copies import copy_file, has_other_names, link_or_copy, make_own
 from ...store.files import MappedFile, file_name
 from ...store.format.index import HEADER_SIZE, IndexHeader
-from ...store.format.log_and_queues import BATCH_ENTRY, ENTRY, RowFormat, leading
+from ...store.format.queues import BATCH_ENTRY, ENTRY, leading
+from ...store.format.rows import RowFormat
 from ...store.kept_table import FOLDER
 from ...store.message_store import MessageStore
-from ...store.os_disk import OsDisk, copy_file, has_other_names, link_or_copy, make_own
-from ...store.overlay_disk import OverlayDisk, PrivateMapping
+from ...store.os_disk import OsDisk
+from ...store.overlay_disk import OverlayDisk
+from ...store.private_mapping import PrivateMapping
 from ...store.recovery.scan import FileScan
 
 #: Folders whose files are rows: all but the last of each are closed.

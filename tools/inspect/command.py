@@ -155,7 +155,7 @@ def _describe(
     context: click.Context, store: str, given: Mapping[str, str], recovery: str, as_json: bool
 ) -> None:
     """Print what a broker would make of STORE; exit code 1 if it would refuse it."""
-    from ...store.listing import settings_of
+    from ...store.file_sizes import settings_of
     from .document import describe_apache, describe_ours
     from .overview import print_summary
 

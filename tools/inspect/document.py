@@ -40,9 +40,10 @@ from ...store.apache.timers import JavaTimers
 from ...store.checkpoints import Checkpoint
 from ...store.disk import Disk
 from ...store.format.index import TAG_TYPE, index_key
-from ...store.format.timers import TimerBlank, TimerRecord
+from ...store.format.timer_log import TimerBlank, TimerRecord
+from ...store.opened_store import OpenedStore
 from ...store.overlay_disk import OverlayDisk
-from ...store.view import OpenedStore, StoreView
+from ...store.view import StoreView
 
 Document = dict[str, Any]
 

@@ -17,8 +17,8 @@ import numpy as np
 from rich.text import Text
 
 from ...proto.errors import MessageNotFound, QueueNotFound
-from ...store.format.log_and_queues import Rows
-from ...store.index_view import IndexEntries, IndexName, index_names, open_index
+from ...store.format.rows import Rows
+from ...store.index_entries import IndexEntries, IndexName, index_names, open_index
 from ...store.log_view import Gap, LogWalk
 from ...store.queue_view import QueueExtent, QueueView
 from ...store.view import QueueFolder, StoreView

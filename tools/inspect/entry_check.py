@@ -27,7 +27,8 @@ from ...store.format.agreement import (
     FoundRecords,
     Verdicts,
 )
-from ...store.format.log_and_queues import PRE_BLANK_SIZE, Rows as EntryRows
+from ...store.format.queues import PRE_BLANK_SIZE
+from ...store.format.rows import Rows as EntryRows
 from ...store.log_view import LogWalk
 from ...store.view import QueueFolder, StoreView
 

@@ -23,16 +23,8 @@ from ...proto.time_text import format_duration, format_instant
 from ...proto.topics import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
 from ...store.checkpoints import TimerCheckpoint, read_timer_checkpoint
 from ...store.config import parse_delay_levels
-from ...store.format.timers import (
-    DELETE,
-    RECORD,
-    RECORD_SIZE,
-    ROLL,
-    SLOTS,
-    WHEEL_SIZE,
-    TimerWheel,
-    sound_rows,
-)
+from ...store.format.timer_log import DELETE, RECORD, RECORD_SIZE, ROLL, sound_rows
+from ...store.format.timer_wheel import SLOTS, WHEEL_SIZE, TimerWheel
 from ...store.listing import FileRow, RowFile
 from ...store.log_view import LogStretch, LogWalk
 from ...store.queue_view import QueueView

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from ...proto.errors import CorruptState, InvalidArgument
 from ...proto.time_text import format_instant
-from ...store.apache import config
+from ...store.apache.config_beans import child, counts
 from ...store.format import replica_files, state_tables
 from ...store.format.java_json import parse_object
 from ...store.kept_table import Bean, KeptChanges
@@ -271,7 +271,7 @@ class Tables:
 
     def timers_pending(self) -> dict[str, int]:
         """Return the numbers of timed messages by real topic, as timermetrics has them."""
-        return self._load("timermetrics", lambda text: config.counts(parse_object(text)), {})
+        return self._load("timermetrics", lambda text: counts(parse_object(text)), {})
 
     def transactions_open(self) -> dict[str, int]:
         """Return the numbers of open half messages by real topic, as transactionMetrics has them."""
@@ -322,8 +322,8 @@ def _told(error: OSError) -> str:
 
 
 def _transaction_counts(text: str) -> dict[str, int]:
-    found = config.child(parse_object(text), "transactionCount").items()
-    return {str(topic): int(config.child({"": one}, "").get("count", 0)) for topic, one in found}
+    found = child(parse_object(text), "transactionCount").items()
+    return {str(topic): int(child({"": one}, "").get("count", 0)) for topic, one in found}
 
 
 def or_unknown(

@@ -29,10 +29,10 @@ from ...proto.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from ...proto.time_text import format_instant
 from ...proto.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from ...store.damage import SetAside, set_aside
-from ...store.format.log_and_queues import HEAD_BYTES, record_head
+from ...store.format.log import HEAD_BYTES, record_head
 from ...store.format.replica_files import EPOCHS_FILE
-from ...store.format.timers import WHEEL_SIZE
-from ...store.healing import load_places
+from ...store.format.timer_wheel import WHEEL_SIZE
+from ...store.known_damage import load_places
 from ...store.listing import FileRow, RowFile
 from ...store.log_view import Gap, LogWalk
 from ...store.queue_view import QueueExtent, QueueView

@@ -5,7 +5,7 @@
 Each record's place in its queue is read: an entry with the same log offset, size and tags code *matches*. No two
 records match one entry, so a queue with as many matches as entries is correct, and only others are compared entry by
 entry. Index entries are in the order of the log, so expected and actual entries of a range are two short arrays. Every
-index file is also checked by itself: header, slots, links (store/index_file.py).
+index file is also checked by itself: header, slots, links (store/index_check.py).
 
 Cost: about 2 µs per record with three keys, plus the CRC of the bodies. Records that a live broker appends meanwhile
 are ignored. Exit code 1 when anything is wrong.
@@ -39,8 +39,9 @@ from ...proto.record import SYS_ROLLBACK, SYS_TRANSACTION
 from ...proto.time_text import format_instant
 from ...proto.topics import SCHEDULE_TOPIC
 from ...store.format import agreement
-from ...store.index_file import IndexFile, LogPlaces, check_index_file
-from ...store.index_view import IndexEntries, IndexName, index_names, open_index
+from ...store.index_check import LogPlaces, check_index_file
+from ...store.index_entries import IndexEntries, IndexName, index_names, open_index
+from ...store.index_file import IndexFile
 from ...store.log_view import Gap, LogStretch, LogWalk
 from ...store.message_keys import keys_of
 from ...store.overlay_disk import OverlayDisk

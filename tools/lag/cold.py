@@ -26,10 +26,10 @@ from ...proto.record_run import LEAST_SIZE, Longs
 from ...proto.topics import DEAD_LETTER_PREFIX, DEAD_LETTERS_GROUP, MARK_GROUPS, RETRY_PREFIX
 from ...store.apache.queue import JavaQueue
 from ...store.apache.store import JavaReading
-from ...store.format.log_and_queues import begins_record
+from ...store.format.log import begins_record
 from ...store.format.state_tables import GroupConfig
-from ...store.queue_view import QueueEntries, entries_of
-from ...store.view import OpenedQueue, OpenedStore
+from ...store.opened_store import OpenedQueue, OpenedStore
+from ...store.queue_entries import QueueEntries, entries_of
 from ..stores.waiting import WaitingCounts, waiting_of
 from .rows import LagFacts, LagRow, is_dead_letter_topic, is_retry_topic
 

@@ -31,7 +31,7 @@ from ...client.name_server_addresses import DEFAULT_NAME_SERVERS
 from ...proto.clock import Clock, SystemClock
 from ...proto.errors import ConfigError, StoreMismatch
 from ...proto.time_text import format_duration
-from ...store.system import allow_many_files
+from ...store.open_files import allow_many_files
 from ..counted import counted
 from ..hidden_names import HiddenNames
 from ..options import (

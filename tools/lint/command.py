@@ -21,8 +21,8 @@ from ...client.name_server_addresses import DEFAULT_NAME_SERVERS
 from ...proto.clock import SystemClock
 from ...proto.errors import NotAuthorized, TopicNotFound
 from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_topic
-from ...store.system import allow_many_files
-from ...store.view import OpenedStore
+from ...store.open_files import allow_many_files
+from ...store.opened_store import OpenedStore
 from .. import options
 from ..counted import counted
 from ..hidden_names import HiddenNames

@@ -19,8 +19,8 @@ from ...proto.properties import SHARDING_KEY, TAGS
 from ...proto.record_run import LEAST_SIZE, PropertyRanges, parse_run, starts_of
 from ...store.apache.queue import JavaQueue
 from ...store.apache.store import JavaReading
-from ...store.format.log_and_queues import begins_record
-from ...store.queue_view import QueueEntries, entries_of
+from ...store.format.log import begins_record
+from ...store.queue_entries import QueueEntries, entries_of
 from ...store.slices import Slices
 from .rules import QueueMessages, is_nameable
 

@@ -34,7 +34,8 @@ from ...proto.record import (
     decode_record,
 )
 from ...store.disk import Disk
-from ...store.format import log_and_queues
+from ...store.format.log import BLANK_SIZE, MAGIC_AT, MAGIC_PATTERN, size_and_magic
+from ...store.format.queues import PRE_BLANK_SIZE, entry_format
 from ...store.listing import FilePages, PagedRow
 from ...store.queue_extension import QueueExtension
 
@@ -81,9 +82,7 @@ class LogFiles(PagedRow):
         file = self.file_at(log_offset)
         if file is None:
             return self._outside(log_offset)
-        size, magic = log_and_queues.size_and_magic(
-            file.read(log_offset - file.start, log_and_queues.BLANK_SIZE)
-        )
+        size, magic = size_and_magic(file.read(log_offset - file.start, BLANK_SIZE))
         if magic == MAGIC_BLANK:
             return Absence(log_offset, "nothing", f"the blank end of {file.path} begins there")
         if not size and not magic and log_offset >= self.end:
@@ -152,14 +151,14 @@ class LogFiles(PagedRow):
         if not file.start <= self._known < file.end:
             return 0
         at = self._known - file.start
-        size, magic = log_and_queues.size_and_magic(file.read(at, log_and_queues.BLANK_SIZE))
+        size, magic = size_and_magic(file.read(at, BLANK_SIZE))
         is_there = isinstance(self._record(file, self._known, size, magic), StoredRecord)
         return at if is_there else 0
 
     def _written(self, file: FilePages, at: int) -> int:
         read, whole = file.read_next, file.size
-        while at + log_and_queues.BLANK_SIZE <= whole:
-            size, magic = log_and_queues.size_and_magic(read(at, log_and_queues.BLANK_SIZE))
+        while at + BLANK_SIZE <= whole:
+            size, magic = size_and_magic(read(at, BLANK_SIZE))
             if magic == MAGIC_BLANK:
                 return whole
             if magic in (MAGIC_V1, MAGIC_V2) and FIXED_SIZE_V4 <= size <= whole - at:
@@ -173,10 +172,10 @@ class LogFiles(PagedRow):
 
     def _next_sound(self, file: FilePages, begin: int) -> int | None:
         """Return the position from BEGIN on of the next valid record in FILE; None if there is none."""
-        overlap = log_and_queues.BLANK_SIZE - 1
+        overlap = BLANK_SIZE - 1
         for start, piece in file.pieces(begin, file.data_end, overlap):
-            for match in log_and_queues.MAGIC_PATTERN.finditer(piece):
-                head = start + match.start() - log_and_queues.MAGIC_AT
+            for match in MAGIC_PATTERN.finditer(piece):
+                head = start + match.start() - MAGIC_AT
                 found = self.at(file.start + head) if head >= begin else None
                 if isinstance(found, StoredRecord) and found.record.log_offset == found.log_offset:
                     return head
@@ -230,9 +229,7 @@ class LogFiles(PagedRow):
         while True:
             low = max(0, inside - back)
             before = file.read(low, inside - low)
-            for head in reversed(
-                [match.start() for match in log_and_queues.MAGIC_PATTERN.finditer(before)]
-            ):
+            for head in reversed([match.start() for match in MAGIC_PATTERN.finditer(before)]):
                 found = self.at(file.start + low + head - 4) if low + head >= 4 else None
                 if isinstance(found, StoredRecord) and found.log_offset + len(found.data) > place:
                     return found
@@ -273,7 +270,7 @@ class QueueFiles(PagedRow):
         self.topic = topic
         self.queue = queue
         self.is_batch = is_batch
-        self._format = log_and_queues.entry_format(is_batch=is_batch)
+        self._format = entry_format(is_batch=is_batch)
         self._entry_size = self._format.size
         self._extension = QueueExtension(disk, folder)
 
@@ -351,7 +348,7 @@ class QueueFiles(PagedRow):
             place = self._first_from(lambda one: one.queue_offset + one.messages > queue_offset)
         for at in range(max(place, self._first_place), self._end_place):
             entry = self._at(at)
-            if entry is not None and entry.size != log_and_queues.PRE_BLANK_SIZE:
+            if entry is not None and entry.size != PRE_BLANK_SIZE:
                 yield entry
 
     def offset_at_time(self, time_ms: int, log: LogFiles) -> int:
@@ -368,7 +365,7 @@ class QueueFiles(PagedRow):
 
 
 def _is_in(entry: QueueEntry, log: LogFiles) -> bool:
-    return entry.size != log_and_queues.PRE_BLANK_SIZE and entry.log_offset >= log.begin
+    return entry.size != PRE_BLANK_SIZE and entry.log_offset >= log.begin
 
 
 class Queues:

@@ -31,8 +31,8 @@ from typing import Final, cast
 from ...proto.clock import SystemClock
 from ...proto.errors import ConfigError
 from ...store.apache.settings import ApacheSettings
-from ...store.system import allow_many_files
-from ...store.view import OpenedStore
+from ...store.open_files import allow_many_files
+from ...store.opened_store import OpenedStore
 from ..stores import RECOVERIES, RecoveryName
 from ..stores.cold_store import open_cold
 from ..stores.locations import StoreLocation

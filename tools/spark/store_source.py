@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from ...store.view import OpenedStore
+from ...store.opened_store import OpenedStore
 from ..lag.cold import store_rows
 from ..stores.locations import StoreLocation, locate
 from ..stores.scan.conditions import BadRecords

@@ -13,9 +13,9 @@ from dataclasses import replace
 
 from ...proto.errors import StoreMismatch
 from ...store.apache.files import StartRefused
-from ...store.listing import settings_of
+from ...store.file_sizes import settings_of
+from ...store.opened_store import OpenedStore
 from ...store.overlay_disk import OverlayDisk
-from ...store.view import OpenedStore
 from . import RecoveryName
 from .locations import StoreLocation
 

@@ -14,7 +14,7 @@ from ...proto.errors import GroupNotFound, TopicNotFound
 
 if TYPE_CHECKING:
     from ...client import Admin
-    from ...store.view import OpenedStore
+    from ...store.opened_store import OpenedStore
 
 #: Characters that make a name a pattern (fnmatch).
 _PATTERN: Final = frozenset("*?[")

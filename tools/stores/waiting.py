@@ -28,11 +28,11 @@ from ...proto.record import Record
 from ...proto.topics import SCHEDULE_TOPIC, SYSTEM_PREFIX, TIMER_TOPIC
 from ...store.apache.store import JavaReading
 from ...store.apache.timers import JavaTimers
-from ...store.format.timers import DELETE, NONE, RECORD_SIZE, TimerRecord, records
-from ...store.queue_view import entries_of
+from ...store.format.timer_log import DELETE, NONE, RECORD_SIZE, TimerRecord, records
+from ...store.queue_entries import entries_of
 
 if TYPE_CHECKING:
-    from ...store.view import OpenedStore
+    from ...store.opened_store import OpenedStore
 
 RECORDS_MAX: Final = 50_000
 REVIVE_PREFIX: Final = f"{SYSTEM_PREFIX}REVIVE_LOG_"

@@ -29,7 +29,7 @@ from ...store.format.state_tables import (
     parse_delay_offsets,
     parse_groups,
 )
-from ...store.format.timers import DELETE, RECORD, RECORD_SIZE, ROLL
+from ...store.format.timer_log import DELETE, RECORD, RECORD_SIZE, ROLL
 from ...store.listing import PagedRow
 from ...store.offsets_file import offsets_file
 from ..lookup.files import QueueFiles, StoredRecord

@@ -12,7 +12,8 @@ from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.consumer_groups import SUBSCRIPTION_CHECK, Groups, subscription_check
 from pocketmq.broker.retry_policies import intervals_of, policy_of
 from pocketmq.proto.errors import GroupNotFound, InvalidArgument, InvalidName, Overloaded, StoreFull
-from pocketmq.store.format.state_tables import GroupConfig, Object
+from pocketmq.store.format.beans import Object
+from pocketmq.store.format.state_tables import GroupConfig
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
 

@@ -13,7 +13,8 @@ from pocketmq.broker.service_v2.reach import endpoints_at
 from pocketmq.broker.service_v2.statuses import code_of
 from pocketmq.proto.errors import InvalidArgument, PocketMQError
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
-from pocketmq.store.format.state_tables import GroupConfig, Object
+from pocketmq.store.format.beans import Object
+from pocketmq.store.format.state_tables import GroupConfig
 
 from .connected import OWN, PRODUCER, Connected, cases, consumer
 

@@ -7,7 +7,7 @@ import pytest
 
 from pocketmq.proto.record import decode_record
 from pocketmq.store.config import StoreConfig
-from pocketmq.store.listing import settings_of
+from pocketmq.store.file_sizes import settings_of
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.overlay_disk import OverlayDisk

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings as hypothesis_settings, strategies as st
 
 from pocketmq.proto.clock import SystemClock
-from pocketmq.store.listing import settings_of
+from pocketmq.store.file_sizes import settings_of
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.doctor.diagnosis import Diagnosis, diagnose
 from pocketmq.tools.doctor.evidence import MessageState

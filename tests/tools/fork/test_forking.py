@@ -15,7 +15,7 @@ from pocketmq.broker.commit_texts import CommitText, commit_text_table
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import InvalidArgument
 from pocketmq.proto.record import Record
-from pocketmq.store.listing import settings_of
+from pocketmq.store.file_sizes import settings_of
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.table_files import read_tables

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings as hypothesis_settings, strategies as st
 
 from pocketmq.proto.errors import StoreMismatch
-from pocketmq.store.listing import settings_of
+from pocketmq.store.file_sizes import settings_of
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.inspect.document import describe_apache
 from pocketmq.tools.lag.cold import store_rows

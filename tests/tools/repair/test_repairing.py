@@ -13,7 +13,7 @@ from hypothesis import given, settings as hypothesis_settings, strategies as st
 
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import ConfigError, InvalidArgument, PocketMQError
-from pocketmq.store.listing import settings_of
+from pocketmq.store.file_sizes import settings_of
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.cli import run as command
 from pocketmq.tools.doctor.diagnosis import Diagnosis, diagnose

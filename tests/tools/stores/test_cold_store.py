@@ -9,7 +9,7 @@ import pytest
 
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import StoreMismatch
-from pocketmq.store.view import OpenedQueue, OpenedStore
+from pocketmq.store.opened_store import OpenedQueue, OpenedStore
 from pocketmq.tools.stores import RecoveryName
 from pocketmq.tools.stores.cold_store import open_cold
 from pocketmq.tools.stores.locations import StoreLocation

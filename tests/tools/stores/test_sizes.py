@@ -7,7 +7,7 @@ import pytest
 
 from pocketmq.store.apache.settings import ApacheSettings
 from pocketmq.store.config import StoreConfig
-from pocketmq.store.listing import config_of_files
+from pocketmq.store.file_sizes import config_of_files
 from pocketmq.store.os_disk import OsDisk
 from tests.recorded import recorded_names, recorded_store, settings
 

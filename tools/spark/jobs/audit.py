@@ -31,13 +31,16 @@ from ....proto.record import SYS_INNER_BATCH
 from ....store.apache.settings import ApacheSettings
 from ....store.checkpoints import CHECKPOINT_SIZE
 from ....store.disk import Disk
+from ....store.file_sizes import settings_of
 from ....store.format.agreement import COMPARED_COLUMNS, SERVED_SQL
 from ....store.format.index import index_file_size
-from ....store.format.log_and_queues import LIGHT_PREFIX, is_blank
+from ....store.format.log import is_blank
+from ....store.format.queues import LIGHT_PREFIX
 from ....store.format.state_tables import parse_consumer_offsets, parse_groups, parse_topics
-from ....store.index_file import IndexFile, check_index_file
-from ....store.listing import missing_between, queue_folders, row_files, settings_of, zeros_from
-from ....store.log_view import log_end
+from ....store.index_check import check_index_file
+from ....store.index_file import IndexFile
+from ....store.listing import missing_between, queue_folders, row_files, zeros_from
+from ....store.log_range import log_end
 from ....store.message_keys import key_hashes
 from ....store.offsets_file import LMQ_OFFSETS_FILE, OFFSETS_FILE
 from ....store.overlay_disk import OverlayDisk

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ....client import Admin
 from ....client.config import ReadFrom
 from ....proto.errors import ConfigError
-from ....store.view import CommittedOffset
+from ....store.opened_store import CommittedOffset
 from ...hidden_names import HiddenNames
 from ...lag.cold import store_rows
 from ...lag.live import cluster_rows

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ....proto.byte_ranges import bytes_at
 from ....proto.errors import ConfigError, CorruptRecord
 from ....proto.record_run import Bytes, Ints, Longs, RunColumns
-from ....store.log_view import LogDamage
+from ....store.log_range import LogDamage
 from ...counted import counted
 
 logger = logging.getLogger(__name__)

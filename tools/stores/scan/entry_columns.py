@@ -1,7 +1,7 @@
 """Consume queues as rows: from entries on disk to batches, some 20 ns a row and less.
 
 An entry of a plain queue is a message, and its place is its queue offset; an entry of a batch queue is a whole inner
-batch, and its queue offset that of its first message (store/format/log_and_queues.py).
+batch, and its queue offset that of its first message (store/format/queues.py).
 
 A queue's rows begin where a broker would let its readers begin: an entry whose record is in no log file any more is
 left out if it stands in the queue's first file. (Apache looks at the first file alone, so entries in later ones stay.)
@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import numpy as np
 
 from ....store.disk import Disk
-from ....store.format import log_and_queues
+from ....store.format.queues import ENTRY, PRE_BLANK_SIZE, entry_format, names_record
+from ....store.format.rows import RowFormat, Rows
 from ....store.listing import RowFile, zeros_from
 from ....store.queue_extension import QueueExtension
 from ..schemas import arrow
@@ -44,7 +45,7 @@ class QueuePart:
     end: int
 
     #: Of a plain queue; what a split of messages is reckoned with.
-    entry_bytes: ClassVar[int] = log_and_queues.ENTRY.size
+    entry_bytes: ClassVar[int] = ENTRY.size
 
     @classmethod
     def of_files(
@@ -54,8 +55,8 @@ class QueuePart:
         return [cls(topic, queue_id, is_batch, file, file.start, file.end) for file in files]
 
     @property
-    def format(self) -> log_and_queues.RowFormat:
-        return log_and_queues.entry_format(is_batch=self.is_batch)
+    def format(self) -> RowFormat:
+        return entry_format(is_batch=self.is_batch)
 
     @property
     def size(self) -> int:
@@ -76,7 +77,7 @@ class QueuePart:
         return replace(self, begin=max(self.begin, begin), end=min(self.end, end))
 
 
-def read_entries(disk: Disk, part: QueuePart) -> log_and_queues.Rows:
+def read_entries(disk: Disk, part: QueuePart) -> Rows:
     """Return the entries of PART; fewer where the file is shorter than it was."""
     data = disk.read_at(part.file.path, part.begin - part.file.start, part.size)
     return part.format.columns(data)
@@ -100,7 +101,7 @@ def live_part(disk: Disk, part: QueuePart, log_begin: int, *, is_first: bool) ->
 
     def is_served(place: int) -> bool:
         log_offset, entry_size = entry(place)
-        return log_offset >= log_begin and entry_size != log_and_queues.PRE_BLANK_SIZE
+        return log_offset >= log_begin and entry_size != PRE_BLANK_SIZE
 
     used = bisect_left(places, True, key=is_unused)
     end = part.begin + used * size
@@ -132,11 +133,11 @@ class QueueColumns:
             if batch.num_rows:
                 yield batch
 
-    def _batch(self, part: QueuePart, entries: log_and_queues.Rows) -> pyarrow.RecordBatch:
+    def _batch(self, part: QueuePart, entries: Rows) -> pyarrow.RecordBatch:
         offsets = queue_offsets(part, entries)
         wanted = combined(
             [
-                log_and_queues.names_record(entries),
+                names_record(entries),
                 self._conditions.queue_offsets.mask(offsets),
                 self._conditions.log_offsets.mask(entries["log_offset"]),
             ]
@@ -160,7 +161,7 @@ class QueueColumns:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
-def queue_offsets(part: QueuePart, entries: log_and_queues.Rows) -> Any:
+def queue_offsets(part: QueuePart, entries: Rows) -> Any:
     """Return the queue offset of each of ENTRIES, which begin where PART does."""
     if part.is_batch:
         return entries["base"].astype(np.int64)

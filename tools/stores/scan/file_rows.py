@@ -23,7 +23,7 @@ import numpy as np
 from ....store.disk import Disk
 from ....store.format.index import ENTRY, HEADER_SIZE, IndexHeader, IndexShape
 from ....store.listing import queue_folders, row_files
-from ....store.log_view import LogDamage, log_in_use
+from ....store.log_range import LogDamage, log_in_use
 from ..schemas import arrow
 from .conditions import BadRecords, Conditions, combined
 from .entry_columns import QueuePart, live_part

@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 
 from ....proto.errors import OffsetOutOfRange
 from ....proto.record_run import Bytes, Longs, RunColumns, as_bytes, crc_mismatches, parse_run
-from ....store import log_view
+from ....store import log_range
 from ....store.disk import Disk, Mapping as MappedFile
 from ....store.format.index import HEADER_SIZE, IndexHeader
-from ....store.format.log_and_queues import names_record
+from ....store.format.queues import names_record
 from ....store.listing import RowFile, hole_from, require_joined, row_files
 from ..schemas import arrow
 from .conditions import BadRecords, Conditions, Span
@@ -75,7 +75,7 @@ def log_parts(
     files = row_files(disk, folder)
     if fail_on_data_loss:
         require_joined(files, folder)
-    files, log_ends = log_view.log_in_use(disk, files)
+    files, log_ends = log_range.log_in_use(disk, files)
     wanted = [file for file in files if conditions.log_offsets.meets(file.start, file.end - 1)]
     if not conditions.store_ms.is_all:
         wanted = _of_time(disk, wanted, conditions.store_ms)
@@ -92,7 +92,7 @@ def log_parts(
 def _data_limit(disk: Disk, file: RowFile) -> int:
     """Return where it is enough to end reading FILE: one that age closed is a hole behind its blank."""
     try:
-        return min(file.end, hole_from(disk, file) + log_view.WINDOW_BYTES)
+        return min(file.end, hole_from(disk, file) + log_range.WINDOW_BYTES)
     except FileNotFoundError:  # A live broker's retention deleted it; reading it says so.
         return file.end
 
@@ -146,11 +146,11 @@ class MessageRows:
         self,
         disk: Disk,
         part: LogPart,
-        keep: Callable[[log_view.PlacedRecords], list[bool]] | None = None,
+        keep: Callable[[log_range.PlacedRecords], list[bool]] | None = None,
     ) -> Iterator[pyarrow.RecordBatch]:
         """Yield the rows of PART that KEEP wants. FileNotFoundError if its file is gone."""
-        for found in log_view.LogRange(disk, part.file, part.begin, part.end, limit=part.limit):
-            if isinstance(found, log_view.LogDamage):
+        for found in log_range.LogRange(disk, part.file, part.begin, part.end, limit=part.limit):
+            if isinstance(found, log_range.LogDamage):
                 yield from self.damaged([found])
             else:
                 if keep is not None:
@@ -158,14 +158,14 @@ class MessageRows:
                 yield from self.of_found(found, part.file.path)
 
     def _kept(
-        self, found: log_view.PlacedRecords, keep: Callable[[log_view.PlacedRecords], list[bool]]
-    ) -> log_view.PlacedRecords:
+        self, found: log_range.PlacedRecords, keep: Callable[[log_range.PlacedRecords], list[bool]]
+    ) -> log_range.PlacedRecords:
         """Return those records of FOUND that KEEP wants; it is asked of wanted ones alone."""
         wanted = self._conditions.of_records(found.data, found.columns)
-        chosen = log_view.PlacedRecords(found.data, found.base, wanted)
+        chosen = log_range.PlacedRecords(found.data, found.base, wanted)
         return replace(chosen, columns=wanted.take(np.array(keep(chosen), np.bool_)))
 
-    def of_found(self, found: log_view.PlacedRecords, path: str) -> Iterator[pyarrow.RecordBatch]:
+    def of_found(self, found: log_range.PlacedRecords, path: str) -> Iterator[pyarrow.RecordBatch]:
         """Yield the records of FOUND, which stand in the file PATH, that are wanted."""
         wanted = self._conditions.of_records(found.data, found.columns)
         if self._check_crc:
@@ -177,12 +177,12 @@ class MessageRows:
         first = 0
         while first < len(wanted):
             columns = wanted.take(slice(first, first + self._rows_max))
-            refused: list[log_view.LogDamage] = []
+            refused: list[log_range.LogDamage] = []
 
             def refuse(
                 rows: list[Refused],
                 columns: RunColumns = columns,
-                refused: list[log_view.LogDamage] = refused,
+                refused: list[log_range.LogDamage] = refused,
             ) -> None:
                 refused += [_refused(path, columns, row, why) for row, why in rows]
 
@@ -192,7 +192,7 @@ class MessageRows:
             if batch.num_rows:
                 yield batch
 
-    def damaged(self, damages: Sequence[log_view.LogDamage]) -> Iterator[pyarrow.RecordBatch]:
+    def damaged(self, damages: Sequence[log_range.LogDamage]) -> Iterator[pyarrow.RecordBatch]:
         """Count DAMAGES, or raise CorruptRecord; yield them as rows if that is asked for."""
         for damage in damages:
             self._bad.meet(damage)
@@ -200,7 +200,7 @@ class MessageRows:
             if self._shows_bad and inside:
                 yield self._row_of(damage)
 
-    def _row_of(self, damage: log_view.LogDamage) -> pyarrow.RecordBatch:
+    def _row_of(self, damage: log_range.LogDamage) -> pyarrow.RecordBatch:
         row: dict[str, Any] = {
             "brokerName": self._columns.broker_name,
             "physicalOffset": damage.start,
@@ -213,9 +213,9 @@ class MessageRows:
         )
 
 
-def _refused(path: str, columns: RunColumns, row: int, why: str) -> log_view.LogDamage:
+def _refused(path: str, columns: RunColumns, row: int, why: str) -> log_range.LogDamage:
     start = int(columns.log_offset[row])
-    return log_view.LogDamage(path, start, start + int(columns.sizes[row]), why)
+    return log_range.LogDamage(path, start, start + int(columns.sizes[row]), why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,7 @@ class LogTailPart:
     def size(self) -> int:
         return self.log.size
 
-    def is_new(self, found: log_view.PlacedRecords) -> list[bool]:
+    def is_new(self, found: log_range.PlacedRecords) -> list[bool]:
         """Tell which records of FOUND stand behind the newest one that their queue has."""
         newest = {(topic, queue_id): at for topic, queue_id, at in self.newest}
         return [
@@ -242,7 +242,7 @@ class LogTailPart:
         yield from rows.of_log(disk, self.log, self.is_new)
 
 
-def _queues_of(found: log_view.PlacedRecords) -> Iterator[tuple[str, int]]:
+def _queues_of(found: log_range.PlacedRecords) -> Iterator[tuple[str, int]]:
     columns: RunColumns = found.columns
     ends = (columns.topic_start + columns.topic_size).tolist()
     places = zip(columns.topic_start.tolist(), ends, columns.queue_id.tolist(), strict=True)
@@ -266,7 +266,7 @@ def log_tails(
     """Yield what of the log at ROOT from BEGIN on (None: nothing) may not be in QUEUES."""
     if begin is None or _ends_below(queues, conditions):
         return
-    files, log_ends = log_view.log_in_use(
+    files, log_ends = log_range.log_in_use(
         disk, row_files(disk, posixpath.join(root, "commitlog")), begin
     )
     newest = tuple((topic, queue_id, at) for (topic, queue_id), at in _newest(disk, queues).items())
@@ -460,7 +460,7 @@ class MessageQueueReader:
             # In the place of a message that is lost an entry may repeat a neighbour: each is read in its own place.
             own = columns.queue_offset == group.offsets[sound]
             yield from self._rows.of_found(
-                log_view.PlacedRecords(data, base, columns.take(own)), file.path
+                log_range.PlacedRecords(data, base, columns.take(own)), file.path
             )
 
     def _fetched(
@@ -528,15 +528,15 @@ class _Named:
                 yield self._take(slice(first, row))
                 first = row
 
-    def damages(self, file: RowFile, rows: Rows) -> list[log_view.LogDamage]:
+    def damages(self, file: RowFile, rows: Rows) -> list[log_range.LogDamage]:
         """Return ROWS as damage of FILE."""
         bad = self._take(rows)
         places = zip(bad.log_offsets.tolist(), bad.sizes.tolist(), strict=True)
         return [
-            log_view.LogDamage(
+            log_range.LogDamage(
                 file.path,
                 at,
-                at + min(size, log_view.RECORD_BYTES_MAX),
+                at + min(size, log_range.RECORD_BYTES_MAX),
                 "no record of the size that its queue entry names",
             )
             for at, size in places

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from ....proto.errors import ConfigError, OffsetOutOfRange
 from ....store.disk import Disk
-from ....store.listing import queue_folders, require_joined, row_files, settings_of
+from ....store.file_sizes import settings_of
+from ....store.listing import queue_folders, require_joined, row_files
 from ..locations import StoreLocation
 from ..schemas import arrow, projected, schema_of
 from .conditions import BadRecords, Conditions, Policy

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pocketmq.proto.record import MAGIC_BLANK, Record, encode_record
-from pocketmq.store import OsDisk, log_view
+from pocketmq.store import OsDisk, log_range
 from pocketmq.store.disk import Mapping
 from pocketmq.store.listing import RowFile
-from pocketmq.store.log_view import LogDamage, LogRange, PlacedRecords, log_end
+from pocketmq.store.log_range import LogDamage, LogRange, PlacedRecords, log_end
 from pocketmq.tools.stores.scan.conditions import Conditions
 from pocketmq.tools.stores.scan.log_scan import log_parts
 
@@ -85,7 +85,7 @@ def test_cutting_a_file_changes_nothing(
 
     whole = read(bytes(broken), BASE, BASE + FILE_BYTES)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(log_view, "WINDOW_BYTES", window)
+        patch.setattr(log_range, "WINDOW_BYTES", window)
         parts = [read(bytes(broken), *pair) for pair in itertools.pairwise(bounds)]
 
     assert [start for starts, _ in parts for start in starts] == whole[0]

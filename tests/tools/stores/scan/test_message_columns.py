@@ -16,7 +16,7 @@ from pocketmq.proto.record import SYS_COMPRESSED, Record, encode_record
 from pocketmq.proto.record_run import parse_run, walk
 from pocketmq.store import OsDisk
 from pocketmq.store.listing import row_files, zeros_from
-from pocketmq.store.log_view import LogRange, PlacedRecords
+from pocketmq.store.log_range import LogRange, PlacedRecords
 from pocketmq.tools.stores.scan.message_columns import MessageColumns
 from pocketmq.tools.stores.schemas import projected, schema_of
 

@@ -1,0 +1,88 @@
+"""The entries of consume queues, and the units that extend them.
+
+Source: store-format.md §3, Apache 5.5.0's ConsumeQueue, BatchConsumeQueue and ConsumeQueueExt.
+
+Plain queue, consumequeue/<topic>/<queue>/: an entry of 20 bytes for each message. Entry N, where N is the queue offset
+of the message, is at byte 20·N:
+
+    0   8   log offset of the record
+    8   4   size of the record
+    12  8   tags code: Java's hash of TAGS, sign-extended, 0 without tags; in SCHEDULE_TOPIC_XXXX the delivery time, ms
+            (or the address of both, see below)
+
+An entry is *valid* if its log offset is not negative and its size positive; a reader stops at the first invalid one
+(unused places are zero). If the first entry has a number above 0, *pre-blank* entries (log offset 0, size 2147483647,
+the rest 0) precede it from the start of the file on.
+
+Batch queue, batchconsumequeue/<topic>/<queue>/ (only topics with the attribute queue.type=BatchCQ): an entry of 46
+bytes for each *inner batch*, a record that holds many messages of one topic and queue. The entries are end to end, so
+their places do not tell queue offsets:
+
+    0   20  as in a plain queue
+    20  8   store time, ms
+    28  8   queue offset of the first message in it (property INNER_BASE)
+    36  2   number of messages in it (property INNER_NUM)
+    38  4   compacted offset, −1
+    42  4   0
+
+Extension, consumequeue_ext/<topic>/<queue>/ (a Java broker with enableConsumeQueueExt): an entry may hold an address
+in place of the tags code: −2^63 + the offset of a unit in that row of files. Each value below the range of an i32 is an
+address. A unit:
+
+    0   2   size of the unit: 20 + that of the bit map
+    2   8   tags code (in SCHEDULE_TOPIC_XXXX the delivery time, ms)
+    10  8   store time, ms
+    18  2   size of the bit map, then the bit map: what Apache's broker found out about its filters
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .rows import RowFormat, Rows
+
+ENTRY: Final = RowFormat(log_offset="q", size="i", tags_code="q")
+BATCH_ENTRY: Final = RowFormat(
+    log_offset="q",
+    size="i",
+    tags_code="q",
+    store_ms="q",
+    base="q",
+    count="h",
+    compacted="i",
+    reserved="i",
+)
+EXTENSION_UNIT: Final = RowFormat(size="h", tags_code="q", store_ms="q", map_size="h")
+
+#: Topics of light queues begin so. Their entries point to records of other topics.
+LIGHT_PREFIX: Final = "%LMQ%"
+#: Size that a pre-blank entry has; no record is that large.
+PRE_BLANK_SIZE: Final = (1 << 31) - 1
+#: Of a batch entry whose queue is not compacted.
+NOT_COMPACTED: Final = -1
+#: The highest address of an extension unit; everything above is a tags code.
+ADDRESS_MAX: Final = -(1 << 31) - 1
+#: The address of the unit at offset 0.
+ADDRESS_LEAST: Final = -(1 << 63)
+
+
+def entry_format(*, is_batch: bool) -> RowFormat:
+    """Return the format of the entries of a batch queue, or of a plain one."""
+    return BATCH_ENTRY if is_batch else ENTRY
+
+
+def names_record(entries: Rows) -> NDArray[np.bool_]:
+    """Tell which of ENTRIES, of either kind, name a record: not those that are unused or pre-blank."""
+    sizes = entries["size"]
+    named: NDArray[np.bool_] = (
+        (entries["log_offset"] >= 0) & (sizes > 0) & (sizes != PRE_BLANK_SIZE)
+    )
+    return named
+
+
+def leading(good: NDArray[np.bool_]) -> int:
+    """Return how many entries at the beginning are GOOD."""
+    return len(good) if good.all() else int(good.argmin())

@@ -1,0 +1,343 @@
+"""A store recovered in memory, as PocketMQ's broker or Apache RocketMQ's would open it, without a byte written.
+
+`OpenedStore.as_java` recovers it as Apache RocketMQ 5.5.0's broker does, `OpenedStore.as_ours` as PocketMQ's. Both give
+the same view. The store may be live, stopped, copied or damaged, of either broker. An `OverlayDisk` keeps all changes.
+Committed offsets are read before the queues, so that a live group is never seen ahead of its queue.
+
+    opened = OpenedStore.as_java(OverlayDisk(), "store", ApacheSettings(), clock.unix_ms())
+    for queue in opened.queues():
+        print(queue.topic, queue.queue_id, queue.min_offset, queue.max_offset)
+
+Queue offsets, log offsets and bytes are those of the store format; times are Unix milliseconds. One thread uses it.
+"""
+
+from __future__ import annotations
+
+import errno
+import posixpath
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from ..proto.errors import StoreMismatch
+from ..proto.topics import SCHEDULE_TOPIC
+from .apache.config import ConfigLoader, JavaConfig
+from .apache.files import StartRefused
+from .apache.settings import ApacheSettings
+from .apache.store import ApacheStore, JavaReading, queue_type_of
+from .apache.timers import JavaTimers
+from .disk import Disk
+from .format.state_tables import GROUPS, TOPICS, GroupConfig, TopicConfig
+from .kept_table import KeptChanges
+from .message_store import MessageStore
+from .recovery.report import RecoveryReport
+
+#: What reading or mapping a folder fails with.
+_NO_FILE: Final = (errno.EISDIR, errno.ENODEV)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedQueue:
+    """One consume queue: messages [min_offset, max_offset) can be asked for.
+
+    kind: "SimpleCQ" (an entry a message) or "BatchCQ" (an entry a batch);  has_files: is it on disk? A queue without
+    files is one that its topic's configuration has, and nothing was ever written to.
+    """
+
+    topic: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    kind: str = "SimpleCQ"
+    has_files: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """How far GROUP has come in one queue: the queue offset that it reads next."""
+
+    topic: str
+    queue_id: int
+    group: str
+    offset: int
+
+
+class OpenedStore:
+    """One opened store.
+
+    disk, root, settings: where and how.  config: all tables of the config folder.  reading: log, queues and index as
+    they are after recovery, with Apache's readers.  timers: None without a timer store.  clean: did its last owner stop
+    cleanly? (While a broker runs, no.)  report: what our recovery found; None for Apache's.  broker_name: what its
+    broker is called, where whoever opened it knows.  warnings: what of its tables is left out, if that was asked for.
+    """
+
+    def __init__(
+        self,
+        reading: JavaReading,
+        config: JavaConfig,
+        timers: JavaTimers | None,
+        *,
+        clean: bool,
+        report: RecoveryReport | None = None,
+    ) -> None:
+        """Put the parts together; `as_java` and `as_ours` are the ways in."""
+        self.reading = reading
+        self.config = config
+        self.timers = timers
+        self.report = report
+        self.clean = clean
+        self.broker_name = ""
+        self.warnings: list[str] = []
+        self._committed: Sequence[CommittedOffset] | None = None
+
+    @classmethod
+    def as_java(
+        cls,
+        disk: Disk,
+        root: str,
+        settings: ApacheSettings,
+        now_ms: int,
+        warnings: list[str] | None = None,
+    ) -> OpenedStore:
+        """Open the store ROOT as Apache's broker would at NOW_MS, up to the moment in which it would begin to serve.
+
+        With WARNINGS, entries of tables count although others of their file cannot be read; WARNINGS names those.
+        Raises `StartRefused` where it would not start.
+        """
+        with _refusing_folders(root):
+            return cls._recovered_as_java(disk, root, settings, now_ms, warnings)
+
+    @classmethod
+    def _recovered_as_java(
+        cls,
+        disk: Disk,
+        root: str,
+        settings: ApacheSettings,
+        now_ms: int,
+        warnings: list[str] | None,
+    ) -> OpenedStore:
+        loader = ConfigLoader(disk, root, settings, now_ms, warnings=warnings)
+        config = loader.metadata()
+        store = ApacheStore(
+            disk,
+            root,
+            settings,
+            lambda topic: queue_type_of(config.topic_attributes(topic)),
+            now_ms,
+        )
+        timers = JavaTimers(store) if settings.timer_wheel else None
+        if timers is not None:
+            timers.open()
+        store.open()
+        if timers is not None:
+            timers.start(now_ms, metrics_loaded=loader.timers(config))
+        loader.delays(config)
+        _correct_delays(store, config)
+        loader.request_modes(config)
+        return cls(store, config, timers, clean=store.clean)
+
+    @classmethod
+    def as_ours(
+        cls,
+        disk: Disk,
+        root: str,
+        settings: ApacheSettings,
+        now_ms: int,
+        warnings: list[str] | None = None,
+    ) -> OpenedStore:
+        """Open the store ROOT as our broker would at NOW_MS; raise StoreError where it would not start.
+
+        WARNINGS gets the entries of tables that cannot be read.
+        """
+        store, config = open_ours(disk, root, settings, lambda: now_ms, warnings)
+        with _refusing_as_ours(root):
+            reading = _reading(store, disk, settings, config, now_ms)
+            timers = _timers(reading, now_ms, store.timers.read_ms)
+        disk.delete(store.config.abort_path)  # it says that a broker is running, and none is
+        report = store.recovery
+        return cls(reading, config, timers, clean=report.clean, report=report)
+
+    # --- what it is ----------------------------------------------------------------------------------------------
+
+    @property
+    def disk(self) -> Disk:
+        return self.reading.disk
+
+    @property
+    def root(self) -> str:
+        return self.reading.root
+
+    @property
+    def settings(self) -> ApacheSettings:
+        return self.reading.settings
+
+    @property
+    def log_begin(self) -> int:
+        """The log's first offset; −1 without log files."""
+        return self.reading.log_begin
+
+    @property
+    def log_end(self) -> int:
+        return self.reading.log_end
+
+    # --- queues --------------------------------------------------------------------------------------------------
+
+    def queues(self) -> list[OpenedQueue]:
+        """Return every queue that has files or was opened by recovery, by topic and queue."""
+        return [self._bounds(topic, queue_id) for topic, queue_id in sorted(self.reading.queues)]
+
+    def queue(self, topic: str, queue_id: int) -> OpenedQueue | None:
+        """Return one queue; None where neither files nor the topic's configuration know it.
+
+        A queue that only the configuration knows is [0, 0), as a broker makes it when it is first asked for.
+        """
+        if (topic, queue_id) in self.reading.queues:
+            return self._bounds(topic, queue_id)
+        if 0 <= queue_id < self.configured_queues(topic):
+            return OpenedQueue(topic, queue_id, 0, 0, self.reading.queue_type(topic), False)
+        return None
+
+    def _bounds(self, topic: str, queue_id: int) -> OpenedQueue:
+        queue = self.reading.queues[topic, queue_id]
+        return OpenedQueue(
+            topic, queue_id, queue.min_offset, queue.max_offset, queue.kind, bool(queue.files.files)
+        )
+
+    def configured_queues(self, topic: str) -> int:
+        """Return how many queues the configuration of TOPIC gives it, to read or to write; 0 for an unknown topic."""
+        config = self.topics.get(topic)
+        return 0 if config is None else max(config.read_queues, config.write_queues)
+
+    # --- tables --------------------------------------------------------------------------------------------------
+
+    @property
+    def topics(self) -> dict[str, TopicConfig]:
+        """Every topic of the configuration, the broker's own among them."""
+        return self.config.topics
+
+    @property
+    def groups(self) -> dict[str, GroupConfig]:
+        """Every group of the configuration, the built-in ones among them."""
+        return self.config.groups
+
+    def replace_committed(self, offsets: Sequence[CommittedOffset]) -> None:
+        """Have OFFSETS be what is committed, as if consumerOffset.json said so."""
+        self._committed = offsets
+
+    def committed_offsets(self) -> Iterator[CommittedOffset]:
+        """Yield every committed offset of consumerOffset.json (of its `.bak` where that is cut short), in its order.
+
+        The group of broadcast progress is "group@broadcast". Keys without "@" are nobody's and left out.
+        """
+        if self._committed is not None:
+            yield from self._committed
+            return
+        for key, queues in self.config.consumer_offsets.items():
+            topic, at, group = key.partition("@")
+            if not at:
+                continue
+            for queue_id, offset in queues.items():
+                yield CommittedOffset(topic, queue_id, group, offset)
+
+
+def _correct_delays(store: ApacheStore, config: JavaConfig) -> None:
+    """Bring each delay level's progress into the bounds of its queue, which exists from now on."""
+    for level in store.settings.delay_table():
+        queue = store.queue(SCHEDULE_TOPIC, level - 1)
+        offset = config.delay_offsets.get(level)
+        if offset is not None:
+            within = max(offset, queue.min_offset)
+            config.delay_offsets[level] = min(within, queue.max_offset)
+
+
+@contextmanager
+def _refusing_folders(root: str) -> Iterator[None]:
+    """Raise StartRefused for a folder of the store ROOT that is read or mapped as if it were a file."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_FILE:
+            raise
+        place = error.filename or root
+        reason = f"{place} is, or holds, a folder where a file should be: move it away"
+        raise StartRefused(reason=reason) from None
+
+
+@contextmanager
+def _refusing_as_ours(root: str) -> Iterator[None]:
+    """Raise StoreMismatch for what Apache's readers refuse of the store ROOT."""
+    try:
+        with _refusing_folders(root):
+            yield
+    except StartRefused as refusal:
+        raise StoreMismatch(refusal.reason or refusal.text, path=root) from None
+
+
+def open_ours(
+    disk: Disk,
+    root: str,
+    settings: ApacheSettings,
+    now_ms: Callable[[], int],
+    warnings: list[str] | None = None,
+) -> tuple[MessageStore, JavaConfig]:
+    """Return the store ROOT opened as by our broker, and the tables of its config folder; DISK keeps what is changed.
+
+    A Java broker would know only what is in config/; PocketMQ also knows the changes next to it (kept_table.py).
+    Raises StoreError where our broker would not start.
+    """
+    with _refusing_as_ours(root):
+        config = _our_tables(disk, root, settings, now_ms(), warnings)
+        return MessageStore.open(settings.store_config(root), disk=disk, now_ms=now_ms), config
+
+
+def _our_tables(
+    disk: Disk, root: str, settings: ApacheSettings, now_ms: int, warnings: list[str] | None
+) -> JavaConfig:
+    topics = KeptChanges(disk, root, "topics.json", TOPICS)
+    groups = KeptChanges(disk, root, "subscriptionGroup.json", GROUPS)
+    aside = posixpath.join(root, "pocketmq/broken")
+    loader = ConfigLoader(disk, root, settings, now_ms, aside=aside, warnings=warnings)
+    config = loader.metadata()
+    config.topics = topics.applied(config.topics_version, config.topics)
+    config.groups = groups.applied(config.groups_version, config.groups)
+    loader.timers(config)
+    loader.delays(config)
+    loader.request_modes(config)
+    return config
+
+
+def _reading(
+    store: MessageStore, disk: Disk, settings: ApacheSettings, config: JavaConfig, now_ms: int
+) -> JavaReading:
+    """Return the files of STORE, opened on DISK, within the bounds that STORE has."""
+
+    def kind(topic: str) -> str:
+        return (
+            "BatchCQ"
+            if store.queues.is_batch(topic)
+            else queue_type_of(config.topic_attributes(topic))
+        )
+
+    reading = JavaReading(disk, store.config.path, settings, kind, now_ms)
+    reading.load(keep_index=True)
+    reading.end_at(store.max_log_offset, store.parts.checkpoint.values)
+    for ours in store.queues:
+        reading.queue(ours.topic, ours.queue).bound(
+            ours.min_offset,
+            ours.max_offset,
+            files_end=ours.files.max_offset,
+            log_end=ours.max_log_end,
+        )
+    return reading
+
+
+def _timers(reading: JavaReading, now_ms: int, read_ms: int) -> JavaTimers | None:
+    """Return the timers of READING, of which the slots before READ_MS are over; None if they cannot be read."""
+    timers = JavaTimers(reading)
+    try:
+        timers.open()
+        timers.start(now_ms, metrics_loaded=True, read_ms=read_ms)
+    except StartRefused:
+        return None
+    return timers
