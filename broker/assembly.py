@@ -48,8 +48,9 @@ from .pop.receives import PopLeases, serials_from
 from .pop.table import PopParts
 from .producers.producers import Producers
 from .replication.mastership import Mastership
-from .replication.state_progress import PopsPart, TimersState
+from .replication.state_pops import PopsPart
 from .replication.state_source import StateSource, TablePart, table_parts
+from .replication.state_timers import TimersState
 from .replication.table_stream import TableState
 from .service_v2.acknowledging import Acknowledging
 from .service_v2.diagnostics import Diagnostics

@@ -23,8 +23,9 @@ from random import Random, SystemRandom
 from typing import Final, NamedTuple
 
 from .. import __version__
+from ..proto.access.audit import Audit
 from ..proto.access.files import WatchedUsers, signing, watched_users
-from ..proto.access.guard import Audit, Guard, noticing
+from ..proto.access.guard import Guard, noticing
 from ..proto.carriers import Http2Carrier
 from ..proto.clock import Clock
 from ..proto.errors import PocketMQError, ShuttingDown

@@ -35,8 +35,9 @@ from ..proto.byte_ranges import windows
 from ..proto.errors import ConfigError, InvalidArgument
 from ..proto.extras import pip_install
 from ..proto.properties import KEY_SEPARATOR, KEYS, TAGS
+from ..proto.property_ranges import PropertyRanges
 from ..proto.record import SYS_COMPRESSED
-from ..proto.record_run import PropertyRanges, RunColumns, as_bytes
+from ..proto.record_run import RunColumns, as_bytes
 from .received_message import FetchedRun, ReceivedMessage
 
 if TYPE_CHECKING:

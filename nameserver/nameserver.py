@@ -14,8 +14,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from ..proto.access.audit import Audit
 from ..proto.access.files import WatchedUsers, watched_users
-from ..proto.access.guard import NAME_SERVER, Audit, OwnRefusal, noticing
+from ..proto.access.guard import OwnRefusal, noticing
+from ..proto.access.method_rules import NAME_SERVER
 from ..proto.carriers import Http2Carrier
 from ..proto.clock import Clock
 from ..proto.errors import ConfigError

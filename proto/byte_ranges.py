@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from .record import java_hash
+from .java_hash import java_hash
 
 Bytes = NDArray[np.uint8]
 Longs = NDArray[np.int64]

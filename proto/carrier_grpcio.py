@@ -178,9 +178,6 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
         return self._handlers.get(handler_call_details.method)
 
 
-# ---------------------------------------------------------------- behaviours
-
-
 async def _abort(context: Any, error: RpcError) -> NoReturn:
     """End the call with the status of ERROR and ERROR itself in the trailing metadata."""
     status, message, trailing = failure_of(error)
@@ -338,9 +335,6 @@ def _close_receiver(receiver: Receiver[Any], path: str) -> None:
         receiver.on_close()
     except Exception:  # The edge: the stream is over, nobody else can be told.
         logger.exception("receiver failed to close method=%s", path)
-
-
-# ---------------------------------------------------------------- calls
 
 
 class _Context:

@@ -1,12 +1,11 @@
-"""The carriers that servers choose from, by the setting `grpc`: our own HTTP/2, and grpcio (`carrier_grpcio.py`).
-
-Our own HTTP/2 as the carrier of PocketMQ's methods: plaintext, TLS and a plain page at one port.
+"""The carriers that servers choose from, by the setting `grpc`: PocketMQ's own HTTP/2, and grpcio (carrier_grpcio.py).
 
     carrier = Http2Carrier([service.methods()], limits=Limits())
     port = await carrier.start("127.0.0.1", 0)
     await carrier.stop(grace_s=2.0)
 
-`rpc/` knows nothing of PocketMQ: here its server gets to know how PocketMQ's errors travel (`errors_wire.py`).
+`Http2Carrier` has plaintext, TLS and pages at one port. `rpc/` has no PocketMQ in it: its server learns here how
+PocketMQ's errors travel (errors_wire.py).
 """
 
 from __future__ import annotations
@@ -40,9 +39,6 @@ def need_grpcio(who: str) -> None:
     """Raise ConfigError for WHO if gRPC's own library is not installed: PocketMQ itself has no need of it."""
     if importlib.util.find_spec("grpc") is None:
         raise ConfigError(f"{who}, which needs grpcio: {pip_install('grpcio')}")
-
-
-# ---------------------------------------------------------------- our own HTTP/2 as the carrier of PocketMQ's methods
 
 
 class Http2Carrier(Server):

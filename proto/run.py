@@ -30,6 +30,8 @@ from numpy.typing import NDArray
 
 from .byte_ranges import HASHED_WIDTH_MAX, windows
 from .errors import InvalidRecord, MessageTooLarge
+from .java_hash import java_hash
+from .property_ranges import PropertyRanges, pairs_of
 from .record import (
     CRC_AT,
     CRC_MASK,
@@ -45,7 +47,6 @@ from .record import (
     SYS_TRANSACTION,
     Buffer,
     Host,
-    java_hash,
     topic_field,
 )
 from .record_run import (
@@ -54,12 +55,10 @@ from .record_run import (
     Bytes,
     Ints,
     Longs,
-    PropertyRanges,
     RunColumns,
     body_crcs,
     crc_mismatches,
     even_crcs,
-    pairs_of,
     parse_run,
     starts_of,
     topic_is,

@@ -1,9 +1,4 @@
-"""Lengths of time as people write them: "500ms", "30s", "2h", "1h30m", "3d". Pure.
-
-Instants as people read them: "2026-12-24 18:00:00.000Z". Pure.
-
-Unix milliseconds, told from Unix seconds. Pure.
-"""
+"""Times as people write and read them: durations ("1h30m"), and instants ("2026-12-24 18:00:00.000Z"). Pure."""
 
 from __future__ import annotations
 
@@ -51,9 +46,6 @@ def format_duration(duration_ms: int) -> str:
     return "".join(parts) or "0ms"
 
 
-# ---------------------------------------------------------------- instants as people read them
-
-
 #: The last millisecond of the year 9999; the calendar knows none after it.
 LAST_MS: Final = 253_402_300_799_999
 
@@ -65,9 +57,6 @@ def format_instant(instant_ms: int) -> str:
     seconds, ms = divmod(instant_ms, 1000)
     whole = datetime.fromtimestamp(seconds, UTC).replace(microsecond=ms * 1000)
     return whole.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
-
-
-# ---------------------------------------------------------------- Unix milliseconds
 
 
 #: What looks like Unix seconds: 1973 to 5138. As milliseconds it would be in the first three years of Unix.

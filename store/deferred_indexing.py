@@ -20,10 +20,8 @@ from typing import Final
 import numpy as np
 
 from ..proto.errors import DiskFailure, StoreFull
-from ..proto.record_run import (
-    PropertyRanges,
-    RunColumns,
-)
+from ..proto.property_ranges import PropertyRanges
+from ..proto.record_run import RunColumns
 from .flush import CallOwner
 from .message_index import MessageIndex
 from .rows_by_queue import Bytes

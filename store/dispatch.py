@@ -20,15 +20,9 @@ import numpy as np
 
 from ..proto.byte_ranges import decimal_numbers
 from ..proto.errors import DiskFailure
+from ..proto.property_ranges import PropertyRanges, tags_codes
 from ..proto.record import SYS_ROLLBACK, SYS_TRANSACTION, Buffer
-from ..proto.record_run import (
-    QUEUE_ID_MAX,
-    Longs,
-    PropertyRanges,
-    RunColumns,
-    as_bytes,
-    tags_codes,
-)
+from ..proto.record_run import QUEUE_ID_MAX, Longs, RunColumns, as_bytes
 from ..proto.run import Run, tags_code
 from ..proto.topics import SCHEDULE_TOPIC
 from .consume_queue import Placed

@@ -22,8 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..proto.errors import CorruptIndex, StoreMismatch
-from ..proto.record import SYS_ROLLBACK, SYS_TRANSACTION, Buffer, java_hash
-from ..proto.record_run import Longs, PropertyRanges, RunColumns
+from ..proto.java_hash import java_hash
+from ..proto.property_ranges import PropertyRanges
+from ..proto.record import SYS_ROLLBACK, SYS_TRANSACTION, Buffer
+from ..proto.record_run import Longs, RunColumns
 from .disk import Disk, Entry
 from .files import FolderSync, Syncable
 from .format.index import IndexHeader

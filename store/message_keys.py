@@ -16,8 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..proto.byte_ranges import CELLS_MAX, hash_ranges, hash_rows, left_aligned, split
-from ..proto.record import Buffer, java_hash
-from ..proto.record_run import Longs, PropertyRanges, RunColumns, as_bytes
+from ..proto.java_hash import java_hash
+from ..proto.property_ranges import PropertyRanges
+from ..proto.record import Buffer
+from ..proto.record_run import Longs, RunColumns, as_bytes
 from ..proto.run import Alike
 
 Bytes = NDArray[np.uint8]

@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..proto import record_run
+from ..proto import property_ranges, record_run
 from ..proto.errors import StoreError
 from ..proto.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, decode_record
 from ..proto.topics import RECORD_SIZE_MAX, SCHEDULE_TOPIC
@@ -138,7 +138,7 @@ def _numbers(
 ) -> list[_Numbers]:
     if not len(rows):
         return []
-    codes = record_run.tags_codes(array, record_run.PropertyRanges(array, columns))
+    codes = property_ranges.tags_codes(array, property_ranges.PropertyRanges(array, columns))
     return [
         _Numbers(topic, queue, columns.queue_offset[own], columns.log_offset[own], codes[own])
         for topic, queue, own in by_queue(array, columns, rows)

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from pocketmq.proto.java_hash import java_hash
 from pocketmq.proto.properties import REAL_TOPIC, TIMER_DELETE_KEY, TIMER_OUT_MS
-from pocketmq.proto.record import java_hash
-from pocketmq.proto.record_run import PropertyRanges, parse_run, starts_of
+from pocketmq.proto.property_ranges import PropertyRanges
+from pocketmq.proto.record_run import parse_run, starts_of
 from pocketmq.proto.topics import TIMER_TOPIC
 from pocketmq.store.format.timer_log import DELETE
 from pocketmq.store.message_store import MessageStore

@@ -114,7 +114,7 @@ def _check(address: str, service: str, timeout_s: float, tls: SSLContext | None)
         raise ConnectionLost(f"{address} did not answer within {timeout_s:g} s") from error
     except OSError as error:
         if tls is not None:
-            from ..proto.rpc.channel import reason_of
+            from ..proto.rpc.client_link import reason_of
 
             raise ConnectionLost(f"{address}: {reason_of(error)}") from error
         raise ConnectionLost(f"{address}: {error.strerror or error}") from error

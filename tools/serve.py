@@ -34,7 +34,7 @@ from click.core import ParameterSource
 
 from .. import __version__
 from ..client.name_server_addresses import DEFAULT_NAME_SERVERS
-from ..proto.access.guard import Audit
+from ..proto.access.audit import Audit
 from ..proto.carriers import GRPC_CHOICES
 from ..proto.clock import Clock, SystemClock, VirtualClock
 from ..proto.errors import ConfigError

@@ -25,7 +25,7 @@ from ..broker.replication.replica_state import ReplicaRole
 from ..broker.replication.running import ReplicaParts
 from ..broker.replication.zookeeper import ZooKeeperRegistry
 from ..broker.replication.zookeeper_access import ZooKeeperAccess
-from ..proto.access.guard import Audit
+from ..proto.access.audit import Audit
 from ..proto.carriers import Http2Carrier
 from ..proto.clock import Clock
 from ..proto.errors import ConfigError

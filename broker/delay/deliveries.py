@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 
 from ...proto import properties as names
 from ...proto.errors import InvalidName, PocketMQError, StoreError
+from ...proto.property_ranges import PropertyRanges
 from ...proto.record import SYS_TRANSACTION, Buffer
 from ...proto.record_copy import RecordCopier
-from ...proto.record_run import Longs, PropertyRanges, RunColumns, parse_run, starts_of
+from ...proto.record_run import Longs, RunColumns, parse_run, starts_of
 from ...proto.run import Run
 from ...proto.topics import NOT_SENDABLE_TOPICS, PROPERTIES_SIZE_MAX, TIMER_TOPIC, check_topic
 from ...store.log_writer import Appended

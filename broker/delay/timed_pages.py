@@ -25,16 +25,10 @@ from numpy.typing import NDArray
 
 from ...proto import properties as names
 from ...proto.byte_ranges import Bytes, bytes_at, hash_ranges, right_aligned
-from ...proto.record import Buffer, java_hash
-from ...proto.record_run import (
-    Ints,
-    Longs,
-    PropertyRanges,
-    RunColumns,
-    as_bytes,
-    parse_run,
-    starts_of,
-)
+from ...proto.java_hash import java_hash
+from ...proto.property_ranges import PropertyRanges
+from ...proto.record import Buffer
+from ...proto.record_run import Ints, Longs, RunColumns, as_bytes, parse_run, starts_of
 from ...proto.topics import TIMER_TOPIC
 from ...store.format.agreement import Entries, QueueName
 from ...store.format.timer_log import DELETE, NONE, ROLL

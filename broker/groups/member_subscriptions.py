@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from ...proto.errors import InvalidArgument, SubscriptionMismatch
-from ...proto.filters.expressions import normalised
+from ...proto.filters.normal_form import normalised
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import check_topic
 from .field_checks import check_name, check_range

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from ...proto import properties as names
 from ...proto.errors import InvalidArgument, InvalidRecord, PocketMQError
+from ...proto.property_ranges import PropertyRanges
 from ...proto.record import (
     MAGIC_V1,
     MAGIC_V2,
@@ -33,7 +34,7 @@ from ...proto.record import (
     decode_record,
     encode_record,
 )
-from ...proto.record_run import Longs, PropertyRanges, RunColumns
+from ...proto.record_run import Longs, RunColumns
 from ...proto.run import Run, check_run
 from ...proto.topics import TOPIC_LENGTH_MAX
 from ..delay_rules import DelayRules, Part, Past, divide, taken

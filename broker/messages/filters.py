@@ -27,11 +27,13 @@ from numpy.typing import NDArray
 from ...proto.byte_ranges import bytes_at, java_hashes
 from ...proto.clock import Clock
 from ...proto.errors import InvalidFilter
-from ...proto.filters.expressions import canonical_sql, normalised, parse_tags, tag_expression
+from ...proto.filters.expressions import parse_tags, tag_expression
+from ...proto.filters.normal_form import canonical_sql, normalised
 from ...proto.filters.sql_evaluation import CACHED_MAX, compiled
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.properties import TAGS
-from ...proto.record_run import Longs, PropertyRanges, as_bytes, parse_run, starts_of
+from ...proto.property_ranges import PropertyRanges
+from ...proto.record_run import Longs, as_bytes, parse_run, starts_of
 from ...store.slices import Slices
 from ..account import Filtering, filtering_of
 from ..accounts import Accounts

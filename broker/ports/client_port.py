@@ -19,8 +19,9 @@ from random import Random
 from typing import Any, Final, Protocol
 
 from ... import __version__
+from ...proto.access.audit import Audit
 from ...proto.access.files import signing, watched_users
-from ...proto.access.guard import Audit, noticing
+from ...proto.access.guard import noticing
 from ...proto.carriers import Http2Carrier
 from ...proto.clock import Clock
 from ...proto.gen import pocketmq_v1_pb2 as pb

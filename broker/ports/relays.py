@@ -23,7 +23,7 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from ...proto.access.guard import host_of
+from ...proto.access.audit import host_of
 from ...proto.errors import ConnectionLost, MasterFenced, Overloaded, PocketMQError, ShuttingDown
 from ...proto.errors_wire import from_rpc_error
 from ...proto.rpc import Call, CallContext, Method, MethodKind, MethodTable, Stream

@@ -14,7 +14,8 @@ from ...proto.errors import InvalidArgument
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from .in_sync import ReplicaSettings
 from .log_epochs import EPOCHS_MAX
-from .registry import EPOCH_MAX, REPLICA_ID_MAX, LiveNode
+from .registry import LiveNode
+from .registry_format import EPOCH_MAX, REPLICA_ID_MAX
 
 #: Bytes of the log in one frame.
 DATA_SIZE_MAX: Final = 1_048_576

@@ -22,16 +22,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ...proto.errors import ConfigError, PocketMQError
-from ...proto.remoting import (
-    NOT_SUPPORTED,
-    REQUEST_MAX,
-    ClassicReports,
-    RemotingCommand,
-    RequestCode,
-    classic_frame,
-    encode,
-    read_command,
-)
+from ...proto.remoting import NOT_SUPPORTED, REQUEST_MAX, RemotingCommand, RequestCode, encode
+from ...proto.remoting_client import read_command
+from ...proto.slave_protocol import ClassicReports, classic_frame
 from ...store.format import state_tables
 from ...store.format.java_json import Json, render
 from ...store.kept_table import KeptTable

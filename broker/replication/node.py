@@ -18,7 +18,8 @@ from ...proto.request_bounds import bounded
 from ...proto.rpc import Call, MethodTable, Receiver, Stream, bidi, service, unary
 from .follower_view import FollowerView
 from .in_sync import ReplicaSettings
-from .registry import LiveNode, Silence, VersionedCell, first_look
+from .registry import LiveNode, VersionedCell
+from .registry_sessions import Silence, first_look
 from .replica_metrics import Behind, CellChanges, ReplicaLook
 from .replica_state import ReplicaRole
 from .running import ReplicaParts, RunningReplica

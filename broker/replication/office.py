@@ -20,7 +20,7 @@ from ...proto.errors import (
 from ...store.flush import tell as tell_safely
 from ..producers.producers import Producers
 from .mastership import Acknowledged, Told
-from .registry import SessionChecked
+from .registry_sessions import SessionChecked
 from .replica import ReplicaCore
 from .state_source import StatePart, StateSource
 from .state_stream import StateStream

@@ -24,15 +24,8 @@ from . import effects, frames
 from .in_sync import InSync, ReplicaSettings
 from .log_epochs import Epochs, consistent_end
 from .mark import SetMark
-from .registry import (
-    EPOCH_MAX,
-    Cell,
-    EndMark,
-    LiveNode,
-    VersionedCell,
-    VersionedEndMark,
-    better_candidates,
-)
+from .registry import Cell, EndMark, LiveNode, VersionedCell, VersionedEndMark, better_candidates
+from .registry_format import EPOCH_MAX
 from .replica_state import PendingSet, ReplicaRole, ReplicaState, Upstream
 
 #: Delay before a failed request to the metadata store, or a failed connection, is retried.

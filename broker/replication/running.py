@@ -35,14 +35,8 @@ from .in_sync import ReplicaSettings
 from .links import Dial, FollowerLink, MasterLink
 from .mastership import Mastership
 from .office import MasterOffice
-from .registry import (
-    LiveNode,
-    OpenSession,
-    RegistrySessions,
-    Silence,
-    VersionedCell,
-    VersionedEndMark,
-)
+from .registry import LiveNode, VersionedCell, VersionedEndMark
+from .registry_sessions import OpenSession, RegistrySessions, Silence
 from .replica import ReplicaCore
 from .replica_state import ReplicaRole, ReplicaState
 from .state_stream import StateStream

@@ -34,7 +34,7 @@ from ..kept_tables import KeptTables
 from ..offsets import Offsets, Safe
 from .follower_view import FollowerTables
 from .frames import STATE_SIZE_MAX, check_state, read_state
-from .state_progress import POPS_FILE, TIMERS_FILE, PopsSink, TimersSink
+from .state_pops import POPS_FILE, PopsSink
 from .state_source import (
     DELAYS_FILE,
     DELETED,
@@ -44,6 +44,7 @@ from .state_source import (
     EntryKey,
     epoch_of,
 )
+from .state_timers import TIMERS_FILE, TimersSink
 from .table_stream import TableSink, stream_file
 
 logger = logging.getLogger(__name__)

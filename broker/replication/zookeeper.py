@@ -24,14 +24,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from ...proto.errors import ConfigError, MetadataConflict, RegistryUnavailable, SessionExpired
 from ...proto.extras import pip_install
-from .registry import (
+from .registry import Cell, EndMark, LiveNode, VersionedCell, VersionedEndMark
+from .registry_format import (
     REPLICA_ID_MAX,
     REPLICAS_MAX,
-    Cell,
-    EndMark,
-    LiveNode,
-    VersionedCell,
-    VersionedEndMark,
     parse_cell,
     parse_live,
     parse_mark,

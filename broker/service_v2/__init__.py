@@ -20,7 +20,7 @@
     client_settings, transaction_checks, diagnostics    what the broker sends over Telemetry
     subscriptions  the filter of each client; all clients of a group need the same
     messages       messages to records and back
-    checks         names and limits of requests
+    request_checks names and limits of requests
     measurements   metrics that clients send, through services of other names
 
 Nothing else in the broker knows the protocol. Source: v2-protocol.md.

@@ -26,12 +26,7 @@ from ..consumer_groups import Groups
 from ..pop.pops import Pops
 from ..retry_policies import announced_intervals_of
 from ..topics import Topics
-from .messages import (
-    check_invisible,
-    checked_topic,
-    group_name,
-    milliseconds,
-)
+from .request_checks import check_invisible, checked_topic, group_name, milliseconds
 from .service import answered_when, client_id, service, unary
 from .statuses import OK, Refused, status_of, status_of_bug, status_with
 

@@ -27,8 +27,8 @@ from ...store.format.state_tables import GroupConfig
 from ..consumer_groups import Groups
 from ..pop.pops import BATCH_MAX
 from ..retry_policies import announced_intervals_of, exponential_of
-from .messages import INVISIBLE_MAX_MS, LITE_TOPIC_LENGTH_MAX, group_name, topic_name
 from .receiving import POLLING_MOST_MS
+from .request_checks import INVISIBLE_MAX_MS, LITE_TOPIC_LENGTH_MAX, group_name, topic_name
 
 LITE_TOPICS_MAX: Final = 2_000
 SETTINGS_BYTES_MAX: Final = 1024 * 1024

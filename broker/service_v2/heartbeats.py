@@ -14,7 +14,7 @@ from typing import Final
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.rpc import Call, MethodTable
 from .client_session import ClientSession
-from .messages import KnownGroups, group_name
+from .request_checks import KnownGroups, group_name
 from .service import CLIENT_ID, client_host, client_id, service, unary
 from .sessions import Sessions
 from .statuses import OK

@@ -19,11 +19,7 @@ from ..topics import (
     TYPE_ATTRIBUTE,
     Topics,
 )
-from .messages import (
-    check_lite_topic,
-    checked_group,
-    checked_topic,
-)
+from .request_checks import check_lite_topic, checked_group, checked_topic
 from .service import service, unary
 from .statuses import Refused
 from .subscriptions import LITE

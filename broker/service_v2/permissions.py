@@ -23,7 +23,8 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from ...proto.access.guard import Guard, OwnRefusal, Refusal, Rule, broker_rules
+from ...proto.access.guard import Guard, OwnRefusal, Refusal, Rule
+from ...proto.access.method_rules import broker_rules
 from ...proto.access.policies import PUB, SUB, Need, of_group, of_topic
 from ...proto.errors import PocketMQError
 from ...proto.gen import rocketmq_v2_pb2 as v2

@@ -30,8 +30,9 @@ from ..offsets import Offsets
 from ..pop.pops import Pops
 from ..timing.purgatory import WatchedOperation
 from ..topics import Topics
-from .messages import checked_group, checked_topic, delivered, filter_of, milliseconds
+from .messages import delivered
 from .receiving import DEADLINE_SPARE_MS, NOTHING_NEW, POLLING_MOST_MS
+from .request_checks import checked_group, checked_topic, filter_of, milliseconds
 from .service import answered_when, client_id, service, unary
 from .statuses import OK, Refused, status_of, status_of_bug
 

@@ -24,14 +24,8 @@ from ..config import BrokerConfig
 from ..messages.filters import choice_of
 from ..pop.pops import BATCH_MAX, Pops
 from ..pop.receives import Asked, Popped, PoppedMessage
-from .messages import (
-    check_invisible,
-    checked_group,
-    checked_topic,
-    deliver,
-    filter_of,
-    milliseconds,
-)
+from .messages import deliver
+from .request_checks import check_invisible, checked_group, checked_topic, filter_of, milliseconds
 from .service import client_id, service
 from .statuses import OK, Refused, status_of, status_of_bug
 from .subscriptions import Subscriptions

@@ -31,8 +31,9 @@ from ..consumer_groups import Groups
 from ..neighbours import Neighbours, OtherQueues
 from ..topics import Topics
 from .heartbeats import LANGUAGE
-from .messages import accepted_by, accepted_types, group_name, topic_name
+from .messages import accepted_by, accepted_types
 from .reach import TAKE_ONE_ADDRESS, Reach, endpoints_of_replicas
+from .request_checks import group_name, topic_name
 from .service import service, unary
 from .statuses import OK, Refused, status_of, status_of_bug
 

@@ -55,8 +55,9 @@ from ...proto.errors import (
 )
 from ...proto.errors_wire import ours
 from ...proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
+from ...proto.java_hash import consistent_bucket, java_hash
 from ...proto.recall_handle import encode_handle
-from ...proto.record import Host, consistent_bucket, java_hash
+from ...proto.record import Host
 from ...proto.rpc import LATER, Call, Later, MethodTable, RpcError
 from ...proto.run import Run
 from ...store.format.state_tables import TopicConfig
@@ -67,8 +68,9 @@ from ..messages.send import Outcome, Sends
 from ..neighbours import Neighbours
 from ..topics import Topics
 from ..transactions.transactions import Transactions
-from . import messages
-from .messages import check_type, property_string, record_of, topic_name, type_of_sent
+from . import request_checks
+from .messages import check_type, property_string, record_of, type_of_sent
+from .request_checks import topic_name
 from .service import client_id, service, unary
 from .statuses import OK, Refused, status_of
 
@@ -186,7 +188,7 @@ class SendMessages:
         user = message.user_properties
         own = dict(user) if user else {}
         keys = list(system.keys)
-        messages.check_message(
+        request_checks.check_message(
             message,
             body,
             own,

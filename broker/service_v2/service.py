@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 from google.protobuf.message import Message
 
 from ...proto import rpc
-from ...proto.access.guard import host_of
+from ...proto.access.audit import host_of
 from ...proto.access.policies import is_loopback
 from ...proto.errors import PocketMQError
 from ...proto.gen import rocketmq_v2_pb2 as v2

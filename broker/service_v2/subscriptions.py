@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from ...proto import errors
-from ...proto.filters.expressions import normalised
+from ...proto.filters.normal_form import normalised
 from ...proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 from ..config import BrokerConfig
 from ..consumer_groups import GRACE, REFUSE, Groups, subscription_check
@@ -31,7 +31,7 @@ from ..groups.grace import STEPPED_OVER, SUPERSEDED, Grace, served_for
 from ..groups.member_subscriptions import want_in_words
 from ..timing.timers import Timers
 from .client_session import ClientSession
-from .messages import filter_of
+from .request_checks import filter_of
 from .sessions import Sessions
 from .statuses import Refused
 

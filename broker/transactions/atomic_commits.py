@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -30,8 +30,6 @@ from typing import Final, TypeAlias
 
 from ...proto import errors
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from ...proto.record import decode_record
-from ...proto.record_run import starts_of
 from ...proto.rpc import LATER, Call, Later, MethodTable, service, unary
 from ...proto.run import Run
 from ...proto.topics import COMMIT_COPIES_GROUP, COMMIT_OFFSETS_GROUP, COMMIT_TOPIC
@@ -47,16 +45,12 @@ from ..offsets import Offsets
 from ..timing.timers import Timers
 from ..timing.timing_wheel import Timer
 from ..topics import TYPE_ATTRIBUTE, Topics
-from .half_queue import slices_from
-from .records import (
-    CommitRecord,
+from .commit_record import (
     check_ids,
-    copies_in,
     copies_of,
-    decode_commit,
     encode_commit,
-    run_ids,
 )
+from .found_commits import CopyPlace, FoundCommit, found_commits
 
 logger = logging.getLogger(__name__)
 
@@ -571,90 +565,3 @@ def _check_once(field: str, queues: Iterable[tuple[str, int]]) -> None:
                 value=queue,
             )
         seen.add((topic, queue))
-
-
-# ---------------------------------------------------------------- records found again at a start
-
-
-@dataclass(frozen=True, slots=True)
-class CopyPlace:
-    """Where a copy is."""
-
-    queue_offset: int
-    log_offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class FoundCommit:
-    """A commit that counts, and of each run the places of its messages; None: there is no copy."""
-
-    record: CommitRecord
-    places: list[list[CopyPlace | None]]
-
-    @property
-    def is_whole(self) -> bool:
-        """Has each message its copy?"""
-        return all(place is not None for places in self.places for place in places)
-
-
-def found_commits(store: MessageStore, begin: int) -> list[FoundCommit]:
-    """Return the commits whose records STORE has from number BEGIN on, and that count, in their order."""
-    records = list(_that_count(store, begin))
-    copies = _copies(store, records)
-    return [
-        FoundCommit(
-            record,
-            [
-                [
-                    copies.get((record.log_offset, run.topic, run.queue, unique))
-                    for unique in run_ids(run)
-                ]
-                for run in record.content.runs
-            ],
-        )
-        for record in records
-    ]
-
-
-def _that_count(store: MessageStore, begin: int) -> Iterator[CommitRecord]:
-    last = begin - 1
-    for slices in slices_from(store, COMMIT_TOPIC, 0, begin, check_crcs=False):
-        starts = starts_of(slices.sizes).tolist()
-        for number, start in zip(slices.queue_offsets.tolist(), starts, strict=True):
-            try:
-                record = decode_commit(decode_record(slices.records, start))
-            except errors.CorruptRecord as error:
-                logger.error("atomic commit lost number=%d reason=%s", number, error.message)
-                last = number
-                continue
-            if record.previous not in (-1, last):
-                logger.warning(
-                    "atomic commit is void, the one before it is not there group=%s id=%s number=%d",
-                    record.content.group,
-                    record.content.commit_id,
-                    number,
-                )
-                continue
-            last = number
-            yield record
-
-
-def _copies(
-    store: MessageStore, records: Sequence[CommitRecord]
-) -> dict[tuple[int, str, int, str], CopyPlace]:
-    """Return the places of all copies of RECORDS, by log offset of the record, topic, queue and UNIQ_KEY."""
-    found: dict[tuple[int, str, int, str], CopyPlace] = {}
-    commits_at: dict[tuple[str, int], list[int]] = {}
-    for record in records:
-        for run in record.content.runs:
-            commits_at.setdefault((run.topic, run.queue), []).append(record.log_offset)
-    for (topic, queue), wanted in commits_at.items():
-        entries = store.queues.get(topic, queue)
-        if entries is None:
-            continue
-        begin = entries.first_from(min(wanted))
-        for slices in slices_from(store, topic, queue, begin):
-            for at, unique, row, log_offset in copies_in(slices.records, slices.sizes, wanted):
-                place = CopyPlace(int(slices.queue_offsets[row]), log_offset)
-                found.setdefault((at, topic, queue, unique), place)
-    return found

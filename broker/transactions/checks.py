@@ -31,7 +31,9 @@ from ..messages.lookup import at_once
 from ..timing.timers import Timers
 from ..timing.timing_wheel import Timer
 from ..topics import Topics
-from .half_queue import HalfQueue, OpenHalf, Outcome, Outcomes
+from .half_queue import HalfQueue
+from .open_halves import OpenHalf
+from .outcomes import Outcome, Outcomes
 from .records import HalfCopies
 
 logger = logging.getLogger(__name__)

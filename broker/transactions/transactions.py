@@ -39,7 +39,9 @@ from ..offsets import Offsets
 from ..timing.timers import Timers
 from ..topics import Topics
 from .checks import Checks, Listeners
-from .half_queue import HalfQueue, Key, OpenHalf, Outcome, Outcomes
+from .half_queue import HalfQueue
+from .open_halves import Key, OpenHalf
+from .outcomes import Outcome, Outcomes
 from .records import HalfCopies
 
 logger = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ from typing import Final, Protocol
 from ...proto import errors
 from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from ...proto.record import java_hash
+from ...proto.java_hash import java_hash
 from ..connections import BROKER, Conversation
 from ..tasks import Alarm
 from .parts import ConsumerParts

@@ -34,7 +34,7 @@ import mmh3
 
 from ...proto.clock import Clock, SystemClock
 from ...proto.errors import ConfigError, NotWritable, PocketMQError
-from ...proto.record import consistent_bucket, java_hash
+from ...proto.java_hash import consistent_bucket, java_hash
 from ..message import Message
 from ..queue import Queue, find_queue
 from ..routes import Route

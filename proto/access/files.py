@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import ConfigError
 from ..yaml_file import read_yaml
-from .guard import AUDIT, Audit, Guard
+from .audit import AUDIT, Audit
+from .guard import Guard
 from .secret_files import own_path, read_private, read_secret
 from .signing import own_credentials, signed_now
 from .users import UserEntry, Users, read_users

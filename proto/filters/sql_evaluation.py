@@ -23,8 +23,9 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from . import sql_parser
-from .sql_parser import Node, parse
+from . import sql_tree
+from .sql_parser import parse
+from .sql_tree import Node
 
 Value: TypeAlias = str | int | float | bool | None
 Truth: TypeAlias = bool | None
@@ -128,22 +129,22 @@ class _Compiling:
         """Return what evaluates NODE where a condition is wanted."""
         self.tests += 1
         match node:
-            case sql_parser.Not(operand):
+            case sql_tree.Not(operand):
                 return _negated(self.test(operand))
-            case sql_parser.And(terms):
+            case sql_tree.And(terms):
                 return _all_of([self.test(term) for term in terms])
-            case sql_parser.Or(terms):
+            case sql_tree.Or(terms):
                 return _any_of([self.test(term) for term in terms])
-            case sql_parser.Equal(left, right, negated):
+            case sql_tree.Equal(left, right, negated):
                 found = self._equal(left, right)
                 return _negated(found) if negated else found
-            case sql_parser.IsNull(operand, negated):
+            case sql_tree.IsNull(operand, negated):
                 term = self.term(operand)
                 return lambda row: (term(row) is None) != negated
-            case sql_parser.Constant(value):
+            case sql_tree.Constant(value):
                 assert value is None or isinstance(value, bool), "the parser lets no other through"
                 return lambda _: value
-            case sql_parser.Property(name):
+            case sql_tree.Property(name):
                 place = self._place(name)
                 return lambda row: None if row[place] is None else False
             case _:
@@ -151,20 +152,20 @@ class _Compiling:
 
     def _comparison(self, node: Node) -> _Test:
         match node:
-            case sql_parser.Order(symbol, left, right):
+            case sql_tree.Order(symbol, left, right):
                 return self._order(symbol, left, right)
-            case sql_parser.Between(operand, low, high, True):
+            case sql_tree.Between(operand, low, high, True):
                 tests = [self._order("<", operand, low), self._order(">", operand, high)]
                 return _any_of(tests)
-            case sql_parser.Between(operand, low, high):
+            case sql_tree.Between(operand, low, high):
                 tests = [self._order(">=", operand, low), self._order("<=", operand, high)]
                 return _all_of(tests)
-            case sql_parser.In(name, values, negated):
+            case sql_tree.In(name, values, negated):
                 place, wanted = self._place(name), frozenset(values)
                 return lambda row: (
                     None if (text := row[place]) is None else (text in wanted) != negated
                 )
-            case sql_parser.Search(kind, operand, text, negated):
+            case sql_tree.Search(kind, operand, text, negated):
                 self.searches += kind == "CONTAINS"
                 return _search(kind, self.term(operand), text, negated)
             case _:
@@ -173,18 +174,18 @@ class _Compiling:
     def term(self, node: Node) -> _Term:
         """Return what evaluates NODE where a value is wanted."""
         match node:
-            case sql_parser.Constant(value):
+            case sql_tree.Constant(value):
                 return lambda _: value
-            case sql_parser.Property(name):
+            case sql_tree.Property(name):
                 return operator.itemgetter(self._place(name))
-            case sql_parser.Negative(operand):
+            case sql_tree.Negative(operand):
                 return _opposite(self.term(operand))
             case _:
                 return self.test(node)
 
     def _equal(self, left: Node, right: Node) -> _Test:
         match left, right:
-            case sql_parser.Property(name), sql_parser.Constant(str(wanted)):
+            case sql_tree.Property(name), sql_tree.Constant(str(wanted)):
                 place = self._place(name)
                 return lambda row: None if (text := row[place]) is None else text == wanted
             case _:

@@ -1,11 +1,4 @@
-"""The parser of SQL filters, from text to tokens to a tree: a Pratt parser, with RocketMQ's grammar and rules.
-
-    number      0  17  17L  5.5  5.  .5  5E10      no sign, no leading zeros before an integer
-    string      'text'; a quote inside is doubled
-    name        of a property: letters, digits, _ and $, not beginning with a digit; upper and lower case differ
-    keyword     NOT AND OR BETWEEN IN TRUE FALSE NULL IS CONTAINS STARTSWITH ENDSWITH, in any case
-    symbol      = <> > >= < <= ( ) , + -
-    comment     -- to the end of the line, or /* … */
+"""The parser of SQL filters, from tokens to a tree: a Pratt parser, with RocketMQ's grammar and rules.
 
     condition   = condition OR condition | condition AND condition                       left to right
     equality    = value (= | <>) value | value IS [NOT] NULL                              binds tighter than AND
@@ -18,220 +11,37 @@
 
 NOT binds tighter than comparisons: `NOT a = 1` is `(NOT a) = 1`; write `NOT (a = 1)`, or `a <> 1`. RocketMQ reads up to
 the first word that does not fit and ignores the rest; here that is an error, which shows the position.
-
-In the tree, conditions are operands of AND, OR and NOT; values are operands of comparisons.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, TypeAlias
+from collections.abc import Callable
+from typing import Final
 
 from ..errors import InvalidFilter
-
-Symbol: TypeAlias = Literal["<", "<=", ">", ">="]
-
-
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """A literal; None is NULL."""
-
-    value: int | float | str | bool | None
-
-
-@dataclass(frozen=True, slots=True)
-class Property:
-    """The value of a property: a string, or NULL where a message has none."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Negative:
-    """A number with the other sign; NULL for anything else, the value of a property too."""
-
-    operand: Node
-
-
-@dataclass(frozen=True, slots=True)
-class Not:
-    operand: Node
-
-
-@dataclass(frozen=True, slots=True)
-class And:
-    terms: tuple[Node, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Or:
-    terms: tuple[Node, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Equal:
-    """LEFT = RIGHT, or NEGATED, LEFT <> RIGHT."""
-
-    left: Node
-    right: Node
-    negated: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class IsNull:
-    operand: Node
-    negated: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    symbol: Symbol
-    left: Node
-    right: Node
-
-
-@dataclass(frozen=True, slots=True)
-class Between:
-    operand: Node
-    low: Node
-    high: Node
-    negated: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class In:
-    name: str
-    values: tuple[str, ...]
-    negated: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Search:
-    """The operand holds TEXT, or begins or ends with it."""
-
-    kind: Literal["CONTAINS", "STARTSWITH", "ENDSWITH"]
-    operand: Node
-    text: str
-    negated: bool = False
-
-
-Node: TypeAlias = (
-    Constant | Property | Negative | Not | And | Or | Equal | IsNull | Order | Between | In | Search
+from .sql_tokens import EXPRESSION_LENGTH_MAX, Token, invalid, tokens_of
+from .sql_tree import (
+    AND,
+    COMPARISON,
+    EQUALITY,
+    OR,
+    UNARY,
+    And,
+    Between,
+    Constant,
+    Equal,
+    In,
+    IsNull,
+    Negative,
+    Node,
+    Not,
+    Or,
+    Order,
+    Property,
+    Search,
+    is_condition,
+    unparse,
 )
-
-#: How tightly each kind binds; a single value binds most.
-OR: Final = 1
-AND: Final = 2
-EQUALITY: Final = 3
-COMPARISON: Final = 4
-UNARY: Final = 5
-ALONE: Final = 6
-
-_TREE_BINDING: Final[dict[type[Node], int]] = {
-    Or: OR,
-    And: AND,
-    Equal: EQUALITY,
-    IsNull: EQUALITY,
-    Order: COMPARISON,
-    Between: COMPARISON,
-    In: COMPARISON,
-    Search: COMPARISON,
-    Not: UNARY,
-    Negative: UNARY,
-    Constant: ALONE,
-    Property: ALONE,
-}
-
-
-def is_condition(node: Node) -> bool:
-    """Return whether NODE yields true, false or unknown. A property does not, but may be used as a condition."""
-    if isinstance(node, Constant):
-        return node.value is None or isinstance(node.value, bool)
-    return not isinstance(node, Property | Negative)
-
-
-def unparse(node: Node) -> str:
-    """Return the text of NODE: keywords in capitals, one blank between words, no more parentheses than are needed."""
-    match node:
-        case Constant(value):
-            return _literal(value)
-        case Property(name):
-            return name
-        case Negative(operand):
-            return "- " + _inside(operand, UNARY)
-        case Not(operand):
-            return "NOT " + _inside(operand, UNARY)
-        case And(terms):
-            return " AND ".join(_inside(term, EQUALITY) for term in terms)
-        case Or(terms):
-            return " OR ".join(_inside(term, AND) for term in terms)
-        case Equal(left, right, negated):
-            symbol = "<>" if negated else "="
-            return f"{_inside(left, EQUALITY)} {symbol} {_inside(right, COMPARISON)}"
-        case IsNull(operand, negated):
-            return f"{_inside(operand, EQUALITY)} IS {'NOT ' * negated}NULL"
-        case _:
-            return _comparison(node)
-
-
-def _comparison(node: Order | Between | In | Search) -> str:
-    match node:
-        case Order(symbol, left, right):
-            return f"{_inside(left, COMPARISON)} {symbol} {_inside(right, UNARY)}"
-        case Between(operand, low, high, negated):
-            bounds = f"{_inside(low, UNARY)} AND {_inside(high, UNARY)}"
-            return f"{_inside(operand, COMPARISON)} {'NOT ' * negated}BETWEEN {bounds}"
-        case In(name, values, negated):
-            return f"{name} {'NOT ' * negated}IN ({', '.join(map(_literal, values))})"
-        case Search(kind, operand, text, negated):
-            return f"{_inside(operand, COMPARISON)} {'NOT ' * negated}{kind} {_literal(text)}"
-
-
-def _inside(node: Node, binding: int) -> str:
-    """Return the text of NODE where something that binds with BINDING at least is wanted."""
-    text = unparse(node)
-    return text if _TREE_BINDING[type(node)] >= binding else f"({text})"
-
-
-def _literal(value: int | float | str | bool | None) -> str:
-    if value is None:
-        return "NULL"
-    if isinstance(value, bool):
-        return "TRUE" if value else "FALSE"
-    if isinstance(value, str):
-        return "'" + value.replace("'", "''") + "'"
-    return repr(value)
-
-
-# ---------------------------------------------------------------- from the text of an SQL filter to its words
-
-
-#: Characters of an expression.
-EXPRESSION_LENGTH_MAX: Final = 32_768
-KEYWORDS: Final = frozenset(
-    [
-        *("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS"),
-        *("CONTAINS", "STARTSWITH", "ENDSWITH"),
-    ]
-)
-_INTEGER_MAX: Final = (1 << 63) - 1
-#: Characters shown on either side of what is wrong.
-_SHOWN: Final = 40
-
-Kind = Literal["number", "string", "name", "keyword", "symbol", "end"]
-
-_WORD = re.compile(
-    r"""(?P<blank>[ \t\n\r\f]+|--[^\n\r]*|/\*.*?\*/)
-    |(?P<float>(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)
-    |(?P<integer>(?:0|[1-9]\d*)[lL]?)
-    |(?P<string>'(?:''|[^'])*')
-    |(?P<word>[A-Za-z_$][A-Za-z0-9_$]*)
-    |(?P<symbol><>|<=|>=|[=<>(),+-])""",
-    re.VERBOSE | re.DOTALL | re.ASCII,
-)
-_GLUED = re.compile(r"[A-Za-z0-9_$]", re.ASCII)
 
 #: Operands inside each other; and comparisons of what a comparison results in, as in `a = b = c`.
 DEPTH_MAX: Final = 32
@@ -473,80 +283,3 @@ _NAMED: Final[dict[str, Callable[[_Parser, Node, Token, bool], Node]]] = {
     "STARTSWITH": _Parser._search,
     "ENDSWITH": _Parser._search,
 }
-
-
-# --- words
-
-
-class Token(NamedTuple):
-    """A word: its KIND, the TEXT that identifies keywords and symbols, the VALUE of a literal, and its position."""
-
-    kind: Kind
-    text: str
-    value: int | float | str
-    at: int
-
-    def __str__(self) -> str:
-        return "the end" if self.kind == "end" else repr(self.text)
-
-
-def invalid(expression: str, at: int, sentence: str) -> InvalidFilter:
-    """Return the error that SENTENCE is wrong with EXPRESSION at position AT, with a line that points there."""
-    begin = max(expression.rfind("\n", 0, at) + 1, at - _SHOWN)
-    line = expression[begin : at + _SHOWN].partition("\n")[0]
-    shown = "".join(letter if letter.isprintable() else " " for letter in line)
-    return InvalidFilter(
-        f"SQL filter, character {at + 1}: {sentence}\n    {shown}\n    {' ' * (at - begin)}^",
-        field="expression",
-        position=at,
-    )
-
-
-def tokens_of(expression: str) -> Iterator[Token]:
-    """Yield the words of EXPRESSION, then one of the kind "end". Raises InvalidFilter."""
-    at = 0
-    while at < len(expression):
-        match = _WORD.match(expression, at)
-        if match is None:
-            raise invalid(expression, at, _unknown(expression, at))
-        if match.lastgroup != "blank":
-            yield _token(expression, match)
-        at = match.end()
-    yield Token("end", "", "", at)
-
-
-def _unknown(expression: str, at: int) -> str:
-    if expression[at] == "'":
-        return "the string has no end: a quote is missing"
-    if expression.startswith("/*", at):
-        return "the comment has no end: */ is missing"
-    return f"{expression[at]!r} is no part of an expression"
-
-
-def _token(expression: str, match: re.Match[str]) -> Token:
-    text, at = match.group(), match.start()
-    if match.lastgroup == "string":
-        return Token("string", text, text[1:-1].replace("''", "'"), at)
-    if match.lastgroup == "symbol":
-        return Token("symbol", text, text, at)
-    if match.lastgroup == "word":
-        keyword = text.upper()
-        if keyword in KEYWORDS:
-            return Token("keyword", keyword, keyword, at)
-        return Token("name", text, text, at)
-    if _GLUED.match(expression, match.end()):
-        raise invalid(expression, at, "a number ends in what is no part of one")
-    return Token("number", text, _number(expression, text, at), at)
-
-
-def _number(expression: str, text: str, at: int) -> int | float:
-    """Return the value of the literal TEXT; it fits a long or double in Java."""
-    digits = text.rstrip("lL")
-    if digits.isdigit():
-        if len(digits) > 19 or int(digits) > _INTEGER_MAX:
-            raise invalid(expression, at, f"the number is greater than {_INTEGER_MAX}")
-        return int(digits)
-    value = float(text)
-    if value == float("inf"):
-        raise invalid(expression, at, "the number is greater than a double can be")
-    return value

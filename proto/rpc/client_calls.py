@@ -23,7 +23,7 @@ from .errors import BadRequest, TooLarge
 from .frames import ErrorCode
 from .hpack import Field
 from .limits import ChannelLimits
-from .protocol import MessageReader, with_prefix
+from .messages import MessageReader, with_prefix
 
 _HTTP_OK: Final = 200
 _CONTENT_TYPE: Final = "application/grpc"

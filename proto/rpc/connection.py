@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
-from . import frames
+from . import flood_budget
 from .frames import (
     DEFAULT_WINDOW,
     ENABLE_PUSH,
@@ -74,7 +74,7 @@ class Http2Connection(ABC, Generic[EventT, IncomingT]):
 
     def __init__(self, limits: ConnectionLimits, now_ms: int) -> None:
         self._limits = limits
-        self._budget = frames.FloodBudget(now_ms)
+        self._budget = flood_budget.FloodBudget(now_ms)
         self._table = StreamTable()
         self._streams = self._table.open
         self._events: list[Any] = []
@@ -107,7 +107,7 @@ class Http2Connection(ABC, Generic[EventT, IncomingT]):
             self._incoming.read(data, now_ms)
         except ConnectionFault as fault:
             self.end(fault.code, fault.reason)
-        except frames.Exhausted as spent:
+        except flood_budget.Exhausted as spent:
             self.end(ErrorCode.ENHANCE_YOUR_CALM, str(spent))
         return self.events()
 
@@ -192,7 +192,7 @@ class Http2Connection(ABC, Generic[EventT, IncomingT]):
 
     def earn(self) -> None:
         """Count a message that came: it was of use."""
-        self._budget.earn(frames.MESSAGE)
+        self._budget.earn(flood_budget.MESSAGE)
 
     # --- the connection itself
 

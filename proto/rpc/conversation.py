@@ -22,6 +22,7 @@ from typing import Any, Final
 from .connection import ServerConnection
 from .errors import DeadlineExceeded, ResourceExhausted, RpcError, Unimplemented
 from .frames import ErrorCode
+from .heads import HEAD, http_only, http_refusal, is_compressed, timeout_ms
 from .held_answers import HeldAnswers
 from .incoming import (
     CallsReset,
@@ -35,9 +36,9 @@ from .incoming import (
     RequestTooLarge,
     StreamReset,
 )
+from .messages import MessageReader
 from .methods import MethodKind
 from .pages import PageRequest, PageStream
-from .protocol import HEAD, MessageReader, http_only, http_refusal, is_compressed, timeout_ms
 from .served import Served
 from .server_calls import RequestedCall, ServerStreamCall, ServerUnaryCall
 

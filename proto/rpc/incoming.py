@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from . import frames
+from . import flood_budget
 from .frames import (
     ACK,
     CONTINUATION,
@@ -263,7 +263,7 @@ class Incoming:
         limits: ConnectionLimits,
         table: StreamTable,
         outgoing: Outgoing,
-        budget: frames.FloodBudget,
+        budget: flood_budget.FloodBudget,
         tell: Callable[[Any], None],
     ) -> None:
         self._limits = limits
@@ -279,10 +279,10 @@ class Incoming:
         self._credit = limits.connection_window
         self._uncredited = 0
         self._has_settings = False
-        self._stale_calls = frames.FloodBudget(
+        self._stale_calls = flood_budget.FloodBudget(
             budget.now_ms,
-            frames.STALE_CALLS,
-            frames.STALE_CALLS_PER_SECOND,
+            flood_budget.STALE_CALLS,
+            flood_budget.STALE_CALLS_PER_SECOND,
             "calls that were reset at once",
         )
         #: Streams above this id were opened by the current read …
@@ -359,8 +359,8 @@ class Incoming:
         stream = self._streams.get(stream_id)
         if stream is None:
             self._table.check_over(stream_id, "DATA")
-            if size < frames.TINY_DATA:
-                self._budget.charge(frames.IDLE_FRAME)
+            if size < flood_budget.TINY_DATA:
+                self._budget.charge(flood_budget.IDLE_FRAME)
             return
         if stream.ended_by_peer:
             raise StreamFault(stream_id, ErrorCode.STREAM_CLOSED, "DATA behind the end")
@@ -374,10 +374,10 @@ class Incoming:
             self._count_declared(stream, len(payload), ended=ended)
         if ended:
             stream.ended_by_peer = True
-            self._budget.earn(frames.REQUEST)
+            self._budget.earn(flood_budget.REQUEST)
         else:
-            if len(payload) < frames.TINY_DATA:
-                self._budget.charge(frames.IDLE_FRAME)
+            if len(payload) < flood_budget.TINY_DATA:
+                self._budget.charge(flood_budget.IDLE_FRAME)
             stream.uncredited += size
             if not stream.held:
                 self.open_window(stream)
@@ -418,7 +418,7 @@ class Incoming:
             self._on_block(block)
 
     def _on_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
-        self._budget.charge(frames.IDLE_FRAME)
+        self._budget.charge(flood_budget.IDLE_FRAME)
         block = self._blocks.go_on(flags, stream_id, payload)
         if block is not None:
             self._on_block(block)
@@ -430,7 +430,7 @@ class Incoming:
         except CompressionError as error:
             raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, str(error)) from error
         if found.too_large:
-            self._budget.charge(len(block.data) >> frames.TOO_LARGE_SHIFT)
+            self._budget.charge(len(block.data) >> flood_budget.TOO_LARGE_SHIFT)
         self._on_fields(block, found)
 
     def _on_fields(self, block: FieldBlock, found: FieldList) -> None:
@@ -442,14 +442,14 @@ class Incoming:
             return
         if not self._table.is_idle(stream_id):
             self._table.check_over(stream_id, "HEADERS")
-            self._budget.charge(frames.IDLE_FRAME)
+            self._budget.charge(flood_budget.IDLE_FRAME)
             return
         self._table.begin(stream_id)
         check_dependency(stream_id, block.depends_on)
         if self.last_served is not None or len(self._streams) >= self._limits.streams_max:
             # The peer may not have received the limit yet, so this is no mistake of its own.
             raise StreamFault(
-                stream_id, ErrorCode.REFUSED_STREAM, "too many streams", frames.IDLE_FRAME
+                stream_id, ErrorCode.REFUSED_STREAM, "too many streams", flood_budget.IDLE_FRAME
             )
         self._open(block, found)
 
@@ -503,7 +503,7 @@ class Incoming:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "RST_STREAM of a stream that is idle")
         stream = self._streams.pop(stream_id, None)
         if stream is None:
-            self._budget.charge(frames.IDLE_FRAME)
+            self._budget.charge(flood_budget.IDLE_FRAME)
             return
         self._outgoing.forget(stream)
         self._table.add_reset_by_peer(stream_id)
@@ -531,7 +531,7 @@ class Incoming:
     def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "SETTINGS of a stream")
-        self._budget.charge(frames.IDLE_FRAME)
+        self._budget.charge(flood_budget.IDLE_FRAME)
         if flags & ACK:
             if payload:
                 raise ConnectionFault(
@@ -555,7 +555,7 @@ class Incoming:
     def _on_window_update(self, _flags: int, stream_id: int, payload: bytes) -> None:
         if len(payload) != WORD.size:
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "WINDOW_UPDATE has four bytes")
-        self._budget.charge(frames.IDLE_FRAME)
+        self._budget.charge(flood_budget.IDLE_FRAME)
         more = WORD.unpack(payload)[0] & STREAM_MASK
         if stream_id == 0:
             if more == 0:
@@ -585,7 +585,7 @@ class Incoming:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PING of a stream")
         if len(payload) != _PING_BYTES:
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "PING has eight bytes")
-        self._budget.charge(frames.IDLE_FRAME)
+        self._budget.charge(flood_budget.IDLE_FRAME)
         if flags & ACK:
             self._tell(PingAnswered(payload))
             return
@@ -597,13 +597,13 @@ class Incoming:
         if len(payload) < _GOAWAY_BYTES_MIN:
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "GOAWAY has eight bytes at least")
         self._budget.charge(
-            frames.IDLE_FRAME
+            flood_budget.IDLE_FRAME
         )  # It opens no more streams, and closes when it wants to.
 
     def _on_priority(self, _flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id == 0:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PRIORITY without a stream")
-        self._budget.charge(frames.IDLE_FRAME)
+        self._budget.charge(flood_budget.IDLE_FRAME)
         if len(payload) != 5:
             raise StreamFault(stream_id, ErrorCode.FRAME_SIZE_ERROR, "PRIORITY has five bytes")
         check_dependency(stream_id, WORD.unpack_from(payload)[0] & STREAM_MASK)
@@ -612,7 +612,7 @@ class Incoming:
         raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE of a client")
 
     def _on_unknown(self, _flags: int, _stream_id: int, _payload: bytes) -> None:
-        self._budget.charge(frames.IDLE_FRAME)
+        self._budget.charge(flood_budget.IDLE_FRAME)
 
 
 #: Responses below are not the last word (RFC 9110 §15.2).
@@ -628,7 +628,7 @@ class ClientIncoming(Incoming):
         limits: ConnectionLimits,
         table: StreamTable,
         outgoing: Outgoing,
-        budget: frames.FloodBudget,
+        budget: flood_budget.FloodBudget,
         tell: Callable[[Any], None],
         encoder: FieldEncoder,
     ) -> None:
@@ -684,7 +684,7 @@ class ClientIncoming(Incoming):
         if status < _FINAL:
             if block.ends:
                 raise Malformed("an answer that ends before it has begun")
-            self._budget.charge(frames.IDLE_FRAME)
+            self._budget.charge(flood_budget.IDLE_FRAME)
             return
         stream.answered = True
         stream.ended_by_peer = block.ends

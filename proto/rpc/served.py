@@ -10,11 +10,12 @@ from google.protobuf.message import Message
 
 from .deadlines import Deadlines
 from .errors import Describe, RpcError, described
+from .heads import failed
 from .limits import Limits
 from .memory_quota import Shares, ignore
+from .messages import Inflater
 from .methods import Method, MethodKind, MethodTable
 from .pages import Page, PageCalls
-from .protocol import Inflater, failed
 
 
 class ServedMethod:

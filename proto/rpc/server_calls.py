@@ -13,19 +13,17 @@ from google.protobuf.message import Message
 from .connection import ServerConnection
 from .deadlines import Deadline
 from .errors import BadRequest, RpcError, internal_error, not_read, shutting_down
+from .heads import GOOD, HEAD, good
 from .held_answers import HeldAnswers
-from .methods import LATER, Call, MethodKind, Receiver, Stream
-from .protocol import (
-    GOOD,
-    HEAD,
+from .messages import (
     PREFIX_BYTES,
     Inflation,
     MessageReader,
-    good,
     joined_with_prefix,
     not_one,
     with_prefix,
 )
+from .methods import LATER, Call, MethodKind, Receiver, Stream
 from .served import Served, ServedMethod
 
 #: Headers that are about the transport; a handler has no use for them.

@@ -28,10 +28,11 @@ from .connection import ServerConnection
 from .conversation import NO_CALLS, ServerConversation
 from .deadlines import Deadline, Deadlines
 from .frames import ErrorCode, goaway, settings
+from .http1_requests import HttpRefused, RequestReader, head_of
 from .incoming import PingAnswered
 from .limits import ConnectionLimits, Limits
 from .listening import address_of
-from .pages import BUSY, HttpRefused, PageCalls, PageRequest, RequestReader, Shown, head_of
+from .pages import BUSY, PageCalls, PageRequest, Shown
 from .served import Served
 
 logger = logging.getLogger(__name__)

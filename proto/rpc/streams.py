@@ -13,22 +13,19 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from . import frames
+from . import flood_budget
+from .flood_budget import ANSWER, DATA_SENT_SHIFT, MESSAGE, FloodBudget
 from .frames import (
-    ANSWER,
     DATA,
-    DATA_SENT_SHIFT,
     DEFAULT_FRAME_SIZE,
     DEFAULT_WINDOW,
     END_HEADERS,
     END_STREAM,
     HEAD,
     HEADERS,
-    MESSAGE,
     WINDOW_MAX,
     ConnectionFault,
     ErrorCode,
-    FloodBudget,
     StreamFault,
     header_frames,
 )
@@ -157,7 +154,10 @@ class StreamTable:
             return
         if kept == stream_id | _BY_PEER:
             raise StreamFault(
-                stream_id, ErrorCode.STREAM_CLOSED, f"{what} behind its RST_STREAM", frames.LATE
+                stream_id,
+                ErrorCode.STREAM_CLOSED,
+                f"{what} behind its RST_STREAM",
+                flood_budget.LATE,
             )
         if self.is_idle(stream_id):
             raise ConnectionFault(

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePath
 from typing import Any, Final
 
-from ..access.guard import Audit, host_of
+from ..access.audit import Audit, host_of
 from ..access.signing import claimed_user
 from ..configuration import nearest, parse_value
 from ..errors import ConfigError, InvalidArgument

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ...proto.errors import InvalidRecord
+from ...proto.java_hash import java_hash
 from ...proto.properties import decode_properties
 from ...proto.record import (
     CRC_MASK,
@@ -24,7 +25,6 @@ from ...proto.record import (
     SYS_STORE_V6,
     Record,
     decode_record,
-    java_hash,
 )
 from ...proto.topics import SCHEDULE_TOPIC
 from .settings import ApacheSettings

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...proto import record_run
+from ...proto import property_ranges, record_run
 from ...proto.byte_ranges import hash_ranges, left_aligned
 from ...proto.record import MAGIC_V1, SYS_COMMIT, SYS_TRANSACTION
 from ...proto.topics import SCHEDULE_TOPIC
@@ -87,7 +87,7 @@ class SoundRuns:
         if self._crc:
             plain &= ~record_run.crc_mismatches(self._data, columns)
         if _INNER_NUM.encode() in text:
-            _, sizes = record_run.PropertyRanges(self._array, columns).find(_INNER_NUM)
+            _, sizes = property_ranges.PropertyRanges(self._array, columns).find(_INNER_NUM)
             plain &= sizes <= 0
         if SCHEDULE_TOPIC.encode() in text:
             plain &= ~record_run.topic_is(self._array, columns, SCHEDULE_TOPIC)

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...proto.byte_ranges import decimal_numbers, windows
+from ...proto.property_ranges import PropertyRanges
 from ...proto.record import (
     QUEUE_OFFSET_AT,
     SYS_BORN_V6,
@@ -43,7 +44,6 @@ from ...proto.record_run import (
     Bytes,
     Ints,
     Longs,
-    PropertyRanges,
     RunColumns,
     as_bytes,
     body_crcs,

@@ -20,7 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ...proto.record import Buffer, java_hash
+from ...proto.java_hash import java_hash
+from ...proto.record import Buffer
 from .rows import RowFormat, Rows
 
 HEADER: Final = RowFormat(

@@ -18,8 +18,9 @@ from typing import Final
 import numpy as np
 
 from ...proto.errors import CorruptIndex
+from ...proto.property_ranges import PropertyRanges
 from ...proto.record import SYS_ROLLBACK, SYS_TRANSACTION, Record
-from ...proto.record_run import QUEUE_OFFSET_MAX, PropertyRanges, RunColumns
+from ...proto.record_run import QUEUE_OFFSET_MAX, RunColumns
 from ..consume_queue import ConsumeQueue
 from ..consume_queues import Queue, stored_topics
 from ..format.agreement import is_served

@@ -21,7 +21,8 @@ from ...proto.properties import (
     TIMER_ROLL_TIMES,
     UNIQ_KEY,
 )
-from ...proto.record_run import Ints, Longs, PropertyRanges, as_bytes, parse_run, starts_of
+from ...proto.property_ranges import PropertyRanges
+from ...proto.record_run import Ints, Longs, as_bytes, parse_run, starts_of
 from ...proto.topics import TIMER_TOPIC
 from ..format.agreement import Entries, QueueName
 from ..parts import StoreParts

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from pocketmq.broker.groups.lag import check_count
-from pocketmq.broker.service_v1 import FetchStream, ProduceStream
+from pocketmq.broker.message_streams import FetchStream, ProduceStream
 from pocketmq.proto.errors import PocketMQError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 

@@ -6,7 +6,7 @@ import pytest
 
 from pocketmq.client.subscriptions import Filter, Sql, to_wire
 from pocketmq.proto.errors import InvalidFilter
-from pocketmq.proto.filters.expressions import normalised
+from pocketmq.proto.filters.normal_form import normalised
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
 

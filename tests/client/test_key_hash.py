@@ -14,7 +14,7 @@ from pocketmq.client.producing.queue_selector import (
     in_order,
     sharded_queue,
 )
-from pocketmq.proto.record import consistent_bucket, java_hash
+from pocketmq.proto.java_hash import consistent_bucket, java_hash
 
 
 def queues(count: int, *brokers: str) -> tuple[Queue, ...]:

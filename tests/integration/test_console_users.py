@@ -18,7 +18,8 @@ import pytest
 import yaml
 
 from pocketmq.broker.broker import Broker, Network, SiteParts
-from pocketmq.proto.access.guard import AUDIT, Audit, Guard
+from pocketmq.proto.access.audit import AUDIT, Audit
+from pocketmq.proto.access.guard import Guard
 from pocketmq.proto.access.users import Users, read_users
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import NotAuthenticated, Overloaded

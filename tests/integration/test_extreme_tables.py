@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.service_v2.messages import INVISIBLE_MAX_MS
+from pocketmq.broker.service_v2.request_checks import INVISIBLE_MAX_MS
 from pocketmq.client import AsyncAdmin
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Final, Self
 
 from pocketmq.proto.errors import ClientError
-from pocketmq.proto.remoting import RemotingClient, RemotingCommand
+from pocketmq.proto.remoting import RemotingCommand
+from pocketmq.proto.remoting_client import RemotingClient
 
 from .java_oracle import BUILD
 

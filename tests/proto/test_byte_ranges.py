@@ -6,7 +6,7 @@ from hypothesis import given, strategies as st
 
 from pocketmq.proto import byte_ranges
 from pocketmq.proto.byte_ranges import hash_ranges, left_aligned, right_aligned, split
-from pocketmq.proto.record import java_hash
+from pocketmq.proto.java_hash import java_hash
 
 #: Few different bytes, so that separators are frequent.
 buffers = st.lists(st.sampled_from(b"ab\x01\x02 "), max_size=80).map(bytes)

@@ -10,15 +10,13 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pocketmq.proto.carriers import Http2Carrier
+from pocketmq.proto.rpc.http1_requests import HEAD_BYTES_MAX, HttpRefused, RequestReader
 from pocketmq.proto.rpc.pages import (
     BODIES_OF_HOST,
     BODY_BYTES_MAX,
-    HEAD_BYTES_MAX,
     PAGES_MAX,
-    HttpRefused,
     Page,
     PageRequest,
-    RequestReader,
     Shown,
 )
 

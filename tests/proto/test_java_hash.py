@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pocketmq.proto.byte_ranges import hash_ranges, java_hashes
-from pocketmq.proto.record import java_hash
+from pocketmq.proto.java_hash import java_hash
 
 _TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 

@@ -6,9 +6,11 @@ import tracemalloc
 import numpy as np
 from hypothesis import given, strategies as st
 
+from pocketmq.proto.java_hash import java_hash
 from pocketmq.proto.properties import decode_properties
-from pocketmq.proto.record import Host, encode_run, java_hash
-from pocketmq.proto.record_run import PropertyRanges, parse_run, starts_of, tags_codes
+from pocketmq.proto.property_ranges import PropertyRanges, tags_codes
+from pocketmq.proto.record import Host, encode_run
+from pocketmq.proto.record_run import parse_run, starts_of
 
 NAMES = ["KEYS", "TAGS", "UNIQ_KEY", "KEY", "ab", "a_longer_name", ""]
 SOME_HOST = Host(bytes(4), 0)

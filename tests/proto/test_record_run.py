@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 from hypothesis import given, strategies as st
 
+from pocketmq.proto.java_hash import java_hash
 from pocketmq.proto.properties import encode_properties
+from pocketmq.proto.property_ranges import PropertyRanges, tags_codes
 from pocketmq.proto.record import (
     MAGIC_BLANK,
     Host,
@@ -15,16 +17,8 @@ from pocketmq.proto.record import (
     decode_record,
     encode_record,
     encode_run,
-    java_hash,
 )
-from pocketmq.proto.record_run import (
-    PropertyRanges,
-    crc_mismatches,
-    parse_run,
-    starts_of,
-    tags_codes,
-    walk,
-)
+from pocketmq.proto.record_run import crc_mismatches, parse_run, starts_of, walk
 
 _GOLDEN = json.loads((Path(__file__).parent.parent / "formats" / "records.json").read_text("utf-8"))
 _HOST = Host.parse("127.0.0.1", 8081)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from pocketmq.proto.record import java_hash
+from pocketmq.proto.java_hash import java_hash
 from pocketmq.store.reader import Choose
 
 from ..runs import make_run, open_store

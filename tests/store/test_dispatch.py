@@ -9,15 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from pocketmq.proto.java_hash import java_hash
 from pocketmq.proto.properties import encode_properties
-from pocketmq.proto.record import (
-    SYS_COMMIT,
-    SYS_PREPARED,
-    SYS_ROLLBACK,
-    Record,
-    encode_record,
-    java_hash,
-)
+from pocketmq.proto.record import SYS_COMMIT, SYS_PREPARED, SYS_ROLLBACK, Record, encode_record
 from pocketmq.proto.record_run import parse_run, walk
 from pocketmq.proto.run import Run
 from pocketmq.store import dispatch, message_index

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pocketmq.proto.errors import StoreFull, StoreMismatch
+from pocketmq.proto.java_hash import java_hash
 from pocketmq.proto.properties import encode_properties
-from pocketmq.proto.record import SYS_PREPARED, SYS_ROLLBACK, Record, encode_record, java_hash
+from pocketmq.proto.record import SYS_PREPARED, SYS_ROLLBACK, Record, encode_record
 from pocketmq.proto.record_run import parse_run, walk
 from pocketmq.store.index_check import check_index_file
 from pocketmq.store.index_file import IndexFile

@@ -20,6 +20,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ...proto.java_hash import java_hash
 from ...proto.properties import KEYS, TAGS
 from ...proto.record import (
     LOG_OFFSET_AT,
@@ -29,7 +30,6 @@ from ...proto.record import (
     Host,
     Record,
     encode_record,
-    java_hash,
 )
 from ...store.checkpoints import CHECKPOINT_SIZE, Checkpoint
 from ...store.files import file_name

@@ -54,7 +54,7 @@ from ...proto.rpc.frames import (
     window_update,
 )
 from ...proto.rpc.hpack import FieldEncoder
-from ...proto.rpc.protocol import PREFIX_BYTES, with_prefix
+from ...proto.rpc.messages import PREFIX_BYTES, with_prefix
 from ...store.config import StoreConfig
 from ...store.os_disk import OsDisk
 from ..server_process import ServerProcess, cpu_seconds

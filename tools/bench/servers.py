@@ -26,14 +26,8 @@ from ...client import Admin, Message
 from ...client.message import UNIQUE_KEY_SIZE
 from ...proto.errors import ConfigError, PocketMQError
 from ...proto.record import FIXED_SIZE_V4
-from ...proto.remoting import (
-    SUCCESS,
-    RemotingClient,
-    RemotingCommand,
-    encode,
-    open_tcp,
-    read_command,
-)
+from ...proto.remoting import SUCCESS, RemotingCommand, encode
+from ...proto.remoting_client import RemotingClient, open_tcp, read_command
 from ..java import find_java
 from ..server_process import ServerProcess
 from ..zookeeper_server import LOOPBACK, free_ports

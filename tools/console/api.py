@@ -29,7 +29,7 @@ from ...client.administration.descriptions import (
 from ...client.administration.servers import figures_of, totals_of
 from ...client.connections import BROKER
 from ...proto import errors
-from ...proto.access.guard import host_of
+from ...proto.access.audit import host_of
 from ...proto.access.policies import (
     GET,
     LIST,

@@ -34,7 +34,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl
 
-from ...proto.access.guard import Guard, host_of
+from ...proto.access.audit import host_of
+from ...proto.access.guard import Guard
 from ...proto.access.policies import address_in, is_loopback
 from ...proto.access.signing import Credentials, signature, signed
 from ...proto.access.users import NAME_LENGTH_MAX, SECRET_LENGTH_MAX, User

@@ -28,7 +28,8 @@ from typing import Final
 
 from ...broker.messages.appender import synced
 from ...proto import errors
-from ...proto.remoting import (
+from ...proto.remoting_client import open_tcp
+from ...proto.slave_protocol import (
     AutoSwitchFrames,
     ClassicFrames,
     Handshake,
@@ -36,7 +37,6 @@ from ...proto.remoting import (
     classic_report,
     consistent_end,
     greeting,
-    open_tcp,
     report,
 )
 from ...store.config import StoreConfig, apply_apache_settings

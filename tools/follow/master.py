@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ...proto.errors import ConnectionLost, StoreMismatch, Unsupported
-from ...proto.remoting import RemotingClient, RequestCode
+from ...proto.remoting import RequestCode
+from ...proto.remoting_client import RemotingClient
 from ...store.format import state_tables
 from ...store.format.java_json import Json, parse, render
 

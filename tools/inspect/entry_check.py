@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from ...proto import record_run
+from ...proto import property_ranges, record_run
 from ...proto.topics import SCHEDULE_TOPIC
 from ...store.config import parse_delay_levels
 from ...store.format import agreement
@@ -84,7 +84,7 @@ class EntryCheck:
 
     def tags_codes(self, topic: str, found: FoundRecords) -> record_run.Longs:
         """Return the tags codes that entries of the records FOUND, all of TOPIC, have."""
-        codes = record_run.tags_codes(found.data, found.ranges)
+        codes = property_ranges.tags_codes(found.data, found.ranges)
         if topic == SCHEDULE_TOPIC:
             agreement.set_delivery_times(
                 found.data, found.columns, found.ranges, slice(None), codes, self._delays_ms

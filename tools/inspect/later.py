@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from ...broker.transactions.records import resolved_offsets
 from ...proto import properties as names
-from ...proto.record_run import PropertyRanges, as_bytes, parse_run
+from ...proto.property_ranges import PropertyRanges
+from ...proto.record_run import as_bytes, parse_run
 from ...proto.time_text import format_duration, format_instant
 from ...proto.topics import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
 from ...store.checkpoints import TimerCheckpoint, read_timer_checkpoint

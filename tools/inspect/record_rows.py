@@ -18,7 +18,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from ...proto import record, record_run
+from ...proto import property_ranges, record, record_run
 from ...proto.clock import Clock, SystemClock
 from ...proto.errors import CorruptRecord, InvalidArgument, Unsupported
 from ...proto.properties import decode_properties
@@ -95,7 +95,7 @@ def _contents(part: LogStretch, number: int) -> Row:
 def _rows_of(part: LogStretch, rows: Rows) -> Iterator[Row]:
     chosen = LogStretch(part.file, part.view, part.columns.take(rows))
     columns = chosen.columns
-    ranges = record_run.PropertyRanges(record_run.as_bytes(part.view), columns)
+    ranges = property_ranges.PropertyRanges(record_run.as_bytes(part.view), columns)
     texts = [ranges.texts(name) for name in ("UNIQ_KEY", "TAGS", "KEYS")]
     wrong = record_run.crc_mismatches(part.view, columns)
     displaced = chosen.displaced

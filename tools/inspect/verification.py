@@ -32,7 +32,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from ...proto import record_run
+from ...proto import property_ranges, record_run
 from ...proto.clock import SystemClock
 from ...proto.errors import CorruptIndex
 from ...proto.record import SYS_ROLLBACK, SYS_TRANSACTION
@@ -213,7 +213,7 @@ class IndexPass:
         self,
         array: record_run.Bytes,
         columns: record_run.RunColumns,
-        ranges: record_run.PropertyRanges,
+        ranges: property_ranges.PropertyRanges,
         end: int,
     ) -> None:
         """Compare the keys of the records COLUMNS with the entries up to log offset END."""
@@ -322,14 +322,14 @@ class QueuePass:
         self,
         array: record_run.Bytes,
         columns: record_run.RunColumns,
-        ranges: record_run.PropertyRanges,
+        ranges: property_ranges.PropertyRanges,
     ) -> None:
         """Look for the entries of the records COLUMNS in ARRAY; log offsets are their actual places."""
         kinds = columns.sys_flag & SYS_TRANSACTION
         voided = np.flatnonzero(kinds == SYS_ROLLBACK)
         self._tally.add("voided", _places(columns.log_offset[voided]), len(voided))
         queued = np.flatnonzero(agreement.is_served(columns.sys_flag))
-        codes = record_run.tags_codes(array, ranges)
+        codes = property_ranges.tags_codes(array, ranges)
         for topic, queue_id, rows in by_queue(array, columns, queued):
             queue = self._queues.get((topic, queue_id))
             if queue is None:
@@ -369,7 +369,7 @@ class QueuePass:
         rows: Rows,
     ) -> None:
         part = columns.take(rows)
-        _, sizes = record_run.PropertyRanges(array, part).find("INNER_BASE")
+        _, sizes = property_ranges.PropertyRanges(array, part).find("INNER_BASE")
         rows = rows[sizes > 0]
         known = queue.entries.log_offsets()
         missing = rows[~np.isin(columns.log_offset[rows], known)]
@@ -505,7 +505,7 @@ class Verification:
             self.tally.add("displaced", _told(columns, part.file.start, rows), len(rows))
             columns = columns.take(~displaced)
         array = record_run.as_bytes(part.view)
-        ranges = record_run.PropertyRanges(array, columns)
+        ranges = property_ranges.PropertyRanges(array, columns)
         self._queues.see(array, columns, ranges)
         end = part.file.start + int(part.columns.starts[-1]) + int(part.columns.sizes[-1])
         self._index.see(array, columns, ranges, end)

@@ -16,7 +16,8 @@ from ...broker.messages.filters import Mask, choice_of
 from ...proto.errors import InvalidFilter
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.properties import SHARDING_KEY, TAGS
-from ...proto.record_run import LEAST_SIZE, PropertyRanges, parse_run, starts_of
+from ...proto.property_ranges import PropertyRanges
+from ...proto.record_run import LEAST_SIZE, parse_run, starts_of
 from ...store.apache.queue import JavaQueue
 from ...store.apache.store import JavaReading
 from ...store.format.log import begins_record

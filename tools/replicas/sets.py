@@ -14,12 +14,8 @@ import click
 
 from ... import __version__
 from ...broker.ports.certificates import replica_certificate
-from ...broker.replication.registry import (
-    Cell,
-    EndMark,
-    LiveNode,
-    render_cell,
-)
+from ...broker.replication.registry import Cell, EndMark, LiveNode
+from ...broker.replication.registry_format import render_cell
 from ...broker.replication.zookeeper import ZooKeeperRegistry, ZooKeeperSession, set_names
 from ...broker.replication.zookeeper_access import OPEN_TO_ALL, ZooKeeperAccess
 from ...client.connections import GrpcConnections

@@ -11,7 +11,8 @@ from hypothesis import given, strategies as st
 from pocketmq.broker.messages.filters import choice_of
 from pocketmq.proto.errors import InvalidFilter
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.record import Record, encode_record, java_hash
+from pocketmq.proto.java_hash import java_hash
+from pocketmq.proto.record import Record, encode_record
 from pocketmq.store.slices import Slices
 
 #: "Aa" and "BB" have one hash, as "AaAa", "AaBB", "BBBB" have; "é" is two bytes.

@@ -11,7 +11,7 @@ from pocketmq.broker.metrics.clients import ClientHistogram, ClientMetrics
 from pocketmq.broker.metrics.page import MetricsPage, PageFigure
 from pocketmq.broker.metrics.pocketmq_families import client_figures
 from pocketmq.proto.clock import VirtualClock
-from pocketmq.proto.rpc.pages import RequestReader, head_of
+from pocketmq.proto.rpc.http1_requests import RequestReader, head_of
 
 REQUEST = b"GET /metrics HTTP/1.1\r\nHost: localhost:8081\r\nAccept: */*"
 

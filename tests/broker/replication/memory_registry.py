@@ -16,6 +16,8 @@ from pocketmq.broker.replication.registry import (
     LiveNode,
     VersionedCell,
     VersionedEndMark,
+)
+from pocketmq.broker.replication.registry_format import (
     parse_cell,
     parse_live,
     parse_mark,

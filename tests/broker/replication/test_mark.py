@@ -8,13 +8,8 @@ import pytest
 
 from pocketmq.broker.replication import effects
 from pocketmq.broker.replication.log_epochs import Epochs, EpochStart
-from pocketmq.broker.replication.registry import (
-    EndMark,
-    VersionedCell,
-    VersionedEndMark,
-    parse_mark,
-    render_mark,
-)
+from pocketmq.broker.replication.registry import EndMark, VersionedCell, VersionedEndMark
+from pocketmq.broker.replication.registry_format import parse_mark, render_mark
 from pocketmq.broker.replication.replica import ReplicaCore
 from pocketmq.broker.replication.replica_state import ReplicaState
 from pocketmq.proto.errors import ConfigError

@@ -7,10 +7,9 @@ import json
 import pytest
 from hypothesis import given, strategies as st
 
-from pocketmq.broker.replication.registry import (
+from pocketmq.broker.replication.registry import Cell, LiveNode
+from pocketmq.broker.replication.registry_format import (
     NODE_SIZE_MAX,
-    Cell,
-    LiveNode,
     parse_cell,
     parse_live,
     render_cell,

@@ -10,16 +10,10 @@ import pytest
 from pocketmq.broker.delay.timed_pages import enter_page
 from pocketmq.broker.pop.journal import Journal, folder_in, read
 from pocketmq.broker.pop.journal_format import FoundDeliveries, PopKey
-from pocketmq.broker.replication import state_progress
-from pocketmq.broker.replication.state_progress import (
-    POPS_FILE,
-    TIMERS_FILE,
-    PopsPart,
-    PopsSink,
-    TimersSink,
-    TimersState,
-)
+from pocketmq.broker.replication import state_pops
+from pocketmq.broker.replication.state_pops import POPS_FILE, PopsPart, PopsSink
 from pocketmq.broker.replication.state_source import StateSource, TablePart
+from pocketmq.broker.replication.state_timers import TIMERS_FILE, TimersSink, TimersState
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.topics import TIMER_TOPIC
@@ -117,7 +111,7 @@ class Pair:
 async def test_a_follower_knows_what_was_delivered(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state_progress, "DIFFS_MIN", 3_000)
+    monkeypatch.setattr(state_pops, "DIFFS_MIN", 3_000)
     rng = random.Random(seed)
     pair = Pair(tmp_path)
     broker, lent = pair.broker, []

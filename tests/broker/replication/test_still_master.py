@@ -10,7 +10,7 @@ import pytest
 
 from pocketmq.broker.replication import office as office_module
 from pocketmq.broker.replication.office import MasterOffice
-from pocketmq.broker.replication.registry import RegistrySessions
+from pocketmq.broker.replication.registry_sessions import RegistrySessions
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
     MasterFenced,

@@ -5,8 +5,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from pocketmq.broker.service_v2 import messages
-from pocketmq.broker.service_v2.messages import INTERNAL, RESERVED
+from pocketmq.broker.service_v2 import request_checks
+from pocketmq.broker.service_v2.request_checks import INTERNAL, RESERVED
 from pocketmq.broker.service_v2.statuses import Refused
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 
@@ -22,7 +22,7 @@ def message(body: bytes = b"x", user: dict[str, str] | None = None, **system: An
 
 
 def check(sent: v2.Message) -> None:
-    messages.check_message(
+    request_checks.check_message(
         sent,
         sent.body,
         dict(sent.user_properties),
@@ -138,7 +138,7 @@ NO_GROUPS = Mock(find=lambda name: None)
     ["R-normal", "%RETRY%g", "%DLQ%" + "g" * 250, "a|b", "localhost.localdomain", "a b", "é"],
 )
 def test_names_of_topics_are_taken(name: str) -> None:
-    assert messages.topic_name(v2.Resource(resource_namespace="ns", name=name)) == name
+    assert request_checks.topic_name(v2.Resource(resource_namespace="ns", name=name)) == name
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_names_of_topics_are_taken(name: str) -> None:
 )
 def test_names_that_are_none_and_those_of_the_system_are_no_topics(name: str) -> None:
     with pytest.raises(Refused) as caught:
-        messages.topic_name(v2.Resource(name=name))
+        request_checks.topic_name(v2.Resource(name=name))
 
     assert caught.value.code == v2.ILLEGAL_TOPIC
 
@@ -155,17 +155,17 @@ def test_names_that_are_none_and_those_of_the_system_are_no_topics(name: str) ->
 @pytest.mark.parametrize("name", ["", " ", "a.b", "x" * 121, "a/b", "CID_RMQ_SYS_TRANS"])
 def test_names_that_are_none_and_those_of_the_system_are_no_groups(name: str) -> None:
     with pytest.raises(Refused) as caught:
-        messages.group_name(v2.Resource(name=name), NO_GROUPS)
+        request_checks.group_name(v2.Resource(name=name), NO_GROUPS)
 
     assert caught.value.code == v2.ILLEGAL_CONSUMER_GROUP
 
 
 def test_a_group_that_exists_may_have_any_name() -> None:
     groups = Mock(find=lambda name: name)
-    assert messages.group_name(v2.Resource(name="a.b"), groups) == "a.b"
+    assert request_checks.group_name(v2.Resource(name="a.b"), groups) == "a.b"
     with pytest.raises(Refused):
-        messages.group_name(v2.Resource(name="a/b"), groups)
+        request_checks.group_name(v2.Resource(name="a/b"), groups)
 
 
 def test_a_group_is_taken() -> None:
-    assert messages.group_name(v2.Resource(name="g" * 120), NO_GROUPS) == "g" * 120
+    assert request_checks.group_name(v2.Resource(name="g" * 120), NO_GROUPS) == "g" * 120

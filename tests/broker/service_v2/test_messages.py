@@ -9,13 +9,8 @@ import pytest
 from google.protobuf import json_format
 from hypothesis import given, strategies as st
 
-from pocketmq.broker.service_v2.messages import (
-    INTERNAL,
-    delivered,
-    property_string,
-    record_of,
-    type_of_sent,
-)
+from pocketmq.broker.service_v2.messages import delivered, property_string, record_of, type_of_sent
+from pocketmq.broker.service_v2.request_checks import INTERNAL
 from pocketmq.proto import private_pool
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from pocketmq.proto.record import Host, Record, decode_record, encode_record

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pocketmq.broker.transactions import checks
-from pocketmq.broker.transactions.half_queue import OpenHalf
+from pocketmq.broker.transactions.open_halves import OpenHalf
 from pocketmq.broker.transactions.records import HalfCopies
 from pocketmq.proto.access.policies import PUB, of_topic
 from pocketmq.proto.errors import InvalidArgument, InvalidName, StoreFull, TransactionResolved

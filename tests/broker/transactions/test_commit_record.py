@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from pocketmq.broker.transactions.records import (
+from pocketmq.broker.transactions.commit_record import (
     CommitRecord,
     copies_in,
     copies_of,

@@ -8,8 +8,8 @@ import pytest
 
 from pocketmq.broker.messages.appender import Appends
 from pocketmq.broker.offsets import Offsets
-from pocketmq.broker.transactions import half_queue
-from pocketmq.broker.transactions.half_queue import GROUP, Progress
+from pocketmq.broker.transactions import progress
+from pocketmq.broker.transactions.progress import GROUP, Progress
 from pocketmq.proto.topics import HALF_TOPIC, OP_HALF_TOPIC
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
@@ -77,7 +77,7 @@ def test_nothing_is_committed_before_the_log_is_on_the_device(tmp_path: Path) ->
 def test_the_number_of_op_messages_told_apart_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(half_queue, "_OPS_MAX", 10)
+    monkeypatch.setattr(progress, "_OPS_MAX", 10)
     stand = Stand(tmp_path, 0, 0)
     for number in range(1_000):
         stand.progress.wrote_op(number, [number])

@@ -11,7 +11,8 @@ import pytest
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.wrappers_pb2 import StringValue
 
-from pocketmq.proto.access.guard import UNSIGNED_MS, Audit, Guard, any_user, anybody
+from pocketmq.proto.access.audit import UNSIGNED_MS, Audit
+from pocketmq.proto.access.guard import Guard, any_user, anybody
 from pocketmq.proto.access.policies import PUB, Need, of_topic
 from pocketmq.proto.access.signing import NO_USER, signed
 from pocketmq.proto.access.users import Users, read_users

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pocketmq.broker.service_v2.permissions import RULES
-from pocketmq.proto.access.guard import NAME_SERVER, broker_rules
+from pocketmq.proto.access.method_rules import NAME_SERVER, broker_rules
 from pocketmq.proto.access.policies import (
     PUB,
     UPDATE,

@@ -11,8 +11,9 @@ from dataclasses import replace
 import pytest
 
 from pocketmq.proto.rpc import Certificate, Server, StatusCode
-from pocketmq.proto.rpc.channel import ClientLink, Http2Channel
+from pocketmq.proto.rpc.channel import Http2Channel
 from pocketmq.proto.rpc.channels import CallFailed, HandshakeFailed
+from pocketmq.proto.rpc.client_link import ClientLink
 from pocketmq.proto.rpc.frames import ACK, PING, PREFACE, frame, settings
 from pocketmq.proto.rpc.limits import ChannelLimits
 from pocketmq.proto.rpc.server_link import TlsSession

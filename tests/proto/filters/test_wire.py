@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pocketmq.proto.errors import InvalidFilter
-from pocketmq.proto.filters.expressions import normalised
+from pocketmq.proto.filters.normal_form import normalised
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
 TAG, SQL = pb.Filter.TAG, pb.Filter.SQL

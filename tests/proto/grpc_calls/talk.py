@@ -28,7 +28,7 @@ from pocketmq.proto.rpc.frames import (
 )
 from pocketmq.proto.rpc.hpack import FieldDecoder, FieldEncoder
 from pocketmq.proto.rpc.limits import ConnectionLimits
-from pocketmq.proto.rpc.protocol import with_prefix
+from pocketmq.proto.rpc.messages import with_prefix
 from pocketmq.proto.rpc.served import Served
 
 from ..http2.calls import request_fields

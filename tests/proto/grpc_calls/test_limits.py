@@ -8,7 +8,7 @@ import pytest
 
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.rpc import LATER, Call, Limits, MethodTable, Stream, bidi, service, unary
-from pocketmq.proto.rpc.protocol import with_prefix
+from pocketmq.proto.rpc.messages import with_prefix
 
 from .talk import Server
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pocketmq.proto.rpc.errors import BadRequest, TooLarge
-from pocketmq.proto.rpc.protocol import (
+from pocketmq.proto.rpc.messages import (
     AT_ONCE_BYTES,
     FREE_BYTES,
     RATIO,

@@ -14,7 +14,7 @@ from pocketmq.proto.carriers import Http2Carrier
 from pocketmq.proto.rpc import Limits
 from pocketmq.proto.rpc.connection import ServerConnection
 from pocketmq.proto.rpc.conversation import ServerConversation
-from pocketmq.proto.rpc.protocol import MessageReader
+from pocketmq.proto.rpc.messages import MessageReader
 from pocketmq.proto.rpc.server_calls import ServerStreamCall, ServerUnaryCall
 from pocketmq.proto.rpc.streams import Http2Stream
 

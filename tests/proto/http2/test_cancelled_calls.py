@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import hpack
 import pytest
 
-from pocketmq.proto.rpc import frames as rpc_frames
+from pocketmq.proto.rpc import flood_budget
 from pocketmq.proto.rpc.connection import ServerConnection
 from pocketmq.proto.rpc.incoming import (
     CallsReset,
@@ -186,7 +186,7 @@ def test_what_callers_gave_up_while_this_side_was_held_up_is_no_flood(behind: by
     client = Client()
 
     for at_ms in (0, 2_000):
-        assert client.say(*client.cancelled(rpc_frames.STALE_CALLS, behind), at_ms=at_ms) == []
+        assert client.say(*client.cancelled(flood_budget.STALE_CALLS, behind), at_ms=at_ms) == []
 
     kept, call = client.call()
     assert [event.stream_id for event in client.say(call, at_ms=2_000)] == [kept, kept]  # type: ignore[union-attr]
@@ -198,7 +198,7 @@ def test_calls_that_are_reset_at_once_are_bounded_however_they_are_cut_into_read
         client = Client()
         ends: list[Event] = []
         for _ in range(reads):
-            ends += client.say(*client.cancelled(rpc_frames.STALE_CALLS // reads))
+            ends += client.say(*client.cancelled(flood_budget.STALE_CALLS // reads))
         assert ends == []
 
         (end,) = client.say(*client.cancelled(1))

@@ -11,7 +11,7 @@ import pytest
 
 from pocketmq.proto.rpc import Limits
 from pocketmq.proto.rpc.conversation import CALL_BYTES
-from pocketmq.proto.rpc.protocol import Inflation
+from pocketmq.proto.rpc.messages import Inflation
 
 from ..carriers.echo import REPLY, RUN
 from . import frames

@@ -9,7 +9,7 @@ from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 from hpack.huffman_table import decode_huffman
 from hypothesis import example, given, strategies as st
 
-from pocketmq.proto.rpc.hpack import InvalidHuffman, huffman_decoded, huffman_encoded
+from pocketmq.proto.rpc.huffman import InvalidHuffman, huffman_decoded, huffman_encoded
 
 THEIRS = HuffmanEncoder(REQUEST_CODES, REQUEST_CODES_LENGTH)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from pocketmq.proto.remoting import (
+from pocketmq.proto.slave_protocol import (
     FRAME_MAX,
     AutoSwitchFrames,
     ClassicFrames,

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pocketmq.proto.access.guard import Audit
+from pocketmq.proto.access.audit import Audit
 from pocketmq.proto.errors import ConfigError, InvalidArgument
 from pocketmq.proto.services.settings import LiveSettings
 

@@ -9,15 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from pocketmq.proto.remoting import (
-    NOT_SUPPORTED,
+from pocketmq.proto.remoting import NOT_SUPPORTED, RequestCode, encode
+from pocketmq.proto.remoting_client import read_command
+from pocketmq.proto.slave_protocol import (
     Handshake,
     LogFrame,
-    RequestCode,
     classic_frame,
-    encode,
     handshake_answer,
-    read_command,
     transfer_frame,
 )
 from pocketmq.store.message_store import MessageStore

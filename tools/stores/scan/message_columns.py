@@ -38,7 +38,8 @@ from ....proto.byte_ranges import windows
 from ....proto.errors import CorruptRecord, InvalidArgument
 from ....proto.message_id import offset_message_id, offset_message_ids
 from ....proto.properties import KEYS, SHARDING_KEY, TAGS, UNIQ_KEY
-from ....proto.record_run import Bytes, Ints, Longs, Pairs, PropertyRanges, RunColumns
+from ....proto.property_ranges import Pairs, PropertyRanges
+from ....proto.record_run import Bytes, Ints, Longs, RunColumns
 from ..schemas import arrow
 
 if TYPE_CHECKING:

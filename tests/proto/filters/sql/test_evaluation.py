@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pocketmq.proto.errors import InvalidFilter
-from pocketmq.proto.filters import sql_parser
+from pocketmq.proto.filters import sql_tree
 from pocketmq.proto.filters.sql_evaluation import (
     CACHED_MAX,
     NUMBER_LENGTH_MAX,
@@ -18,7 +18,8 @@ from pocketmq.proto.filters.sql_evaluation import (
     compiled,
     number_of,
 )
-from pocketmq.proto.filters.sql_parser import Node, parse, unparse
+from pocketmq.proto.filters.sql_parser import parse
+from pocketmq.proto.filters.sql_tree import Node, unparse
 
 
 def evaluated(expression: str, properties: Mapping[str, str]) -> Truth:
@@ -232,35 +233,33 @@ names = st.sampled_from(["a", "b", "TAGS"])
 texts = st.sampled_from(["", "x", "xy", "5", "5.0", "-3", "true", "it's", " 5"])
 numbers = st.sampled_from([0, 5, 7, 2.5, 5.0])
 symbols = st.sampled_from(["<", "<=", ">", ">="])
-values = st.builds(sql_parser.Constant, numbers) | st.builds(sql_parser.Property, names)
-ordered = values | st.builds(sql_parser.Negative, values)
+values = st.builds(sql_tree.Constant, numbers) | st.builds(sql_tree.Property, names)
+ordered = values | st.builds(sql_tree.Negative, values)
 conditions: st.SearchStrategy[Node] = st.recursive(
-    st.builds(sql_parser.Property, names)
-    | st.builds(sql_parser.Constant, st.sampled_from([True, False, None]))
-    | st.builds(sql_parser.Order, symbols, ordered, ordered)
+    st.builds(sql_tree.Property, names)
+    | st.builds(sql_tree.Constant, st.sampled_from([True, False, None]))
+    | st.builds(sql_tree.Order, symbols, ordered, ordered)
+    | st.builds(sql_tree.Between, ordered, st.just(sql_tree.Constant(0)), ordered, st.booleans())
+    | st.builds(sql_tree.In, names, st.lists(texts, min_size=1).map(tuple), st.booleans())
     | st.builds(
-        sql_parser.Between, ordered, st.just(sql_parser.Constant(0)), ordered, st.booleans()
-    )
-    | st.builds(sql_parser.In, names, st.lists(texts, min_size=1).map(tuple), st.booleans())
-    | st.builds(
-        sql_parser.Search,
+        sql_tree.Search,
         st.sampled_from(["CONTAINS", "STARTSWITH", "ENDSWITH"]),
-        ordered | st.builds(sql_parser.Constant, texts),
+        ordered | st.builds(sql_tree.Constant, texts),
         texts,
         st.booleans(),
     ),
     lambda inner: st.one_of(
-        st.builds(sql_parser.Not, inner),
-        st.lists(inner, min_size=2, max_size=4).map(lambda terms: sql_parser.And(tuple(terms))),
-        st.lists(inner, min_size=2, max_size=4).map(lambda terms: sql_parser.Or(tuple(terms))),
+        st.builds(sql_tree.Not, inner),
+        st.lists(inner, min_size=2, max_size=4).map(lambda terms: sql_tree.And(tuple(terms))),
+        st.lists(inner, min_size=2, max_size=4).map(lambda terms: sql_tree.Or(tuple(terms))),
         st.builds(
-            sql_parser.Equal,
-            inner | ordered | st.builds(sql_parser.Constant, texts),
+            sql_tree.Equal,
+            inner | ordered | st.builds(sql_tree.Constant, texts),
             inner,
             st.booleans(),
         ),
-        st.builds(sql_parser.Equal, ordered, ordered, st.booleans()),
-        st.builds(sql_parser.IsNull, inner | ordered, st.booleans()),
+        st.builds(sql_tree.Equal, ordered, ordered, st.booleans()),
+        st.builds(sql_tree.IsNull, inner | ordered, st.booleans()),
     ),
     max_leaves=12,
 )
@@ -269,23 +268,23 @@ odd_texts = texts | st.text(max_size=8) | st.from_regex(r"[-+. ]?\d*[.eE_]?\d*",
 
 def naive(node: Node, properties: Mapping[str, str]) -> Value:
     """Evaluate NODE straight from the rules: no closures, no rows, no short cuts."""
-    if isinstance(node, sql_parser.Constant):
+    if isinstance(node, sql_tree.Constant):
         return node.value
-    if isinstance(node, sql_parser.Property):
+    if isinstance(node, sql_tree.Property):
         return properties.get(node.name)
-    if isinstance(node, sql_parser.Negative):
+    if isinstance(node, sql_tree.Negative):
         value = naive(node.operand, properties)
         return -value if type(value) in (int, float) else None  # type: ignore[operator]
-    if isinstance(node, sql_parser.And | sql_parser.Or):
+    if isinstance(node, sql_tree.And | sql_tree.Or):
         found = {naive_test(term, properties) for term in node.terms}
-        wins = isinstance(node, sql_parser.Or)
+        wins = isinstance(node, sql_tree.Or)
         return wins if wins in found else None if None in found else not wins
     return naive_comparison(node, properties)
 
 
 def naive_test(node: Node, properties: Mapping[str, str]) -> Truth:
     value = naive(node, properties)
-    if isinstance(node, sql_parser.Property):
+    if isinstance(node, sql_tree.Property):
         return None if value is None else False
     assert value is None or isinstance(value, bool)
     return value
@@ -296,16 +295,16 @@ def inverted(truth: Truth, really: bool = True) -> Truth:
 
 
 def naive_comparison(node: Node, properties: Mapping[str, str]) -> Truth:
-    if isinstance(node, sql_parser.Not):
+    if isinstance(node, sql_tree.Not):
         return inverted(naive_test(node.operand, properties))
-    if isinstance(node, sql_parser.IsNull):
+    if isinstance(node, sql_tree.IsNull):
         return (naive(node.operand, properties) is None) != node.negated
-    if isinstance(node, sql_parser.Order):
+    if isinstance(node, sql_tree.Order):
         return naive_order(node.symbol, naive(node.left, properties), naive(node.right, properties))
-    if isinstance(node, sql_parser.In):
+    if isinstance(node, sql_tree.In):
         text = properties.get(node.name)
         return None if text is None else (text in node.values) != node.negated
-    if isinstance(node, sql_parser.Search):
+    if isinstance(node, sql_tree.Search):
         value = naive(node.operand, properties)
         if not isinstance(value, str) or not node.text:
             return False
@@ -315,19 +314,19 @@ def naive_comparison(node: Node, properties: Mapping[str, str]) -> Truth:
             "ENDSWITH": value[-len(node.text) :] == node.text,
         }
         return at[node.kind] != node.negated
-    if isinstance(node, sql_parser.Between):
+    if isinstance(node, sql_tree.Between):
         least, most = (
-            sql_parser.Order(symbol, node.operand, bound) for symbol, bound in bounds(node)
+            sql_tree.Order(symbol, node.operand, bound) for symbol, bound in bounds(node)
         )
         return naive_test(
-            (sql_parser.Or if node.negated else sql_parser.And)((least, most)), properties
+            (sql_tree.Or if node.negated else sql_tree.And)((least, most)), properties
         )
-    assert isinstance(node, sql_parser.Equal)
+    assert isinstance(node, sql_tree.Equal)
     left, right = naive(node.left, properties), naive(node.right, properties)
     return inverted(naive_equal(left, right), node.negated)
 
 
-def bounds(node: sql_parser.Between) -> list[tuple[sql_parser.Symbol, Node]]:
+def bounds(node: sql_tree.Between) -> list[tuple[sql_tree.Symbol, Node]]:
     return (
         [("<", node.low), (">", node.high)]
         if node.negated

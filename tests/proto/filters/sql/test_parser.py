@@ -7,13 +7,9 @@ from hypothesis import example, given, strategies as st
 
 from pocketmq.proto.errors import InvalidFilter
 from pocketmq.proto.filters.sql_evaluation import SqlFilter
-from pocketmq.proto.filters.sql_parser import (
-    DEPTH_MAX,
-    EXPRESSION_LENGTH_MAX,
-    OPERATORS_MAX,
-    parse,
-    unparse,
-)
+from pocketmq.proto.filters.sql_parser import DEPTH_MAX, OPERATORS_MAX, parse
+from pocketmq.proto.filters.sql_tokens import EXPRESSION_LENGTH_MAX
+from pocketmq.proto.filters.sql_tree import unparse
 
 
 @pytest.mark.parametrize(

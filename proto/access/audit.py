@@ -1,0 +1,124 @@
+"""The audit log: a line for each refused or administrative call, with a limit of lines per minute."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from ..errors import PocketMQError
+from .signing import NO_USER
+
+AUDIT: Final = logging.getLogger("pocketmq.audit")
+LINES_MAX: Final = 600
+#: Of these, those that one host can use up.
+HOST_LINES_MAX: Final = 100
+_MINUTE_MS: Final = 60_000
+#: Official Go clients send these without a signature again and again, whatever the answer.
+_UNSIGNED: Final = "/opencensus.proto."
+#: Interval between log lines about such calls, and the number of hosts in one.
+UNSIGNED_MS: Final = 3_600_000
+_UNSIGNED_HOSTS_MAX: Final = 100
+
+
+class Audit:
+    """Logs denials and changes of users as lines of JSON. NOW_MS is Unix time; WRITE takes a line.
+
+    The same denial is logged once per minute, with a count afterwards. Limits: LINES_MAX denials per minute, and
+    HOST_LINES_MAX of one host. Unsigned OpenCensus calls of official Go clients are only counted, in one line per
+    UNSIGNED_MS.
+    """
+
+    def __init__(
+        self, now_ms: Callable[[], int], write: Callable[[str], None] = AUDIT.warning
+    ) -> None:
+        self._now_ms = now_ms
+        self._write = write
+        self._minute = -1
+        self._counts: dict[tuple[str, ...], int] = {}
+        self._by_host: dict[str, int] = {}
+        self._lines = self._dropped = 0
+        #: Unsigned calls that were not logged yet, the hosts of some of them, and when to log them.
+        self._unsigned = 0
+        self._unsigned_hosts: set[str] = set()
+        self._unsigned_due_ms = 0
+
+    def denied(self, method: str, peer: str, error: PocketMQError) -> None:
+        """Note that ERROR refuses a call of METHOD from PEER.
+
+        The policy that decided is taken out of ERROR, for it may name what the caller may not see: it is logged only.
+        """
+        self._turn()
+        policy = error.details.pop("policy", "")
+        details = error.details | {"policy": policy}
+        host, user = host_of(peer), details.get("user", "")
+        if method.startswith(_UNSIGNED) and error.message == NO_USER:
+            self._count_unsigned(host)
+            return
+        key = (method, host, user, error.message)
+        count = self._counts.get(key)
+        if count is not None:
+            self._counts[key] = count + 1
+            return
+        of_host = self._by_host.get(host, 0)
+        if self._lines >= LINES_MAX or of_host >= HOST_LINES_MAX:
+            self._dropped += 1
+            return
+        self._lines += 1
+        self._by_host[host] = of_host + 1
+        self._counts[key] = 1
+        told = {
+            name: details[name] for name in ("resource", "actions", "policy") if details.get(name)
+        }
+        self._tell("denied", user=user, method=method, host=host, reason=error.message, **told)
+
+    def _count_unsigned(self, host: str) -> None:
+        self._unsigned += 1
+        if len(self._unsigned_hosts) < _UNSIGNED_HOSTS_MAX:
+            self._unsigned_hosts.add(host)
+        self._tell_unsigned()
+
+    def _tell_unsigned(self) -> None:
+        """Tell of unsigned calls if there were any and it is time."""
+        if self._unsigned and self._now_ms() >= self._unsigned_due_ms:
+            hosts = ", ".join(sorted(self._unsigned_hosts))
+            self._tell(
+                "denied, unsigned measurements", count=self._unsigned, hosts=hosts, reason=NO_USER
+            )
+            self._unsigned, self._unsigned_hosts = 0, set()
+            self._unsigned_due_ms = self._now_ms() + UNSIGNED_MS
+
+    def changed(self, what: str, **details: Any) -> None:
+        """Note a change by an administrator: WHAT, and DETAILS without secrets."""
+        self._turn()
+        self._tell(what, **details)
+
+    def _turn(self) -> None:
+        """Start another minute if it is over, and log the repeated and dropped denials of the last one."""
+        minute = self._now_ms() // _MINUTE_MS
+        if minute == self._minute:
+            return
+        self._tell_unsigned()
+        counts, dropped = self._counts, self._dropped
+        self._minute, self._counts, self._by_host = minute, {}, {}
+        self._lines = self._dropped = 0
+        for (method, host, user, reason), count in counts.items():
+            if count > 1:
+                again = {"user": user, "method": method, "host": host, "reason": reason}
+                self._tell("denied again", **again, count=count - 1)
+        if dropped:
+            self._tell("denied, not told one by one", count=dropped)
+
+    def _tell(self, what: str, **details: Any) -> None:
+        cut = {
+            name: value[:500] if isinstance(value, str) else value
+            for name, value in details.items()
+        }
+        self._write(json.dumps({"at_ms": self._now_ms(), "event": what, **cut}, ensure_ascii=True))
+
+
+def host_of(peer: str) -> str:
+    """Return the address in PEER, "127.0.0.1:40312" or "[::1]:40312"."""
+    host = peer.rpartition(":")[0]
+    return host[1:-1] if host.startswith("[") else host
