@@ -1,13 +1,13 @@
-"""One broker process, without the process: a store, the tables, and the gRPC server in front.
+"""One broker: a store, the tables, and the gRPC server.
 
-This is where the parts are put together. Start: the store recovers, the tables load, the timers turn, the server
-listens, the name servers are told. Stop is the reverse: unregister, refuse new sends, let what is under way end, save
-the tables, close the store. After a kill the next start recovers: nothing that was acknowledged is missing.
+Start: the store recovers, the tables load, the timers start, the server listens, the broker registers at the name
+servers. Stop is the reverse: unregister, refuse new sends, finish open work, save the tables, close the store. After a
+kill the next start recovers: nothing that was acknowledged is missing.
 
-A replica that is the master of its set starts a broker on its own open store, with its mastership, and stops it when
-another is, or may be, the master; the store goes on. The end of the mastership fences it first: from that turn of the
-loop on nothing is stored, and no answer leaves but that this is not the master. Such a broker begins to serve once all
-that its store has is confirmed. So what is not confirmed is always of its own time, and its parts know of it.
+The master of a replica set starts a broker on its own open store, and stops it when another replica is, or may be, the
+master; the store stays open. The end of the mastership fences the broker first: from that turn of the loop on nothing
+is stored, and all answers say that this is not the master. Such a broker begins to serve once all that its store has is
+confirmed. So whatever is not confirmed is of its own time, and its parts know it.
 """
 
 from __future__ import annotations

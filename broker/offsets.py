@@ -1,17 +1,15 @@
 """The committed offsets of all groups: `config/consumerOffset.json` in memory, saved periodically and at a stop.
 
-An offset is the next message to consume: everything before it is finished. A kill loses what was committed since the
-last save (5 s by default), and those messages are redelivered. Losing a step back would skip messages, so an
-administrator who resets offsets gets the reply after they are saved.
+An offset is the next message to consume. A kill loses what was committed since the last save (5 s by default), and
+those messages are redelivered. Losing a step back would skip messages, so an administrator who resets offsets gets the
+reply after they are saved.
 
-A commit may bring a text (Kafka's commit metadata). The file is Apache's and has no place for it: commit_texts.py keeps
-it with the offset that it came with, and writes it when this file is saved. A kill between the two may lose a text, or
-bring back an earlier text of the same offset; a text never belongs to another offset.
+A commit may have a text (Kafka's commit metadata), for which Apache's file has no place. commit_texts.py stores it with
+its offset when this file is saved. A kill between the two may lose a text, or bring back an earlier text of the same
+offset; a text never belongs to another offset.
 
 Some offsets are in the log as well (transactions/atomic_commits.py). The file is saved only after that part of the log
-is on disk: otherwise a power cut could keep the offsets and lose their messages.
-
-Not thread-safe: the event loop owns it.
+is on disk, or a power cut could keep the offsets and lose their messages.
 """
 
 from __future__ import annotations

@@ -1,18 +1,17 @@
 """Retry policies: how long a failed message waits before it is redelivered. Pure.
 
-The `groupRetryPolicy` of the group says so, as in RocketMQ. A retry is counted by the reconsume times that its message
-had when it failed: 0 for the first retry.
+The policy is the `groupRetryPolicy` of the group, as in RocketMQ. A retry is counted by the reconsume times that its
+message had when it failed: 0 for the first retry.
 
-policy in subscriptionGroup.json                        retry with reconsume times r waits
-CUSTOMIZED without a list (the default of groups)       delay level 3 + r
-CUSTOMIZED with `customizedRetryPolicy.next`            next[r + 2], or the last one
-EXPONENTIAL                                             initial × multiplier ** r, at most max
+    policy in subscriptionGroup.json                        retry with reconsume times r waits
+    CUSTOMIZED without a list (the default of groups)       delay level 3 + r
+    CUSTOMIZED with `customizedRetryPolicy.next`            next[r + 2], or the last one
+    EXPONENTIAL                                             initial × multiplier ** r, at most max
 
-Classes of RocketMQ compute the same, including the two leading entries of a list, which no retry uses (the default
-list begins with the delay levels 1 and 2). RocketMQ applies the policy to POP consumers only, and returns messages of
-classic consumers by level. PocketMQ applies it to both, because who sets a policy wants it kept. Intervals that are set
-here are stored with the first one twice in front, so that a Java broker on the same store, and a client that gets only
-the list, wait as long or longer.
+RocketMQ computes the same, including the two leading entries of a list, which no retry uses. RocketMQ applies the
+policy to POP consumers only, and delays messages of classic consumers by level; PocketMQ applies it to both. Intervals
+that are set here are stored with the first one twice in front, so that a Java broker on the same store, and a client
+that gets only the list, wait as long or longer.
 """
 
 from __future__ import annotations

@@ -1,24 +1,13 @@
-"""Time as an argument: the one clock that a composition root builds and hands down.
+"""The clock: built once by the program, and passed to everything that needs the time.
 
-A clock has two readings. `now_ms` is for waits: it never goes back, goes on while the machine sleeps, and nobody can
-set it. `unix_ms` is the wall clock, for times that stand in messages and files; somebody may set it, either way, at any
-moment. Both are in milliseconds, and equal when the process starts; only their difference means anything afterwards.
-Nobody compares one with the other: what is due by the wall clock is armed for the instant
-`now_ms() + (due − unix_ms())`, and looked at again when `on_step` tells that the two have moved against each other.
+A clock has two readings, in milliseconds. `now_ms` is for waits: it never goes back and continues while the machine
+sleeps. `unix_ms` is the wall clock, for times in messages and files; it may be set at any moment. A wait until a Unix
+time ends at `now_ms() + (due − unix_ms())`, and is checked again when `on_step` reports a step between the two.
 
-`SystemClock` reads the machine's; `VirtualClock` stands still until it is moved, so that a test, or a broker that was
-started with it, drives hours in milliseconds. No other module may call `time.*` for the time of day.
-
-What a move of the virtual clock promises: it stops at each instant that somebody sleeps for, in order, and leaves it
-only when the work of that instant has ended. Work is whatever the event loop can run without waiting for the world
-(callbacks, tasks, what these schedule in turn), and whatever *holds* the clock: who waits for a thread or a socket in
-between, and whose end belongs to this instant, calls `hold` before and `release` after. Real time passes meanwhile. And
-those who hear nothing of the end, but can look whether it has come, are asked before an instant is left
-(`before_leaving`).
-
-Bounds: a step is `STEP_MAX_MS` at most; the loop gets `TURNS_MAX` turns for the work of one instant that nobody holds,
-then the clock says so in the log and moves on. Sleepers cost O(log n), those that were cancelled are dropped. That the
-machine slept, or its wall clock was set, is seen within `LOOK_MS` by whoever sleeps then.
+`SystemClock` reads the machine's. `VirtualClock` moves only when it is told to. It stops at each instant for which a
+caller sleeps, in order, and leaves it when the work of that instant has ended: what the event loop can run, and callers
+that wait for a thread or a socket between `hold` and `release`. `before_leaving` asks those that are not notified of
+the end.
 """
 
 from __future__ import annotations

@@ -1,18 +1,15 @@
 """Errors on the wire: `PocketMQError` to and from the message `pocketmq.v1.Error` and gRPC statuses.
 
 A failed call carries its gRPC status, the error's sentence as the status text, and in the trailing metadata
-`pocketmq-error-bin` a serialised `pocketmq.v1.Error`: class name, sentence, details. In streams the same message
-stands in a reply. The receiving side rebuilds the class that was raised, with the same details.
+`pocketmq-error-bin` a serialised `pocketmq.v1.Error`: class name, sentence, details. In streams the same message is in
+a reply. The receiver builds the same class again, with the same details. For a status without the metadata, by gRPC
+itself or another server, `from_rpc_error` chooses the class by its code. This module needs no grpc at run time.
 
-A status that lacks the metadata was made by gRPC itself, or by a server that is not ours; `from_rpc_error` names
-it by its code. This module needs no grpc at run time: it asks the error for `code()`, `details()` and
-`trailing_metadata()`.
+Peers refuse metadata from 8 KiB on, so an error is trimmed to `ERROR_SIZE_MAX` bytes: details and the sentence are cut
+and end in "…", and details that do not fit are dropped.
 
-Bounds: peers refuse metadata from 8 KiB on, so an error is trimmed to `ERROR_SIZE_MAX` bytes: values of details
-and the sentence are cut and end in "…", and what is left over goes without details.
-
-Errors of the store name files, and the path of a queue's file names its topic, which not every user may know: it
-travels without the topic. The log of the server has the whole path.
+Errors of the store name files, and the path of a queue's file contains its topic, which not every user may know. So the
+path travels without the topic.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
 """How many items an encoded request has, counted before it is decoded.
 
-Decoding makes an object of each item, and an empty one takes two bytes: a request of 8 MB would hold the event loop for
-seconds, and take a gigabyte of memory with 64 MB, before anybody could count its items. So large requests are walked
-first, field by field, without a look at what is in them. The walk ends at the first bound that is exceeded.
+Decoding makes an object of each item, and an empty one takes two bytes: a request of 8 MB would block the event loop
+for seconds, and take a gigabyte of memory with 64 MB, before anything could count its items. So large requests are
+walked first, field by field, without a look at the values. The walk ends at the first limit that is exceeded.
 
-Besides the bounds of the repeated fields: a field that is not repeated, and all unknown fields together, occur up to
-OCCURRENCES_MAX times in a message, and all that is walked has up to STEPS_MAX fields. Items of a field whose bound is
-MANY or more are counted and not walked. Groups, which no request here has, are refused.
+Besides the limits of repeated fields: a field that is not repeated, and all unknown fields together, occur up to
+OCCURRENCES_MAX times in a message, and a walk has up to STEPS_MAX fields. Items of a field whose limit is MANY or more
+are counted and not walked. Groups, which no request here has, are refused.
 
-Small requests are not walked, and text and bytes cost one step whatever their length: a request with a large body costs
-some microseconds.
+Text and bytes cost one step: a request with a large body costs some microseconds.
 """
 
 from __future__ import annotations

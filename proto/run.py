@@ -1,20 +1,14 @@
-"""A run: records of one queue, end to end, on their way into a store.
+"""A run: records of one queue, end to end, on their way into a store. Pure.
 
-Whether it has a few records or many is its own business. A few of the usual kind (V1 records between IPv4 hosts, no
-part of a transaction, no inner batch) are read and patched one by one: for so few, each of the many calls of numpy
-costs more than its work. Of many there are columns (record_run.py); so there are of a few, once somebody asks for them.
-Most runs of many were encoded by one client at one stroke: their records differ in body, CRC, message id and keys, and
-in nothing else. One of them is read by itself, and the others are compared with it: all heads at once, and all that
-stands behind the bodies (`Alike`). A run that does not come out equal goes by the columns, which tell what is wrong,
-if anything is. All ways find the same.
+A few usual records (V1 between IPv4 hosts, no transaction) are read and patched one by one: each numpy call would cost
+more. For many there are columns (record_run.py). In most large runs, records differ in body, CRC, message id and keys
+only. Then one record is read, and the others are compared with it (`Alike`). Other runs are checked by columns, which
+find what is wrong.
 
-The store owns four fields of a record: queue offset (20) and log offset (28) lie side by side, and so do store time
-(56) and store host (64; both 12 further behind an IPv6 born host). So two 16-byte assignments patch a whole run,
-by strides where its records have one size, by gathering their places otherwise.
+The store owns four fields of a record. Queue offset (20) and log offset (28) are adjacent, and so are store time (56)
+and store host (64; both 12 later after an IPv6 born host). So two 16-byte assignments patch a whole run.
 
-A run that came from outside is checked: the first thing that is wrong is told, with the index of the record, the field
-and its value. Everything but the CRC is a comparison of whole columns; the CRC of 128-byte bodies costs some 0.3 µs
-each. Pure.
+A run from outside is checked. The first fault is reported with the index of the record, the field and its value.
 """
 
 from __future__ import annotations

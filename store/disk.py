@@ -1,18 +1,18 @@
-"""The one door to the disk: nothing else in PocketMQ opens, maps, writes, syncs, cuts, renames or deletes a file.
+"""The disk: nothing else in PocketMQ opens, maps, writes, syncs, cuts, renames or deletes a file.
 
 `Disk` and `Mapping` are the protocols. Implementations: `OsDisk` (os_disk.py), `OverlayDisk` (overlay_disk.py: every
-change stays in memory, not a byte of the real files is written), and in tests a recording and a faulty one.
+change stays in memory), and in tests a recording and a faulty one.
 
 Errors, the same for every implementation:
-- a file or folder that is not there: FileNotFoundError;
-- a write that finds no room: `StoreFull`; nothing, or only a part, was written;
-- no descriptor is left, and none could be had by closing a file: `TooManyOpenFiles`; nothing was tried;
-- any other failed write or sync, and a device that cannot say what there is: `DiskFailure`;
-- a lock that another holds: `StoreLocked`.
+- a missing file or folder: FileNotFoundError;
+- a write without enough space: `StoreFull`; nothing, or only a part, was written;
+- no descriptor is left, also after closing files: `TooManyOpenFiles`; nothing was tried;
+- any other failed write or sync: `DiskFailure`;
+- a lock that another process holds: `StoreLocked`.
 
-Threads: a disk and its mappings belong to the store's owner, but for `Mapping.sync`, `check`, `read`,
-`Disk.sync_folder` and `sync_everything`, which any thread may call at any time, also while the owner closes or deletes
-the file, and `Disk.write_atomically`, `exists` and `make_folders`, of a file that the owner leaves to that thread.
+Threads: a disk and its mappings belong to the store's owner. Any thread may call `Mapping.sync`, `check`, `read`,
+`Disk.sync_folder` and `sync_everything` at any time, also while the owner closes or deletes the file. It may call
+`Disk.write_atomically`, `exists` and `make_folders` for a file that the owner leaves to it.
 """
 
 from __future__ import annotations

@@ -1,17 +1,15 @@
 """A row of equal files: one endless byte sequence, each file named by the offset of its first byte.
 
-Name: the start offset, decimal, padded with zeros to 20 digits. A file has its full length from the moment of its
-creation (sparse, zero-filled). Its `position` is where the next byte goes; everything behind it is zero, or stale bytes
-that recovery has not judged yet.
+Name: the start offset, decimal, padded with zeros to 20 digits. A file has its full length from its creation on
+(sparse, zero-filled). Its `position` is where the next byte goes; what follows is zero, or stale bytes that recovery
+has not judged yet.
 
-Rules at load (RocketMQ's, except for several empty files): names are sorted; sub-directories are skipped; empty files
-at the end are deleted, unless one is the whole row and its name is not 0, which says where the row continues; a file of
-another length than configured is refused, and so is a name that is no number. Neighbours that do not join (a file is
-missing) are accepted: offsets inside the hole belong to no file. Every loaded file counts as full until recovery has
-found the real end and called `truncate`.
+Rules at load (RocketMQ's, except for several empty files): names are sorted and sub-directories skipped. Empty files at
+the end are deleted, unless one is the whole row and its name is not 0, which says where the row continues. A file of
+another length than configured is refused, and so is a name that is no number. A missing file is accepted: offsets in
+the hole belong to no file. Every loaded file counts as full until recovery calls `truncate`.
 
-Not thread-safe: the store calls it. Writes go through the descriptor; reads too, or through the map where much is read,
-or in many places.
+Not thread-safe: the store calls it.
 """
 
 from __future__ import annotations

@@ -6,20 +6,16 @@
     pocketmq/changes/topics.json.bak-N     the same once the whole table has it: what its backup lacks. The next writing
                                            of the table, which makes another backup, deletes it
 
-A change of one entry thus costs one small record, not the whole table. The record is written before the change counts:
-it survives a kill. `when_safe` reports when it is on disk. Without `start` (tools, tests) no thread writes the whole
-table, and each change writes it at once.
+A change of one entry thus costs one small record. The record is written before the change counts: it survives a kill.
+`when_safe` reports when it is on disk. Without `start` (tools, tests) each change writes the whole table at once.
 
 A record: u32 length, u32 CRC-32 of the rest, big-endian, then JSON without white space
 
     {"before":[counter,stateVersion,timestamp],"version":[…],"name":"orders","entry":{…}}
 
-whose entry is RocketMQ's bean, or null for a deleted one. Zeros end a file. Versions join the records to the table: a
-load applies what follows the version of the file. If another broker wrote the file meanwhile, no record follows it: the
-load then takes only entries that the file lacks. A lost folder costs at most the entries of the last second.
-
-Limits: a file has FILE_BYTES or one record. With more than CHANGES_MAX bytes of records (if writing the table fails), a
-change writes the table itself, and fails if that fails.
+whose entry is RocketMQ's bean, or null for a deleted one. Zeros end a file. A load applies the records that follow the
+version of the file. If another broker wrote the file meanwhile, no record follows it: the load then takes only entries
+that the file lacks.
 
 The owner's thread calls everything; the threads of the two flushers only write and sync.
 """

@@ -8,7 +8,7 @@ limit (EMFILE, ENFILE, ENOMEM), files close until there is room, and the failed 
 Closing loses nothing: what was written is in the page cache. A file that is written to, closed and synced later is
 opened for that; Linux reports a failed write-back to the first sync after it, also through a new descriptor (4.16).
 
-Any thread may call; a descriptor that one of them uses stays open until it has done (`Descriptor`).
+Any thread may call.
 """
 
 from __future__ import annotations

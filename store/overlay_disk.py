@@ -5,7 +5,7 @@ file is anonymous memory, and a table remembers what was deleted, renamed or rep
 recovery of a store run on it, and show exactly the store that a broker would have afterwards.
 
 Cost: a page is copied when it is first changed; the rest is the page cache's, also of 420 MB index files and 1 GiB logs
-(MAP_NORESERVE, and holes are never touched). Several overlays of one store do not see each other.
+(MAP_NORESERVE, and holes are never touched).
 
 A file that a live broker deletes after it was opened here stays readable; one that vanished before reads as zeros. A
 mapped file that another program cuts ends the process (SIGBUS), as it would a Java broker; brokers never do that.

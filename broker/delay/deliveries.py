@@ -1,16 +1,15 @@
-"""Delivering what has waited: copies of delayed records, appended to the queues that they were meant for.
+"""Delivers delayed messages: copies of their records, appended to the queues that they were sent to.
 
 A record of SCHEDULE_TOPIC_XXXX or of the timer topic names its real queue in REAL_TOPIC and REAL_QID. Its copy keeps
-body, flags, born time and host, and the whole property string, DELAY, REAL_TOPIC, REAL_QID and TIMER_* included, as
-Apache's copies do; a timed one gets TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS besides. A rolled one goes back into the
-timer topic instead, with TIMER_ROLL_TIMES one higher. The topic need not exist: it is written all the same.
+body, flags, born time and host, and the whole property string, as Apache's copies do; a timed one also gets
+TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS. A rolled one returns to the timer topic, with TIMER_ROLL_TIMES one higher. The
+topic need not exist.
 
-What can never be delivered is passed over with a warning: no readable real queue, a queue that only the broker itself
-writes (a copy there could come back here for ever), a damaged record, one that the store refuses by its nature.
-What the store cannot take now (full, failed, closed) is the caller's to try again; the order within a queue holds as
-long as he delivers nothing of that queue before.
+A record that can never be delivered is skipped with a warning: without a readable real queue, for a queue that only the
+broker writes (a copy there could return here forever), damaged, or refused by its nature. What the store cannot take
+now (full, failed, closed) the caller retries, before it delivers anything else of that queue.
 
-Source: store-format.md §7.1, §7.2. A chunk of some hundred records costs some 5 µs each, appending included.
+Source: store-format.md §7.1, §7.2. A record in a chunk of some hundred costs about 5 µs.
 """
 
 from __future__ import annotations

@@ -1,27 +1,15 @@
-"""Delivering what waits for one of the delay levels, each message at the millisecond at which it is due.
+"""Delivers messages of the delay levels, each at the millisecond at which it is due.
 
-Level n waits in queue n − 1 of SCHEDULE_TOPIC_XXXX. All messages of a level wait equally long, so a level is a queue in
-the order of their times, and one position says how far it was delivered. The queue entries hold the times (the store
-puts them there); one that lies further ahead than the level's delay counts as due, as with Apache: it was written
-by a clock that was ahead. Where the clock was set back, the store stamps what comes now with the newest time it has;
-such a message waits for its level's delay from when it came, not until the clock has caught up. Where it is set
-while a message waits, the message is due when the clock shows its time, but never later than was to be waited for.
+Level n waits in queue n − 1 of SCHEDULE_TOPIC_XXXX. All messages of a level wait equally long, so its queue is in the
+order of delivery times, and one offset is its progress. The queue entries have the times. Queues of levels that the
+settings no longer have are delivered at the times in their entries.
 
-A `Level` is its position in its queue, and when what waits there from that on is due: the times of the entries, as the
-wall clock showed them; but a message that came in this run of the broker waits for its level's delay at most, whatever
-the store stamped it with: when each came is noted.
+Due messages are delivered oldest first across all levels, at equal times in the order of the log. One turn of the event
+loop delivers up to CHUNK_MESSAGES and CHUNK_BYTES, so that a backlog does not stop sends. Then a timer waits for the
+next one, for at least `pause_ms`, because single deliveries cost much more. Copies that the store refuses (full,
+failed) are retried after RETRY_MS, before any other.
 
-Queues of levels that the settings had once, and have no more, are delivered at the times that stand in them.
-
-What is due is delivered oldest first across all levels, at equal times by its place in the log, in chunks of at most
-CHUNK_MESSAGES and CHUNK_BYTES (one larger message goes alone) for each turn of the event loop: what fell due while the
-broker was down does not keep sends from being served. Then one timer waits for the earliest next one, but at least
-`pause_ms`: messages one by one cost much more than some together. If the store
-cannot take copies (full, failed), exactly these are tried again after RETRY_MS, and nothing else before. Records that
-cannot be read are passed over with a warning.
-
-Memory: the times of the next CHUNK_MESSAGES entries of each level, and some 64 instants at which messages came. The
-event loop owns it. Source: store-format.md §7.1, Apache's ScheduleMessageService.
+Source: store-format.md §7.1, Apache's ScheduleMessageService.
 """
 
 from __future__ import annotations
@@ -350,7 +338,9 @@ class Level:
     """One level: its position, and the queue entries from there on, as far as they are known.
 
     Entries are one array each: due_ms, by the wall clock; until_ms, the instant at which it is due whatever that
-    shows; log_offsets, sizes. AHEAD_MS: how far the wall clock is ahead of instants.
+    shows; log_offsets, sizes. An entry further ahead than the level's delay counts as due, as with Apache: a clock that
+    was ahead wrote it. A message that arrived in this run of the broker waits for the level's delay at most, whatever
+    the store stamped it with, also if the clock was set back. AHEAD_MS: how far the wall clock is ahead of instants.
     """
 
     number: int

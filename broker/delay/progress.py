@@ -1,21 +1,16 @@
 """How far delivery has come: a note with every chunk, and the levels' own file, `config/delayOffset.json`.
 
-Apache's files (`timercheck`, `delayOffset.json`) tell how far delivery has come, about once a second, and only what the
-device holds; a broker that is killed again and again within seconds would deliver the same messages each time. The
-note is PocketMQ's own: a table of the broker's journal (store/tables.py) that is written after every chunk and never
-synced. It outlives the process, not the machine, and counts only if the log and the timer log are as long as they were.
-After a clean stop it does not count. Losing it delivers more again, no less.
+Apache's files (`timercheck`, `delayOffset.json`) have the progress of about a second ago that is on disk. A broker that
+is killed every few seconds would deliver the same messages each time. So PocketMQ has its own note: a table of the
+broker's journal (store/tables.py) that is written after every chunk and never synced. It survives the process, not the
+machine. It counts only if log and timer log are as long as they were, and not after a clean stop. Losing it causes
+redeliveries, not losses.
 
     levels      level                 the next queue offset
     slots       time of the slot      the newest timer record that was looked at; due time and position of the first
-                                      record that is pending: what was looked at and comes before it, was delivered
+                                      pending record: what was looked at before it was delivered
     progress    "read ms"             the start of the oldest slot that was not delivered as a whole
                 "timer log end"       how long the timer log was
-
-`delayOffset.json` says of each level which message of its queue comes next. It never says more than the device holds: a
-save takes a snapshot, and writes it once the log is flushed up to where it ended at that moment, delivered copies
-included. After a power cut what was delivered since is delivered again; nothing is lost. After a kill the note knows
-better.
 
 Not thread-safe: the event loop owns both. Source: Apache's ScheduleMessageService.
 """

@@ -2,7 +2,7 @@
 
 A message of the timer topic is entered into the timer log at once. Its slot is loaded shortly before it begins
 (near_slots.py); each message of it is delivered at its own instant. A message that is due after more than a roll window
-returns to the timer topic when its slot begins. Overdue messages are delivered first, oldest first.
+returns to the timer topic when its slot begins.
 
 The loop does one step at a time (enter a page, read a page of slots, deliver a chunk), so that sends and fetches
 continue during a backlog. Copies that the store refuses are retried every RETRY_MS, in order, before any other

@@ -1,15 +1,12 @@
-"""Timed messages in pages: from the timer topic into the timer log, from the log into memory, and there by the
-millisecond at which each is due.
+"""Timed messages in pages: from the timer topic into the timer log, from the log into memory, sorted by due time.
 
-A page is what one turn of the loop takes: PAGE_MESSAGES or PAGE_BYTES, whichever is reached first, some milliseconds.
-What its records say is found for all of them at once (`TimedRecords`, pure). A message's slot begins at TIMER_OUT_MS,
-and holds what is due later than that, up to one unit of precision. Exactly when is in TIMER_DELIVER_MS; where that is
-missing or of another slot, at the slot's end, so that none is early. A recall is a message with TIMER_DEL_UNIQKEY: the
-recalled one's UNIQ_KEY, or its real topic, "+" and the UNIQ_KEY. Source: store-format.md §7.2.
+A page is what one turn of the loop takes: PAGE_MESSAGES or PAGE_BYTES, whichever is reached first. A message's slot
+begins at TIMER_OUT_MS, and holds what is due up to one unit of precision later. The exact time is TIMER_DELIVER_MS;
+where that is missing or of another slot, the end of the slot, so that none is early. A recall is a message with
+TIMER_DEL_UNIQKEY: the recalled one's UNIQ_KEY, or its real topic, "+" and the UNIQ_KEY. Source: store-format.md §7.2.
 
-A message takes 41 bytes here (ROW); its record is read again when it is due. Rows that come later for the same slot
-join as parts of their own, and parts of like size are merged, so that a row is copied O(log n) times. Rows of one
-instant leave in the order of the timer log. Pure: it is told what is due when, and returns it.
+A message takes 41 bytes here (ROW); its record is read again when it is due. Later rows of the same slot form parts of
+their own; parts of like size are merged, so that a row is copied O(log n) times.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
-"""Finding in the log what producers have stored: numbered runs, by the property that their records carry.
+"""Finding in the log what producers have stored, by the property of numbered records.
 
-A record with count n speaks for itself and for the n − 1 records behind it in the log, as far as they are of its queue,
-follow it there, and were stored at the same time: a torn append may have lost the tail, recovery may have made harmless
-what was damaged, and behind them somebody else goes on. A record with count 1 may wait elsewhere: REAL_TOPIC and
-REAL_QID name its queue then. Copies that a broker made later (delivered, committed, tried again, dead) do not count.
+A record with count n describes itself and the n − 1 records after it in the log, as far as they are of its queue,
+follow it there, and were stored at the same time: a torn append may have lost the tail, or recovery covered damage. A
+record with count 1 may wait elsewhere: then REAL_TOPIC and REAL_QID name its queue. Copies that a broker made later
+(delivered, committed, retried, dead letters) do not count.
 
-A pass over the log (`RunScan`) reads files, or is handed the records that a follower's log takes. A run whose last
-record may still come is told of with the next one that begins, or by `rest`.
+A pass over the log (`RunScan`) reads files, or gets a follower's records. A run whose last record
+may still follow is reported with the next one that begins, or by `rest`.
 
-Cost: about half a millisecond a MiB of log to look for the property; where it stands, some 15 µs a run, and some 20 ns
-for each further record of it. Reads through the map, in the calling thread.
+Cost: about 0.5 ms per MiB of log to look for the property; about 15 µs per run, and 20 ns for each further record.
 """
 
 from __future__ import annotations

@@ -1,30 +1,18 @@
-"""Idempotent sending at the broker: the table of producers, kept beside the store and found again in its log.
+"""Idempotent sending at the broker: the table of producers, and how a start finds it again.
 
-The numbers of a run lie in the log with it (run_numbers.py), so nothing has to be written besides. The snapshot only
-saves reading: it tells of the log up to some place that is surely on the device, and at the start the log is read from
-there on (found_runs.py). It is written at a clean stop, and while running whenever so much was
-appended (SAVE_BYTES), or something new and SAVE_INTERVAL_MS have passed.
+The records in the log have their sequence numbers (run_numbers.py). A snapshot only saves reading: it covers the log up
+to a place that is on disk, and a start reads the log from there (found_runs.py). It is written at a clean stop, and
+while running after SAVE_BYTES, or after SAVE_INTERVAL_MS with changes.
 
-    kill -9                 nothing is missing: the log from the snapshot on tells everything
-    power cut               the same, of what recovery finds: what was acknowledged on disk is known; what was lost
-                            counts as not stored, and a producer that still repeats it has it stored now. Of a run of
-                            which recovery lost only the first record, the others are stored again
-    a Java broker between   the same, if the log still begins as it was: what it appended is no producer's. If it cut
-                            the log further back than the snapshot, that is thrown away, see below
-    no snapshot, a damaged  what the last SCAN_BYTES of the log hold is known; all of it if nothing is older. Who sent
-    one, another log's      before hears UnknownProducer when he goes on; only a first run (number 0) from before that
-                            is sent again now is stored twice. A warning says since when, and so does the status
+    kill -9                 nothing is missing
+    power cut               what recovery finds is known; what was lost counts as not stored, and can be sent again
+    a Java broker between   the same, unless it cut the log before the end of the snapshot, which is then ignored
+    no snapshot, a damaged  what the last SCAN_BYTES of the log hold is known. Older producers get UnknownProducer; a
+    one, another log's      first run (number 0) from before that is sent again is stored twice. A warning tells since
+                            when
 
-A replica has the table in either role. As a follower it takes what its log takes (`followed`), so that a master that
-begins has nothing to read, however long its log is. A snapshot is written when what it tells of is confirmed as well:
-that is never cut off, so the table of a log that was cut is found again as after a kill. While a run's last record may
-still come, the snapshot tells of what is before it.
-
-So nothing is ever dropped that is not in the store. Where the records of a repeated run are is looked up there, by what
-the table remembers of the last runs (`places_of`). Of a record whose place is not known any more, queue offset and log
-offset are −1. The queue offset of a delayed message is that in the queue where it waits; so is that of a half message.
-
-Not thread-safe: the event loop owns it.
+A follower maintains the table from the records of its log (`followed`), so a new master has nothing to read. It writes
+a snapshot only when what it covers is confirmed. Not thread-safe: the event loop owns it.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
 """Repair of damaged places in a replica's log with the bytes of other replicas.
 
-Places are repaired one at a time, asking one replica after the other. Received bytes are checked: valid records at
-their own offsets, with bodies that match their CRCs. Both replicas must have the place's epoch with the same start,
-because what one master wrote in one epoch is the same everywhere.
+Places are repaired one at a time, asking one replica after the other. Received bytes are checked. Both replicas must
+have the place's epoch with the same start, because what one master wrote in one epoch is the same everywhere.
 
-Readers wait for a place until every other replica has answered that it lacks it, AWAITED_MS at most, and then skip it.
-It is asked for again, ever more rarely, as long as it is damaged.
+Readers wait for a place until every other replica has answered that it lacks it, up to AWAITED_MS, and then skip it. It
+is requested again, less and less often, as long as it is damaged.
 
-A follower that gets a record with a damaged body repairs it by itself. Bytes that are no records it cannot take: it
-asks its master, which then repairs its own log. If no replica has them, the master covers them with a record that is
-never delivered: at once if all others answered, after COVERED_MS if some are away. `pocketmq/broken` keeps the bytes.
+A follower repairs a record with a damaged body by itself. It cannot take bytes that are no records: it asks its master,
+which then repairs its own log. If no replica has them, the master covers them with a record that is never delivered:
+at once if all others answered, after COVERED_MS if some are away.
 """
 
 from __future__ import annotations

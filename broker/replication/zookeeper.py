@@ -1,4 +1,4 @@
-"""The metadata of replica sets in ZooKeeper, through kazoo (the extra `cluster`). Paths: see registry.py.
+"""The metadata of replica sets in ZooKeeper, through kazoo (the extra `cluster`). Paths: registry_format.py.
 
 Versions are one integer: epoch, czxid, version of the node. A node that is deleted and created again has a later czxid.
 An ensemble that lost its data restarts its zxids, but the metadata written then has a later epoch.
@@ -10,7 +10,7 @@ kazoo silently starts a new session after the old one. Here, all operations rais
 without a connection for twice its timeout is given up.
 
 kazoo runs three threads, which pass everything to the event loop by `call_soon_threadsafe`. Limits: `_REQUESTS_MAX`
-requests under way, each up to two thirds of a session. kazoo's locks and elections are not used: they do not fence.
+requests under way, each up to two thirds of a session.
 """
 
 from __future__ import annotations

@@ -1,16 +1,13 @@
-"""Where official clients are told to connect to.
+"""The addresses at which official clients are told to connect.
 
-A client says in its requests for routes, and in its settings, at which access point it found the broker. The answer
-names the same one: whatever is between (a forwarded port, the name of a container, a Kubernetes service, IPv6), the
-client has just come that way. `broker.v2_endpoints` overrides that, for a balancer in front of several brokers. A
-client that does not say it gets the address of the broker. Of an access point that lists several brokers, the address
-is used that no other broker is registered under.
+A client names in its requests for routes, and in its settings, the access point at which it found the broker. The
+answer names the same one, because that way works: through a forwarded port, the name of a container, a Kubernetes
+service, IPv6. `broker.v2_endpoints` overrides that, for a balancer in front of several brokers. A client that names
+none gets the address of the broker.
 
-Of a replica set, all live replicas are named, the master first, to a client that has dialled any of them: each accepts
-calls, and a client whose connection breaks finds the next one. If the replicas are known by names instead of addresses,
-only the master is named, because clients refuse several names. Clients of Node.js get one address, the one that they
-have dialled: of several, they make one name that cannot be resolved. A replica that is not the master relays their
-calls.
+Of a replica set, all live replicas are named, the master first: each accepts calls, and relays them to the master.
+Only the master is named if the replicas are known by names instead of addresses, because clients refuse several names.
+Clients of Node.js get only the address that they used: they join several into one name.
 """
 
 from __future__ import annotations

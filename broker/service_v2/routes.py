@@ -1,17 +1,13 @@
-"""QueryRoute and QueryAssignment: the queues of a topic, from what a push consumer receives, and where both are
-(reach.py).
+"""QueryRoute and QueryAssignment: the queues of a topic, and those that a push consumer receives from.
 
-The answer has the queues of all brokers that have the topic: those of this broker under the access point that the
-client has dialled, those of others where they are registered. Brokers take turns, by name, because a simple consumer
-asks one queue after the other, and waits at each for messages. All brokers answer in the same order, because clients
-find the queue of a message group by its place in it. Clients go to each broker by themselves: with settings and
-heartbeats, for receives, and with what they got from it (receipt handles, transactions). A topic that does not exist
-anywhere is TOPIC_NOT_FOUND and is not created by the request: clients ask before they send, so that a misspelt name is
-noticed. Of each broker, queues that can be read and written come first, because clients of Node.js use only the queue
-0.
+The answer has the queues of all brokers that have the topic: this broker's under the access point that the client used
+(reach.py), others' where they are registered. Brokers alternate, by name, because a simple consumer asks one queue
+after the other, and waits at each. All brokers answer in the same order, because clients find the queue of a message
+group by its position. Of each broker, queues that can be read and written come first, because Node.js clients use only
+queue 0. An unknown topic is TOPIC_NOT_FOUND and is not created: clients ask before they send.
 
-A group that is not orderly is assigned one queue per broker, with id −1. It stands for all queues of that broker,
-because a receive looks into all of them. An orderly group is assigned every readable queue.
+A group that is not orderly is assigned one queue per broker, with id −1. An
+orderly group is assigned every readable queue.
 
 Source: v2-protocol sections 3.3 and 4.2; the recordings query-route and query-assignment.
 """

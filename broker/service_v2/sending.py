@@ -1,41 +1,19 @@
-"""What producers ask for: SendMessage, EndTransaction, RecallMessage.
+"""Methods of producers: SendMessage, EndTransaction, RecallMessage.
 
-SendMessage: messages of one topic in, an entry for each out, as soon as they are as safe as the store promises.
+SendMessage stores a request as a whole or refuses it as a whole, with one status and no entries. The broker chooses the
+queues, whatever queue a request names. Messages without a group go together into one queue, each group into its own:
 
-A request is taken whole or refused whole, with one status and no entries. Its messages are stored in the queues that
-the broker chooses, whatever queue a request names: those without a group together in one, each group in its own.
-
-    with a message group        the consistent hash of the group, as Apache's proxy and our own clients choose
+    with a message group        the consistent hash of the group, as Apache's proxy and PocketMQ's clients choose
     with a lite topic           the same of the lite topic, so that it keeps its order
     with a priority             the queue of this number, the last one for higher priorities
     everything else             each queue in turn
 
-All requests of one turn of the loop are appended together. What a disk refuses after that is told message by message,
-and so is a message that is stored but did not reach the device in time (MASTER_PERSISTENCE_TIMEOUT): such an entry has
-a status only.
+All requests of one turn of the loop are appended together. A message that the disk refuses after that, or that did not
+reach the disk in time (MASTER_PERSISTENCE_TIMEOUT), gets an entry with only a status. The receipt of a scheduled
+message has a recall handle. The trailing metadata `x-durable` says "memory" (the message survives a kill) or "disk".
 
-Every type of message takes the roads that the other protocol's runs take: delays, half messages, appends (send.py).
-The receipt of a message that waits for its time has a recall handle. How safe the messages are stands in the trailing
-metadata `x-durable`: "memory" (it survives a kill of the process), or "disk".
-
-Not thread-safe: the event loop owns it. Bound: topics whose queues have a turn, `TURNS_MAX`; beyond, all begin anew.
-EndTransaction and RecallMessage are answered by another part of the broker, in its own words or later; their callers
-hear it in the words of v2.
-
-EndTransaction tells the outcome of a half message, from its sender or as the answer to a check. v2 knows no groups of
-producers: the topic takes the place of one, so that whoever sends to a topic can be asked for, and can end, its
-transactions. The same outcome twice is answered well twice; the other one, or one of a transaction that nobody began,
-is INVALID_TRANSACTION_ID. An outcome is answered when it is as safe as the store promises. Clients in Go name no source
-(SOURCE_UNSPECIFIED), in answers to checks too: they count as such, so that none of them is too late for a transaction
-with a recovery duration of its own. Clients in Rust tell it to the broker that they have dialled: one that does not
-know the transaction has the others of the topic asked.
-
-RecallMessage has back a delayed message before it is due, by the handle of its receipt. A second recall of a message is
-answered well again. A handle that is none, or of another topic, is BAD_REQUEST; a message that was delivered, or never
-sent, is NOT_FOUND. Clients ask where they have dialled: a message that waits at another broker is had back there.
-
-Source: v2-protocol.md §4.1, §4.7, §4.9, fixtures v2/send, v2/transaction and v2/delay-recall; docs/official-clients.md
-says what differs on purpose.
+EndTransaction and RecallMessage may be answered later by another part of the broker. Not thread-safe: the event loop
+owns it. Source: v2-protocol.md §4.1, §4.7, §4.9; docs/official-clients.md lists intended differences.
 """
 
 from __future__ import annotations
@@ -89,6 +67,7 @@ _STORED: Final = v2.SendMessageResponse(
 _FIRST: Final = (0,)
 #: Messages of these types are not simply stored in their queue.
 _WAITING: Final = frozenset((v2.DELAY, v2.TRANSACTION))
+#: Topics whose next queue is remembered; above, all begin again.
 TURNS_MAX: Final = 100_000
 #: Groups whose queue is kept: nearly all messages are of groups that were there a moment ago.
 _GROUPS_KEPT: Final = 4096
@@ -422,7 +401,16 @@ class Relayed(Call):
 
 
 class EndTransactions:
-    """Serves EndTransaction."""
+    """Commits or rolls back a half message, for its sender or as the answer to a check.
+
+    v2 has no groups of producers: the topic takes their place, so that any client that sends to a topic can be asked
+    for its transactions, and can end them. The same end twice is answered OK twice; the opposite one, or one of an
+    unknown transaction, is INVALID_TRANSACTION_ID.
+
+    Clients in Go name no source (SOURCE_UNSPECIFIED), not even in answers to checks: they count as such, so that none
+    of them is too late for a transaction with a recovery duration of its own. Clients in Rust call the broker that they
+    are connected to: one that does not know the transaction asks the others of the topic.
+    """
 
     def __init__(self, topics: Topics, transactions: Transactions, neighbours: Neighbours) -> None:
         self._topics = topics
@@ -489,7 +477,12 @@ def _ended() -> v2.EndTransactionResponse:
 
 
 class RecallMessages:
-    """Serves RecallMessage."""
+    """Cancels a scheduled message before it is due, by the handle of its receipt.
+
+    A second recall is answered OK again. A handle that is none, or of another topic, is BAD_REQUEST; a message that was
+    delivered, or never sent, is NOT_FOUND. Clients ask the broker that they are connected to, which asks the one at
+    which the message waits.
+    """
 
     def __init__(self, topics: Topics, recalls: Recalls, neighbours: Neighbours) -> None:
         self._topics = topics

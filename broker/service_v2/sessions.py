@@ -1,24 +1,18 @@
-"""Sessions of `apache.rocketmq.v2`: who is connected, one per client id, whatever connections it uses.
+"""Sessions of `apache.rocketmq.v2`: one per client id, whatever connections it uses.
 
 A session begins with the first settings or heartbeat. It ends when the client says so (NotifyClientTermination), or
-`EXPIRY_MS` after it was last heard, if no stream of it is open. Whoever hangs on clients (leases, mainly) is told
+`EXPIRY_MS` after its last call, if none of its streams is open. Listeners (mainly leases) get
 
     alive   at every sign of life
-    gone    at the end of a session; and before that, when its streams have broken off and it keeps silent for longer
-            than between two of its heartbeats, or is silent for `EXPIRY_MS` with a stream that nobody has closed
+    gone    at the end of a session; before that, when its streams have ended and it is silent for longer than between
+            two heartbeats, or is silent for `EXPIRY_MS` with an open stream
 
-A client that was gone and is heard again is alive. Of several streams the newest gets the broker's commands.
+With users, a client id belongs to one user (`client_id` in service.py). Without users, a session belongs to the host
+that opened its streams: settings and terminations from other hosts are FORBIDDEN while a stream is open and that host
+was active within `_SILENT_MS` or `_SILENT_SLOW_MS`. Heartbeats count from any host, because proxies use several
+addresses.
 
-Whose session it is: with users, a client id is one of its user (`client_id` in service.py), and nobody else's call has
-to do with it. Without users, a session is that of the host that opened its streams: settings and the goodbye of another
-host are refused (FORBIDDEN) while a stream is open and that host was heard of within `_SILENT_MS`, or
-`_SILENT_SLOW_MS`. Then, or once its streams have ended, a client with the same id may go on from another host. Any
-host's heartbeats are signs of life: proxies may send them by several addresses.
-
-Bounds: `clients_max` sessions, and `_STREAMS_MAX` streams of each; further clients are refused (Overloaded), a further
-stream ends the oldest. A scan of all sessions every `_SCAN_MS`, 0.3 µs each. Times are the machine's.
-
-Source: v2-protocol sections 3.6 to 3.9; the recording heartbeat.
+Times are the machine's. Source: v2-protocol sections 3.6 to 3.9; the recording heartbeat.
 """
 
 from __future__ import annotations
@@ -38,6 +32,7 @@ from .statuses import Refused
 logger = logging.getLogger(__name__)
 
 _SCAN_MS: Final = 2_000
+#: Streams of one session; another one ends the oldest.
 _STREAMS_MAX: Final = 4
 
 

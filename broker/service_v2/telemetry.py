@@ -1,20 +1,13 @@
 """Telemetry: one long stream per client, with settings in both directions and the commands of the broker.
 
-The broker answers every settings message with its own settings (client_settings.py) and status OK. It sends the first
-answer of a stream again `_AGAIN_MS` later, because clients of Node.js look for it only when they have all their routes.
-The broker ignores commands from clients that it did not ask for.
+The broker answers all settings with its own (client_settings.py) and status OK. It ignores commands from clients that
+it did not ask for. Commands go to clients whose users may see their content: a check requires Pub on the topic at that
+moment, a message to try Sub.
 
 Bad settings end the stream with INVALID_ARGUMENT, and so do those of a push consumer whose filter is malformed or not
 that of the group (subscriptions.py). The reason for a filter is sent twice, because clients differ: as a status without
 a command, which Node.js raises, and with the end of the stream, which Go raises and the others log. Simple consumers
-get it in the answers to their receives, which all clients raise. A stream without a client id gets a status, and ends
-well.
-
-Push consumers in Python stop reading while nothing wants their measurements. Beyond `_QUEUED_BYTES_MAX` of unread bytes
-a client gets no commands, and the stream ends at its next settings.
-
-Commands go to clients whose users may see their content: a check asks for Pub on the topic at that moment, a message to
-try for Sub.
+get it in the answers to their receives.
 
 Source: v2-protocol sections 3.4, 3.5, 3.8, 4.7 and 4.11; the recordings telemetry, server-command and transaction.
 """
@@ -53,7 +46,10 @@ from .transaction_checks import CheckCommands
 logger = logging.getLogger(__name__)
 
 
+#: The first answer of a stream is sent again: clients of Node.js look for it only when they have all their routes.
 _AGAIN_MS: Final = 1_500
+#: With more unread bytes, a client gets no commands, and the stream ends at its next settings. Push consumers in Python
+#: stop reading while nothing wants their measurements.
 _QUEUED_BYTES_MAX: Final = 256 * 1024
 _ANSWERS: Final = frozenset({"thread_stack_trace", "verify_message_result"})
 

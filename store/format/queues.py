@@ -8,7 +8,7 @@ of the message, is at byte 20·N:
     0   8   log offset of the record
     8   4   size of the record
     12  8   tags code: Java's hash of TAGS, sign-extended, 0 without tags; in SCHEDULE_TOPIC_XXXX the delivery time, ms
-            (or the address of both, see below)
+            (or the address of an EXTENSION_UNIT)
 
 An entry is *valid* if its log offset is not negative and its size positive; a reader stops at the first invalid one
 (unused places are zero). If the first entry has a number above 0, *pre-blank* entries (log offset 0, size 2147483647,
@@ -24,15 +24,6 @@ their places do not tell queue offsets:
     36  2   number of messages in it (property INNER_NUM)
     38  4   compacted offset, −1
     42  4   0
-
-Extension, consumequeue_ext/<topic>/<queue>/ (a Java broker with enableConsumeQueueExt): an entry may hold an address
-in place of the tags code: −2^63 + the offset of a unit in that row of files. Each value below the range of an i32 is an
-address. A unit:
-
-    0   2   size of the unit: 20 + that of the bit map
-    2   8   tags code (in SCHEDULE_TOPIC_XXXX the delivery time, ms)
-    10  8   store time, ms
-    18  2   size of the bit map, then the bit map: what Apache's broker found out about its filters
 """
 
 from __future__ import annotations
@@ -55,6 +46,13 @@ BATCH_ENTRY: Final = RowFormat(
     compacted="i",
     reserved="i",
 )
+#: consumequeue_ext/<topic>/<queue>/ (a Java broker with enableConsumeQueueExt): an entry may hold an address in place of
+#: the tags code: −2^63 + the offset of a unit in that row of files. Values below the range of an i32 are addresses.
+#: A unit:
+#:     0   2   size of the unit: 20 + that of the bit map
+#:     2   8   tags code (in SCHEDULE_TOPIC_XXXX the delivery time, ms)
+#:     10  8   store time, ms
+#:     18  2   size of the bit map, then the bit map: what Apache's broker found out about its filters
 EXTENSION_UNIT: Final = RowFormat(size="h", tags_code="q", store_ms="q", map_size="h")
 
 #: Topics of light queues begin so. Their entries point to records of other topics.

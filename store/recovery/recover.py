@@ -2,16 +2,15 @@
 
 The policy of PocketMQ (`RecoveryPolicy.OURS`), in this order:
 
-1. Read the log: all of it, or only what is newer than the last verified point (derive.py).
+1. Read the log: all of it, or only what is newer than the last verified point (verified.py).
 2. Find its end: the last valid record, or the blank after it. Later bytes are cut and zeroed, even if they look like
    records: such stale records have other offsets, or are older than their predecessors.
 3. Quarantine damage between valid records (store/log_repair.py), keep the rest.
 4. Complete queues and index from the log (derive.py).
 
 Running it again changes nothing. In a replica's log, nothing is kept after a missing file, or after the first damage
-that a power cut may have caused: the other replicas have it. Otherwise the replica would have a hole where others have
-messages, and yet the end of a complete one. Damage before a record that was on disk stays, is noted (healing.py), and
-what follows is kept.
+that a power cut may have caused. Damage before a record that was on disk stays, is noted
+(known_damage.py), and what follows is kept.
 """
 
 from __future__ import annotations

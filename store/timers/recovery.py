@@ -7,7 +7,7 @@ that the log lacks. Entering resumes after the message of the last record.
 
 A missing wheel is rebuilt from the timer log. A timer log shorter than the checkpoint says is rebuilt from the timer
 topic. Without a checkpoint, everything of the last week in the wheel counts as not delivered, and without any file the
-topic is read from its beginning; RocketMQ does the same. See `_Recovery` for messages that were rolled.
+topic is read from its beginning; RocketMQ does the same.
 """
 
 from __future__ import annotations

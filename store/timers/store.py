@@ -8,8 +8,7 @@ After a kill everything that was entered is there (missing records are entered a
 is up to two seconds old. After a power cut the same holds for what the commit log has on disk. The checkpoint never
 claims what is not on disk, so messages may be delivered twice, but are not lost.
 
-Slots span less than two weeks from `read_ms` on. Synchronous, not thread-safe: the store's owner calls it. Source:
-store-format.md §7.2 and RocketMQ's TimerMessageStore.
+Slots span less than two weeks from `read_ms` on. Source: store-format.md §7.2 and RocketMQ's TimerMessageStore.
 """
 
 from __future__ import annotations
