@@ -46,8 +46,8 @@ BATCH_ENTRY: Final = RowFormat(
     compacted="i",
     reserved="i",
 )
-#: consumequeue_ext/<topic>/<queue>/ (a Java broker with enableConsumeQueueExt): an entry may hold an address in place of
-#: the tags code: −2^63 + the offset of a unit in that row of files. Values below the range of an i32 are addresses.
+#: consumequeue_ext/<topic>/<queue>/ (a Java broker with enableConsumeQueueExt): an entry may have an address instead
+#: of the tags code: −2^63 + the offset of a unit in that row of files. Values below the range of an i32 are addresses.
 #: A unit:
 #:     0   2   size of the unit: 20 + that of the bit map
 #:     2   8   tags code (in SCHEDULE_TOPIC_XXXX the delivery time, ms)
