@@ -18,6 +18,7 @@ from ..proto.rpc import LATER, Call, Later, MethodTable, bidi, service, unary
 from ..proto.topics import DEAD_LETTERS_GROUP, check_group, dead_letter_topic
 from ..store.format.state_tables import GroupConfig, TopicConfig
 from ..store.message_store import MessageStore
+from ..store.offsets_file import OFFSETS_FILE
 from .callbacks import ended
 from .config import BrokerConfig
 from .consumer_groups import SUBSCRIPTION_CHECK, Groups, check_own_choice, subscription_check
@@ -29,7 +30,7 @@ from .messages.lookup import Lookups, in_turns
 from .messages.send import SendCounts, Sends, TopicSends
 from .offsets import Offsets, Safe
 from .pop.pops import Pops
-from .replication.state_source import GROUPS_FILE, OFFSETS_FILE, TOPICS_FILE, StateSource
+from .replication.state_source import GROUPS_FILE, TOPICS_FILE, StateSource
 from .replication.table_stream import STATISTICS_FILE
 from .retry_policies import intervals_of
 from .topics import TYPE_ATTRIBUTE, Topics

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .administration.admin import AsyncAdmin
     from .administration.clocks import AsyncClocks, BrokerClock
+    from .administration.dead_letters import DeadLetter, ResentDeadLetter
     from .administration.descriptions import (
         BrokerDescription,
         GroupDescription,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
         TopicDescription,
         TopicSent,
     )
-    from .administration.groups import DeadLetter, OffsetMove, OffsetTarget, ResentDeadLetter
+    from .administration.groups import OffsetMove, OffsetTarget
     from .consuming.held_queue import OffsetAndMetadata
     from .consuming.parts import Counts
     from .consuming.queue_reader import Pulled
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from .pull_consumer import AsyncPullConsumer, RebalanceListener
     from .push_consumer import AsyncPushConsumer
     from .pushing.listening import Reject, Retry
-    from .pushing.process_queue import PushMetrics
+    from .pushing.push_metrics import PushMetrics
     from .queue import Queue
     from .received_message import ReceivedMessage
     from .subscriptions import Filter, Sql
@@ -120,8 +121,8 @@ __all__ = [
 _MODULES = {
     "Admin": "sync.gen.admin",
     "AsyncAdmin": "administration.admin",
-    "DeadLetter": "administration.groups",
-    "ResentDeadLetter": "administration.groups",
+    "DeadLetter": "administration.dead_letters",
+    "ResentDeadLetter": "administration.dead_letters",
     "BrokerDescription": "administration.descriptions",
     "GroupDescription": "administration.descriptions",
     "GroupPosition": "administration.descriptions",
@@ -165,7 +166,7 @@ _MODULES = {
     "PushConsumer": "sync.gen.push_consumer",
     "Reject": "pushing.listening",
     "Retry": "pushing.listening",
-    "PushMetrics": "pushing.process_queue",
+    "PushMetrics": "pushing.push_metrics",
     "Queue": "queue",
     "RebalanceListener": "pull_consumer",
     "ReceivedMessage": "received_message",

@@ -18,7 +18,8 @@ from ..proto.record import BODY_BYTES_MAX
 from ..proto.time_text import check_unix_ms
 from ..proto.tls import Trust
 from ..proto.topics import check_group
-from .allocation import Strategy, strategy_named
+from .allocation import Strategy
+from .allocation_strategies import strategy_named
 from .compression import Compression, check_compression
 from .name_server_addresses import DEFAULT_NAME_SERVERS, named_or_default, parse_addresses
 from .producing.interceptors import check_interceptors

@@ -215,9 +215,6 @@ def _rows(data: NDArray[np.uint8], starts: NDArray[np.int64], size: int) -> NDAr
 NO_MESSAGES = MessageBatch(FetchedRun("", b""))
 
 
-# ---------------------------------------------------------------- Apache Arrow
-
-
 def _pyarrow() -> Any:
     try:
         import pyarrow

@@ -1,23 +1,19 @@
 """Metrics of a producer: its counters, a snapshot of them, and their text for Prometheus.
 
-Counting costs something for a run, nothing for a single message; a snapshot copies a hundred numbers. The client's
-event loop counts; others may read a number at any time.
-
-Figures as text for Prometheus: its exposition format, which a scrape gets as `text/plain; version=0.0.4`.
-
-Names are pocketmq_<client>_<noun>_<unit>; counters end in _total, times are in seconds as Prometheus wants them.
+Counting costs something per batch, nothing per message; a snapshot copies a hundred numbers. The client's event loop
+counts; others may read a number at any time.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Final
 
+from .exposition import Exposition
 from .producing.accumulator import Budget
-from .queue import Queue
 
 _MESSAGES: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 4_000)
 _BYTES: Final = tuple(256 << power for power in range(0, 16))
@@ -187,67 +183,3 @@ _HISTOGRAMS: Final = (
     ("queue_time_ms", "queue_time_seconds", "From a run's first message to its request.", 1000),
     ("request_latency_ms", "request_latency_seconds", "From a request to its answer.", 1000),
 )
-
-
-# ---------------------------------------------------------------- figures as text for Prometheus
-
-
-#: Field of the figures, name, what it says.
-Rows = Iterable[tuple[str, str, str]]
-
-
-class Exposition:
-    """Lines of metrics whose names begin with PREFIX, each with LABELS, for example {"client": "billing-1"}."""
-
-    def __init__(self, prefix: str, labels: Mapping[str, str] | None) -> None:
-        self._prefix = prefix
-        self._labels = dict(labels or {})
-        self._lines: list[str] = []
-
-    @property
-    def text(self) -> str:
-        """All lines."""
-        return "".join(f"{line}\n" for line in self._lines)
-
-    def add(self, kind: str, rows: Rows, figures: object) -> None:
-        """Add the numbers of FIGURES that ROWS name, each a KIND ("counter", "gauge"); names in seconds have ms."""
-        for attribute, name, what in rows:
-            value = getattr(figures, attribute)
-            in_seconds = attribute.endswith("_ms") and not name.endswith("_ms")
-            self._head(name, what, kind)
-            self._sample(name, value / 1_000 if in_seconds else value)
-
-    def add_by_queue(self, name: str, what: str, values: Mapping[Queue, int]) -> None:
-        """Add a gauge with a number for each queue."""
-        self._head(name, what, "gauge")
-        for queue, value in sorted(values.items()):
-            self._sample(
-                name, value, topic=queue.topic, broker=queue.broker, queue=str(queue.number)
-            )
-
-    def add_histogram(
-        self, name: str, what: str, bounds: Sequence[float], counts: Sequence[int], total: float
-    ) -> None:
-        """Add a histogram: COUNTS of values within each of BOUNDS, the last above all; TOTAL is the values' sum."""
-        self._head(name, what, "histogram")
-        for bound, count in zip(
-            [*(f"{one:g}" for one in bounds), "+Inf"], accumulate(counts), strict=True
-        ):
-            self._sample(f"{name}_bucket", count, le=bound)
-        self._sample(f"{name}_sum", total)
-        self._sample(f"{name}_count", sum(counts))
-
-    def _head(self, name: str, what: str, kind: str) -> None:
-        self._lines.append(f"# HELP {self._prefix}{name} {what}")
-        self._lines.append(f"# TYPE {self._prefix}{name} {kind}")
-
-    def _sample(self, name: str, value: float, **labels: str) -> None:
-        pairs = ",".join(
-            f'{label}="{_escaped(text)}"' for label, text in (self._labels | labels).items()
-        )
-        braces = f"{{{pairs}}}" if pairs else ""
-        self._lines.append(f"{self._prefix}{name}{braces} {value!r}")
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,4 +1,4 @@
-"""Does a thing once, though its message comes again: the business key is marked in the application's own transaction.
+"""Work that is done once, also if its message is redelivered: a business key is marked in the application's database.
 
     once = Once("sqlite3")
     once.create_table(connection)
@@ -7,15 +7,10 @@
         if first:
             connection.execute("UPDATE accounts …")
     connection.commit()
-    once.done("payment-17")                             # optional: saves a question when it comes again
+    once.done("payment-17")                             # optional: saves a query when it is redelivered
 
-The key is inserted into a table of the application's database, where it is unique. Mark and work are committed
-together or not at all, so that a message that comes again after a crash finds both or neither. Of two who do the same
-key at once, the second waits in the database until the first has committed, and is a repeat; or the database refuses it
-(SQLite, after its busy timeout), which fails its message, which comes again.
-
-Keys that are known to be done are kept in memory, `cache_size` of them, so that a repeat asks nobody. A key gets there
-only when its transaction was committed: by `guard`, which commits itself, or by `done`.
+The key is inserted into a table of the application's database, where it is unique. Mark and work are committed together
+or not at all, so that a message that is redelivered after a crash finds both or neither.
 
     once = Once("sqlite3", connect=lambda: sqlite3.connect("accounts.db", check_same_thread=False))
 
@@ -25,9 +20,8 @@ only when its transaction was committed: by `guard`, which commits itself, or by
 
     PushConsumer("billing", "payments", charge, delivery="effectively_once")
 
-For DB-API 2.0 drivers of databases with savepoints: SQLite, PostgreSQL, MySQL. The driver's module, or its name, says
-how parameters are written (paramstyle) and what a key raises that is there already (IntegrityError). Any thread may use
-a Once; a connection is with one thread at a time.
+For DB-API 2.0 drivers of databases with savepoints: SQLite, PostgreSQL, MySQL. The driver's module, or its name,
+defines how parameters are written (paramstyle) and the error for a key that exists (IntegrityError).
 """
 
 from __future__ import annotations
@@ -120,7 +114,16 @@ def _checked_table(table: str) -> str:
 
 
 class Once:
-    """Marks keys as done in TABLE of a database that DRIVER talks to."""
+    """Marks keys as done in TABLE of a database, through DRIVER.
+
+    If two transactions mark the same key at once, the second waits in the database until the first has committed, and
+    is a duplicate; or the database refuses it (SQLite, after its busy timeout), its message fails, and is redelivered.
+
+    Keys that are known to be done are kept in memory, `cache_size` of them, so that a duplicate costs no query. A key
+    gets there only when its transaction was committed: by `guard`, which commits itself, or by `done`.
+
+    Any thread may use a Once; a connection is with one thread at a time.
+    """
 
     def __init__(
         self,

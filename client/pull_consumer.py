@@ -10,13 +10,8 @@ commits nothing.
 
 At least once: the broker keeps the group's offset of each queue. A message is processed when you ask for the next one,
 call `commit`, or leave the `with` block without an error. The consumer commits every auto_commit_interval_ms, when it
-loses a queue, and at the end. After a crash, messages that were not committed are redelivered.
-`delivery="at_most_once"` commits before it delivers.
-
-If a topic does not exist yet, the consumer waits for it. Messages of one queue come in order.
-
-`send_back` retries a message that you cannot process: the consumer gets a copy later, from the group's retry topic.
-After the group's maximum of retries the message is in the dead-letter queue.
+loses a queue, and at the end. After a crash, messages that were not committed are redelivered. Messages of one queue
+come in order. If a topic does not exist yet, the consumer waits for it.
 """
 
 from __future__ import annotations
@@ -42,8 +37,9 @@ from ..proto.topics import check_group
 from .config import ConsumerConfig, ConsumerSettings, settled
 from .connections import Connections
 from .consuming.atomic_reading import AtomicReading
-from .consuming.held_queue import ASSIGNED, REVOKED, Batch, Cursor, OffsetAndMetadata, Rebalanced
+from .consuming.held_queue import Batch, Cursor, OffsetAndMetadata
 from .consuming.parts import Counts
+from .consuming.prefetch import ASSIGNED, REVOKED, Rebalanced
 from .consuming.queue_reader import Pulled, pull_once
 from .consuming.reading import PullReading, Steering
 from .consuming.sending_back import Retrying, SentBack
@@ -276,7 +272,10 @@ class AsyncPullConsumer(AsyncSignalledClient):
     async def send_back(
         self, message: ReceivedMessage, *, delay_level: int = 0, reason: str = ""
     ) -> SentBack:
-        """Give MESSAGE back: it comes again later, or lies in the group's dead letters; return what it will be.
+        """Return MESSAGE to the broker: it is redelivered later, or moved to the dead-letter queue; return which.
+
+        For a message that you cannot process: the consumer gets a copy from the group's retry topic, and after the
+        group's maximum of retries the message is in the dead-letter queue.
 
         DELAY_LEVEL: 1 s to 2 h for 1 to 18; 0: longer with each retry, as the group is set; below 0: dead at once.
         REASON stays with a dead letter, up to 1 KiB. The message counts as handled when the application goes on. Raises

@@ -17,16 +17,11 @@ or
     billing.run()
 
 `AsyncPushConsumer` is the same for coroutines. Either takes a listener that is a coroutine function, which is awaited
-on the loop, or one that is not, which is called on threads; both get `concurrency` calls at once at most.
+on the loop, or one that is not, which is called on threads; up to `concurrency` calls run at once.
 
-A listener that returns None or True has handled the message. One that returns False, or raises, has failed: the
-message comes again later, after a delay that grows, until it has failed too often and lies in the group's dead letters.
-`Retry` and `Reject` say it more exactly. In order (`ordered=True`) the queue stands still instead, and the message is
-tried again in its place.
-
-The offset that is committed is that of the lowest message that is not finished. At the end (`close`, or the end of the
-`with` block) nothing is handed out any more, listeners at work end within close_timeout_ms, and what is finished is
-committed; no thread is left behind.
+A listener that returns None or True has handled the message. One that returns False, or raises, has failed: the message
+is redelivered after a delay that grows, until it has failed too often and is moved to the dead-letter queue. `Retry`
+and `Reject` are more exact. In order (`ordered=True`) the queue waits, and the message is retried in its place.
 """
 
 from __future__ import annotations
@@ -43,7 +38,7 @@ from .lifecycle import AsyncSignalledClient
 from .push_config import PushConfig, PushSettings
 from .pushing.listening import Listener
 from .pushing.plan import PushPlan
-from .pushing.process_queue import PushMetrics
+from .pushing.push_metrics import PushMetrics
 from .pushing.pushing import Pushing
 from .signals import Signals
 from .subscriptions import Topics

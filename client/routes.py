@@ -1,17 +1,11 @@
-"""Routes: which queues a topic has, on which brokers, at which addresses.
+"""Routes: the queues of a topic, on which brokers they are, and the addresses of these.
 
-A route is kept for REFRESH_MS and served beyond that while it is asked for anew, so that the loss of every name
-server stops nobody who knows the way. An error on the way (`forget`) makes the next question go to a name server.
+A route is kept for REFRESH_MS, and used beyond that while a name server is asked again. So clients that know a route
+survive the loss of every name server. After an error (`forget`) the next call asks a name server.
 
-A topic that no name server knows may still be written: like RocketMQ's clients we then take the route of any broker
-(*provisional*: `AUTO_CREATE_QUEUES` queues on each) and leave it to that broker to create the topic or to refuse.
-
-Name servers are independent of each other, and any of them may be lost: a question goes to the one that answered last;
-if it cannot be reached, to the others in turn.
-
-The brokers of a *replica set* have one name and one of them is master, in an epoch. Where the master is tells a name
-server, or a replica that is not it (MasterFenced); what is of a lower epoch than is known is not heard. While nobody
-knows a master, the replicas are tried in turn: the queues stay, whoever serves them.
+The brokers of a *replica set* have one name and one of them is master, in an epoch. A name server, or a replica that is
+not the master (MasterFenced), returns where the master is; a reply of a lower epoch than is known is ignored. While no
+master is known, the replicas are tried in turn: the queues stay, whichever replica serves them.
 """
 
 from __future__ import annotations
@@ -53,7 +47,10 @@ _BREAKS: Final = (
 
 
 class NameServers:
-    """Asks the name servers at ADDRESSES."""
+    """Asks the name servers at ADDRESSES, which are independent of each other; any of them may be lost.
+
+    A request goes to the one that replied last; if it cannot be reached, to the others in turn.
+    """
 
     def __init__(
         self, addresses: tuple[str, ...], connections: Connections, timeout_ms: int
@@ -263,6 +260,10 @@ class Routes:
         )
 
     async def _provisional(self, topic: str) -> Route | None:
+        """Return a route to any broker, with AUTO_CREATE_QUEUES queues on each, for a topic that no name server knows.
+
+        Like RocketMQ's clients, the producer leaves it to that broker to create the topic or to refuse.
+        """
         addresses = await self.brokers()
         if not addresses:
             return None

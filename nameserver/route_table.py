@@ -1,40 +1,11 @@
-"""The route table: which brokers live, and which of them hold the queues of a topic. Pure, and told the time.
+"""The route table: the live brokers, and which of them have the queues of a topic. Pure: the time is an argument.
 
-A broker is known by its name and its id; brokers of one name hold the same queues, one is the master, others copy it.
-Of brokers without replicas id 0 is the master. Those of a *replica set* keep their ids for good, and say their role
-and their epoch.
-Each broker speaks through a *session*, one open stream, numbered in the order of opening. Rules:
+A broker is known by its name and its id; brokers of one name have the same queues, one is the master, others copy it.
+Of brokers without replicas id 0 is the master. Those of a *replica set* keep their ids, and send their role and epoch.
+Each broker sends through a *session*, one open stream, numbered in the order of opening.
 
-  - A registration that carries topics is the whole state of its broker and replaces what was known: a topic that is
-    missing in it disappears, a new address replaces the old one.
-  - A change (CHANGED_SINCE a data version) is taken if that version is what is known of the same session; otherwise the
-    answer is SEND_TOPICS.
-  - A heartbeat (no topics) renews a registration of the same session and data version; to any other the answer is
-    SEND_TOPICS, and what was known of the session stays alive meanwhile.
-  - Two sessions that claim the same name and id: the one of the higher epoch wins, of one epoch (0 without replicas)
-    the one opened last; the other hears SUPERSEDED, and takes over again with its next whole registration once the
-    winner is gone.
-  - Nobody is a master in an epoch below the highest that any broker of the name has told of: it is refused,
-    MasterFenced, and a higher epoch ends at once who is the master of a lower one. An epoch has one master: the first
-    that claimed it.
-  - The highest epoch of a name is known until none of its brokers, those that were refused among them, was heard of
-    for EXPIRY_MS.
-  - The end of a session removes its broker at once, unless a later session has taken over.
-  - A broker that was not heard of for EXPIRY_MS is removed by `expire`.
-
-The topics of a name are those of its master. A replica set between two masters has those of the last one, queues and
-permission, while any of its replicas lives: another will be elected soon, and nobody need look elsewhere meanwhile.
-Other names without a master have the topics of their lowest id, and nobody can write to their queues, so that the
-permission comes without the write bit.
-
-A *FIFO* topic keeps the queues of a master that is away, to be written only, at its last address, for
-`ordered_queues_kept_ms`, as long as another broker has the topic as FIFO. Producers choose the queue of a message group
-by the number of queues: without those of the missing broker, nearly all groups would move, and lose their order.
-(Apache's name servers have lists that administrators write, "order topic configs", for the same end.)
-
-Costs: a heartbeat O(1), a whole registration O(its topics), a change O(what changed), a route
-O(brokers of the topic), `expire` O(brokers).
-Not thread-safe: the event loop of the name server owns it.
+Costs: a heartbeat O(1), a complete registration O(its topics), a change O(what changed), a route
+O(brokers of the topic), `expire` O(brokers). Not thread-safe: the event loop of the name server owns it.
 """
 
 from __future__ import annotations
@@ -101,7 +72,7 @@ class BrokerState:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A live broker of a replica set; EPOCH is the newest that it told of."""
+    """A live broker of a replica set; EPOCH is the newest that it sent."""
 
     id: int
     address: str
@@ -129,7 +100,7 @@ class TopicRoute:
 
 
 class Verdict(enum.Enum):
-    """What became of a registration."""
+    """The result of a registration."""
 
     TAKEN = "taken"
     SEND_TOPICS = "send topics"
@@ -143,7 +114,7 @@ class _Registered:
     state: BrokerState
     session: int
     heard_ms: int
-    #: Is the mapping of its topics nobody else's?
+    #: Has nothing else the mapping of its topics?
     is_own: bool = False
 
 
@@ -152,9 +123,9 @@ class _Epoch:
     """The highest epoch of a name."""
 
     number: int
-    #: The id of who claimed it; None: nobody has.
+    #: The id of the broker that claimed it; None: no broker has.
     master: int | None
-    #: When a broker of the name was last heard of.
+    #: When a broker of the name last sent anything.
     heard_ms: int
 
 
@@ -168,7 +139,7 @@ class RouteTable:
         self._speakers: dict[str, BrokerState] = {}
         #: Topic to the names of the brokers that have it.
         self._holders: dict[str, set[str]] = {}
-        #: Of each name that told of an epoch.
+        #: Of each name of which a broker sent an epoch.
         self._epochs: dict[str, _Epoch] = {}
         #: Masters that are away, by name, with their FIFO topics; and until when these are kept.
         self._absent: dict[str, tuple[BrokerState, int]] = {}
@@ -184,12 +155,19 @@ class RouteTable:
         return len(self._holders)
 
     def topic_count(self, name: str, broker_id: int) -> int:
-        """Return how many topics the broker NAME, BROKER_ID has; 0 for none that lives."""
+        """Return how many topics the broker NAME, BROKER_ID has; 0 if it does not live."""
         known = self._brokers.get(name, {}).get(broker_id)
         return 0 if known is None or known.state.topics is None else len(known.state.topics)
 
     def register(self, state: BrokerState, session: int, now_ms: int) -> Verdict:
-        """Take what a broker says of itself in SESSION.
+        """Apply a registration of a broker in SESSION.
+
+        One that has topics is the complete state of its broker and replaces what was known: a topic that is missing
+        in it disappears, a new address replaces the old one. For changes and heartbeats see `_change` and `_renew`.
+
+        If two sessions claim the same name and id, the one of the higher epoch wins, of one epoch (0 without replicas)
+        the one opened last. The other gets SUPERSEDED, and takes over again with its next complete registration after
+        the end of the winner.
 
         Raises MasterFenced, which names the epoch that holds; Overloaded if there are too many brokers.
         """
@@ -222,6 +200,10 @@ class RouteTable:
     def _renew(
         self, known: _Registered | None, state: BrokerState, session: int, now_ms: int
     ) -> Verdict:
+        """Apply a heartbeat (no topics): it renews a registration of the same session and data version.
+
+        The reply to any other is SEND_TOPICS, and the registration of the session stays alive meanwhile.
+        """
         if known is None or known.session != session:
             return Verdict.SEND_TOPICS
         known.heard_ms = max(known.heard_ms, now_ms)
@@ -231,7 +213,10 @@ class RouteTable:
     def _change(
         self, known: _Registered | None, state: BrokerState, session: int, now_ms: int
     ) -> Verdict:
-        """Take a change of a state that is known; its mapping of topics becomes the table's own, and is changed."""
+        """Apply a change since a data version, if that version is what is known of the same session.
+
+        Otherwise the reply is SEND_TOPICS. The mapping of topics becomes the table's own, and is changed.
+        """
         if known is None or known.session != session:
             return Verdict.SEND_TOPICS
         before = known.state
@@ -270,7 +255,13 @@ class RouteTable:
         return True
 
     def _keep_ordered(self, name: str, now_ms: int) -> None:
-        """Keep the FIFO topics of NAME, whose last broker goes away, if that is a master."""
+        """Keep the FIFO topics of NAME, whose last broker is removed, if that is a master.
+
+        Its queues stay in routes for `ordered_queues_kept_ms`, at its last address and only for writing, as long as
+        another broker has the topic as FIFO. Producers choose the queue of a message group by the number of queues:
+        without those of the missing broker, nearly all groups would move, and lose their order. (Apache RocketMQ's
+        name servers have lists that administrators write for this, "order topic configs".)
+        """
         speaker, kept_ms = self._speakers[name], self._config.ordered_queues_kept_ms
         if len(self._brokers[name]) > 1 or not speaker.is_master or not kept_ms:
             return
@@ -286,7 +277,11 @@ class RouteTable:
                 del self._absent[next(iter(self._absent))]
 
     def expire(self, now_ms: int) -> list[BrokerState]:
-        """Remove and return the brokers that were not heard of for the expiry."""
+        """Remove and return the brokers that sent nothing for the expiry.
+
+        The highest epoch of a name is known until none of its brokers, also of those that were refused, has sent
+        anything for as long.
+        """
         silent = [
             broker.state
             for group in self._brokers.values()
@@ -334,6 +329,7 @@ class RouteTable:
         )
 
     def _queues(self, name: str, topic: str) -> TopicQueues:
+        """Return the queues of TOPIC on the brokers NAME; without a master no client may write to them."""
         speaker = self._speakers[name]
         assert speaker.topics is not None
         queues = speaker.topics[topic]
@@ -362,7 +358,7 @@ class RouteTable:
         self._elect(name)
 
     def _elect(self, name: str) -> None:
-        """Say who speaks for NAME, and bring the holders of its topics up to date."""
+        """Choose the broker whose topics count for NAME, and update the holders of its topics."""
         before = self._speakers.pop(name, None)
         now = self._speaker_of(self._brokers.get(name, {}), before)
         if now is not None:
@@ -378,17 +374,23 @@ class RouteTable:
     def _speaker_of(
         group: Mapping[int, _Registered], before: BrokerState | None
     ) -> BrokerState | None:
-        """Return whose topics are those of GROUP: the master's, or those of the one BEFORE, or of the lowest id."""
+        """Return the broker whose topics are those of GROUP: the master, the one BEFORE, or the lowest id.
+
+        A replica set between two masters has the queues and permissions of the last one, while any of its replicas
+        lives: another will be elected soon, and clients keep their routes meanwhile.
+        """
         states = [known.state for known in group.values()]
         now = min(states, key=lambda state: (not state.is_master, state.id), default=None)
         if now is None or now.is_master or before is None or before.role is not Role.MASTER:
             return now
         return before if any(state.role for state in states) else now
 
-    # --- epochs
-
     def _check_epoch(self, state: BrokerState, now_ms: int) -> None:
-        """Raise MasterFenced if STATE claims to be the master of an epoch that is over, or has another."""
+        """Raise MasterFenced if STATE claims to be the master of an epoch that is over, or has another.
+
+        No broker is a master in an epoch below the highest that any broker of the name has sent. An epoch has one
+        master: the first that claimed it.
+        """
         known = self._epochs.get(state.name)
         if known is None:
             return
@@ -433,7 +435,7 @@ class RouteTable:
                 self._remove(by.name, broker_id)
 
     def _forget_epochs(self) -> None:
-        """Make room for one more: of too many names without a broker those go that were heard of longest ago."""
+        """Free space for one more: of too many names without a broker the ones with the oldest news are removed."""
         idle = sorted(
             (epoch.heard_ms, name)
             for name, epoch in self._epochs.items()
@@ -451,7 +453,7 @@ class RouteTable:
             name: self._speaker_of(group, self._speakers[name])
             for name, group in self._brokers.items()
         }
-        assert not self._absent.keys() & self._brokers.keys(), "who is away does not live"
+        assert not self._absent.keys() & self._brokers.keys(), "an absent master does not live"
         assert len(self._absent) <= self._config.brokers_max
         assert len(self._epochs) <= 2 * self._config.brokers_max
         for name, group in self._brokers.items():

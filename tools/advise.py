@@ -7,8 +7,6 @@ time at the peak: queues grow without end where they work all the time.
 
 Bounds: a process has `THREADS_MAX` threads at most. A listener that waits for so much more than it works is better one
 of asyncio.
-
-How long a call takes, and how much of that its thread works: the rest it waits.
 """
 
 from __future__ import annotations
@@ -69,9 +67,6 @@ async def async_lap(call: Callable[[], Awaitable[object]]) -> Lap:
     except Exception as raised:  # As in `lap`.
         error = raised
     return Lap(time.perf_counter() - wall, time.thread_time() - cpu, error)
-
-
-# ---------------------------------------------------------------- `pocketmq advise`
 
 
 Listener = Callable[[ReceivedMessage], object]

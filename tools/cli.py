@@ -129,12 +129,12 @@ _SECTIONS: Final[Mapping[str, CommandTable]] = {
     "Store files": {
         "inspect": ("inspect.command:inspect", "Show the contents of a store without changing it."),
         "doctor": (
-            "doctor.diagnosis:doctor",
+            "doctor.command:doctor",
             "Show what a start would cut, rebuild and lose, with PocketMQ and with Apache RocketMQ.",
         ),
         "repair": ("repair:repair", "Write a repaired copy of a store."),
         "diff": ("diff.command:diff", "Compare the contents of two stores."),
-        "fork": ("fork.forking:fork", "Create a store with what another one held at a given time."),
+        "fork": ("fork.command:fork", "Create a store with what another one held at a given time."),
         "export": ("export:export", "Write messages of stores to Parquet files."),
         "spark": ("spark.jobs.command:spark", "Run Apache Spark jobs on stores."),
     },
@@ -145,10 +145,10 @@ _SECTIONS: Final[Mapping[str, CommandTable]] = {
     "Develop": {
         "bench": ("bench.command:bench", "Measure PocketMQ on this machine."),
         "demo": (
-            "demo:demo",
+            "demo.command:demo",
             "Send real data through PocketMQ, with a kill and a check, in a minute.",
         ),
-        "completion": ("lazy_group:completion", "Print a completion script for a shell."),
+        "completion": ("completion_script:completion", "Print a completion script for a shell."),
     },
 }
 

@@ -1,8 +1,8 @@
-"""`pocketmq group plan`: who would read which queues if members, queues or the strategy changed.
+"""`pocketmq group plan`: which member would read which queues if members, queues or the strategy changed.
 
-Pure arithmetic over the strategies of `pocketmq.client.allocation`: nothing is changed, and without a group nobody is
-asked. What moves is told against the present: the shares that GROUP has, or those that the strategy makes of the
-numbers given.
+Pure arithmetic over the strategies of `pocketmq.client.allocation_strategies`: nothing is changed, and without a group
+no broker is asked. The command shows which queues move, compared with the shares that GROUP has, or with those that
+the strategy makes of the numbers given.
 """
 
 from __future__ import annotations
@@ -19,17 +19,8 @@ import click
 import yaml
 
 from ..client import Admin, GroupReport, Queue
-from ..client.allocation import (
-    Configured,
-    MachineRoom,
-    Member,
-    Move,
-    Strategy,
-    allocated,
-    known_strategies,
-    moves,
-    strategy_named,
-)
+from ..client.allocation import Member, Move, Strategy, allocated, moves
+from ..client.allocation_strategies import Configured, MachineRoom, known_strategies, strategy_named
 from ..proto.errors import TopicNotFound
 from .completion import group_names
 from .counted import counted

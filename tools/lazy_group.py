@@ -1,7 +1,4 @@
-"""A group of commands that are imported when they are run, and listed, described and completed without.
-
-`pocketmq completion`: the script that makes a shell complete verbs, options and choices.
-"""
+"""A group of commands that are imported when they are run, and listed, described and completed without."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import click
-from click.shell_completion import CompletionItem, get_completion_class
+from click.shell_completion import CompletionItem
 
 #: Commands of a group: (module and object, what it does).
 CommandTable: TypeAlias = Mapping[str, tuple[str, str]]
@@ -56,27 +53,3 @@ class LazyGroup(click.Group):
         for title, table in self._sections.items():
             with formatter.section(title):
                 formatter.write_dl([(f"{name:{width}}", text) for name, (_, text) in table.items()])
-
-
-# ---------------------------------------------------------------- `pocketmq completion`
-
-
-_HOW = """
-Put one of these into the shell's start file:
-
-\b
-  bash   eval "$(pocketmq completion bash)"     in ~/.bashrc
-  zsh    eval "$(pocketmq completion zsh)"      in ~/.zshrc
-  fish   pocketmq completion fish | source      in ~/.config/fish/config.fish
-"""
-
-
-@click.command(epilog=_HOW)
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@click.pass_context
-def completion(ctx: click.Context, shell: str) -> None:
-    """Print a completion script for SHELL."""
-    kind = get_completion_class(shell)
-    assert kind is not None
-    root = ctx.find_root().command
-    click.echo(kind(root, {}, "pocketmq", "_POCKETMQ_COMPLETE").source())

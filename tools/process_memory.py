@@ -1,17 +1,8 @@
-"""The memory of a server's process: what the C library keeps of what is freed, and what Python's collector scans.
+"""The memory of a server's process: what the C library keeps of freed memory, and what Python's collector scans.
 
-A broker copies runs of about a mebibyte. The C library of GNU systems takes such pieces from the kernel one by one, and
-each comes as pages that are cleared when they are first touched: a third of the CPU time of a fetch. So it is told to
-keep some of what is freed, instead of giving it back and asking for it again. Elsewhere nothing is done.
-
-The collector looks for circles of objects that nobody uses any more. A full pass looks at every object, and one comes
-whenever a quarter of them is new: with 10,000 topics 35 to 50 ms in which nothing else happens, with 50,000 over 100.
-So what a start made is left out of later passes (`gc.freeze`), and so is what is there each time that GROWTH more
-topics, groups and queues are kept: a pass costs some 0.35 microseconds for each object that came since.
-
-What is left out goes all the same when nobody refers to it any more. Only circles that were in use at such a moment, of
-calls and fetches that waited then, stay when they end: until the next day, when everything is looked through once.
-While a server starts nothing is: it makes what stays.
+What the collector leaves out (`gc.freeze`) is freed all the same when nothing refers to it any more. Only cycles that
+were in use at such a moment, of calls and fetches that waited then, stay when they end: until the next day, when
+everything is scanned once.
 """
 
 from __future__ import annotations
@@ -21,7 +12,7 @@ import gc
 from collections.abc import Callable
 from typing import Final
 
-#: Larger pieces come from the kernel one by one: the largest bound that the library takes.
+#: Larger pieces come from the kernel one by one: the largest limit that the library accepts.
 PIECE_BYTES_MAX: Final = 32 * 1024 * 1024
 #: So much free memory at the end of the heap stays with the process.
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -30,13 +21,17 @@ KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 
-#: So many more topics, groups and queues, of some 10 objects each, are some 7 ms of a pass.
+#: So many more topics, groups and queues, of about 10 objects each, are about 7 ms of a pass.
 GROWTH: Final = 2_000
 DAY_MS: Final = 86_400_000
 
 
 def keep_freed_memory() -> bool:
-    """Have this process keep up to KEPT_BYTES_MAX of what it frees; return whether the C library does that."""
+    """Have this process keep up to KEPT_BYTES_MAX of what it frees; return whether the C library does that.
+
+    A broker copies batches of about a mebibyte. The C library of GNU systems gets such pieces from the kernel one by
+    one, and each comes as pages that are cleared when they are first touched: a third of the CPU time of a fetch.
+    """
     try:
         set_option = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
@@ -46,7 +41,13 @@ def keep_freed_memory() -> bool:
 
 
 class Collector:
-    """The collector of this process, which is to keep as many topics, groups and queues as KEPT says at any time."""
+    """The collector of this process, which keeps as many topics, groups and queues as KEPT returns at any time.
+
+    It looks for cycles of objects that are not used any more. A full pass scans every object, and one runs whenever a
+    quarter of them is new: with 10,000 topics 35 to 50 ms in which nothing else happens, with 50,000 over 100. So the
+    objects of the start are left out of later passes, and so is everything each time that GROWTH more topics, groups
+    and queues are kept: a pass costs about 0.35 µs for each object that was made since.
+    """
 
     def __init__(self, kept: Callable[[], int]) -> None:
         self._kept = kept
@@ -54,11 +55,11 @@ class Collector:
         self._due_ms = 0
 
     def begin(self) -> None:
-        """Look through nothing until `serve`."""
+        """Scan nothing until `serve`: a start makes what stays."""
         gc.disable()
 
     def serve(self, now_ms: int) -> None:
-        """Look through what comes from now on; call `tick` every second."""
+        """Scan what is made from now on; call `tick` every second."""
         self._look_through_all(now_ms)
         gc.enable()
 

@@ -1,18 +1,13 @@
 """`pocketmq serve`, `nameserver` and `broker`: the servers as processes.
 
-The only place that knows the configuration file, ports, signals and logging: it builds the servers, hands them one
-machine's clock and one door to the disk, and waits for SIGTERM or SIGINT. With `--clock virtual` the broker's messages
-live by a clock that stands still until `pocketmq clock advance` moves it; connections, heartbeats and flushes go on by
-the machine's. `serve` runs a name server and a broker on one event
-loop; the broker registers over loopback, as a broker elsewhere would. With `--brokers N` it runs the name server, and
-the brokers as processes (serve_many.py).
+This file alone knows the configuration file, ports, signals and logging: it builds the servers, gives them the
+machine's clock and one disk, and waits for SIGTERM or SIGINT. Both stop cleanly; a second SIGINT does not wait. With
+`--clock virtual` the broker's messages live by a clock that does not move until `pocketmq clock advance` moves it;
+connections, heartbeats and flushes use the machine's. `serve` runs a name server and a broker on one event loop. With
+`--brokers N` it runs the name server, and the brokers as processes (serve_many.py).
 
-Standard output says where the servers listen, with a line to copy. On a terminal a line below it goes on telling what
-happens (status_line.py). Elsewhere one line for programs says that they serve: `ready ` and a JSON object with
-`nameserver`, `broker`, `console` (addresses), `store`, `recovery`, `clock`, `torture` (if there is some), `limits` (of
-descriptors, and what they allow), `pid`, `started_in_ms`. Of several brokers `broker` is the first one's address, and
-`brokers` lists of each its `name` and what its own ready line says.
-Log lines go to standard error (log_lines.py). SIGTERM and SIGINT stop cleanly; a second SIGINT does not wait.
+Standard output has the addresses of the servers. On a terminal a status line follows (status_line.py). Elsewhere one
+line for programs follows: `ready ` and a JSON object (`_announce`). Log lines go to standard error (log_lines.py).
 """
 
 from __future__ import annotations
@@ -544,7 +539,7 @@ class _Servers:
         from ..store.file_sizes import config_of_files
         from ..store.open_files import allow_many_files
         from ..store.os_disk import OsDisk
-        from .follow.follower import check_promoted
+        from .follow.note import check_promoted
         from .stores.locations import check_new_store
 
         limits = allow_many_files()
@@ -720,7 +715,12 @@ def _stop_at_end(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> No
 
 
 def _announce(ready: dict[str, Any]) -> None:
-    """Print what is served, for people, and then the line for programs."""
+    """Print READY for people, and then the line for programs, as JSON.
+
+    It has `nameserver`, `broker`, `console` (addresses), `store`, `recovery`, `clock`, `torture` (if there is any),
+    `limits` (of descriptors, and what they allow), `pid`, `started_in_ms`. With several brokers, `broker` is the first
+    one's address, and `brokers` has the `name` and the ready line of each.
+    """
     shown = {"nameserver": "name server", "broker": "broker", "store": "store"}
     click.echo(f"PocketMQ {__version__}")
     for name, title in shown.items():

@@ -27,7 +27,8 @@ from . import terminal
 from .counted import counted
 from .hidden_names import HiddenNames
 from .lag.live import cluster_groups
-from .lag.rows import LagProgress, LagRow, LagSnapshot, LagVerdict, compare
+from .lag.rows import LagRow, LagVerdict
+from .lag.snapshots import LagProgress, LagSnapshot, compare
 from .options import (
     COUNT,
     WAIT_MAX_MS,

@@ -1,28 +1,19 @@
-"""Torture: a broker that does to its clients all that at-least-once allows, and nothing that it forbids.
+"""Fault injection: a broker that does to its clients all that at-least-once allows, and nothing that it forbids.
 
     pocketmq serve --torture "redeliver=10%,duplicate=2%,reorder,late-ack,cut-streams" --seed 7
 
-A consumer that is not idempotent, or relies on an order that nobody promised, fails so in its own tests. `Torture.wrap`
-wraps the handlers of a few methods where they are handed to the carrier: a broker without torture has no part of it.
-
     kind          chance  of         what happens
-    redeliver     10 %    acks       it is lost: the message is handed out again; own consumers, who
-                                     commit, go on a few messages before that, as where a broker forgot it
-    duplicate      5 %    sends      the message is stored twice, as when an answer was lost and the sender tried again;
-                                     not one that a producer has numbered, that waits, or of a transaction
-    reorder      100 %    answers    messages of a batch come in another order, unless their group is ordered; for own
-                                     consumers, who are promised the order of each queue, queues overtake each other
+    redeliver     10 %    acks       it is lost: the message is redelivered; PocketMQ's consumers, which commit, resume
+                                     a few messages before that, as if the broker had lost the commit
+    duplicate      5 %    sends      the message is stored twice, as if a reply was lost and the sender tried again; not
+                                     one that a producer has numbered, that is scheduled, or of a transaction
+    reorder      100 %    replies    messages of a batch come in another order, unless their group is ordered; for
+                                     PocketMQ's consumers, which get each queue in order, queues overtake each other
     late-ack      50 %    acks       it arrives up to LATE_S later
-    cut-streams    2 %    answers    the stream breaks off instead: runs are stored, messages are not handed out
+    cut-streams    2 %    replies    the stream breaks instead: batches are stored, messages are not delivered
 
-What is kept: what was acknowledged as sent is stored, and handed out until it is acknowledged; nothing is handed out
-that was not sent; a group that is ordered gets no message before all in front of it are acknowledged, and repeats go
-back in order; nothing becomes a dead letter, or loses an attempt, by torture. So that all goes on, a message is handed
-out REDELIVERIES_MAX times more at most (once by a lost commit), and after a cut the next answer of that method leaves.
-
-Single faults happen to the next calls that fit (`next`): see SINGLE. Each kind draws from a source of its own, so that
-a seed repeats its decisions call by call; which call comes first is up to the clients. The event loop owns it, but for
-`begin` and `next`, which any thread may call.
+Single faults happen to the next calls that match (`next`): see SINGLE. Each kind has its own random source, so that a
+seed repeats its decisions call by call; the order of calls is up to the clients.
 """
 
 from __future__ import annotations
@@ -123,7 +114,19 @@ class _Course:
 
 
 class Torture:
-    """What goes wrong: CHANCES by kind, drawn from SEED."""
+    """What goes wrong: CHANCES by kind, drawn from SEED.
+
+    `wrap` wraps the handlers of a few methods where the carrier gets them: a broker without faults has no part of it.
+    A consumer that is not idempotent, or relies on an order that is not promised, fails so in its own tests.
+
+    What stays true: what was acknowledged as sent is stored, and delivered until it is acknowledged; nothing is
+    delivered that was not sent. An ordered group gets no message before all in front of it are acknowledged, and
+    redeliveries come in order. No fault moves a message to the dead-letter queue, or costs an attempt. So that all
+    continues, a fault redelivers a message up to REDELIVERIES_MAX times (once by a lost commit), and after a cut the
+    next reply of that method leaves.
+
+    The event loop owns it, but for `begin` and `next`, which any thread may call.
+    """
 
     def __init__(self, chances: Mapping[str, float] | None = None, seed: int = 0) -> None:
         #: How often each kind has happened.

@@ -28,22 +28,14 @@ from ...store.flush import Flusher, FlushJob
 from ...store.format import state_tables
 from ...store.kept_table import KeptTable
 from ...store.message_store import MessageStore
-from ...store.offsets_file import OffsetsFile
+from ...store.offsets_file import OFFSETS_FILE, OffsetsFile
 from ...store.state_files import StateFile
 from ..kept_tables import KeptTables
 from ..offsets import Offsets, Safe
 from .follower_view import FollowerTables
 from .frames import STATE_SIZE_MAX, check_state, read_state
 from .state_pops import POPS_FILE, PopsSink
-from .state_source import (
-    DELAYS_FILE,
-    DELETED,
-    GROUPS_FILE,
-    OFFSETS_FILE,
-    TOPICS_FILE,
-    EntryKey,
-    epoch_of,
-)
+from .state_source import DELAYS_FILE, DELETED, GROUPS_FILE, TOPICS_FILE, EntryKey, epoch_of
 from .state_timers import TIMERS_FILE, TimersSink
 from .table_stream import TableSink, stream_file
 

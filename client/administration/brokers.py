@@ -16,8 +16,9 @@ from ...proto.errors import InvalidArgument, PocketMQError, RequestTimeout, Rout
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ..config import ClientConfig, settled
 from ..connections import BROKER, Connection, Connections
+from ..follower_choice import FollowerChoices
 from ..lifecycle import AsyncClient
-from ..session import FollowerChoices, Session
+from ..session import Session
 
 Reply = TypeVar("Reply", bound=Message)
 Asked = TypeVar("Asked", bound=Message)

@@ -15,7 +15,7 @@ from ...proto.errors import ConfigError, InvalidArgument, LeaseLost, PocketMQErr
 from ..queue import Queue
 from .held_queue import Batch, Cursor, HeldQueue, ReadPosition, ReadStretch
 from .reading import PullReading
-from .sharing import committed_offsets
+from .unshared_queues import committed_offsets
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,16 @@
-"""The leases by which a member holds queues: asked for, renewed, released, each broker's queues in one request.
+"""The leases by which a member holds queues: requested, renewed, released, each broker's queues in one request.
 
     wanted ──granted──► held ──released──► gone
       ▲                  │
       └── unwanted       └──lost: refused, or not renewed in time
 
-The broker waits with its answer while another member holds the queue (`wait_ms`), so it is granted as soon as it is
-free. A fetch renews the lease of its queue. Where no fetch was answered in time (a pause, a full buffer, a broker that
-does not answer), a request of its own renews it, with all others of that broker, when a quarter of its time is left; so
-does one after a broken connection, because a restarted broker does not know the lease. A lease that was not renewed is
-lost, by the client's clock, a tenth of its time before another member can get it: the time counts from before the
-request was sent. Grants that are not wanted any more are released at once.
+The broker delays its reply while another member holds the queue (`wait_ms`), so it is granted as soon as it is free.
+Grants that are not wanted any more are released at once.
+
+A fetch renews the lease of its queue. If no fetch was answered in time, a request of its own renews it, with all others
+of that broker, when a quarter of its time is left; so does one after a broken connection, because a restarted broker
+does not know the lease. A lease that was not renewed is lost, by the client's clock, a tenth of its time before another
+member can get it: the time counts from before the request was sent.
 
 Not thread-safe: its event loop owns it.
 """

@@ -29,7 +29,8 @@ from ...proto import errors
 from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.java_hash import java_hash
-from ..connections import BROKER, Conversation
+from ..connections import BROKER
+from ..streams import Conversation
 from ..tasks import Alarm
 from .parts import ConsumerParts
 

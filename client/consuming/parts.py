@@ -2,13 +2,6 @@
 
 If no name server answers, the consumer logs it at once, and raises an error after nameserver_timeout_ms. Once one has
 answered, consumers that know the route do not need them any more (routes.py).
-
-Each broker is asked for the offset ranges of many queues at once, one request after the other. A member that gets many
-queues looks at all of them at the same time. With one call per queue, its other requests to the broker, renewals of
-leases above all, would wait or be refused (ChannelLimits.waiting_max). So a question asked while a request is in
-flight waits for the next request. A broker answers for all queues of a request or for none, and its error does not name
-the queue. A retriable error concerns the whole broker; after another one, each half is asked for by itself, down to the
-queue that causes it.
 """
 
 from __future__ import annotations
@@ -26,9 +19,10 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ..claims import check_bounds
 from ..config import ConsumerConfig, ReadingConfig
 from ..connections import Connection
-from ..metrics import Exposition
+from ..exposition import Exposition
+from ..follower_choice import FollowerChoices
 from ..queue import QUEUES_AT_ONCE, Queue
-from ..session import FollowerChoices, Session
+from ..session import Session
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +87,16 @@ _Asked: TypeAlias = list[tuple[Queue, _Answer]]
 
 
 class BoundsRequests:
-    """Asks brokers for the offset ranges of queues. Not thread-safe: its event loop owns it."""
+    """Asks brokers for the offset ranges of queues: each broker for many at once, one request after the other.
+
+    A member that gets many queues asks for all of them at the same time. With one call per queue, its other requests to
+    the broker, renewals of leases above all, would wait or be refused (ChannelLimits.waiting_max). So a queue that is
+    asked for while a request is in flight waits for the next one. A broker answers for all queues of a request or for
+    none, and its error does not name the queue. A retriable error concerns the whole broker; after another one, each
+    half is asked for by itself, down to the queue that causes it.
+
+    Not thread-safe: its event loop owns it.
+    """
 
     def __init__(self, session: Session, timeout_ms: int) -> None:
         """TIMEOUT_MS: for each request."""

@@ -1,21 +1,19 @@
 """The reading of one queue: ahead into a sink, one long-polling fetch after the other, until it is stopped; or once, at
 an offset that the caller chooses (`pull_once`), independent of what else the consumer reads.
 
-error                                   what happens
-lease lost                              the source is notified, and reading ends
-offset out of range                     reading continues at the nearest offset that exists, with a warning
-not the master, which is known          retry there, at once
-any, from a follower                    retry at the master (session.py), at once
-retriable; topic or queue missing       a pause that doubles, a new lookup of the route, retry
-consumption off for the group           a pause, retry
-any other                               the same, and the application gets the error
+    error                                   what happens
+    lease lost                              the source is notified, and reading ends
+    offset out of range                     reading continues at the nearest offset that exists, with a warning
+    not the master, which is known          retry there, at once
+    any, from a follower                    retry at the master (follower_choice.py), at once
+    retriable; topic or queue missing       a pause that doubles, a new lookup of the route, retry
+    consumption off for the group           a pause, retry
+    any other                               the same, and the application gets the error
 
 The master counts what a group's filter skips. The reader reports to it what a follower has filtered, after each reply;
 what the master does not receive within _TELL_MS is not counted, and reported as unknown.
 
-A body that does not match its CRC is never delivered (`fetch_run`). The broker is asked to compare what it has, and
-sets aside what is damaged in its store; these messages are counted as lost. Where the broker's bytes are valid and
-arrive wrong again, the application gets the messages before them, and then CorruptRecord: the last row of the table.
+A body that does not match its CRC is never delivered (`fetch_run`).
 """
 
 from __future__ import annotations
@@ -26,8 +24,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from ipaddress import ip_address
-from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
 import numpy as np
@@ -40,18 +36,14 @@ from ...proto.topics import check_topic, retry_topic
 from ..claims import check_fetched
 from ..config import Start
 from ..connections import Connection
+from ..follower_choice import MASTER_MS
 from ..message_batch import NO_MESSAGES, MessageBatch
-from ..name_server_addresses import parse_addresses
 from ..queue import Queue, find_queue
 from ..received_message import Decode, FetchedRun, ReceivedMessage
 from ..serialization import value_decoder
-from ..session import MASTER_MS, local_host
-from ..subscriptions import Subscriptions
-from .commits import Commits, OffsetKeeper
-from .held_queue import HeldQueue, QueueSource, QueueUser
-from .local_offsets import LocalOffsets, offsets_path
-from .parts import QUEUE_IS_GONE, ConsumerParts
-from .sharing import AssignedQueues, Sharing, WholeTopics, committed_offsets
+from .held_queue import HeldQueue
+from .parts import ConsumerParts
+from .queue_supply import Supply
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +53,8 @@ Fetched: TypeAlias = tuple[pb.FetchReply, FetchedRun | None]
 _PATIENCE_MS: Final = 5_000
 _TELL_MS: Final = 1_000
 _DIGITS_MAX: Final = 18
-_MAY_COME_BACK: Final = (*QUEUE_IS_GONE, errors.NotReadable)
+_GONE: Final = (errors.TopicNotFound, errors.QueueNotFound)
+_MAY_COME_BACK: Final = (*_GONE, errors.NotReadable)
 
 
 class Sink(Protocol):
@@ -291,7 +284,7 @@ class QueueReader:
         moved = self._session.routes.astray(self._queue.broker, self._address, error)
         if isinstance(error, errors.ConnectionLost | errors.MasterFenced):
             self._supply.doubt(self.held)
-        elif isinstance(error, QUEUE_IS_GONE):
+        elif isinstance(error, _GONE):
             # The broker, asked to renew its lease, says at once that the queue is nobody's.
             self._supply.source.doubt(self.held)
         if moved:
@@ -355,8 +348,9 @@ async def fetch_run(
     """Fetch what REQUEST asks for; return the answer, and its messages if there are any.
 
     Raises BadReply if they are not what was asked for. If there is a wrong body (CHECK_CRCS), or what is no record, the
-    broker is asked once more, to compare what it has.
-    If it is wrong again, the messages in front of it are returned; CorruptRecord if there are none.
+    broker is asked once more, to compare what it has. It quarantines what is damaged in its store; these messages are
+    counted as lost. If the broker's bytes are valid and arrive wrong again, the messages in front of them are returned;
+    CorruptRecord if there are none.
     """
     reply = await connection.fetch(request, timeout_ms)
     if not reply.records:
@@ -456,67 +450,3 @@ async def pull_once(
     if run is not None:
         messages = MessageBatch(run, run.first_at_or_after(offset))
     return Pulled(messages, reply.next_offset, reply.min_offset, reply.max_offset)
-
-
-# ---------------------------------------------------------------- where a consumer's queues come from
-
-
-@dataclass(frozen=True, slots=True)
-class Supply:
-    """A source of queues and a keeper of their offsets."""
-
-    source: QueueSource
-    keeper: OffsetKeeper
-
-    def doubt(self, held: HeldQueue) -> None:
-        """Hear that the connection broke by which HELD was read: its broker may be another run."""
-        self.source.doubt(held)
-        self.keeper.doubt(held.queue.broker)
-
-    def fetched(self, held: HeldQueue, sent_ms: int, breaks: int) -> None:
-        """Hear that the master has answered a fetch of HELD that was sent at SENT_MS, after BREAKS of its broker."""
-        self.source.fetched(held, sent_ms)
-        if held.token:
-            self.keeper.still_there(held.queue, sent_ms, breaks)
-
-
-def group_supply(
-    subscriptions: Subscriptions, user: QueueUser, parts: ConsumerParts, kind: str
-) -> Supply:
-    """Return a share of SUBSCRIPTIONS and of the group's retries for USER. KIND: "pull" or "push"."""
-
-    def renewed(queue: Queue, sent_ms: int, breaks: int) -> None:
-        keeper.still_there(queue, sent_ms, breaks)
-
-    source = Sharing(with_retries(subscriptions, parts), user, parts, kind, renewed)
-    keeper = Commits(parts, source)
-    return Supply(source, keeper)
-
-
-def with_retries(subscriptions: Subscriptions, parts: ConsumerParts) -> Subscriptions:
-    """Return SUBSCRIPTIONS and, unless retries are off, everything in the group's retry topic."""
-    if not parts.config.enable_retries or not subscriptions:
-        return subscriptions
-    return {**subscriptions, retry_topic(parts.group): pb.Filter()}
-
-
-def broadcast_supply(
-    subscriptions: Subscriptions, user: QueueUser, parts: ConsumerParts, folder: str
-) -> Supply:
-    """Return all of SUBSCRIPTIONS for USER, with offsets of its own in a file below FOLDER."""
-    keeper = LocalOffsets(partial(_offsets_path, parts, folder), parts.session.clock)
-    return Supply(WholeTopics(subscriptions, user, parts, keeper.committed_of), keeper)
-
-
-def chosen_supply(user: QueueUser, parts: ConsumerParts) -> tuple[Supply, AssignedQueues]:
-    """Return a supply of queues that the application chooses."""
-    source = AssignedQueues(user, parts, partial(committed_offsets, parts))
-    return Supply(source, Commits(parts, source)), source
-
-
-async def _offsets_path(parts: ConsumerParts, folder: str) -> Path:
-    """Return the file of a broadcasting consumer: in a folder of its machine, and of its instance if it has a name."""
-    config = parts.config
-    host = await local_host(parse_addresses(config.nameservers)[0])
-    client_id = f"{ip_address(host.address)}@{config.instance_id or 'DEFAULT'}"
-    return offsets_path(folder, client_id, parts.group)

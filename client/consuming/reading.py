@@ -31,31 +31,20 @@ from ..session import Session
 from ..subscriptions import Subscriptions
 from .commits import RegularCommits
 from .held_queue import (
-    ASSIGNED,
-    LOST,
-    REVOKED,
     Batch,
     Cursor,
     HeldQueue,
     OffsetAndMetadata,
     Positions,
-    Prefetch,
-    PrefetchSink,
     ReadPosition,
     ReadStretch,
-    Rebalanced,
 )
 from .parts import ConsumerParts, reach_name_server
-from .queue_reader import (
-    QueueReader,
-    Supply,
-    broadcast_supply,
-    chosen_supply,
-    group_supply,
-    start_ms,
-    with_retries,
-)
-from .sharing import AssignedQueues, Sharing, committed_positions
+from .prefetch import ASSIGNED, LOST, REVOKED, Prefetch, PrefetchSink, Rebalanced
+from .queue_reader import QueueReader, start_ms
+from .queue_supply import Supply, broadcast_supply, chosen_supply, group_supply, with_retries
+from .sharing import Sharing
+from .unshared_queues import AssignedQueues, committed_positions
 
 logger = logging.getLogger(__name__)
 

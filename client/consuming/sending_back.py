@@ -13,7 +13,7 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import retry_topic
 from ..received_message import ReceivedMessage
 from ..session import Session
-from .sharing import WATCH_UNKNOWN_MS
+from .unshared_queues import WATCH_UNKNOWN_MS
 
 if TYPE_CHECKING:  # A push consumer has no use for it.
     from .reading import PullReading

@@ -6,16 +6,13 @@
                 for order in consumer.poll():
                     commit.send("invoices", invoice_of(order))
 
-Leaving the block commits: everything that the consumer has handed out is finished, and the messages become visible, in
-one step, which neither a kill nor a power cut can divide. An exception in the block forgets the messages, and the
-consumer goes back to where it was; so it does where the commit fails. Each message that was read has then had its
-effect once, among the messages that are sent so, however often it was handed out.
+Leaving the block commits: all delivered messages are finished, and the new messages become visible, in one step, which
+neither a kill nor a power cut can divide. An exception in the block, or a failed commit, drops the messages, and the
+consumer returns to where it was. So each message has its effect once, however often it was delivered.
 
-The step is of one broker: the messages go to queues of the broker from which was read. A member whose queue went to
-another meanwhile is refused (LeaseLost), and whoever finds that the group stands elsewhere (OffsetMoved). If the answer
-is lost the commit is asked for again, for delivery_timeout_ms, and made once.
-
-Bounds: 10,000 messages and 4 MiB a commit.
+Limits: the messages go to queues of the broker that the consumer read from; 10,000 messages and 4 MiB per commit. A
+member whose queue was reassigned meanwhile is refused (LeaseLost), also one whose group has another offset
+(OffsetMoved). If the reply is lost the commit is repeated, for delivery_timeout_ms, and made once.
 """
 
 from __future__ import annotations

@@ -28,7 +28,8 @@ from ..queue import Queue
 from ..received_message import ReceivedMessage
 from ..session import Session
 from ..tasks import Tasks
-from .process_queue import Failure, Portion, PushCounts, QueueIntake
+from .process_queue import Failure, Portion, QueueIntake
+from .push_metrics import PushCounts
 from .workers import OrderedBacklog, SharedBacklog
 
 logger = logging.getLogger(__name__)

@@ -1,36 +1,21 @@
-"""What a push consumer holds of one queue: portions of runs, who is at work in them, what is not finished.
+"""The messages of one queue that a push consumer holds: portions of batches, and the workers at them.
 
 reader ──► room()   waits while the queue holds too much
-       ──► put()    cuts a run into portions, and hands them on to the workers
-workers ─► settle() lets go of what is finished, makes room, tells who waits for the end
+       ──► put()    cuts a batch into portions, and passes them to the workers
+workers ─► settle() releases what is finished, makes space, wakes the tasks that wait for the end
 
-A *portion* is some hundred messages of one fetched run. Workers take its messages one after the other from one row, a
-single worker or several at once, and whoever takes a message says where he stands by one assignment: nothing else is
-kept of a message that is handled, so that bookkeeping costs no more than that. A sorted map holds the portions by the
-queue offset of their first message; what may be committed is the offset of the lowest message that is not finished.
-
-A message is *unfinished* when it
-    is in the row              nobody has taken it
-    is where a worker stands   it is being handled, or was, and the worker has not gone on
-    is unresolved              it failed, and has not been sent back yet (or handled by another try)
-    was dropped                it was in the row when the queue was taken away
-What a filter at the broker stepped over is finished.
-
-Thread contract: the consumer's event loop owns it. Workers on other threads call only `join`, `leave` and `rewind`,
-take from `row`, set `WorkerPlace.index`, and append to `outcomes`. Two orders make that safe without a lock: a worker's
-places only rise, and are set behind what it finished before it takes more; and `lowest` looks at the row first, then at
-the places, then at the outcomes, so that a message on its way from one to the next is seen at least once. (One call
-of a built-in iterator, dictionary or deque is one step under the interpreter's lock.)
-
-What a push consumer counts.
+A *portion* is some hundred messages of one fetched batch. Workers take its messages one after the other from one row, a
+single worker or several at once. A worker that takes a message stores its place with one assignment: nothing else is
+kept of a message that is handled, so that bookkeeping costs no more. A sorted map holds the portions by the queue
+offset of their first message; what may be committed is the offset of the lowest message that is not finished.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from operator import length_hint
 from typing import Final, NamedTuple, TypeAlias
 
@@ -38,12 +23,11 @@ from sortedcontainers import SortedDict
 
 from ...proto.errors import PocketMQError
 from ..consuming.held_queue import HeldQueue
-from ..consuming.parts import CONSUMER_PREFIX, COUNTERS, Counts
 from ..consuming.queue_reader import QueueReader
-from ..metrics import Exposition
 from ..push_config import PushConfig
 from ..queue import Queue
 from ..received_message import FetchedRun, ReceivedMessage
+from .push_metrics import PushCounts
 
 #: Messages of a portion: few enough that a queue soon has room again, many enough to cost nothing each.
 PORTION_MESSAGES: Final = 512
@@ -84,7 +68,17 @@ class Slow(NamedTuple):
 
 
 class Portion:
-    """Messages BEGIN to END of RUN; behind them the queue goes on at NEXT_OFFSET."""
+    """Messages BEGIN to END of RUN; after them the queue continues at NEXT_OFFSET.
+
+    A message is *unfinished* when it
+
+        is in the row            no worker has taken it
+        is at a worker's place   it is being handled, or was, and the worker has not continued
+        is unresolved            it failed, and has not been returned yet (or handled by another try)
+        was dropped              it was in the row when the queue was taken away
+
+    What a filter at the broker skipped is finished.
+    """
 
     __slots__ = (
         "begin",
@@ -215,7 +209,14 @@ class Portion:
 
 
 class ProcessQueue:
-    """What is held of QUEUE, whose first message not finished is at OFFSET."""
+    """The messages held of QUEUE, whose first message that is not finished is at OFFSET.
+
+    Thread contract: the consumer's event loop owns it. Workers on other threads call only `join`, `leave` and `rewind`,
+    take from `row`, set `WorkerPlace.index`, and append to `outcomes`. Two orders make that safe without a lock: a
+    worker's places only rise, and are set past what it finished before it takes more; and `lowest` reads the row first,
+    then the places, then the outcomes, so that it sees a message that moves from one to the next at least once. (One
+    call of a built-in iterator, dictionary or deque is one step under the interpreter's lock.)
+    """
 
     def __init__(
         self, queue: Queue, offset: int, message_type: type[ReceivedMessage] = ReceivedMessage
@@ -419,88 +420,3 @@ class QueueIntake:
         while not self.is_quiet:
             self._quiet.clear()
             await self._quiet.wait()
-
-
-# ---------------------------------------------------------------- what a push consumer counts
-
-
-@dataclass(slots=True)
-class PushCounts:
-    """Numbers that only grow. Not thread-safe: the client's event loop owns them."""
-
-    #: Messages that a listener took, or that were handled when they came again.
-    handled: int = 0
-    #: Outcomes that were failures; a message that fails twice counts twice.
-    failed: int = 0
-    sent_back: int = 0
-    dead: int = 0
-    #: Failed messages of which nothing more was made: broadcasting, or at most once.
-    dropped: int = 0
-    #: Messages whose listener took longer than consume_timeout_ms.
-    slow: int = 0
-    #: How often a queue was not read on because of messages, bytes or span.
-    paused_by_messages: int = 0
-    paused_by_bytes: int = 0
-    paused_by_span: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PushMetrics:
-    """A push consumer at one moment."""
-
-    handled: int
-    failed: int
-    sent_back: int
-    dead: int
-    dropped: int
-    slow: int
-    paused_by_messages: int
-    paused_by_bytes: int
-    paused_by_span: int
-    #: Messages that are fetched and not finished, and their bytes.
-    held: int
-    held_bytes: int
-    #: Messages that listeners are at.
-    in_process: int
-    #: How long the listener took: upper bounds in milliseconds, and messages of each; the last are above all bounds.
-    listener_ms_bounds: tuple[float, ...]
-    listener_ms_counts: tuple[int, ...]
-    listener_ms_sum: float
-    #: Messages that are stored and not finished, by queue.
-    lag: dict[Queue, int]
-    #: Fetching, committing and rebalancing.
-    counts: Counts = field(default_factory=Counts)
-
-    def text(self, labels: Mapping[str, str] | None = None) -> str:
-        """Return the metrics for Prometheus, each with LABELS, for example {"client": "billing-1"}.
-
-        The lag has a sample for each queue that is held.
-        """
-        lines = Exposition(CONSUMER_PREFIX, labels)
-        lines.add("counter", COUNTERS, self.counts)
-        lines.add("counter", _PUSH_COUNTERS, self)
-        lines.add("gauge", _PUSH_GAUGES, self)
-        lines.add_by_queue("lag_messages", "Messages stored and not finished.", self.lag)
-        bounds = [bound / 1_000 for bound in self.listener_ms_bounds]
-        what, total = "Time of the listener for a message.", self.listener_ms_sum / 1_000
-        lines.add_histogram("listener_seconds", what, bounds, self.listener_ms_counts, total)
-        return lines.text
-
-
-#: Field, name, what it counts.
-_PUSH_COUNTERS: Final = (
-    ("handled", "handled_messages_total", "Messages that the listener has handled."),
-    ("failed", "failures_total", "Outcomes of the listener that were failures."),
-    ("sent_back", "sent_back_messages_total", "Failed messages that come again."),
-    ("dead", "dead_messages_total", "Failed messages that lie in the dead letters."),
-    ("dropped", "dropped_messages_total", "Failed messages of which nothing more was made."),
-    ("slow", "slow_messages_total", "Messages whose listener took too long."),
-    ("paused_by_messages", "paused_by_messages_total", "Reading held back: messages of a queue."),
-    ("paused_by_bytes", "paused_by_bytes_total", "Reading held back: bytes of a queue."),
-    ("paused_by_span", "paused_by_span_total", "Reading held back: span of queue offsets."),
-)
-_PUSH_GAUGES: Final = (
-    ("held", "held_messages", "Messages fetched and not finished."),
-    ("held_bytes", "held_bytes", "Bytes of the messages fetched and not finished."),
-    ("in_process", "in_process_messages", "Messages that listeners are at."),
-)

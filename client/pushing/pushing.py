@@ -26,7 +26,8 @@ from ...proto.topics import retry_topic
 from ..consuming.commits import RegularCommits
 from ..consuming.held_queue import HeldQueue
 from ..consuming.parts import ConsumerParts, reach_name_server
-from ..consuming.queue_reader import QueueReader, Supply, broadcast_supply, group_supply
+from ..consuming.queue_reader import QueueReader
+from ..consuming.queue_supply import Supply, broadcast_supply, group_supply
 from ..consuming.sending_back import SentBack
 from ..push_config import PushConfig
 from ..queue import Queue
@@ -36,7 +37,8 @@ from ..subscriptions import Subscriptions
 from ..tasks import finished_within
 from .failures import Failures, LetGo, Returns, SendBack, Telling, TryInPlace
 from .listening import Calls, Listener, is_async
-from .process_queue import Failure, Portion, ProcessQueue, PushCounts, PushMetrics, QueueIntake
+from .process_queue import Failure, Portion, ProcessQueue, QueueIntake
+from .push_metrics import PushCounts, PushMetrics
 from .workers import (
     HISTOGRAM_MS,
     Backlog,

@@ -1,21 +1,14 @@
-"""The workers that call listeners: a bounded number, threads or tasks, who take jobs from a backlog.
+"""The workers that call listeners: a limited number of threads or tasks, which take jobs from a backlog.
 
-A run of quick messages is handled by one worker from end to end, because threads would only take the interpreter lock
+A batch of quick messages is handled by one worker from end to end, because threads would only take the interpreter lock
 from each other. Listeners that wait (for a database, for a service) are called by more at once: while messages are
-left over and fewer than SLOW_PER_MS are taken, the number of workers doubles every TICK_MS up to the bound; above
-QUICK_PER_MS it halves. A worker that stands still never keeps the others from what is left in its row.
+left over and fewer than SLOW_PER_MS are taken, the number of workers doubles every TICK_MS up to the limit; above
+QUICK_PER_MS it halves. A worker that waits never keeps the others from what is left in its row.
 
     Threads     for listeners that are called; started when they are first needed, ended by `close`
     Tasks       for listeners that are awaited
 
 Thread contract: the event loop owns it; workers on other threads touch only what a lock protects.
-
-A backlog is what workers have to do: jobs in the order of their arrival. Any thread may use one.
-
-    SharedBacklog     all idle workers take from the oldest row until it is empty: any order
-    OrderedBacklog    a queue is with one worker at a time, who works on one portion of it; then it goes to the back
-
-Every call takes a lock for some instructions; there is one for a portion, none for a message.
 """
 
 from __future__ import annotations
@@ -358,7 +351,10 @@ class Backlog(Protocol):
 
 
 class SharedBacklog:
-    """Rows that any number of workers take from."""
+    """All idle workers take from the oldest row until it is empty: any order. Any thread may use it.
+
+    Every call takes a lock for some instructions; there is one per portion, none per message.
+    """
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -392,7 +388,10 @@ class SharedBacklog:
 
 
 class OrderedBacklog:
-    """Queues, each with one worker at most."""
+    """A queue is with one worker at a time, which handles one portion of it; then the queue is the last one.
+
+    Any thread may use it.
+    """
 
     def __init__(self) -> None:
         self._lock = Lock()

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar, Unpack
 
 from ..config import ConsumerConfig, ConsumerSettings, settled
-from ..consuming.held_queue import Rebalanced
+from ..consuming.prefetch import Rebalanced
 from ..lifecycle import SignalledClient
 from ..loop_thread import LoopThread
 from ..pull_consumer import AsyncPullConsumer, RebalanceListener, tell

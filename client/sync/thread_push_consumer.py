@@ -14,7 +14,7 @@ from ..loop_thread import LoopThread
 from ..push_config import PushConfig, PushSettings
 from ..pushing.listening import Listener
 from ..pushing.plan import PushPlan
-from ..pushing.process_queue import PushMetrics
+from ..pushing.push_metrics import PushMetrics
 from ..pushing.pushing import Pushing
 from ..signals import Signals
 from ..subscriptions import Topics

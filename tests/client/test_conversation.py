@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from pocketmq.client.connections import BROKER, Conversation, GrpcConnection, GrpcConnections
+from pocketmq.client.connections import BROKER, GrpcConnection, GrpcConnections
+from pocketmq.client.streams import Conversation
 from pocketmq.proto.carrier_grpcio import GrpcioCarrier
 from pocketmq.proto.errors import ConnectionLost, MemberFenced, Unsupported
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb

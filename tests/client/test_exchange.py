@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.client.connections import Exchange
+from pocketmq.client.streams import Exchange
 from pocketmq.client.tasks import Tasks
 from pocketmq.proto.errors import ClientClosed, ConnectFailed, MessageTooLarge, RequestTimeout
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb

@@ -13,7 +13,7 @@ from pocketmq.client import AsyncProducer, Counts, Message, PushMetrics
 from pocketmq.client.consuming import parts
 from pocketmq.client.metrics import HistogramSnapshot, ProducerCounters, ProducerMetrics
 from pocketmq.client.producing.accumulator import Budget
-from pocketmq.client.pushing import process_queue as push_metrics
+from pocketmq.client.pushing import push_metrics
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import Overloaded, TopicNotFound
 

@@ -11,7 +11,8 @@ import pytest
 from pocketmq.client import AsyncAdmin, AsyncPullConsumer
 from pocketmq.client.administration.brokers import Brokers
 from pocketmq.client.config import ClientConfig
-from pocketmq.client.session import MASTER_MS, Session
+from pocketmq.client.follower_choice import MASTER_MS
+from pocketmq.client.session import Session
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
     ConfigError,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pocketmq.client import Admin, AsyncAdmin, AsyncPullConsumer, PullConsumer
-from pocketmq.client.administration.groups import DeadLetter
+from pocketmq.client.administration.dead_letters import DeadLetter
 from pocketmq.client.consuming.sending_back import SentBack
 from pocketmq.client.received_message import FetchedRun
 from pocketmq.proto.clock import VirtualClock

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.broker.replication.state_source import OFFSETS_FILE, TOPICS_FILE
+from pocketmq.broker.replication.state_source import TOPICS_FILE
 from pocketmq.proto.errors import PocketMQError
+from pocketmq.store.offsets_file import OFFSETS_FILE
 
 from ..broker.replication.state_pair import Follower, Link, Master, tables_at
 from ..fakes import Crash, RecordingDisk

@@ -9,8 +9,9 @@ import pytest
 from rich.console import Console
 
 from pocketmq.client import Message
-from pocketmq.tools import demo
-from pocketmq.tools.demo import Board, Flight
+from pocketmq.tools.demo import steps
+from pocketmq.tools.demo.flights import Flight
+from pocketmq.tools.demo.progress import Board
 
 pytestmark = pytest.mark.processes
 
@@ -34,20 +35,20 @@ def invented(path: Path) -> Iterator[Flight]:
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    monkeypatch.setattr(demo, "archive", lambda: Path("invented"))
-    monkeypatch.setattr(demo, "flights", invented)
+    monkeypatch.setattr(steps, "archive", lambda: Path("invented"))
+    monkeypatch.setattr(steps, "flights", invented)
     return io.StringIO()
 
 
 @pytest.mark.long
 def test_every_check_passes(shown: io.StringIO, tmp_path: Path) -> None:
-    board = Board(Console(file=shown, width=160), demo.CHECKS)
+    board = Board(Console(file=shown, width=160), steps.CHECKS)
 
-    demo.Demo(board, tmp_path / "store", ROWS).run()
+    steps.Demo(board, tmp_path / "store", ROWS).run()
     board.summary()
 
     assert board.failures == [], shown.getvalue()
-    assert f"{demo.CHECKS} of {demo.CHECKS} checks passed" in shown.getvalue()
+    assert f"{steps.CHECKS} of {steps.CHECKS} checks passed" in shown.getvalue()
     assert "killed process" in shown.getvalue()
     assert "16 retries over 4h45m40s" in shown.getvalue()
 
@@ -59,9 +60,9 @@ def test_a_message_that_changed_on_the_way_is_noticed(
     def changed(topic: str, body: bytes, **parts: object) -> Message:
         return Message(topic, body.replace(b'"77"', b'"78"'), **parts)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(demo, "Message", changed)
-    board = Board(Console(file=shown, width=160), demo.CHECKS)
+    monkeypatch.setattr(steps, "Message", changed)
+    board = Board(Console(file=shown, width=160), steps.CHECKS)
 
-    demo.Demo(board, tmp_path / "store", FEW).run()
+    steps.Demo(board, tmp_path / "store", FEW).run()
 
     assert "each has the body, the keys and the tag of its row" in board.failures

@@ -14,8 +14,10 @@ from pocketmq.client import AsyncAdmin, AsyncProducer, AsyncPullConsumer, Messag
 from pocketmq.client.consuming import queue_reader
 from pocketmq.client.queue import Queue
 from pocketmq.tools.spark.live.cluster import LiveCluster
+from pocketmq.tools.spark.live.losses import Losses
 from pocketmq.tools.spark.live.place import Place
-from pocketmq.tools.spark.live.ranges import Losses, QueueRange, fetched
+from pocketmq.tools.spark.live.range_reading import fetched
+from pocketmq.tools.spark.live.ranges import QueueRange
 from pocketmq.tools.spark.live.read_options import Choice, Pulling
 
 from ..waiting import until

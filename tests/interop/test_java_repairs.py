@@ -11,7 +11,7 @@ from pocketmq.store.file_sizes import settings_of
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.fork.forking import make_fork
 from pocketmq.tools.inspect.document import describe_ours
-from pocketmq.tools.repair import make_repaired_copy
+from pocketmq.tools.repaired_copy import make_repaired_copy
 
 from ..recorded import expected, recorded_names, recorded_store, settings
 from .java_oracle import dumps, require_java, verify_start

@@ -124,7 +124,7 @@ TARGETS: Final = (
         sources=(
             ("client/administration/admin.py", "AsyncAdmin"),
             ("client/administration/groups.py", "GroupAdmin"),
-            ("client/administration/groups.py", "DeadLetterAdmin"),
+            ("client/administration/dead_letters.py", "DeadLetterAdmin"),
         ),
         base=("thread_admin", "ThreadAdmin"),
         by_hand=frozenset({"close"}),

@@ -24,7 +24,7 @@ from .source_tree import (
 
 CLOCK = "proto/clock.py"
 #: Measuring needs the real time.
-MEASURING = ("tools/bench/", "tools/demo.py", "tools/advise.py")
+MEASURING = ("tools/bench/", "tools/demo/", "tools/advise.py")
 #: A probe of one blocking socket: it has no loop, and a Clock would have it import asyncio each time.
 PROBE = "tools/health.py"
 
@@ -156,7 +156,7 @@ def test_http2_and_grpc_know_nothing_of_the_package() -> None:
 
 
 #: Who may import grpc, which is an extra: the carrier of that name, and what measures beside it.
-GRPC_USERS = ("proto/carrier_grpcio.py", "tools/bench/yardsticks.py")
+GRPC_USERS = ("proto/carrier_grpcio.py", "tools/bench/grpc_echo.py")
 
 
 def test_handlers_do_not_know_what_carries_them() -> None:

@@ -12,7 +12,8 @@ from pocketmq.client.config import ReadingConfig
 from pocketmq.client.consuming.commits import Commits, RegularCommits
 from pocketmq.client.consuming.held_queue import HeldQueue
 from pocketmq.client.consuming.parts import ConsumerParts
-from pocketmq.client.consuming.queue_reader import QueueReader, Supply
+from pocketmq.client.consuming.queue_reader import QueueReader
+from pocketmq.client.consuming.queue_supply import Supply
 from pocketmq.client.consuming.sharing import Sharing
 from pocketmq.client.received_message import FetchedRun
 from pocketmq.client.session import Session

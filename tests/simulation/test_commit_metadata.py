@@ -17,7 +17,7 @@ from pocketmq.client import (
 )
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.table_files import read_tables
-from pocketmq.tools.group import document
+from pocketmq.tools.group_description import document
 
 from .cluster import Cluster, cluster_of
 from .virtual_loop import run

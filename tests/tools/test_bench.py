@@ -108,7 +108,7 @@ def lacking(monkeypatch: pytest.MonkeyPatch, told: list[BenchConditions]) -> Non
     def scan(_: BenchConditions) -> Figure:
         raise ConfigError("columns need pyarrow: install it", field="pyarrow")
 
-    monkeypatch.setattr(importlib.import_module("pocketmq.tools.bench.reading"), "scan", scan)
+    monkeypatch.setattr(importlib.import_module("pocketmq.tools.bench.scanning"), "scan", scan)
     monkeypatch.setattr(
         command, "BENCHES", {name: command.BENCHES[name] for name in ("scan", "wheel")}
     )

@@ -10,8 +10,9 @@ from hypothesis import given, strategies as st
 
 from pocketmq.proto.errors import PocketMQError
 from pocketmq.tools import cli
-from pocketmq.tools.bench import delay
-from pocketmq.tools.bench.delay import Deliveries, disk_bytes, own_memory_bytes, percentiles
+from pocketmq.tools.bench import scheduled_batches
+from pocketmq.tools.bench.delay import Deliveries, percentiles
+from pocketmq.tools.bench.pending_messages import disk_bytes, own_memory_bytes
 from pocketmq.tools.bench.servers import record_bytes
 from pocketmq.tools.server_process import rss_bytes
 
@@ -58,12 +59,15 @@ def test_percentiles_of_nothing_are_none() -> None:
 
 
 def test_messages_are_told_apart_by_their_bodies() -> None:
-    batch = delay.timed_batch(70_000, [10**12, 10**12 + 1])
+    batch = scheduled_batches.timed_batch(70_000, [10**12, 10**12 + 1])
 
-    assert [delay.index_of(message.body) for message in batch] == [70_000, 70_001]
+    assert [scheduled_batches.index_of(message.body) for message in batch] == [70_000, 70_001]
     assert [message.deliver_at_ms for message in batch] == [10**12, 10**12 + 1]
-    assert {len(message.body) for message in batch} == {delay.BODY_BYTES}
-    assert len(batch[0].property_string) + record_bytes(delay.BODY_BYTES) == delay.RECORD_BYTES
+    assert {len(message.body) for message in batch} == {scheduled_batches.BODY_BYTES}
+    assert (
+        len(batch[0].property_string) + record_bytes(scheduled_batches.BODY_BYTES)
+        == scheduled_batches.RECORD_BYTES
+    )
 
 
 async def test_a_receipt_with_another_time_fails_the_bench() -> None:
@@ -71,7 +75,7 @@ async def test_a_receipt_with_another_time_fails_the_bench() -> None:
     receipts.set_result([type("Receipt", (), {"due_ms": 7})()])
 
     with pytest.raises(PocketMQError, match="due at 7"):
-        await delay._acknowledged(5, receipts)  # type: ignore[arg-type]
+        await scheduled_batches._acknowledged(5, receipts)  # type: ignore[arg-type]
 
 
 def test_disk_bytes_are_blocks_by_folder(tmp_path: Path) -> None:

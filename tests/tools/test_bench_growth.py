@@ -7,27 +7,27 @@ from pathlib import Path
 import pytest
 
 from pocketmq.proto.errors import ConfigError
-from pocketmq.tools.bench import ordinary
+from pocketmq.tools.bench import growth
 from pocketmq.tools.bench.measure import BenchConditions
 
 
 def test_where_no_cgroup_can_be_made_it_says_what_it_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ordinary, "_CGROUPS", tmp_path / "none")
+    monkeypatch.setattr(growth, "_CGROUPS", tmp_path / "none")
 
     with pytest.raises(ConfigError, match="a memory cgroup takes root"):
-        ordinary.memory_limited(1 << 20).__enter__()
+        growth.memory_limited(1 << 20).__enter__()
 
 
 @pytest.mark.processes
 @pytest.mark.long
 def test_every_shape_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ordinary, "CONNECTIONS", (1, 2))
-    monkeypatch.setattr(ordinary, "QUEUES", (1, 2_000))
-    monkeypatch.setattr(ordinary, "_CGROUPS", tmp_path / "none")
+    monkeypatch.setattr(growth, "CONNECTIONS", (1, 2))
+    monkeypatch.setattr(growth, "QUEUES", (1, 2_000))
+    monkeypatch.setattr(growth, "_CGROUPS", tmp_path / "none")
 
-    figure = ordinary.growth(BenchConditions(folder=tmp_path, seconds=0.1))
+    figure = growth.growth(BenchConditions(folder=tmp_path, seconds=0.1))
 
     assert [note.partition(":")[0] for note in figure.notes] == [
         "1 connections",

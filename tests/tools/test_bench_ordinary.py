@@ -10,8 +10,8 @@ import pytest
 
 from pocketmq.proto.errors import ConfigError, PocketMQError
 from pocketmq.tools.bench import ordinary
+from pocketmq.tools.bench.java_clients import ShapeRun, check_load, classic_load, official_load
 from pocketmq.tools.bench.measure import BenchConditions, Figure
-from pocketmq.tools.bench.servers import ShapeRun, check_load, classic_load, official_load
 
 JAVA = """#!{python}
 import sys

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from pocketmq.proto.errors import ConfigError
-from pocketmq.tools.bench import official
-from pocketmq.tools.bench.official import handler_costs_us
+from pocketmq.tools.bench import official_client
+from pocketmq.tools.bench.handler_costs import handler_costs_us
 
 
 def test_every_method_is_measured_on_messages_that_it_serves(tmp_path: Path) -> None:
@@ -18,16 +18,16 @@ def test_every_method_is_measured_on_messages_that_it_serves(tmp_path: Path) -> 
 def test_without_a_checkout_the_programs_are_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(official, "_PROGRAMS", tmp_path / "programs.py")
+    monkeypatch.setattr(official_client, "_PROGRAMS", tmp_path / "programs.py")
 
     with pytest.raises(ConfigError, match="checkout"):
-        official.OfficialClient("127.0.0.1:1")
+        official_client.OfficialClient("127.0.0.1:1")
 
 
 def test_what_cannot_be_built_is_told_as_something_that_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    programs = official._programs()
+    programs = official_client._programs()
     monkeypatch.setattr(programs, "BUILD", tmp_path)
 
     def fail(folder: Path) -> None:
@@ -35,7 +35,7 @@ def test_what_cannot_be_built_is_told_as_something_that_is_missing(
 
     java = replace(programs.PROGRAMS["java"], tools=(), build=fail)
     monkeypatch.setitem(programs.PROGRAMS, "java", java)
-    monkeypatch.setattr(official, "_programs", lambda: programs)
+    monkeypatch.setattr(official_client, "_programs", lambda: programs)
 
     with pytest.raises(ConfigError, match="not built: no network"):
-        official.OfficialClient("127.0.0.1:1", "java")
+        official_client.OfficialClient("127.0.0.1:1", "java")

@@ -3,7 +3,7 @@ import io
 import pytest
 from rich.console import Console
 
-from pocketmq.tools.demo import Board
+from pocketmq.tools.demo.progress import Board
 
 
 @pytest.fixture

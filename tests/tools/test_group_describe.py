@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pocketmq.tools.group import conflicts, document
+from pocketmq.tools.group_description import conflicts, document
 
 from .group_reports import member, report
 

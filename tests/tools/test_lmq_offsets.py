@@ -12,7 +12,7 @@ from pocketmq.store.format.state_tables import parse_consumer_offsets
 from pocketmq.store.offsets_file import LMQ_OFFSETS_FILE, OFFSETS_FILE, OffsetsFile
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.cli import cli
-from pocketmq.tools.follow.promote import StoppedStore
+from pocketmq.tools.follow.stopped_store import StoppedStore
 from pocketmq.tools.lag.cold import store_rows
 from pocketmq.tools.spark.jobs import offset_files
 from pocketmq.tools.stores.cold_store import open_cold

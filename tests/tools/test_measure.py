@@ -4,8 +4,9 @@ from pathlib import Path
 import pytest
 
 from pocketmq.tools.bench import measure
+from pocketmq.tools.bench.grpc_echo import echo_per_second
 from pocketmq.tools.bench.measure import Figure
-from pocketmq.tools.bench.yardsticks import echo, echo_per_second
+from pocketmq.tools.bench.socket_echo import echo
 from pocketmq.tools.server_process import cpu_seconds, rss_bytes
 
 COLUMNS = [
@@ -60,7 +61,7 @@ def test_rounds_are_bounded_by_number_and_done_at_least_once() -> None:
     assert len(measure.rounds(lambda: None, seconds=0)) == 1
 
 
-def test_yardsticks_measure_something(tmp_path: Path) -> None:
+def test_echoes_measure_something(tmp_path: Path) -> None:
     assert measure.memcpy_bytes_per_second(1 << 20) > 1e8
     assert measure.synced_writes_per_second(tmp_path, seconds=0.05) > 1
     assert list(tmp_path.iterdir()) == []

@@ -23,7 +23,7 @@ BENCHES: Final = {
         "Append, queue and key index: 200 B records with one key in runs of 1,000, no network.",
     ),
     "produce": (
-        "sending:produce",
+        "async_sending:produce",
         "Our client to our broker on loopback, 128 B, acknowledged in memory.",
     ),
     "send": (
@@ -35,44 +35,44 @@ BENCHES: Final = {
         "Shapes of ordinary programs: 64 in flight, lists of 100, one at a time, listeners.",
     ),
     "growth": (
-        "ordinary:growth",
+        "growth:growth",
         "Sends by 100 connections, to 100,000 queues, of 1 MiB; a store ten times the page cache.",
     ),
     "send-many": (
-        "sending:send_many",
+        "async_sending:send_many",
         "Lists of bodies, encoded by the column, 128 B, acknowledged in memory.",
     ),
     "sync": (
-        "sending:sync",
+        "async_sending:sync",
         "The same as produce, acknowledged on the device, 64 sends in flight.",
     ),
     "consume": ("reading:consume", "A cold queue to decoded messages, 128 B."),
-    "push": ("reading:push", "A listener called once a message, 128 B, default settings."),
+    "push": ("listening:push", "A listener called once a message, 128 B, default settings."),
     "poll": ("reading:poll", "Cold queues to batches whose columns are read, 128 B."),
     "start": ("idle:start", "From the start of `pocketmq serve` to the first acknowledged send."),
     "memory": ("idle:memory", "Resident memory of an idle `pocketmq serve`."),
     "idle-consumers": (
-        "idle:idle_consumers",
+        "idle_consumers:idle_consumers",
         "A thousand consumers that have nothing to do: memory and CPU time of the broker.",
     ),
     "idle-receives": (
-        "idle:idle_receives",
+        "idle_receives:idle_receives",
         "Ten thousand ReceiveMessage that wait: memory and CPU time of the broker.",
     ),
     "recovery": (
-        "stores:recovery",
+        "recovery:recovery",
         "From the start to serving, over a log of 1 GiB that was left by kill -9.",
     ),
     "scan": (
-        "reading:scan",
+        "scanning:scan",
         "Messages and queue entries from files to Arrow columns, beside pyarrow reading Parquet.",
     ),
     "spark": (
-        "reading:spark",
+        "spark_scans:spark",
         "The same on Spark, local[2] and warm, a filter, the lag job; needs the extra spark.",
     ),
     "inspect": (
-        "stores:inspect",
+        "inspection:inspect",
         "The overview of a store of 100 GiB; verify half a GiB of 1 KiB messages.",
     ),
     "delay": (
@@ -80,7 +80,7 @@ BENCHES: Final = {
         "A million messages over a minute (with --seconds 15): how late each is; or --pending.",
     ),
     "lookup": (
-        "stores:lookup",
+        "lookups:lookup",
         "A key in a full index file of 20 M entries, from the files: cold and warm.",
     ),
     "v2": (
@@ -88,7 +88,7 @@ BENCHES: Final = {
         "An official client of Apache RocketMQ (--client): sends, receives; our handlers alone.",
     ),
     "unary": (
-        "official:unary",
+        "unary:unary",
         "CPU time of the server for one SendMessage, by our own HTTP/2 and by grpcio's.",
     ),
     "replicas": (

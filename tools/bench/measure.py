@@ -1,7 +1,7 @@
-"""What every bench shares: the figure that it prints, rounds and percentiles, and the yardsticks to hold it against.
+"""What all benchmarks share: the result that they print, rounds and percentiles, and the baselines to compare it with.
 
-A figure stands for this machine at this moment, so each is printed beside what the machine did with the same bytes in
-the same run: a memcpy, a write with fdatasync. Ratios are ours divided by the yardstick's.
+A result is that of this machine at this moment, so each is printed next to what the machine did with the same bytes in
+the same run: a memcpy, a write with fdatasync. Ratios are PocketMQ's rate divided by the baseline's.
 """
 
 from __future__ import annotations
@@ -212,5 +212,5 @@ def _aim(figure: Figure) -> str:
 
 
 def beside_line(beside: Mapping[str, float]) -> str:
-    """Return the yardsticks of a figure in one line."""
+    """Return the baselines of a result in one line."""
     return ", ".join(f"{name} {rounded(value):,}" for name, value in beside.items())

@@ -1,13 +1,16 @@
 """`bench replicas`: three replicas, their name server and ZooKeeper on this machine, and what replication costs on it.
 
-How long after a kill -9 of the master the same producer's next send with acks="replicas" is acknowledged; how long
-sends wait while the office is handed over; one send at a time, with what followers have written and with what they have
-synced; as many as one producer can, beside acks="disk" with the same processes running; how fast an empty follower
-catches up while nothing is sent, and what sends lose by another one that does; how much a consumer is handed again
-after a failover. Where times depend on what else runs here, processor time is told besides.
+    failover     from a kill -9 of the master to the acknowledgement of the same producer's next send, acks="replicas";
+                 how many messages a consumer gets again
+    transfer     how long sends wait while leadership is transferred
+    sends        one at a time, with what followers have written and with what they have synced; as many as one
+                 producer can, next to acks="disk" with the same processes
+    catch-up     of an empty follower while nothing is sent, and how much slower sends are meanwhile
+
+Where times depend on what else runs here, the processor time is printed as well.
 
 Needs the extra `cluster`, a Java, and the jars of a ZooKeeper (--zookeeper-home). With the jars of Apache RocketMQ
-(--apache) its own master and slave run beside (apache.py). All share the processors of this machine: a set on
+(--apache) its master and slave run as well (apache_servers.py). All share the processors of this machine: a set on
 three machines has three times as many.
 """
 
@@ -36,7 +39,7 @@ from ...proto.rpc import CallFailed, connect
 from ..server_process import ServerProcess
 from ..zookeeper_server import Ports, ZooKeeperServer, find_jars, free_ports
 from . import measure, servers
-from .servers import ApacheSender, apache_jars, apache_pair, apache_version
+from .apache_servers import ApacheSender, apache_jars, apache_pair, apache_version
 
 SET: Final = "bench"
 CLUSTER: Final = "bench-replicas"

@@ -1,17 +1,16 @@
-"""`bench wheel`: what a timer costs on the timing wheel that long polls, leases, heartbeats and flushes hang on.
+"""`bench wheel`: what a timer costs on the timing wheel of long polls, leases, heartbeats and flushes.
 
-At 10,000, 100,000 and 1,000,000 timers, nanoseconds an operation, on three structures:
+At 10,000, 100,000 and 1,000,000 timers, nanoseconds per operation, on three structures:
 
-- the timing wheel (broker/timing/timing_wheel.py);
-- `heapq`, where a cancelled entry stays until it comes up, and re-scheduling cancels and pushes;
-- asyncio's own `call_at` (what `call_later` calls): `cancel`, and for re-scheduling `cancel` and `call_at`.
+    the timing wheel (broker/timing/timing_wheel.py)
+    `heapq`, where a cancelled entry stays until it is the first, and re-scheduling cancels and pushes
+    asyncio's own `call_at` (what `call_later` calls): `cancel`, and for re-scheduling `cancel` and `call_at`
 
-The operations, one after the other on the same timers, in an order that is not that of adding: insert (deadlines spread
-over a minute), re-schedule each once, cancel every second one (most long polls are answered before their deadline), and
-advance: time reaches the end of the minute and all that is left is due at once and is called. Then once more for the
-wheel: "tick by tick" is the same advance in 6,000 steps of 10 ms, as a loop that is in time does it.
+The operations, one after the other on the same timers, in an order that is not that of insertion: insert (deadlines
+spread over a minute), re-schedule each once, cancel every second one (most long polls are answered before their
+deadline), and advance: the minute ends and all that is left is due at once and is called. Then once more for the wheel:
+"tick by tick" is the same advance in 6,000 steps of 10 ms, as an event loop that is not late makes it.
 
-asyncio runs a real loop whose `time` is set forward for the advance, so that the loop itself finds everything due.
 The garbage collector is off while measuring, as in `timeit`. Smaller sizes are the best of three.
 """
 

@@ -53,7 +53,7 @@ from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from ...store.message_store import MessageStore
 from ...store.timers.store import TimerStore
 from ..dead_letters import letter_document
-from ..group import document as group_document
+from ..group_description import document as group_document
 from ..lag.live import rows_of_group
 from ..lag.rows import CALM, LagRow
 from ..output import message_document

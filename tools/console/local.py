@@ -16,7 +16,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from google.protobuf.message import Message
 
-from ...client.connections import BROKER, NAME_SERVER, Conversation
+from ...client.connections import BROKER, NAME_SERVER
+from ...client.streams import Conversation
 from ...proto.errors import PocketMQError, RequestTimeout, Unsupported
 from ...proto.errors_wire import from_wire, ours
 from ...proto.gen import pocketmq_v1_pb2 as pb

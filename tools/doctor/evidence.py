@@ -1,4 +1,4 @@
-"""The messages in the files of a store before any recovery, and the result of a start of either broker.
+"""The messages in the files of a store before any recovery.
 
 The log is read record by record, past damage, as PocketMQ's recovery does. Then all queue entries without a record are
 examined. Files that a broker would refuse are read as far as possible.
@@ -6,15 +6,12 @@ examined. Files that a broker would refuse are read as far as possible.
 A message is `SOUND`; `DAMAGED`: its lengths agree, its body does not match its CRC; `MISSING`: its queue entry has no
 record; or `DELETED`: only the log has it, because its topic was deleted (and maybe created again). Prepared and
 rolled-back records are no messages. Cost: about 60 bytes and 1.6 µs per message of 1 KiB, most of it the CRC.
-
-`apache_outcome` runs the model of Apache RocketMQ 5.5.0 (store/apache), `our_outcome` an opening by PocketMQ, each on
-an overlay: nothing is written.
 """
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
@@ -22,34 +19,21 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...broker.config import BrokerConfig
-from ...broker.consumer_groups import Groups
-from ...broker.offsets import Offsets
-from ...broker.topics import Topics
-from ...proto.errors import CorruptState, PocketMQError, StoreError
+from ...proto.errors import CorruptState, PocketMQError
 from ...proto.record import SYS_PREPARED, Record, decode_record
 from ...proto.record_run import Longs
 from ...proto.topics import is_system_topic
-from ...store.apache.files import StartRefused
-from ...store.apache.queue import JavaQueue
 from ...store.apache.settings import ApacheSettings
 from ...store.consume_queue import BatchConsumeQueue, ConsumeQueue, EntryRow
 from ...store.disk import Disk
 from ...store.files import MappedFile, equal_file_size
 from ...store.format.agreement import is_served
-from ...store.format.index import TAG_TYPE, index_key
 from ...store.format.queues import PRE_BLANK_SIZE
-from ...store.format.state_tables import TOPICS, parse_delay_offsets
+from ...store.format.state_tables import TOPICS
 from ...store.kept_table import KeptChanges
-from ...store.message_store import MessageStore
-from ...store.opened_store import OpenedStore, open_ours
-from ...store.overlay_disk import OverlayDisk
-from ...store.queue_entries import entries_of, reached_entries
-from ...store.recovery.report import FindingKind, RecoveryReport
 from ...store.recovery.scan import FileScan, ScannedFile
 from ...store.rows_by_queue import by_queue
 from ...store.state_files import StateFile
-from ..inspect.document import ORACLE, OURS, files
 
 Name = tuple[str, int]
 Rows = NDArray[np.bool_] | NDArray[np.intp] | Longs
@@ -386,152 +370,3 @@ def topics_of(disk: Disk, root: str) -> frozenset[str] | None:
         return None
     changes = KeptChanges(disk, root, "topics.json", TOPICS)
     return frozenset(changes.applied(table.version, table.entries)) | frozenset(table.unread)
-
-
-# ---------------------------------------------------------------- what a broker would have after its start on a store
-
-
-_LOOKUP_RESULTS: Final = 64
-_NEXT_ENTRY_AT: Final = 36
-#: How a key is looked up: topic, key, "" or "T" for tags; the log offsets that are found.
-Lookup = Callable[[str, str, str], list[int]]
-
-
-@dataclass(slots=True)
-class StartOutcome:
-    """The store as one broker would serve it; REFUSAL says why it would not start at all.
-
-    entries: log offsets of the entries that can be read, by queue;  index: next free entry by index file;
-    files: length of every file by its path in the store.
-    """
-
-    oracle: str
-    refusal: str | None = None
-    log_begin: int = 0
-    log_end: int = 0
-    entries: dict[Name, Longs] = field(default_factory=dict)
-    index: dict[str, int] = field(default_factory=dict)
-    files: dict[str, int] = field(default_factory=dict)
-    recovery: RecoveryReport | None = None
-    #: What its start would warn of.
-    warnings: list[str] = field(default_factory=list)
-    lookup: Lookup = lambda *_: []
-
-    def voided(self) -> Longs:
-        """Return the log offsets of the damaged records that the broker takes out."""
-        findings = self.recovery.findings if self.recovery is not None else []
-        offsets = [one.offset for one in findings if one.kind is FindingKind.SKIPPED]
-        return np.array([offset for offset in offsets if offset is not None], np.int64)
-
-    def delivered(self) -> Longs:
-        """Return the log offsets that some queue delivers, sorted."""
-        offsets = [np.zeros(0, np.int64), *self.entries.values()]
-        return np.unique(np.concatenate(offsets))
-
-
-def overlay(root: str, *, crash: bool) -> OverlayDisk:
-    """Return a new overlay of the store ROOT; with CRASH as if its broker were killed now."""
-    disk = OverlayDisk()
-    path = posixpath.join(root, "abort")
-    if crash and not disk.exists(path):
-        disk.write_file(path, b"")
-    return disk
-
-
-def apache_outcome(
-    root: str, settings: ApacheSettings, now_ms: int, *, crash: bool
-) -> StartOutcome:
-    """Return what Apache RocketMQ's broker would have after its start."""
-    disk = overlay(root, crash=crash)
-    try:
-        java = OpenedStore.as_java(disk, root, settings, now_ms)
-    except StartRefused as refusal:
-        return StartOutcome(ORACLE, refusal.text, files=files(disk, root))
-    store = java.reading
-    return StartOutcome(
-        oracle=ORACLE,
-        log_begin=max(0, store.log_begin),
-        log_end=store.log_end,
-        entries={key: _java_entries(queue) for key, queue in store.queues.items()},
-        index={posixpath.basename(one.path): one.header.next_entry for one in store.index.files},
-        files=files(disk, root),
-        lookup=lambda topic, key, kind: store.lookup(
-            index_key(topic, key, kind), _LOOKUP_RESULTS, typed=kind == TAG_TYPE
-        ),
-    )
-
-
-def _java_entries(queue: JavaQueue) -> Longs:
-    """Return the log offsets of the entries of QUEUE that a consumer can reach."""
-    if queue.kind == "BatchCQ":
-        return _units(queue)
-    parts = [entries.physical_offset for entries in entries_of(queue, 0, queue.max_offset)]
-    return np.concatenate([np.zeros(0, np.int64), *parts])
-
-
-def _units(queue: JavaQueue) -> Longs:
-    offsets: list[int] = []
-    at = queue.min_offset
-    while 0 <= at < queue.max_offset:
-        before = at
-        for unit in queue.units(at):
-            offsets.append(unit[1])
-            at = unit[0] + max(1, unit[4])
-        at = queue.behind_hole(at) if at == before else at
-    return np.array(offsets, np.int64)
-
-
-def our_outcome(root: str, settings: ApacheSettings, now_ms: int, *, crash: bool) -> StartOutcome:
-    """Return what our broker would have after its start."""
-    disk = overlay(root, crash=crash)
-    try:
-        warnings = load_tables(disk, root, lambda: now_ms)
-        store, _ = open_ours(disk, root, settings, lambda: now_ms)
-    except StoreError as error:
-        return StartOutcome(OURS, error.message, files=files(disk, root))
-    outcome = outcome_of(store, files(disk, root))
-    outcome.warnings = warnings
-    return outcome
-
-
-def load_tables(disk: Disk, root: str, now_ms: Callable[[], int]) -> list[str]:
-    """Load the tables of the store ROOT by the code of a start; return what that would warn of. Raises CorruptState."""
-
-    def file(name: str) -> StateFile:
-        return StateFile(disk, root, name)
-
-    topics = Topics(file("topics.json"), BrokerConfig(), now_ms)
-    groups = Groups(file("subscriptionGroup.json"), BrokerConfig(), now_ms)
-    Offsets(file("consumerOffset.json"), now_ms)
-    file("delayOffset.json").load(parse_delay_offsets)
-    return [*topics.unusual(), *groups.unusual()]
-
-
-def outcome_of(store: MessageStore, paths: dict[str, int]) -> StartOutcome:
-    """Return the opened STORE as a result; PATHS are its files with their lengths."""
-    return StartOutcome(
-        oracle=OURS,
-        log_begin=store.min_log_offset,
-        log_end=store.max_log_offset,
-        entries={(one.topic, one.queue): reached_entries(one)[1] for one in store.queues},
-        index={
-            file.name: file.header.next_entry for file in (store.index.files if store.index else [])
-        },
-        files=paths,
-        recovery=store.recovery,
-        lookup=lambda topic, key, kind: store.lookup(
-            topic, key, kind="T" if kind else "K", max_results=_LOOKUP_RESULTS
-        ),
-    )
-
-
-def index_before(disk: Disk, root: str) -> dict[str, int]:
-    """Return the next free entry of each index file as it is now, by name; 0 for a file without a header."""
-    folder = posixpath.join(root, "index")
-    found: dict[str, int] = {}
-    for entry in disk.list(folder):
-        if entry.is_folder or not entry.name.isdigit():
-            continue
-        field = disk.read_at(posixpath.join(folder, entry.name), _NEXT_ENTRY_AT, 4)
-        found[entry.name] = max(1, int.from_bytes(field, "big", signed=True)) if field else 0
-    return found

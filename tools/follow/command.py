@@ -26,7 +26,8 @@ from ..log_lines import LogConfig, configure_logging
 from ..options import OFFSET
 from ..stores.locations import check_new_store, is_store
 from ..terminal import one_line, own
-from .follower import FollowNote, JavaFollower, OtherHistory, read_note, set_aside
+from .follower import JavaFollower, OtherHistory, set_aside
+from .note import FollowNote, read_note
 from .promote import promote as promoted
 
 _LINE_S: Final = 10.0

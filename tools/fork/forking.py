@@ -1,80 +1,42 @@
 """Making a fork: the files up to the cut, opened and settled once, so that a broker starts on it at once.
 
-What was verified of the source is verified of the fork, as far as it goes, so nothing is read again. A store that our
-broker never had is not verified: after a clean stop its fork is made as fast, but the first start of our broker reads
-all of it, as it would the source. After an unclean stop it is read while it is forked.
-
-Nobody writes down when a group committed what. So a committed offset becomes the lesser of what the table says and the
-queue's end at the cut: a group is never ahead of the fork, but may be further than it was at that moment. What the
-broker itself keeps is set back so that nothing waits for ever: a delay level to the first message due behind the
-moment, timers to the moment, transactions to the beginning of their queues (the outcomes in the log tell which are
-over).
-
-`pocketmq fork STORE --at TIME --to DIR`: a store of its own with what STORE held at a moment, in a second.
-
-Exit codes: 0 done, 1 it failed (DIR is as it was), 2 wrong arguments.
+What was verified of the source is verified of the fork, as far as it goes, so nothing is read again. A store that
+PocketMQ never had is not verified: after a clean stop its fork is made as fast, but PocketMQ's first start reads all of
+it, as it would the source. After an unclean stop it is read while it is forked.
 """
 
 from __future__ import annotations
 
 import os
-import posixpath
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
-
-import click
-import numpy as np
+from typing import Final
 
 from ...broker.kept_tables import copy_group_tables
 from ...proto.clock import SystemClock
-from ...proto.time_text import format_instant
-from ...proto.topics import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
 from ...store.apache.settings import ApacheSettings
-from ...store.checkpoints import CHECKPOINT_SIZE, read_timer_checkpoint
 from ...store.commit_log import CommitLog
-from ...store.disk import Disk
 from ...store.file_copies import sync_tree
 from ...store.file_sizes import settings_of
-from ...store.format.state_tables import (
-    parse_consumer_offsets,
-    parse_delay_offsets,
-    render_consumer_offsets,
-    render_delay_offsets,
-)
 from ...store.message_store import MessageStore
-from ...store.offsets_file import OffsetsFile
-from ...store.open_files import allow_many_files
 from ...store.os_disk import OsDisk
 from ...store.overlay_disk import OverlayDisk
 from ...store.recovery.report import RecoveryReport
 from ...store.recovery.verified import Verified
-from ...store.state_files import StateFile
-from ..counted import counted
-from ..instants import past_instant_of
-from ..options import TakesStores, broker_settings, broker_settings_option, store_argument
-from ..output import print_json
 from ..stores.locations import check_store
 from . import skeleton
+from .cut import Cut, CutRows, find_cut
+from .progress import Clamped, clamp_tables, wind_back_timers
 
 _WHEEL: Final = "timerwheel"
-
-
-@dataclass(frozen=True, slots=True)
-class Clamped:
-    """How many committed offsets were beyond the cut, of how many, and how many levels were set back."""
-
-    offsets: int = 0
-    of_offsets: int = 0
-    levels: int = 0
 
 
 @dataclass(slots=True)
 class Forked:
     """A fork: the log [LOG_BEGIN, LOG_END) up to CUT. WAS_RUNNING: the source had a broker, or it crashed."""
 
-    cut: skeleton.Cut
+    cut: Cut
     was_running: bool
     verified: bool = False
     log_begin: int = 0
@@ -146,10 +108,8 @@ class _Forking:
         running = disk.exists(os.path.join(self._source, "abort"))
         copied = skeleton.Copied()
         skeleton.copy_small_files(self._source, self._target, copied, without=[_WHEEL])
-        cut = skeleton.find_cut(disk, os.path.join(self._source, "commitlog"), self._time_ms)
-        rows = skeleton.CutRows(
-            OsDisk(), self._source, self._target, self._settings, cut.log_offset
-        )
+        cut = find_cut(disk, os.path.join(self._source, "commitlog"), self._time_ms)
+        rows = CutRows(OsDisk(), self._source, self._target, self._settings, cut.log_offset)
         rows.copy(copied)
         rows.copy_others(copied)
         forked = Forked(cut, running, copied=copied)
@@ -211,165 +171,3 @@ class _Forking:
         )
         claim.save(overlay, self._config.own_folder)
         return known is not None
-
-
-# ---------------------------------------------------------------- progress as of the cut
-
-_TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
-_CHUNK: Final = 10_000
-
-Offsets = dict[str, dict[int, int]]
-
-
-def wind_back_timers(disk: Disk, root: str, cut: skeleton.Cut) -> bool:
-    """Let the timers of ROOT go on from the cut's time: their messages are entered again when the store is opened.
-
-    Return whether there are any. Wheel and timer log must not be there.
-    """
-    path = posixpath.join(root, "config", "timercheck")
-    known = read_timer_checkpoint(disk, path)
-    if known.is_empty:
-        return False
-    read_ms = min(known.last_read_ms, max(0, cut.time_ms) // 1000 * 1000)
-    # A position beyond the end of the timer log, which is empty, says that it lost its records.
-    values = replace(known, last_read_ms=read_ms, log_flushed=max(1, known.log_flushed))
-    disk.write_file(path, values.pack().ljust(CHECKPOINT_SIZE, b"\0"))
-    return True
-
-
-def clamp_tables(disk: Disk, root: str, store: MessageStore, cut: skeleton.Cut) -> Clamped:
-    """Write the tables of the fork ROOT as of CUT; STORE is the fork, opened on DISK."""
-    beyond, total = _clamp_offsets(disk, root, store)
-    return Clamped(beyond, total, _clamp_levels(disk, root, store, cut))
-
-
-def _clamp_offsets(disk: Disk, root: str, store: MessageStore) -> tuple[int, int]:
-    file = OffsetsFile(disk, root)
-    table = file.load(parse_consumer_offsets).value
-    if table is None:
-        return 0, 0
-    beyond = _clamped(table.offsets, store)
-    _clamped(table.pull_offsets, store)
-    file.save(render_consumer_offsets(table))
-    return beyond, sum(map(len, table.offsets.values()))
-
-
-def _clamped(offsets: Offsets, store: MessageStore) -> int:
-    """Clamp OFFSETS in place; return how many were beyond the end of their queue."""
-    beyond = 0
-    for key, queues in offsets.items():
-        topic, _, group = key.partition("@")
-        for queue, offset in queues.items():
-            least, most = store.queue_bounds(topic, queue)
-            beyond += offset > most
-            queues[queue] = min(offset, most)
-            if group == _TRANSACTION_GROUP and topic in (HALF_TOPIC, OP_HALF_TOPIC):
-                queues[queue] = least
-    return beyond
-
-
-def _clamp_levels(disk: Disk, root: str, store: MessageStore, cut: skeleton.Cut) -> int:
-    file = StateFile(disk, root, "delayOffset.json")
-    table = file.load(parse_delay_offsets).value
-    if table is None:
-        return 0
-    back = 0
-    for level, offset in table.offsets.items():
-        due = min(offset, _due_by(store, level - 1, cut.time_ms))
-        back += due < offset
-        table.offsets[level] = due
-    file.save(render_delay_offsets(table))
-    return back
-
-
-def _due_by(store: MessageStore, queue: int, time_ms: int) -> int:
-    """Return the first queue offset of a delay level that is due behind TIME_MS; its tags code is when it is due."""
-    found = store.queues.get(SCHEDULE_TOPIC, queue)
-    if found is None:
-        return 0
-    offset = found.min_offset
-    while offset < found.max_offset:
-        codes = found.entries(offset, _CHUNK)[2]
-        late = np.flatnonzero(codes > time_ms)
-        if len(late):
-            return offset + int(late[0])
-        offset = offset + len(codes) if len(codes) else found.offset_behind_hole(offset)
-    return found.max_offset
-
-
-# ---------------------------------------------------------------- `pocketmq fork STORE --at TIME --to DIR`
-
-
-@click.command(cls=TakesStores)
-@store_argument
-@click.option(
-    "--at",
-    "at_time",
-    metavar="TIME",
-    default="now",
-    show_default=True,
-    help="The moment: ISO 8601 or Unix milliseconds, by the messages' store time.",
-)
-@click.option("--to", "target", metavar="DIR", required=True, help="A new or empty folder.")
-@broker_settings_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
-def fork(*, store: str, at_time: str, target: str, settings: Sequence[str], as_json: bool) -> None:
-    """Make DIR a store with everything that STORE held at TIME, ready to be served.
-
-    Closed files are linked, so on one file system it costs little room and time; the files that a broker writes to are
-    copied. STORE may be live; it is only read, and stays as it is whatever becomes of the fork.
-    """
-    allow_many_files()
-    time_ms = skeleton.END_OF_TIME_MS if at_time == "now" else past_instant_of(at_time)
-    forked = make_fork(store, target, time_ms, broker_settings(settings), SystemClock().unix_ms)
-    if as_json:
-        print_json(to_json(store, target, forked))
-        return
-    for line in lines_of(store, target, forked):
-        click.echo(line)
-
-
-def to_json(store: str, target: str, forked: Forked) -> dict[str, Any]:
-    """Return FORKED as plain values."""
-    cut, copied = forked.cut, forked.copied
-    return {
-        "store": store,
-        "fork": target,
-        "cutTime": None if cut.time_ms == skeleton.END_OF_TIME_MS else cut.time_ms,
-        "cutOffset": cut.log_offset,
-        "isEnd": cut.is_end,
-        "logBegin": forked.log_begin,
-        "logEnd": forked.log_end,
-        "newestStoreTimestamp": cut.last_ms or None,
-        "linkedFiles": copied.linked_files,
-        "linkedBytes": copied.linked_bytes,
-        "copiedFiles": copied.copied_files,
-        "copiedBytes": copied.copied_bytes,
-        "committedOffsetsClamped": forked.clamped.offsets,
-        "committedOffsets": forked.clamped.of_offsets,
-        "verified": forked.verified,
-        "unknown": forked.unknown(),
-        "recovery": None if forked.recovery is None else forked.recovery.to_json(),
-    }
-
-
-def lines_of(store: str, target: str, forked: Forked) -> list[str]:
-    """Return FORKED for people."""
-    cut, copied = forked.cut, forked.copied
-    when = "its end" if cut.is_end else format_instant(cut.time_ms)
-    newest = f", newest message stored {format_instant(cut.last_ms)}" if cut.last_ms else ""
-    lines = [
-        f"{target}: {store} at {when}",
-        f"log {forked.log_begin:,}–{forked.log_end:,}{newest}",
-        f"{counted(copied.linked_files, 'file')} linked ({copied.linked_bytes:,} bytes),"
-        f" {copied.copied_files:,} copied ({copied.copied_bytes:,} bytes)",
-    ]
-    if forked.clamped.of_offsets:
-        lines.append(
-            f"{forked.clamped.offsets:,} of {forked.clamped.of_offsets:,} committed offsets were beyond the moment: cut"
-            " back to the fork's end"
-        )
-    findings = forked.recovery.findings if forked.recovery is not None else []
-    lines += [f"found: {finding.text()}" for finding in findings[:10]]
-    lines += [f"not known: {sentence}" for sentence in forked.unknown()]
-    return [*lines, f"serve it: pocketmq serve --store {target}"]

@@ -1,4 +1,4 @@
-"""Queues of tasks at one broker: a task is lent to one worker at a time, renewed while it runs, and finished by itself.
+"""Queues of tasks at one broker: a task is with one worker at a time, renewed while it runs, and finished by itself.
 
     queues = TaskQueues("127.0.0.1:8081")
     queues.declare("celery")
@@ -6,16 +6,13 @@
     task = queues.get("celery", wait_s=1)
     queues.finish(task)          # or give_back(task), or bury(task)
 
-A queue is a topic, read by the consumer group of the same name with the calls of `apache.rocketmq.v2` that lend single
-messages (ReceiveMessage, AckMessage, ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue). What is out is renewed
-each third of LEASE_S; a worker that is killed renews nothing, and its tasks come again once their leases are over. What
-was delivered as often as the group allows is a dead letter. A channel is a topic that each follower reads by itself,
-from when it begins: nothing of it is lent, kept for anybody, or finished. A queue with levels of priority has a second
-topic for tasks that wait for their time, which topics of priorities do not take.
+A queue is a topic, read by the consumer group of the same name with the calls of `apache.rocketmq.v2` for single
+messages. A task in flight is renewed each third of LEASE_S. A worker that is killed renews nothing, and its tasks are
+redelivered once their leases are over. A task that was delivered as often as the group allows is moved to the
+dead-letter queue. A channel is a topic that each follower reads by itself, from when it begins: nothing of it is in
+flight, kept, or finished.
 
-Any thread may call; all of it runs on the clients' event loop (client/loop_thread.py). In a process that was forked,
-what is inherited raises ClientClosed. Bounds: BATCH_MAX messages a receive, as many at once as a consumer has room for;
-RENEWALS_AT_ONCE calls.
+Limits: BATCH_MAX messages per receive, as many at once as a consumer has space for; RENEWALS_AT_ONCE calls.
 """
 
 from __future__ import annotations
@@ -87,7 +84,7 @@ def topic_of(name: str) -> str:
 
 
 def _delayed_of(topic: str) -> str:
-    """Return where delayed tasks wait of TOPIC, which has levels of priority."""
+    """Return where delayed tasks wait of TOPIC, which has levels of priority: such topics accept no delays."""
     return f"{topic}%2Fdelayed"
 
 
@@ -112,9 +109,6 @@ class Task:
         self.changing = asyncio.Lock()
         #: It was finished, given back or buried, or its lease is lost.
         self.is_over = False
-
-
-# ---------------------------------------------------------------- queues
 
 
 class Consumer:
@@ -167,7 +161,11 @@ def lease_seconds(value: object, option: str) -> float:
 
 
 class TaskQueues:
-    """The queues and channels of the broker, or replica set, at ADDRESS, "host:port". Close it."""
+    """The queues and channels of the broker, or replica set, at ADDRESS, "host:port". Close it.
+
+    Any thread may call; all of it runs on the clients' event loop (client/loop_thread.py). In a process that was
+    forked, an inherited object raises ClientClosed.
+    """
 
     def __init__(self, address: str, trust: Trust | None = None, lease_s: float = LEASE_S) -> None:
         """TRUST: TLS, and the user by whom calls are signed; None: as the environment says. Raises ConfigError."""

@@ -36,13 +36,13 @@ from .output import Inspected
 #: View, (module and object, what it shows).
 VIEWS: Final[dict[str, tuple[str, str]]] = {
     "overview": (
-        "overview:overview",
+        "overview_command:overview",
         "Files, topics, groups, health: what STORE alone shows.",
     ),
-    "log": ("entries:log", "List the records of the commit log, or follow it."),
+    "log": ("log_listing:log", "List the records of the commit log, or follow it."),
     "record": ("record:record", "Show one record: every field with its bytes."),
-    "queue": ("entries:queue", "List the entries of one consume queue."),
-    "index": ("entries:index", "List the index files, or the entries of one."),
+    "queue": ("queue_listing:queue", "List the entries of one consume queue."),
+    "index": ("index_listing:index", "List the index files, or the entries of one."),
     "checkpoint": ("state:checkpoint", "Show up to where each part is safe."),
     "offsets": ("state:offsets", "List committed offsets beside their queues' bounds."),
     "topics": ("state:topics", "List topics and their configuration."),
@@ -51,7 +51,7 @@ VIEWS: Final[dict[str, tuple[str, str]]] = {
     "timer": ("later:timer", "Show timed messages: checkpoint, wheel, timer log."),
     "tables": ("tables:tables", "Show the broker's own tables, and damage in their journal."),
     "transactions": ("later:transactions", "List half messages without an outcome."),
-    "verify": ("verification:verify", "Hold the whole store together: log, queues, index, CRC."),
+    "verify": ("verify_command:verify", "Hold the whole store together: log, queues, index, CRC."),
 }
 
 
@@ -157,7 +157,7 @@ def _describe(
     """Print what a broker would make of STORE; exit code 1 if it would refuse it."""
     from ...store.file_sizes import settings_of
     from .document import describe_apache, describe_ours
-    from .overview import print_summary
+    from .summary import print_summary
 
     describe = describe_apache if recovery == "apache" else describe_ours
     chosen = settings_of(OsDisk(), store, given)

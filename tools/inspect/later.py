@@ -31,7 +31,8 @@ from ...store.log_view import LogStretch, LogWalk
 from ...store.queue_view import QueueView
 from ...store.view import StoreView
 from ..counted import counted
-from .output import Column, Output, Row, Tables, format_options, limit_option, opened, people
+from .output import Column, Output, Row, format_options, limit_option, opened, people
+from .stored_tables import Tables
 
 _ROWS_AT_ONCE: Final = 1024
 _BITS: Final = ((ROLL, "roll"), (DELETE, "delete"))

@@ -1,11 +1,11 @@
-"""`pocketmq inspect STORE`: what a store holds, and what is wrong with it, in a second whatever its size.
+"""What a store holds, and what is wrong with it, in a second whatever its size.
 
-It reads every file's name and length; of the log the first bytes of each file (HEADS_MAX of them) and the last records;
-of each queue (QUEUES_MAX of them) its first and last entry; the tables. It does not read the records between, bodies
-and CRCs, other queue entries, and index entries; `notLookedAt` says so.
+The overview reads every file's name and length; of the log the first bytes of each file (HEADS_MAX of them) and the
+last records; of each queue (QUEUES_MAX of them) its first and last entry; the tables. It does not read the records
+between, bodies and CRCs, other queue entries, and index entries; `notLookedAt` says so.
 
 Findings have a severity: `refused` (a broker does not start), `wrong` (something is lost or contradicts), `note` (worth
-knowing). Exit code 1 if a broker would refuse the store.
+knowing).
 """
 
 from __future__ import annotations
@@ -14,20 +14,14 @@ import posixpath
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final, Literal
 
-import click
 import numpy as np
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from ...broker.pop.journal import folder_in, read
 from ...proto.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
-from ...proto.time_text import format_instant
-from ...proto.topics import SCHEDULE_TOPIC, TIMER_TOPIC
+from ...proto.topics import SCHEDULE_TOPIC
 from ...store.damage import SetAside, set_aside
 from ...store.format.log import HEAD_BYTES, record_head
 from ...store.format.replica_files import EPOCHS_FILE
@@ -39,11 +33,11 @@ from ...store.queue_view import QueueExtent, QueueView
 from ...store.state_files import BROKEN_FOLDER
 from ...store.system import lock_is_held
 from ...store.view import QUEUE_FOLDERS, QueueFolder, StoreView
-from .. import terminal
 from ..counted import counted
 from .document import checkpoint
-from .output import Column, Output, Row, Tables, format_options, opened, people, table
+from .output import Row
 from .record_rows import record_rows
+from .stored_tables import Tables
 
 Severity = Literal["refused", "wrong", "note"]
 HEADS_MAX: Final = 1024
@@ -389,285 +383,3 @@ class Overview:
         if self.files.disk.list(self.files.path("index")):
             told.append("entries of the index")
         return told
-
-
-# ---------------------------------------------------------------- A description of a store for people
-
-
-_TOPICS_MAX = 50
-_PLACES_MAX = 20
-
-
-def print_summary(store: str, document: dict[str, Any]) -> None:
-    """Print DOCUMENT, which describes STORE."""
-    console = terminal.console(soft_wrap=True)
-    stop = "unclean (abort is there)" if document["abortPresent"] else "clean"
-    told = f"  as {document['oracle']} would open it; last stop: {stop}"
-    console.print(Text.assemble((store, "bold"), told))
-    if not document["accepted"]:
-        console.print(Text.assemble(("refused", "red"), f": {document['refusal']}"))
-        console.print(_files(document["filesBefore"]))
-        return
-    console.print(_log_line(document))
-    if waiting := _waiting(document):
-        console.print(waiting)
-    console.print(_queues(document["queues"]))
-    console.print(_groups(document["config"]["consumerOffsets"], document["queues"]))
-    console.print(_files(document["filesAfter"]))
-    console.print(_checkpoint(document["checkpoint"]))
-    for line in _findings(document):
-        console.print(line)
-
-
-def _log_line(document: dict[str, Any]) -> Text:
-    records = document["records"]
-    wrong = sum(not record["crcOk"] for record in records)
-    size = sum(record["storeSize"] for record in records)
-    text = f"log {document['minPhyOffset']:,}–{document['maxPhyOffset']:,}: "
-    text += f"{counted(len(records), 'record')}, {size:,} bytes"
-    if records:
-        times = [record["storeTimestamp"] for record in records]
-        text += f", stored {_instant(min(times))} to {_instant(max(times))}"
-    if not wrong:
-        return Text(text)
-    return Text.assemble(text, ", ", (f"{wrong:,} with a wrong CRC", "red"))
-
-
-def _waiting(document: dict[str, Any]) -> str:
-    """Return how many scheduled messages wait; "" for none."""
-    queues = {
-        (queue["topic"], queue["queueId"]): queue["maxOffset"] for queue in document["queues"]
-    }
-    done = document["config"]["delayOffsets"]
-    levels = sum(
-        max(0, end - done.get(str(queue + 1), 0))
-        for (topic, queue), end in queues.items()
-        if topic == SCHEDULE_TOPIC
-    )
-    timed, until = queues.get((TIMER_TOPIC, 0), 0), ""
-    if timer := document.get("timer"):
-        read_ms = timer["checkpoint"]["lastReadTimeMs"]
-        slots = [slot["num"] for slot in timer["slots"] if slot["timeMs"] >= read_ms]
-        timed = sum(slots) + max(0, timed - timer["commitQueueOffset"])
-        until = f", handed on until {_instant(read_ms)}"
-    return f"waiting: {levels:,} by delay level, {timed:,} timed{until}" if levels or timed else ""
-
-
-def _instant(time_ms: int) -> str:
-    if not 0 < time_ms < 1 << 47:
-        return str(time_ms)
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-
-
-def _queues(queues: list[dict[str, Any]]) -> Table:
-    table = Table(title="topics", title_justify="left", box=None, pad_edge=False)
-    table.add_column("topic")
-    for name in ("used queues", "offsets", "entries", "unreadable"):
-        table.add_column(name, justify="right")
-    topics: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for queue in queues:
-        if queue["entries"] or queue["maxOffset"] > 0:
-            topics[queue["topic"]].append(queue)
-    for topic, found in sorted(topics.items())[:_TOPICS_MAX]:
-        bounds = f"{min(q['minOffset'] for q in found):,}–{max(q['maxOffset'] for q in found):,}"
-        entries = sum(len(queue["entries"]) for queue in found)
-        unreadable = sum(len(queue["unreachable"]) for queue in found)
-        table.add_row(topic, str(len(found)), bounds, f"{entries:,}", f"{unreadable:,}")
-    if len(topics) > _TOPICS_MAX:
-        table.add_row(f"… and {len(topics) - _TOPICS_MAX:,} more")
-    return table
-
-
-def _groups(offsets: dict[str, dict[str, int]], queues: list[dict[str, Any]]) -> Table:
-    table = Table(title="consumer groups", title_justify="left", box=None, pad_edge=False)
-    table.add_column("group")
-    table.add_column("topic")
-    table.add_column("behind", justify="right")
-    ends = {(queue["topic"], str(queue["queueId"])): queue["maxOffset"] for queue in queues}
-    for key, progress in sorted(offsets.items())[:_TOPICS_MAX]:
-        topic, _, group = key.partition("@")
-        behind = sum(max(0, ends.get((topic, q), 0) - offset) for q, offset in progress.items())
-        table.add_row(group, topic, f"{behind:,}")
-    return table
-
-
-def _files(files: dict[str, int]) -> Table:
-    table = Table(title="files", title_justify="left", box=None, pad_edge=False)
-    table.add_column("folder")
-    table.add_column("files", justify="right")
-    table.add_column("bytes (length)", justify="right")
-    folders: dict[str, list[int]] = defaultdict(list)
-    for path, size in files.items():
-        top = path.split("/")[0] if "/" in path else "."
-        folders[top].append(size)
-    for folder, sizes in sorted(folders.items()):
-        table.add_row(folder, f"{len(sizes):,}", f"{sum(sizes):,}")
-    return table
-
-
-def _checkpoint(values: dict[str, int]) -> str:
-    return (
-        f"checkpoint: log {_instant(values['physicMsgTimestamp'])}, queues {_instant(values['logicsMsgTimestamp'])}, "
-        f"index {_instant(values['indexMsgTimestamp'])}, last sound record at {values['confirmPhyOffset']:,}"
-    )
-
-
-def _findings(document: dict[str, Any]) -> list[Text]:
-    lines = [
-        Text.assemble(
-            (found["kind"], "yellow"),
-            f": {posixpath.basename(found['path'])}",
-            "" if found["offset"] is None else f" at {found['offset']:,}",
-            f": {found['why']}",
-        )
-        for found in document.get("recovery", {}).get("findings", [])
-    ]
-    lines += [
-        Text.assemble(("broken", "red"), f" at {place['offset']:,}: {place['why']}")
-        for place in document["broken"]
-    ]
-    for queue in document["queues"]:
-        for begin, end in queue["holes"]:
-            lines.append(
-                Text.assemble(
-                    ("hole", "red"), f" in {queue['topic']}/{queue['queueId']}: {begin:,}–{end:,}"
-                )
-            )
-    before, after = set(document["filesBefore"]), set(document["filesAfter"])
-    for path in sorted(before - after):
-        if not path.startswith("rocksdbstore/"):
-            lines.append(Text(f"recovery deletes {path}"))
-    if len(lines) > _PLACES_MAX:
-        lines[_PLACES_MAX:] = [Text(f"… and {len(lines) - _PLACES_MAX:,} more")]
-    return lines
-
-
-# ---------------------------------------------------------------- `pocketmq inspect STORE`
-
-
-_ROWS_MAX: Final = 50
-_STYLES: Final = {"refused": "red", "wrong": "red", "note": "yellow"}
-
-TOPICS: Final = (
-    Column("topic"),
-    Column("queues", "used queues", "number"),
-    Column("minOffset", "from", "number"),
-    Column("maxOffset", "to", "number"),
-    Column("messages", kind="number"),
-)
-GROUPS: Final = (
-    Column("group"),
-    Column("topic"),
-    Column("queues", kind="number"),
-    Column("behind", kind="number"),
-)
-FILES: Final = (
-    Column("folder"),
-    Column("files", kind="number"),
-    Column("sizeBytes", "bytes (length)", "number"),
-)
-
-
-@click.command()
-@format_options
-@click.pass_context
-def overview(context: click.Context, *, as_json: bool, as_jsonl: bool) -> None:
-    """Show files, first and last message, topics, groups and health, in a second whatever the store's size.
-
-    Names, lengths, heads and tails are looked at; what was not looked at is said. `verify` looks at everything.
-    """
-    output = Output.of(as_json, as_jsonl)
-    document = Overview(opened()).document()
-    output.document(document, lambda: _print(document))
-    if document["refused"]:
-        context.exit(1)
-
-
-def _print(document: dict[str, Any]) -> None:
-    console = people()
-    console.print(Text.assemble((document["store"], "bold"), f"  {_owner(document)}"))
-    _print_log(console, document["log"])
-    waiting = document["waiting"]
-    if any(waiting.values()):
-        levels, timed, halves, delivered = waiting.values()
-        text = f"waiting: {levels:,} by delay level, {timed:,} timed, {counted(halves, 'open transaction')}"
-        console.print(
-            f"{text}, {delivered:,} delivered and not acknowledged" if delivered else text
-        )
-    held = [row for row in document["topics"] if row["messages"] or row["maxOffset"]]
-    _print_rows(console, held, TOPICS, "topics", len(document["topics"]) - len(held))
-    _print_rows(console, document["groups"], GROUPS, "consumer groups")
-    _print_rows(console, document["files"], FILES, "files")
-    if document["checkpoint"] is not None:
-        console.print(_print_checkpoint(document["checkpoint"]))
-    if document["replica"] is not None:
-        console.print(_replica(document["replica"]))
-    _print_health(console, document)
-
-
-def _owner(document: Row) -> str:
-    """Return what is known of the broker that has, or had, the store open."""
-    if document["lockHeld"]:
-        return "a broker has it open"
-    if document["abortPresent"]:
-        return "its broker was killed, or runs on another machine (abort is there)"
-    return "stopped cleanly"
-
-
-def _print_log(console: Console, log: Row) -> None:
-    begin, end = log["minPhyOffset"], log["maxPhyOffset"]
-    console.print(
-        f"log {begin:,}–{end:,}: {end - begin:,} bytes in {counted(log['files'], 'file')} of {log['fileSize']:,}"
-    )
-    for name in ("first", "last"):
-        row = log[name]
-        if row is not None:
-            place = f"{row['topic']}/{row['queueId']}@{row['queueOffset']}"
-            told = f"{format_instant(row['storeTimestamp'])}  {place}, log offset {row['physicalOffset']:,}"
-            console.print(Text(f"  {name:<5}  {told}"))
-
-
-def _print_rows(
-    console: Console, rows: list[Row], columns: tuple[Column, ...], title: str, empty: int = 0
-) -> None:
-    if rows:
-        console.print(table(rows[:_ROWS_MAX], columns, title))
-    if len(rows) > _ROWS_MAX:
-        console.print(f"… and {len(rows) - _ROWS_MAX:,} more {title}", style="dim")
-    if empty:
-        console.print(f"… and {empty:,} {title} without messages", style="dim")
-
-
-def _print_checkpoint(values: Row) -> str:
-    log, queues, index = (
-        format_instant(values[name]) if values[name] else "never"
-        for name in ("physicMsgTimestamp", "logicsMsgTimestamp", "indexMsgTimestamp")
-    )
-    return f"checkpoint: log {log}, queues {queues}, index {index}"
-
-
-def _replica(replica: Row) -> str:
-    name, epochs = replica["brokerName"], replica["epochs"]
-    who = f"{name} of {replica['cluster']}, id {replica['brokerId']}" if name else "of no known set"
-    if not epochs:
-        return f"replica: {who}; no epoch has begun"
-    last = epochs[-1]
-    return (
-        f"replica: {who}; epoch {last['epoch']} from log offset {last['startOffset']:,}"
-        f" ({len(epochs):,} epochs)"
-    )
-
-
-def _print_health(console: Console, document: dict[str, Any]) -> None:
-    found = document["health"]
-    if not found:
-        console.print("health: nothing wrong was seen", style="green")
-    for one in found[:_ROWS_MAX]:
-        console.print(
-            Text.assemble((one["severity"], _STYLES[one["severity"]]), f"  {one['text']}")
-        )
-    if len(found) > _ROWS_MAX:
-        console.print(f"… and {len(found) - _ROWS_MAX:,} more findings", style="dim")
-    if document["notLookedAt"]:
-        told = "; ".join(document["notLookedAt"])
-        console.print(f"not looked at: {told}. `verify` looks at everything", style="dim")

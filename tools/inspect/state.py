@@ -15,18 +15,9 @@ from ...store.queue_view import QueueExtent, QueueView
 from ...store.view import StoreView
 from ..counted import counted
 from .document import checkpoint as checkpoint_fields
-from .output import (
-    Column,
-    Output,
-    Row,
-    Tables,
-    format_options,
-    limit_option,
-    opened,
-    or_unknown,
-    people,
-)
+from .output import Column, Output, Row, format_options, limit_option, opened, people
 from .overview import Overview
+from .stored_tables import Tables, or_unknown
 
 OFFSETS: Final = (
     Column("group"),

@@ -1,42 +1,30 @@
-"""`pocketmq inspect STORE verify`: the log read once, its records compared with queues and index.
+"""The verification of a store: the log is read once, its records are compared with queues and index.
 
     for done_bytes in verification.run(): …     # yields its progress
 
 Each record's place in its queue is read: an entry with the same log offset, size and tags code *matches*. No two
 records match one entry, so a queue with as many matches as entries is correct, and only others are compared entry by
 entry. Index entries are in the order of the log, so expected and actual entries of a range are two short arrays. Every
-index file is also checked by itself: header, slots, links (store/index_check.py).
+index file is also checked by itself: header, slots, links (store/index_file.py).
 
 Cost: about 2 µs per record with three keys, plus the CRC of the bodies. Records that a live broker appends meanwhile
-are ignored. Exit code 1 when anything is wrong.
+are ignored.
 """
 
 from __future__ import annotations
 
-import posixpath
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import click
 import numpy as np
 from numpy.typing import NDArray
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
-from rich.text import Text
 
-from ...proto import property_ranges, record_run
-from ...proto.clock import SystemClock
+from ...proto import record_run
 from ...proto.errors import CorruptIndex
+from ...proto.property_ranges import PropertyRanges, tags_codes
 from ...proto.record import SYS_ROLLBACK, SYS_TRANSACTION
-from ...proto.time_text import format_instant
 from ...proto.topics import SCHEDULE_TOPIC
 from ...store.format import agreement
 from ...store.index_check import LogPlaces, check_index_file
@@ -47,12 +35,9 @@ from ...store.message_keys import keys_of
 from ...store.overlay_disk import OverlayDisk
 from ...store.queue_view import QueueExtent, QueueView
 from ...store.rows_by_queue import by_queue
-from ...store.scrub_notes import ScrubNotes
 from ...store.view import QueueFolder, StoreView
-from .. import terminal
-from ..counted import counted
 from .entry_check import EntryCheck
-from .output import Output, Tables, format_options, opened, people
+from .stored_tables import Tables
 
 PLACES_MAX: Final = 20
 
@@ -213,7 +198,7 @@ class IndexPass:
         self,
         array: record_run.Bytes,
         columns: record_run.RunColumns,
-        ranges: property_ranges.PropertyRanges,
+        ranges: PropertyRanges,
         end: int,
     ) -> None:
         """Compare the keys of the records COLUMNS with the entries up to log offset END."""
@@ -322,14 +307,14 @@ class QueuePass:
         self,
         array: record_run.Bytes,
         columns: record_run.RunColumns,
-        ranges: property_ranges.PropertyRanges,
+        ranges: PropertyRanges,
     ) -> None:
         """Look for the entries of the records COLUMNS in ARRAY; log offsets are their actual places."""
         kinds = columns.sys_flag & SYS_TRANSACTION
         voided = np.flatnonzero(kinds == SYS_ROLLBACK)
         self._tally.add("voided", _places(columns.log_offset[voided]), len(voided))
         queued = np.flatnonzero(agreement.is_served(columns.sys_flag))
-        codes = property_ranges.tags_codes(array, ranges)
+        codes = tags_codes(array, ranges)
         for topic, queue_id, rows in by_queue(array, columns, queued):
             queue = self._queues.get((topic, queue_id))
             if queue is None:
@@ -369,7 +354,7 @@ class QueuePass:
         rows: Rows,
     ) -> None:
         part = columns.take(rows)
-        _, sizes = property_ranges.PropertyRanges(array, part).find("INNER_BASE")
+        _, sizes = PropertyRanges(array, part).find("INNER_BASE")
         rows = rows[sizes > 0]
         known = queue.entries.log_offsets()
         missing = rows[~np.isin(columns.log_offset[rows], known)]
@@ -505,7 +490,7 @@ class Verification:
             self.tally.add("displaced", _told(columns, part.file.start, rows), len(rows))
             columns = columns.take(~displaced)
         array = record_run.as_bytes(part.view)
-        ranges = property_ranges.PropertyRanges(array, columns)
+        ranges = PropertyRanges(array, columns)
         self._queues.see(array, columns, ranges)
         end = part.file.start + int(part.columns.starts[-1]) + int(part.columns.sizes[-1])
         self._index.see(array, columns, ranges, end)
@@ -515,104 +500,3 @@ def _told(columns: record_run.RunColumns, start: int, rows: NDArray[np.intp]) ->
     for row in rows.tolist():
         place = f"log offset {start + int(columns.starts[row]):,}"
         yield f"{place}, queue {int(columns.queue_id[row])} @{int(columns.queue_offset[row])}"
-
-
-# ---------------------------------------------------------------- `pocketmq inspect STORE verify`
-
-
-_PLACES_SHOWN = 5
-
-
-@click.command()
-@click.option("--quiet", is_flag=True, help="No progress bar.")
-@format_options
-@click.pass_context
-def verify(context: click.Context, *, quiet: bool, as_json: bool, as_jsonl: bool) -> None:
-    """Read the whole store: every record and its CRC, every queue entry, every index entry, and what is missing.
-
-    Also when a broker of ours verified each log file last, in the background (`store.scrub_bytes_per_s`). A progress
-    bar stands on standard error, if that is a terminal. Exit code 1 when anything is wrong.
-    """
-    output = Output.of(as_json, as_jsonl)
-    clock = SystemClock()
-    began_ms = clock.now_ms()
-    files = opened()
-    verification = Verification(files)
-    _run(verification, quiet)
-    document = verification.tally.document()
-    document["lastVerified"] = _last_verified(files)
-    document["elapsedMs"] = max(1, clock.now_ms() - began_ms)
-    document["bytesPerSecond"] = document["logBytes"] * 1000 // document["elapsedMs"]
-    output.document(document, lambda: _print(document))
-    if document["wrong"]:
-        context.exit(1)
-
-
-def _last_verified(files: StoreView) -> list[dict[str, Any]]:
-    """Return what the broker's scrubber noted of each log file; nothing if it never noted anything."""
-    notes = ScrubNotes.load(files.disk, files.path("pocketmq")).files
-    rows = [(file, notes.get(posixpath.basename(file.path))) for file in files.log().files]
-    return [
-        {
-            "file": posixpath.basename(file.path),
-            "verifiedMs": None if note is None else note.verified_ms,
-            "bytes": 0 if note is None else note.size_bytes,
-            "damaged": 0 if note is None else note.damaged,
-        }
-        for file, note in rows
-        if notes
-    ]
-
-
-def _told_to_people(row: dict[str, Any]) -> str:
-    if row["verifiedMs"] is None:
-        return f"{row['file']}: not verified yet in the background"
-    when = format_instant(row["verifiedMs"])
-    found = f", {row['damaged']:,} places damaged then" if row["damaged"] else ""
-    return f"{row['file']}: {row['bytes']:,} bytes verified in the background at {when}{found}"
-
-
-def _run(verification: Verification, quiet: bool) -> None:
-    console = terminal.console(stderr=True)
-    if quiet or not console.is_terminal:
-        _exhaust(verification.run())
-        return
-    columns = (
-        TextColumn("verifying"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("verify", total=max(1, verification.total_bytes))
-        for done in verification.run():
-            progress.update(task, completed=done)
-
-
-def _exhaust(steps: Iterable[int]) -> None:
-    for _ in steps:
-        pass
-
-
-def _print(document: dict[str, Any]) -> None:
-    console = people()
-    seconds = document["elapsedMs"] / 1000
-    megabytes = document["bytesPerSecond"] / 1e6
-    console.print(
-        f"{counted(document['records'], 'record')}, {document['logBytes']:,} bytes;"
-        f" {counted(document['entries'], 'queue entry')}; "
-        f"{counted(document['indexEntries'], 'index entry')}: {seconds:.1f} s, {megabytes:,.0f} MB/s"
-    )
-    for row in document["lastVerified"]:
-        console.print(Text(_told_to_people(row), style="dim"))
-    for finding in document["findings"]:
-        style = "red" if finding["wrong"] else "yellow"
-        console.print(Text.assemble((f"{finding['what']}: {finding['count']:,}", style)))
-        places = finding["places"][:_PLACES_SHOWN]
-        for place in places:
-            console.print(Text(f"    {place}"))
-        if finding["count"] > len(places):
-            console.print(Text(f"    … and {finding['count'] - len(places):,} more", style="dim"))
-    if not document["wrong"]:
-        console.print("nothing is wrong", style="green")

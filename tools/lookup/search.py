@@ -24,7 +24,8 @@ from ...store.disk import Disk
 from ...store.format.index import index_key, key_hash
 from ...store.index_view import Candidate, IndexFiles, PagedIndex
 from ..counted import counted
-from .files import Absence, LogFiles, QueueEntry, QueueFiles, Queues, StoredRecord
+from .files import Absence, LogFiles, StoredRecord
+from .queue_files import QueueEntry, QueueFiles, Queues
 
 TIME_MAX_MS: Final = (1 << 63) - 1
 #: A part of the log that no index covers is searched of itself up to so many bytes: a quarter of a second.

@@ -1,23 +1,23 @@
 """The options of the format `rocketmq-store`.
 
-path            a store, a URL, or a pattern over many brokers' stores (what `load` is given)
-dataset         messages (default), consumequeue, index, queues, offsets, files or lag
-topic           topics, separated by commas: the same as a filter on the column
-queueId         queue numbers, separated by commas: the same as a filter on the column
-maxSplitBytes   about what one task reads; default 64 MiB
-batchRows       most rows of a batch; default 8,192 messages, 65,536 entries
-badRecords      fail (default), skip or rows: bytes that should be a record and are none stop the query, are left out,
-                or are rows with the column badRecord
-checkCrc        false (default): is a record whose body does not fit its CRC a bad one?
-decompress      true (default): bodies as they were sent, or as they are stored
-failOnDataLoss  true (default): is a missing file an error?
-through         auto (default), log or queue: how messages are found; auto takes the queues where topics are named
-brokerName      of a single store; else its files tell it
-pushdown        true (default): does Spark hand filters over? It refuses to, unless its own setting allows it
-recovery        apache (default) or ours: whose recovery `queues`, `offsets` and `lag` show
-now             Unix milliseconds for the ages of `lag`; default the machine's time
+    path            a store, a URL, or a pattern over many brokers' stores (what `load` is given)
+    dataset         messages (default), consumequeue, index, queues, offsets, files or lag
+    topic           topics, separated by commas: the same as a filter on the column
+    queueId         queue numbers, separated by commas: the same as a filter on the column
+    maxSplitBytes   about what one task reads; default 64 MiB
+    batchRows       most rows of a batch; default 8,192 messages, 65,536 entries
+    badRecords      fail (default), skip or rows: bytes that should be a record and are none stop the query, are left
+                    out, or are rows with the column badRecord
+    checkCrc        false (default): is a record whose body does not fit its CRC a bad one?
+    decompress      true (default): bodies as they were sent, or as they are stored
+    failOnDataLoss  true (default): is a missing file an error?
+    through         auto (default), log or queue: how messages are found; auto: queues where topics are named
+    brokerName      of a single store; else its files have it
+    pushdown        true (default): does Spark pass filters? Only if its own setting allows it, too
+    recovery        apache (default) or ours: the recovery that `queues`, `offsets` and `lag` show
+    now             Unix milliseconds for the ages of `lag`; default the machine's time
 
-And the broker's own settings, by Apache's names, where files do not tell them: maxHashSlotNum, maxIndexNum, …
+And the broker's own settings, by RocketMQ's names, where files do not have them: maxHashSlotNum, maxIndexNum, …
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from ...store.opened_store import OpenedStore
 from ..stores import RECOVERIES, RecoveryName
 from ..stores.cold_store import open_cold
 from ..stores.locations import StoreLocation
-from ..stores.scan.conditions import Conditions, policy_of
+from ..stores.scan.bad_records import policy_of
+from ..stores.scan.conditions import Conditions
 from ..stores.scan.scan import SPLIT_BYTES, ScanOptions, Through, dataset_of
 from ..stores.schemas import datasets
 from .option_reader import OptionReader

@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 from ...store.opened_store import OpenedStore
 from ..lag.cold import store_rows
 from ..stores.locations import StoreLocation, locate
-from ..stores.scan.conditions import BadRecords
+from ..stores.scan.bad_records import BadRecords
 from ..stores.scan.scan import Scan, ScanTask
 from ..stores.schemas import arrow, projected
 from .column_types import check_types

@@ -1,21 +1,8 @@
-"""Where stores are: local folders, globs over many brokers, URLs; and what the broker of each is called.
+"""Where stores are: local folders, globs over many brokers, URLs; and the name of the broker of each.
 
 A store is named by a path ("./store"), a URL that pyarrow.fs takes ("s3://bucket/broker-a/store", "hdfs://…",
 "file:///…"), or a pattern of either whose segments hold * ? [ ] (in URLs only * and [ ]): "/data/broker-*/store".
-A pattern stands for the folders that match and hold a store; a folder of that very name comes first.
-
-What a store is (`is_store`): a folder with the files of a log or of queues, with one of a broker's tables in `config/`,
-or with a `checkpoint` of 4,096 bytes. Every verb that takes a store asks this.
-
-The broker's name, by the first of these that tells it:
-
-1. `broker_name`, given by whoever asks (only for a single store);
-2. `config/topics.json`, or its `.bak`: each broker makes the topic rmq_sys_SYNC_BROKER_MEMBER_<broker's name>;
-3. `config/topicQueueMapping.json`, or its `.bak`: `bname` of its static topics;
-4. the setting `brokerName`, where settings are given (--set brokerName=…);
-5. the folder's name; that of the folder above where it is called "store".
-
-A file that tells several names tells none.
+A pattern matches folders that hold a store; a folder of that very name comes first.
 """
 
 from __future__ import annotations
@@ -96,7 +83,15 @@ def _location(url: str, broker_name: str | None, settings: Mapping[str, str]) ->
 
 
 def broker_name_of(disk: Disk, root: str, settings: Mapping[str, str] | None = None) -> str:
-    """Return the name of the broker whose store stands in ROOT of DISK, by the rules 2 to 5."""
+    """Return the name of the broker whose store is in ROOT of DISK, by the first of these that has one:
+
+    1. `config/topics.json`, or its `.bak`: each broker makes the topic rmq_sys_SYNC_BROKER_MEMBER_<broker's name>;
+    2. `config/topicQueueMapping.json`, or its `.bak`: `bname` of its static topics;
+    3. the setting `brokerName`, where settings are given (--set brokerName=…);
+    4. the folder's name; that of the folder above where it is called "store".
+
+    A file that has several names is ignored.
+    """
     for file, names_of in (("topics.json", _members), ("topicQueueMapping.json", _owners)):
         name = _told(disk, posixpath.join(root, "config", file), names_of)
         if name:
@@ -242,7 +237,11 @@ def _is_pattern(text: str) -> bool:
 
 
 def is_store(disk: Disk, folder: str) -> bool:
-    """Does FOLDER on DISK hold a store, whole, damaged or just begun? False for what is no folder."""
+    """Does FOLDER on DISK hold a store, complete, damaged or just created? False for what is no folder.
+
+    A store has the files of a log or of queues, one of a broker's tables in `config/`, or a `checkpoint` of 4,096
+    bytes. Every verb that takes a store asks this.
+    """
     return _holds_store(disk.list, folder)
 
 

@@ -1,15 +1,13 @@
-"""What waits in a store for its time, or for an acknowledgement: counts by queue, from the files.
+"""The messages in a store that wait for their time, or for an acknowledgement: counts by queue, from the files.
 
-- By delay level: `SCHEDULE_TOPIC_XXXX`, a queue a level, from the level's offset in delayOffset.json to its end.
-- For an instant: the slots of the timer wheel that have not fired, and what the timer has not read yet of
+- By delay level: `SCHEDULE_TOPIC_XXXX`, one queue per level, from the level's offset in delayOffset.json to its end.
+- With a delivery time: the slots of the timer wheel that have not fired, and what the timer has not read yet of
   `rmq_sys_wheel_timer`. Recalled messages do not wait.
-- Popped messages: for each pop Apache's broker files a check point (tag "ck"), and for each message that is
-  acknowledged an "ack" (or "bAck", many at once), as timed messages for `rmq_sys_REVIVE_LOG_…`; what has neither come
-  to its time nor been acknowledged is held. Ordered groups keep theirs in consumerOrderInfo.json as well. Our broker
-  has a journal of its deliveries (`pocketmq/pop/`, broker/pop/journal.py), and commits only what is finished.
+- Popped messages: see `_Pops`. Ordered groups keep theirs in consumerOrderInfo.json as well. PocketMQ commits only
+  acknowledged messages, and keeps its deliveries in a table.
 
-Each record that waits is read, at most RECORDS_MAX of the schedule and as many timed ones; with more, counts that would
-need them are unknown (None).
+Each record that waits is read, up to RECORDS_MAX of the schedule and as many scheduled ones; with more, counts that
+would need them are unknown (None).
 """
 
 from __future__ import annotations
@@ -182,7 +180,12 @@ def _pending(reading: JavaReading, chain: Iterable[TimerRecord]) -> Iterator[Rec
 
 
 class _Pops:
-    """Check points and their acknowledgements."""
+    """Check points and their acknowledgements, as Apache RocketMQ's broker stores them.
+
+    For each pop it files a check point (tag "ck"), and for each message that is acknowledged an "ack" (or "bAck", many
+    at once), as scheduled messages for `rmq_sys_REVIVE_LOG_…`. A message is held that has neither come to its time nor
+    been acknowledged.
+    """
 
     def __init__(self) -> None:
         #: By topic, queue, group: the offset of each message, and when its lease ends.

@@ -20,8 +20,8 @@ from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from ...client.administration.admin import AsyncAdmin
 from ...client.administration.clocks import AsyncClocks
+from ...client.administration.dead_letters import DeadLetter
 from ...client.administration.descriptions import GroupQueue
-from ...client.administration.groups import DeadLetter
 from ...client.producer import AsyncProducer
 from ...client.pull_consumer import AsyncPullConsumer
 from ...client.received_message import ReceivedMessage

@@ -16,9 +16,9 @@ from ..counted import counted
 from ..lookup.files import Absence
 from ..lookup.search import LookupAnswer, StoreSearch
 from ..stores.locations import StoreLocation
-from .evidence import messages_of, real_topic
+from .copies import messages_of, real_topic
+from .history import tell, tell_gone
 from .story import Story
-from .telling import tell, tell_gone
 from .witnesses import COPIES_MAX, Witnesses
 
 _PLACE = re.compile(r"(?P<topic>.+)/(?P<queue>\d{1,9})/(?P<offset>\d{1,18})", re.ASCII)

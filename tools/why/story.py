@@ -10,16 +10,8 @@ from ...proto.record import Record
 from ...proto.time_text import format_instant
 from ..counted import counted
 from ..lookup.files import StoredRecord
-from .evidence import (
-    Evidence,
-    checks,
-    due_of_timed,
-    group_of,
-    is_commit,
-    real_place,
-    resent_by,
-    role_of,
-)
+from .copies import checks, due_of_timed, group_of, is_commit, real_place, resent_by, role_of
+from .evidence import Evidence
 
 Kind = Literal[
     "stored", "sent again", "half", "checked", "committed", "rolled back", "given up", "waits", "rolled", "recalled",

@@ -32,19 +32,11 @@ from ...store.format.state_tables import (
 from ...store.format.timer_log import DELETE, RECORD, RECORD_SIZE, ROLL
 from ...store.listing import PagedRow
 from ...store.offsets_file import offsets_file
-from ..lookup.files import QueueFiles, StoredRecord
+from ..lookup.files import StoredRecord
+from ..lookup.queue_files import QueueFiles
 from ..lookup.search import SCAN_BYTES, StoreSearch
-from .evidence import (
-    REVIVE_PREFIX,
-    Evidence,
-    Filter,
-    GroupReading,
-    Place,
-    PopMark,
-    TimerMark,
-    origin_offset,
-    role_of,
-)
+from .copies import REVIVE_PREFIX, origin_offset, role_of
+from .evidence import Evidence, Filter, GroupReading, Place, PopMark, TimerMark
 
 T = TypeVar("T")
 _AT: Final = "@"

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from ....proto.topics import PERMISSION_ALL
 from ...administration import descriptions
 from ...administration.admin import DEFAULT_QUEUES
+from ...administration.dead_letters import DeadLetter, ResentDeadLetter
 from ...administration.descriptions import BrokerDescription, TopicDescription
-from ...administration.groups import DeadLetter, OffsetMove, OffsetTarget, ResentDeadLetter
+from ...administration.groups import OffsetMove, OffsetTarget
 from ...config import ReadFrom
 from ...queue import Queue
 from ..thread_admin import ThreadAdmin

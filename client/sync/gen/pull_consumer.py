@@ -93,7 +93,10 @@ class PullConsumer(ThreadConsumer):
     def send_back(
         self, message: ReceivedMessage, *, delay_level: int = 0, reason: str = ""
     ) -> SentBack:
-        """Give MESSAGE back: it comes again later, or lies in the group's dead letters; return what it will be.
+        """Return MESSAGE to the broker: it is redelivered later, or moved to the dead-letter queue; return which.
+
+        For a message that you cannot process: the consumer gets a copy from the group's retry topic, and after the
+        group's maximum of retries the message is in the dead-letter queue.
 
         DELAY_LEVEL: 1 s to 2 h for 1 to 18; 0: longer with each retry, as the group is set; below 0: dead at once.
         REASON stays with a dead letter, up to 1 KiB. The message counts as handled when the application goes on. Raises

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...push_consumer import AnyListener
-from ...pushing.process_queue import PushMetrics
+from ...pushing.push_metrics import PushMetrics
 from ..thread_push_consumer import ThreadPushConsumer
 
 

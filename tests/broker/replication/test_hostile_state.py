@@ -6,15 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.broker.replication.state_source import (
-    DELAYS_FILE,
-    GROUPS_FILE,
-    OFFSETS_FILE,
-    TOPICS_FILE,
-)
+from pocketmq.broker.replication.state_source import DELAYS_FILE, GROUPS_FILE, TOPICS_FILE
 from pocketmq.broker.replication.state_timers import TIMERS_FILE
 from pocketmq.proto.errors import InvalidArgument
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+from pocketmq.store.offsets_file import OFFSETS_FILE
 
 from ...runs import Hand
 from .state_pair import Follower, Link, Master

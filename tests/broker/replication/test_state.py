@@ -9,15 +9,11 @@ from pathlib import Path
 import pytest
 
 from pocketmq.broker.replication import state_source
-from pocketmq.broker.replication.state_source import (
-    GROUPS_FILE,
-    OFFSETS_FILE,
-    TOPICS_FILE,
-    TablePart,
-)
+from pocketmq.broker.replication.state_source import GROUPS_FILE, TOPICS_FILE, TablePart
 from pocketmq.proto.errors import InvalidArgument, MasterFenced, PocketMQError, StoreError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.format.state_tables import parse_delay_offsets
+from pocketmq.store.offsets_file import OFFSETS_FILE
 
 from ...fakes import FaultyDisk
 from ...runs import Hand

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from pocketmq.client import Queue
-from pocketmq.client.allocation import Average, Configured, Member, allocated, moves
+from pocketmq.client.allocation import Member, allocated, moves
+from pocketmq.client.allocation_strategies import Average, Configured
 from pocketmq.proto.errors import ConfigError
 
 from .groups import members_of, queues_of

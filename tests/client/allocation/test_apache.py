@@ -9,13 +9,8 @@ from typing import Any
 import pytest
 
 from pocketmq.client import Queue
-from pocketmq.client.allocation import (
-    MachineRoom,
-    Member,
-    ordered_members,
-    ordered_queues,
-    strategy_named,
-)
+from pocketmq.client.allocation import Member, ordered_members, ordered_queues
+from pocketmq.client.allocation_strategies import MachineRoom, strategy_named
 
 TABLES = [
     json.loads(line)

@@ -9,18 +9,15 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pocketmq.client import Queue
-from pocketmq.client.allocation import (
+from pocketmq.client.allocation import Member, Strategy, allocated, moves
+from pocketmq.client.allocation_strategies import (
     Average,
     AverageByCircle,
     ConsistentHash,
     MachineRoom,
     MachineRoomNearby,
-    Member,
-    Sticky,
-    Strategy,
-    allocated,
-    moves,
 )
+from pocketmq.client.sticky_allocation import Sticky
 
 from .groups import groups, members_of, queues_of
 

@@ -9,14 +9,14 @@ from importlib.metadata import EntryPoint, EntryPoints
 import pytest
 
 from pocketmq.client import Queue
-from pocketmq.client.allocation import (
+from pocketmq.client.allocation import Member
+from pocketmq.client.allocation_strategies import (
     Average,
     ConsistentHash,
-    Member,
-    Sticky,
     known_strategies,
     strategy_named,
 )
+from pocketmq.client.sticky_allocation import Sticky
 from pocketmq.proto.errors import ConfigError
 
 
@@ -48,13 +48,13 @@ def test_an_object_is_taken_as_it_is_and_a_class_is_made() -> None:
 
 
 def test_a_class_is_found_by_its_module() -> None:
-    found = strategy_named("pocketmq.client.allocation:Average")
+    found = strategy_named("pocketmq.client.allocation_strategies:Average")
 
     assert isinstance(found, Average)
 
 
 def test_a_package_announces_its_own_by_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = EntryPoint("ours", "pocketmq.client.allocation:Sticky", "pocketmq.allocation")
+    point = EntryPoint("ours", "pocketmq.client.sticky_allocation:Sticky", "pocketmq.allocation")
 
     def entry_points(*, group: str) -> EntryPoints:
         return EntryPoints((point,) if group == "pocketmq.allocation" else ())

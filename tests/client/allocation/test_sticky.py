@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 
 from pocketmq.client import Queue
-from pocketmq.client.allocation import Member, Sticky, moves, ordered_members
+from pocketmq.client.allocation import Member, moves, ordered_members
+from pocketmq.client.sticky_allocation import Sticky
 
 from .groups import groups, holding, members_of, queues_of
 

@@ -11,13 +11,8 @@ from pocketmq.store.file_sizes import settings_of
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.overlay_disk import OverlayDisk
-from pocketmq.tools.bench.generated_stores import (
-    GROUPS,
-    Traffic,
-    lag_store,
-    message_store,
-    queue_store,
-)
+from pocketmq.tools.bench.generated_stores import GROUPS, lag_store, message_store, queue_store
+from pocketmq.tools.bench.generated_traffic import Traffic
 from pocketmq.tools.inspect.document import describe_apache
 
 NOW_MS = 1_760_000_100_000

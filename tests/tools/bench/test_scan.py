@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.tools.bench import reading as bench
-from pocketmq.tools.bench.generated_stores import Traffic
+from pocketmq.tools.bench import scanning as bench
+from pocketmq.tools.bench.generated_traffic import Traffic
 from pocketmq.tools.bench.measure import BenchConditions
 
 

@@ -12,8 +12,8 @@ from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import CorruptState
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.cli import run as command
-from pocketmq.tools.doctor.diagnosis import doctor
-from pocketmq.tools.repair import make_repaired_copy
+from pocketmq.tools.doctor.command import doctor
+from pocketmq.tools.repaired_copy import make_repaired_copy
 
 from ...integration.command import pocketmq
 from ...integration.whole_broker import serving, store_config

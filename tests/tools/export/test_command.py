@@ -16,7 +16,7 @@ from pyarrow import dataset, parquet
 
 from pocketmq.proto.errors import ConfigError, CorruptRecord, DiskFailure
 from pocketmq.proto.topics import is_system_topic
-from pocketmq.tools import export as writing
+from pocketmq.tools import partitioned_files
 from pocketmq.tools.export import export
 
 from ...recorded import expected, recorded_store
@@ -95,9 +95,9 @@ def test_few_writers_and_little_memory_give_the_same_rows(tmp_path: Path) -> Non
     store = recorded_store("rolled", tmp_path / "store")
 
     with (
-        patch.object(writing, "WRITERS_MAX", 2),
-        patch.object(writing, "BUFFER_BYTES", 50_000),
-        patch.object(writing, "ROW_GROUP_ROWS", 50),
+        patch.object(partitioned_files, "WRITERS_MAX", 2),
+        patch.object(partitioned_files, "BUFFER_BYTES", 50_000),
+        patch.object(partitioned_files, "ROW_GROUP_ROWS", 50),
     ):
         run(store, "--to", tmp_path / "out")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.tools.follow.follower import read_note
+from pocketmq.tools.follow.note import read_note
 from pocketmq.tools.follow.promote import promote
 
 from ...runs import Hand, open_store

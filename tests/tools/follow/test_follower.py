@@ -22,9 +22,8 @@ from pocketmq.tools.follow.follower import (
     STOPPING_S,
     JavaFollower,
     OtherHistory,
-    check_promoted,
-    read_note,
 )
+from pocketmq.tools.follow.note import check_promoted, read_note
 
 from ...runs import Hand, make_run, open_store
 from ...store.following import assert_equal, send

@@ -20,7 +20,7 @@ from pocketmq.store.format.state_tables import (
 )
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.tools.follow.follower import check_promoted, note_path, read_note, write_note
+from pocketmq.tools.follow.note import check_promoted, note_path, read_note, write_note
 from pocketmq.tools.follow.promote import promote
 
 from ...integration.command import Shell

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from pocketmq.tools.cli import run as command
-from pocketmq.tools.fork.forking import fork
+from pocketmq.tools.fork.command import fork
 
 from ...recorded import expected, recorded_store, settings
 from ...served import ServerProcess

@@ -20,8 +20,9 @@ from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.table_files import read_tables
 from pocketmq.tools.doctor.diagnosis import diagnose
+from pocketmq.tools.fork.cut import END_OF_TIME_MS
 from pocketmq.tools.fork.forking import Forked, make_fork
-from pocketmq.tools.fork.skeleton import END_OF_TIME_MS, Copied, copy_small_files
+from pocketmq.tools.fork.skeleton import Copied, copy_small_files
 
 from ...recorded import recorded_names, recorded_store, settings
 from ...runs import Hand, make_run, open_store, records_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.tools.inspect.verification import verify
+from pocketmq.tools.inspect.verify_command import verify
 
 from ...recorded import expected, recorded_names, recorded_store
 from ...runs import make_run, open_store

@@ -7,15 +7,8 @@ import json
 import pytest
 
 from pocketmq.proto.errors import InvalidArgument
-from pocketmq.tools.lag.rows import (
-    LagFacts,
-    LagProgress,
-    LagRow,
-    LagSnapshot,
-    LagVerdict,
-    compare,
-    document_of,
-)
+from pocketmq.tools.lag.rows import LagFacts, LagRow, LagVerdict
+from pocketmq.tools.lag.snapshots import LagProgress, LagSnapshot, compare, document_of
 
 
 def row(committed: int | None, end: int | None, *, low: int = 0, held: int = 0) -> LagRow:

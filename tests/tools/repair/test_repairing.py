@@ -18,7 +18,8 @@ from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.cli import run as command
 from pocketmq.tools.doctor.diagnosis import Diagnosis, diagnose
 from pocketmq.tools.doctor.evidence import MessageState
-from pocketmq.tools.repair import Repaired, make_repaired_copy, repair
+from pocketmq.tools.repair import repair
+from pocketmq.tools.repaired_copy import Repaired, make_repaired_copy
 
 from ...damage import damage
 from ...recorded import recorded_names, recorded_store, settings

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pocketmq.tools.bench import reading as bench
-from pocketmq.tools.bench.generated_stores import Traffic
+from pocketmq.tools.bench import spark_scans as bench
+from pocketmq.tools.bench.generated_traffic import Traffic
 from pocketmq.tools.bench.measure import BenchConditions
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
 from pocketmq.store.view import StoreView
 from pocketmq.tools.diff.side import Side
-from pocketmq.tools.inspect.output import Tables
+from pocketmq.tools.inspect.stored_tables import Tables
 from pocketmq.tools.stores.cold_store import open_cold
 from pocketmq.tools.stores.locations import StoreLocation
 

@@ -12,9 +12,9 @@ import pytest
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools import cli
 from pocketmq.tools.lookup.search import StoreSearch
-from pocketmq.tools.why.evidence import messages_of
+from pocketmq.tools.why.copies import messages_of
+from pocketmq.tools.why.history import tell
 from pocketmq.tools.why.story import Story
-from pocketmq.tools.why.telling import tell
 from pocketmq.tools.why.witnesses import Witnesses
 
 from ...recorded import expected, recorded_store

@@ -17,8 +17,9 @@ from pocketmq.proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, SCHEDULE_TOP
 from pocketmq.tools.lookup.files import StoredRecord
 from pocketmq.tools.why.command import print_story
 from pocketmq.tools.why.evidence import Evidence, Filter, GroupReading, PopMark, TimerMark
+from pocketmq.tools.why.group_views import wants
+from pocketmq.tools.why.history import tell, tell_gone
 from pocketmq.tools.why.story import GroupView, Story
-from pocketmq.tools.why.telling import tell, tell_gone, wants
 
 T0 = 1_700_000_000_000
 HOST = Host.parse("127.0.0.1", 10911)

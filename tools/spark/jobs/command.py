@@ -10,7 +10,7 @@ from ...lazy_group import LazyGroup
 
 #: Verb, (module and object, what it does).
 _VERBS: Final[dict[str, tuple[str, str]]] = {
-    "lag": ("commands:lag", "Tell how far every consumer group is behind, and why."),
+    "lag": ("lag_command:lag", "Tell how far every consumer group is behind, and why."),
     "audit": ("commands:audit", "Hold log, queues, index and CRCs of stores together."),
     "dead-letters": ("commands:dead_letters", "List the dead letters of all groups."),
     "tags": ("commands:tags", "Count messages and bytes by topic and tag."),

@@ -27,7 +27,7 @@ from ...lag.rows import lag_batch
 from ...stores.locations import StoreLocation, locate
 from ...stores.schemas import schema_of
 from ..store_options import Opening
-from .reading import LeftOut, of_each_store
+from .store_tasks import LeftOut, of_each_store
 
 if TYPE_CHECKING:
     import pyarrow

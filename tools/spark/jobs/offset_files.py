@@ -20,7 +20,7 @@ from ....store.format.java_json import parse
 from ....store.format.state_tables import ConsumerOffsets, parse_consumer_offsets
 from ....store.offsets_file import offsets_file
 from ...stores.locations import StoreLocation, locate
-from .reading import of_each_store
+from .store_tasks import of_each_store
 
 if TYPE_CHECKING:
     import pyarrow

@@ -16,7 +16,7 @@ from ...options import (
     stores_argument,
     with_options,
 )
-from ...stores.scan.conditions import POLICIES
+from ...stores.scan.bad_records import POLICIES
 from ..session import require_pyspark, spark_session
 from .output import FORMS
 from .reading import Reading

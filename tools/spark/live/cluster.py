@@ -16,16 +16,17 @@ from google.protobuf.message import Message
 
 from ....client.config import ClientConfig
 from ....client.connections import Connection, Connections, GrpcConnections
+from ....client.follower_choice import FollowerChoices
 from ....client.loop_thread import LoopThread
 from ....client.queue import Queue
 from ....client.received_message import FetchedRun
-from ....client.session import NOT_MASTER, FollowerChoices, Session
+from ....client.session import NOT_MASTER, Session
 from ....proto import errors
 from ....proto.clock import Clock, SystemClock
 from ....proto.gen import pocketmq_v1_pb2 as pb
 from .endpoints import EndpointConnections
+from .offsets import Offsets, RecordMark, named
 from .place import Place
-from .ranges import Offsets, RecordMark, named
 from .read_options import Choice, Pulling
 
 Value = TypeVar("Value")

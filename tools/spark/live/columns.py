@@ -11,43 +11,22 @@
     headers        properties, with includeHeaders=true     array<struct<key:string,value:binary>>
 
 A reader makes the columns that the user's schema names, in its order.
-
-The columns of the sink, and how rows become messages. Pure but for pyarrow.
-
-    body (or value)      binary or string     what is sent; not null, not empty
-    topic                string               not needed where the option `topic` is given, which goes before it
-    tags, keys (or key)  string               keys: words separated by blanks
-    shardingKey          string               rows with the same one go to the same queue, in order
-    priority             int                  from 0 on: the queue with this number; not with a shardingKey or a time
-    queueId, brokerName  int, string          the very queue, with the option keepQueues; else they are ignored
-    delayLevel           int                  one of the broker's delays
-    deliverTimestamp     timestamp or bigint  when it is delivered; milliseconds
-    properties           map<string,string>   the application's own
-
-What the source has besides (queueOffset, storeTimestamp, …) is a broker's to give: those columns are ignored, so that
-what was read can be written as it is; so are properties that belong to brokers and producers. TAGS, KEYS,
-__SHARDINGKEY and _SYS_MSG_PRIORITY_ among the properties count where their column is not there. Any other column is an
-error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ....client.message import Message, is_reserved
-from ....client.queue import Queue
-from ....proto.errors import ConfigError, InvalidArgument, PocketMQError
-from ....proto.properties import KEY_SEPARATOR, KEYS, PRIORITY, SHARDING_KEY, TAGS, whole_number
+from ....proto.errors import ConfigError
 from ....proto.record_run import as_bytes
 from ...stores.scan.message_columns import MessageColumns
 from ...stores.schemas import arrow, projected, schema_of
-from .ranges import Fetched, Losses
-from .row_keys import SPARK_SEQUENCE, row_key
+from .losses import Losses
+from .range_reading import Fetched
 
 if TYPE_CHECKING:
     import pyarrow
@@ -154,156 +133,3 @@ def _as_kafka(name: str, ours: Any) -> Any:
         )
         return pa.ListArray.from_arrays(ours.offsets, pairs)
     return ours
-
-
-# ---------------------------------------------------------------- the columns of the sink
-
-
-_TEXT: Final = ("string",)
-_WHOLE: Final = ("int", "bigint", "smallint", "tinyint")
-#: Types by column, as Spark writes them.
-COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
-    "body": ("binary", "string"),
-    "topic": _TEXT,
-    "tags": _TEXT,
-    "keys": _TEXT,
-    "shardingKey": _TEXT,
-    "priority": _WHOLE,
-    "queueId": _WHOLE,
-    "brokerName": _TEXT,
-    "delayLevel": _WHOLE,
-    "deliverTimestamp": ("timestamp", "bigint"),
-    "properties": ("map<string,string>",),
-}
-ALIASES: Final = {"value": "body", "key": "keys"}
-IGNORED: Final = frozenset(
-    {
-        "queueOffset",
-        "physicalOffset",
-        "storeSize",
-        "storeTimestamp",
-        "bornTimestamp",
-        "bornHost",
-        "storeHost",
-        "flag",
-        "sysFlag",
-        "reconsumeTimes",
-        "bodyCrc",
-        "preparedTransactionOffset",
-        "messageId",
-        "rawProperties",
-    }
-)
-#: Properties that count as columns where these are not there.
-_AS_COLUMNS: Final = {"tags": TAGS, "keys": KEYS, "shardingKey": SHARDING_KEY}
-
-
-def sink_columns(
-    fields: Iterable[tuple[str, str]], topic: str, *, keep_queues: bool = False
-) -> dict[str, int]:
-    """Return where each column of the sink stands among FIELDS, names and Spark types. Raises ConfigError.
-
-    TOPIC, KEEP_QUEUES are options; without TOPIC there has to be a column.
-    """
-    found: dict[str, int] = {}
-    for index, (name, kind) in enumerate(fields):
-        column = ALIASES.get(name, name)
-        if column in IGNORED:
-            continue
-        if column not in COLUMNS:
-            raise ConfigError(
-                f"column {name!r} is none of the sink's: rename or drop it; it takes {', '.join(COLUMNS)}",
-                field=name,
-            )
-        if column in found:
-            raise ConfigError(f"column {column!r} is there twice, as {name!r} too", field=name)
-        if kind not in COLUMNS[column]:
-            raise ConfigError(
-                f"column {name!r} is {kind}, but must be {' or '.join(COLUMNS[column])}: cast it",
-                field=name,
-                value=kind,
-            )
-        found[column] = index
-    for column in ("body",) if topic else ("body", "topic"):
-        if column not in found:
-            hint = ", or write the option topic" if column == "topic" else " (or value)"
-            raise ConfigError(f"column {column!r} is missing: add it{hint}", field=column)
-    ignored = {"topic"} if topic else set()
-    if not keep_queues:
-        ignored |= {"queueId", "brokerName"}
-    return {column: index for column, index in found.items() if column not in ignored}
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Makes messages of the rows of the task TASK, whose COLUMNS stand where these say; TOPIC goes before a column."""
-
-    columns: Mapping[str, int]
-    topic: str
-    task: int
-
-    def messages(self, batch: Any, first_row: int) -> Iterator[Message]:
-        """Yield the messages of BATCH, a pyarrow.RecordBatch, whose rows count from FIRST_ROW on in their task.
-
-        Raises InvalidArgument, which names the row, for what is no message.
-        """
-        columns = {name: batch.column(index).to_pylist() for name, index in self.columns.items()}
-        names = list(columns)
-        for row, values in enumerate(zip(*columns.values(), strict=True), first_row):
-            try:
-                yield self._message(dict(zip(names, values, strict=True)), row)
-            except PocketMQError as error:
-                raise InvalidArgument(
-                    f"row {row} of its task: {error.message}", **(error.details | {"row": row})
-                ) from None
-
-    def _message(self, row: dict[str, Any], number: int) -> Message:
-        topic, body = self.topic or row.get("topic"), row["body"]
-        for name, value in (("topic", topic), ("body", body)):
-            if value is None:
-                raise InvalidArgument(f"column {name!r} is null: every row needs one", field=name)
-        properties = dict(row.get("properties") or ())
-        for name, property_name in _AS_COLUMNS.items():
-            if name not in row:
-                row[name] = properties.get(property_name)
-        own = {
-            name: value
-            for name, value in properties.items()
-            if value and not is_reserved(name) and name != SPARK_SEQUENCE
-        }
-        own[SPARK_SEQUENCE] = row_key(self.task, number)
-        return Message(
-            topic or "",
-            body.encode() if isinstance(body, str) else body,
-            keys=[word for word in (row["keys"] or "").split(KEY_SEPARATOR) if word],
-            tag=row["tags"] or None,
-            sharding_key=row["shardingKey"] or None,
-            priority=_priority(row, properties),
-            queue=_queue(topic or "", row),
-            delay_level=row.get("delayLevel") or 0,
-            deliver_at=_instant(row.get("deliverTimestamp")),
-            properties=own,
-        )
-
-
-def _priority(row: Mapping[str, Any], properties: Mapping[str, str]) -> int | None:
-    """Return the priority of ROW; one among PROPERTIES counts where the row asks for nothing that excludes it."""
-    if "priority" in row:
-        return None if row["priority"] is None else int(row["priority"])
-    if row["shardingKey"] or row.get("delayLevel") or row.get("deliverTimestamp") is not None:
-        return None
-    return whole_number(properties.get(PRIORITY) or "")
-
-
-def _queue(topic: str, row: Mapping[str, Any]) -> Queue | int | None:
-    number, broker = row.get("queueId"), row.get("brokerName")
-    if number is None:
-        return None
-    return int(number) if broker is None else Queue(topic, broker, int(number))
-
-
-def _instant(value: datetime | int | None) -> datetime | int | None:
-    """Return VALUE; a timestamp of Spark's without a zone is in UTC, as Arrow brings it."""
-    if isinstance(value, datetime) and value.tzinfo is None:
-        return value.replace(tzinfo=UTC)
-    return value

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from ....client.connections import BROKER, NAME_SERVER, Connection, Connections, Conversation
+from ....client.connections import BROKER, NAME_SERVER, Connection, Connections
+from ....client.streams import Conversation
 from ....proto.errors import (
     ConnectionLost,
     PocketMQError,

@@ -6,13 +6,13 @@ A batch reads ranges that a live broker does not change while its query runs. Of
                      So the answer is remembered; and where it is "latest", a group pins it: what the group has
                      committed goes before latest, and where it has committed nothing, latest is committed at once.
     latestOffset     less than its start only where a queue has other messages in the place of those that were read: its
-                     topic was created again, or its store was replaced or cut. Marks in the checkpoint tell. After
+                     topic was created again, or its store was replaced or cut. Marks in the checkpoint show it. After
                      `prepare_available_now` never more than the target recorded then. Its start is by contract
                      processed, so it is committed: `commit` comes only with the next batch.
     partitions       from the checkpoint, maybe in a later process: what is between start and end, nothing else.
                      Queues that are in the end alone are new: they begin at their oldest message.
 
-A queue whose broker is not there at present stays where it is; one that its broker denies is lost (ranges.py). A bound
+A queue whose broker is not there at present stays where it is; one that its broker denies is lost (losses.py). A limit
 on the messages of one batch is shared among queues. Not thread-safe: Spark's planner has one thread.
 """
 
@@ -24,20 +24,13 @@ from typing import Final, TypeAlias
 
 from ....client.queue import Queue
 from ....proto.clock import Clock
-from ....proto.errors import ConfigError, PocketMQError
+from ....proto.errors import PocketMQError
 from .cluster import Bounds, Cluster
-from .ranges import (
-    EARLIEST,
-    LATEST,
-    Losses,
-    Offsets,
-    QueueRange,
-    RecordMark,
-    cut,
-    named,
-    ranges_between,
-)
-from .read_options import Point, ReadOptions
+from .end_points import resolved, settled, within
+from .losses import Losses
+from .offsets import EARLIEST, LATEST, Offsets, RecordMark, named
+from .ranges import QueueRange, cut, ranges_between
+from .read_options import ReadOptions
 
 Marks: TypeAlias = Mapping[Queue, RecordMark]
 _NO_MARKS: Final[Marks] = {}
@@ -337,80 +330,3 @@ def batch_ranges(options: ReadOptions, cluster: Cluster) -> list[QueueRange]:
         at_least=options.partitions_min,
         records_max=options.records_max,
     )
-
-
-# ---------------------------------------------------------------- where reading begins and ends
-
-
-def resolved(
-    point: Point,
-    bounds: Mapping[Queue, Bounds],
-    cluster: Cluster,
-    group: str,
-) -> dict[Queue, int]:
-    """Return where POINT lies in the queues of BOUNDS; EARLIEST and LATEST stay as they are.
-
-    GROUP's offsets count where POINT is `group`; it begins where a queue does that it never committed.
-    """
-    if point.kind == "earliest":
-        return dict.fromkeys(bounds, EARLIEST)
-    if point.kind == "latest":
-        return dict.fromkeys(bounds, LATEST)
-    if point.kind == "group":
-        return dict.fromkeys(bounds, EARLIEST) | cluster.committed(group, bounds)
-    if point.kind == "offsets":
-        check_named(point, bounds)
-        return dict(point.numbers)
-    if point.kind == "times":
-        check_named(point, bounds)
-    times = point.numbers if point.kind == "times" else dict.fromkeys(bounds, point.time_ms)
-    found = cluster.at_times(times)
-    too_young = [queue for queue in bounds if found.get(queue) is None]
-    if too_young and not point.latest_if_none:
-        raise ConfigError(
-            f"option {point.option}: nothing is so young in {named(too_young)}; name an earlier time, or write"
-            " startingOffsetsByTimestampStrategy=latest",
-            field=point.option,
-        )
-    return {queue: LATEST if (at := found.get(queue)) is None else at for queue in bounds}
-
-
-def check_named(point: Point, bounds: Mapping[Queue, Bounds]) -> None:
-    """Raise ConfigError unless POINT names each queue of BOUNDS, and no other."""
-    unknown, missing = set(point.numbers) - set(bounds), set(bounds) - set(point.numbers)
-    if unknown:
-        raise ConfigError(
-            f"option {point.option}: {named(unknown)} is not read; what is read has {named(bounds)}",
-            field=point.option,
-        )
-    if missing:
-        raise ConfigError(
-            f"option {point.option}: it says nothing of {named(missing)}; name every queue ({EARLIEST} is earliest,"
-            f" {LATEST} latest)",
-            field=point.option,
-        )
-
-
-def settled(offsets: Offsets, bounds: Mapping[Queue, Bounds]) -> dict[Queue, int]:
-    """Return OFFSETS with numbers for EARLIEST and LATEST."""
-    special = {
-        queue: {EARLIEST: bounds[queue].least, LATEST: bounds[queue].end} for queue in offsets
-    }
-    return {queue: special[queue].get(offset, offset) for queue, offset in offsets.items()}
-
-
-def within(
-    offsets: Offsets, bounds: Mapping[Queue, Bounds], losses: Losses, what: str
-) -> dict[Queue, int]:
-    """Return OFFSETS, and for those that lie outside BOUNDS the nearest that is there; WHAT says whose they are."""
-    found: dict[Queue, int] = {}
-    for queue, offset in offsets.items():
-        least, end = bounds[queue]
-        if offset < least:
-            losses.report(
-                f"{what} {queue}: offset {offset} is gone, the oldest that is there is {least}"
-            )
-        elif offset > end:
-            losses.report(f"{what} {queue}: offset {offset} is behind the end, {end}")
-        found[queue] = min(max(offset, least), end)
-    return found

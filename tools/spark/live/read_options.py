@@ -17,8 +17,8 @@ from ....proto.errors import ConfigError, InvalidFilter, InvalidName
 from ....proto.gen import pocketmq_v1_pb2 as pb
 from ....proto.topics import check_group, check_topic
 from ..option_reader import OptionReader
+from .offsets import EARLIEST, LATEST, parse_assignment, parse_offsets
 from .place import PLACE_OPTIONS, Place, place_of
-from .ranges import EARLIEST, LATEST, parse_assignment, parse_offsets
 
 READ_OPTIONS: Final = (
     *PLACE_OPTIONS,

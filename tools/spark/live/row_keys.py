@@ -1,4 +1,4 @@
-"""The keys of rows that Spark sends, the same whenever a row is sent again, and how repeats are dropped by them.
+"""The keys of rows that Spark sends, the same whenever a row is sent again, and how duplicates are dropped by them.
 
     SPARK_SEQ = "16 hexadecimal digits:row"
 
@@ -6,9 +6,8 @@ The digits hash query, batch and partition: of a stream its query id and batch i
 row counts within the task from 0 on. So a task that is tried again, a batch that is repeated after a crash and a task
 that runs twice give each row the key that it had, as long as the rows come in the same order.
 
-A repeat is a message with the same key and the same body as another. One with the same key and another body is none: a
-task that ran again got its rows in another order, and both are kept rather than one lost. Messages without a key, which
-no Spark sink has sent, are all kept.
+A duplicate is a message with the same key and the same body as another. One with the same key and another body is none:
+a task that ran again got its rows in another order, and both are kept. Messages without a key are all kept.
 """
 
 from __future__ import annotations

@@ -1,23 +1,20 @@
-"""What somebody wants of a dataset, as far as a reader can make use of it; what becomes of bytes that are no record.
+"""The conditions on the rows of a dataset, as far as a reader can use them.
 
 All conditions hold together: topics, queues, and ranges of numbers. A reader skips files and bytes by them where it
-can, and leaves out the rows that do not meet them, so that whoever asked need not look again.
+can, and leaves out the rows that do not meet them, so that its caller need not check again.
 """
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import Final, Literal, get_args
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ....proto.byte_ranges import bytes_at
-from ....proto.errors import ConfigError, CorruptRecord
 from ....proto.record_run import Bytes, Ints, Longs, RunColumns
-from ....store.log_range import LogDamage
-from ...counted import counted
 
 logger = logging.getLogger(__name__)
 
@@ -125,54 +122,3 @@ def _has_topic(data: Bytes, columns: RunColumns, topics: frozenset[str]) -> NDAr
         wanted = topic.encode()
         found |= (columns.topic_size == len(wanted)) & bytes_at(data, columns.topic_start, wanted)
     return found
-
-
-# ---------------------------------------------------------------- what is no record
-
-
-#: "fail": the first one is an error.  "skip": they are left out and counted.  "rows": they are rows of their own.
-Policy = Literal["fail", "skip", "rows"]
-POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
-
-
-def policy_of(text: str) -> Policy:
-    """Return the policy TEXT; ConfigError for no such."""
-    for policy in POLICIES:
-        if text == policy:
-            return policy
-    raise ConfigError(
-        f"badRecords={text!r}: use fail, skip or rows", field="badRecords", value=text
-    )
-
-
-@dataclass(slots=True)
-class BadRecords:
-    """Counts what was skipped: how many stretches of bytes, and how many bytes together."""
-
-    policy: Policy
-    count: int = 0
-    bytes: int = 0
-
-    def meet(self, damage: LogDamage) -> None:
-        """Count DAMAGE, or raise CorruptRecord."""
-        if self.policy == "fail":
-            raise CorruptRecord(
-                f"{damage.path}: {damage.size:,} bytes at {damage.start:,} are no sound record ({damage.why}); "
-                "badRecords=skip reads on behind them",
-                field="badRecords",
-                path=damage.path,
-                offset=damage.start,
-                size=damage.size,
-            )
-        self.count += 1
-        self.bytes += damage.size
-        logger.debug(
-            "bytes are no sound record",
-            extra={"path": damage.path, "offset": damage.start, "size": damage.size},
-        )
-
-    def sentence(self) -> str:
-        """Return what was left out, for people; empty if nothing was."""
-        if not self.count:
-            return ""
-        return f"{counted(self.count, 'bad record')} left out, {self.bytes:,} bytes"

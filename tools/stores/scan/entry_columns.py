@@ -24,8 +24,8 @@ from ....store.format.rows import RowFormat, Rows
 from ....store.listing import RowFile, zeros_from
 from ....store.queue_extension import QueueExtension
 from ..schemas import arrow
+from .byte_range_columns import ConstantColumn
 from .conditions import Conditions, Span, combined
-from .message_columns import ConstantColumn
 
 if TYPE_CHECKING:
     import pyarrow

@@ -23,21 +23,14 @@ from ....store.file_sizes import settings_of
 from ....store.listing import queue_folders, require_joined, row_files
 from ..locations import StoreLocation
 from ..schemas import arrow, projected, schema_of
-from .conditions import BadRecords, Conditions, Policy
+from .bad_records import BadRecords, Policy
+from .conditions import Conditions
 from .entry_columns import QueueColumns, QueuePart, live_part
-from .file_rows import FilePart, IndexColumns, IndexPart, file_rows, index_parts
-from .log_scan import (
-    LogPart,
-    LogTailPart,
-    MessageQueuePart,
-    MessageQueueReader,
-    MessageRows,
-    dispatched_until,
-    log_parts,
-    log_tails,
-    message_queue_parts,
-)
+from .file_rows import FilePart, file_rows
+from .index_rows import IndexColumns, IndexPart, index_parts
+from .log_scan import LogPart, LogTailPart, MessageRows, dispatched_until, log_parts, log_tails
 from .message_columns import MessageColumns
+from .queue_scan import MessageQueuePart, MessageQueueReader, message_queue_parts
 
 if TYPE_CHECKING:
     import pyarrow

@@ -14,11 +14,11 @@ pytest.importorskip("pyspark", reason="PySpark is not installed: run `make dev`"
 from pocketmq.proto.errors import ConfigError, StoreMismatch
 from pocketmq.tools import cli
 from pocketmq.tools.lag.cold import store_rows
-from pocketmq.tools.spark.jobs.commands import rows_of
 from pocketmq.tools.spark.jobs.lag import lag
+from pocketmq.tools.spark.jobs.lag_command import rows_of
 from pocketmq.tools.spark.jobs.offset_files import committed_offsets
-from pocketmq.tools.spark.jobs.reading import LeftOut
 from pocketmq.tools.spark.jobs.spark_errors import told_plainly
+from pocketmq.tools.spark.jobs.store_tasks import LeftOut
 from pocketmq.tools.spark.store_options import Opening
 from pocketmq.tools.stores.locations import locate
 

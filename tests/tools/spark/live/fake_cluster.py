@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pocketmq.client.queue import Queue
 from pocketmq.proto.errors import LeaseLost, TopicNotFound
 from pocketmq.tools.spark.live.cluster import Bounds
-from pocketmq.tools.spark.live.ranges import Offsets, RecordMark
+from pocketmq.tools.spark.live.offsets import Offsets, RecordMark
 from pocketmq.tools.spark.live.read_options import Choice
 
 TOPIC = "orders"

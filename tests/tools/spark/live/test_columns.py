@@ -10,7 +10,8 @@ from pocketmq.proto.errors import ConfigError, OffsetOutOfRange
 from pocketmq.proto.properties import encode_properties
 from pocketmq.proto.record import NO_HOST, SYS_COMPRESSED, encode_run
 from pocketmq.tools.spark.live.columns import Layout, live_schema
-from pocketmq.tools.spark.live.ranges import Fetched, Losses
+from pocketmq.tools.spark.live.losses import Losses
+from pocketmq.tools.spark.live.range_reading import Fetched
 
 pytest.importorskip("pyarrow")
 

@@ -9,7 +9,9 @@ from pocketmq.client.queue import Queue
 from pocketmq.proto.errors import CorruptRecord, OffsetOutOfRange, PocketMQError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import NO_HOST, encode_run
-from pocketmq.tools.spark.live.ranges import Losses, QueueRange, fetched
+from pocketmq.tools.spark.live.losses import Losses
+from pocketmq.tools.spark.live.range_reading import fetched
+from pocketmq.tools.spark.live.ranges import QueueRange
 
 from .fake_cluster import queue
 

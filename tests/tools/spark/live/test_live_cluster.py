@@ -25,12 +25,14 @@ from pocketmq.proto.message_id import UniqueIds
 from pocketmq.proto.properties import PRODUCER_SEQUENCE, encode_properties
 from pocketmq.proto.record import NO_HOST, encode_run
 from pocketmq.tools.spark.live.cluster import LiveCluster
+from pocketmq.tools.spark.live.losses import Losses
 from pocketmq.tools.spark.live.place import Place
 from pocketmq.tools.spark.live.plans import StreamPlan
-from pocketmq.tools.spark.live.ranges import Losses, QueueRange, fetched
+from pocketmq.tools.spark.live.range_reading import fetched
+from pocketmq.tools.spark.live.ranges import QueueRange
 from pocketmq.tools.spark.live.read_options import Choice, Pulling, read_options
 from pocketmq.tools.spark.live.row_keys import SPARK_SEQUENCE, row_key, task_key
-from pocketmq.tools.spark.live.sink import ROWS_A_QUEUE, RowSender
+from pocketmq.tools.spark.live.row_sender import ROWS_A_QUEUE, RowSender
 from pocketmq.tools.spark.live.write_options import write_options
 
 from ....served import ServerProcess

@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 
 from pocketmq.client.queue import Queue
 from pocketmq.proto.errors import ConfigError
-from pocketmq.tools.spark.live.ranges import (
+from pocketmq.tools.spark.live.offsets import (
     EARLIEST,
     OFFSET_MAX,
     RecordMark,

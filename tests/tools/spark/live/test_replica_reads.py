@@ -11,8 +11,10 @@ from pocketmq.client.queue import Queue
 from pocketmq.proto.errors import ConfigError, OffsetOutOfRange
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.tools.spark.live.cluster import LiveCluster
+from pocketmq.tools.spark.live.losses import Losses
 from pocketmq.tools.spark.live.place import Place
-from pocketmq.tools.spark.live.ranges import Losses, QueueRange, fetched
+from pocketmq.tools.spark.live.range_reading import fetched
+from pocketmq.tools.spark.live.ranges import QueueRange
 from pocketmq.tools.spark.live.read_options import Choice, Pulling, read_options
 
 from ....client.fake_connections import FakeConnections

@@ -8,8 +8,8 @@ import pytest
 from pocketmq.client.message import Message
 from pocketmq.client.queue import Queue
 from pocketmq.proto.errors import ConfigError, InvalidArgument
-from pocketmq.tools.spark.live.columns import COLUMNS, IGNORED, Rows, sink_columns
 from pocketmq.tools.spark.live.row_keys import SPARK_SEQUENCE, row_key
+from pocketmq.tools.spark.live.sink_columns import COLUMNS, IGNORED, Rows, sink_columns
 
 pa = pytest.importorskip("pyarrow")
 

@@ -6,8 +6,11 @@ import pytest
 
 from pocketmq.client.queue import Queue
 from pocketmq.proto.errors import ConfigError, OffsetOutOfRange
-from pocketmq.tools.spark.live.plans import batch_ranges, resolved, settled, within
-from pocketmq.tools.spark.live.ranges import EARLIEST, LATEST, Losses, QueueRange
+from pocketmq.tools.spark.live.end_points import resolved, settled, within
+from pocketmq.tools.spark.live.losses import Losses
+from pocketmq.tools.spark.live.offsets import EARLIEST, LATEST
+from pocketmq.tools.spark.live.plans import batch_ranges
+from pocketmq.tools.spark.live.ranges import QueueRange
 from pocketmq.tools.spark.live.read_options import Point, read_options
 
 from .fake_cluster import FakeCluster, cluster_of, queue

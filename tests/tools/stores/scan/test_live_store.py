@@ -14,7 +14,8 @@ from pocketmq.proto.record import NO_HOST, encode_run
 from pocketmq.proto.run import check_run
 from pocketmq.store import MessageStore, OsDisk, StoreConfig
 from pocketmq.tools.stores.locations import locate
-from pocketmq.tools.stores.scan.conditions import BadRecords, Conditions
+from pocketmq.tools.stores.scan.bad_records import BadRecords
+from pocketmq.tools.stores.scan.conditions import Conditions
 from pocketmq.tools.stores.scan.scan import Scan, ScanOptions
 
 TOPIC, QUEUES, RUN = "Live", 3, 20

@@ -11,7 +11,8 @@ import pytest
 
 from pocketmq.proto.errors import PocketMQError
 from pocketmq.tools.stores.locations import locate
-from pocketmq.tools.stores.scan.conditions import BadRecords, Conditions
+from pocketmq.tools.stores.scan.bad_records import BadRecords
+from pocketmq.tools.stores.scan.conditions import Conditions
 from pocketmq.tools.stores.scan.scan import Scan, ScanOptions
 
 from ....recorded import expected, recorded_store, settings

@@ -12,7 +12,8 @@ import pytest
 
 from pocketmq.proto.errors import ConfigError, CorruptRecord, OffsetOutOfRange
 from pocketmq.tools.stores.locations import locate
-from pocketmq.tools.stores.scan.conditions import BadRecords, Conditions, Span
+from pocketmq.tools.stores.scan.bad_records import BadRecords
+from pocketmq.tools.stores.scan.conditions import Conditions, Span
 from pocketmq.tools.stores.scan.scan import Scan, ScanOptions
 
 from ....recorded import by_size, expected, recorded_names, recorded_store, settings, was_killed

@@ -1,0 +1,82 @@
+"""Where a consumer's queues come from, and where their offsets are kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from ipaddress import ip_address
+from pathlib import Path
+
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.topics import retry_topic
+from ..name_server_addresses import parse_addresses
+from ..queue import Queue
+from ..session import local_host
+from ..subscriptions import Subscriptions
+from .commits import Commits, OffsetKeeper
+from .held_queue import HeldQueue, QueueSource, QueueUser
+from .local_offsets import LocalOffsets, offsets_path
+from .parts import ConsumerParts
+from .sharing import Sharing
+from .unshared_queues import AssignedQueues, WholeTopics, committed_offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Supply:
+    """A source of queues and a keeper of their offsets."""
+
+    source: QueueSource
+    keeper: OffsetKeeper
+
+    def doubt(self, held: HeldQueue) -> None:
+        """Hear that the connection broke by which HELD was read: its broker may be another run."""
+        self.source.doubt(held)
+        self.keeper.doubt(held.queue.broker)
+
+    def fetched(self, held: HeldQueue, sent_ms: int, breaks: int) -> None:
+        """Hear that the master has answered a fetch of HELD that was sent at SENT_MS, after BREAKS of its broker."""
+        self.source.fetched(held, sent_ms)
+        if held.token:
+            self.keeper.still_there(held.queue, sent_ms, breaks)
+
+
+def group_supply(
+    subscriptions: Subscriptions, user: QueueUser, parts: ConsumerParts, kind: str
+) -> Supply:
+    """Return a share of SUBSCRIPTIONS and of the group's retries for USER. KIND: "pull" or "push"."""
+
+    def renewed(queue: Queue, sent_ms: int, breaks: int) -> None:
+        keeper.still_there(queue, sent_ms, breaks)
+
+    source = Sharing(with_retries(subscriptions, parts), user, parts, kind, renewed)
+    keeper = Commits(parts, source)
+    return Supply(source, keeper)
+
+
+def with_retries(subscriptions: Subscriptions, parts: ConsumerParts) -> Subscriptions:
+    """Return SUBSCRIPTIONS and, unless retries are off, everything in the group's retry topic."""
+    if not parts.config.enable_retries or not subscriptions:
+        return subscriptions
+    return {**subscriptions, retry_topic(parts.group): pb.Filter()}
+
+
+def broadcast_supply(
+    subscriptions: Subscriptions, user: QueueUser, parts: ConsumerParts, folder: str
+) -> Supply:
+    """Return all of SUBSCRIPTIONS for USER, with offsets of its own in a file below FOLDER."""
+    keeper = LocalOffsets(partial(_offsets_path, parts, folder), parts.session.clock)
+    return Supply(WholeTopics(subscriptions, user, parts, keeper.committed_of), keeper)
+
+
+def chosen_supply(user: QueueUser, parts: ConsumerParts) -> tuple[Supply, AssignedQueues]:
+    """Return a supply of queues that the application chooses."""
+    source = AssignedQueues(user, parts, partial(committed_offsets, parts))
+    return Supply(source, Commits(parts, source)), source
+
+
+async def _offsets_path(parts: ConsumerParts, folder: str) -> Path:
+    """Return the file of a broadcasting consumer: in a folder of its machine, and of its instance if it has a name."""
+    config = parts.config
+    host = await local_host(parse_addresses(config.nameservers)[0])
+    client_id = f"{ip_address(host.address)}@{config.instance_id or 'DEFAULT'}"
+    return offsets_path(folder, client_id, parts.group)

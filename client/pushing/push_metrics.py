@@ -1,0 +1,93 @@
+"""The metrics of a push consumer: its counters, a snapshot of them, and their text for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from ..consuming.parts import CONSUMER_PREFIX, COUNTERS, Counts
+from ..exposition import Exposition
+from ..queue import Queue
+
+
+@dataclass(slots=True)
+class PushCounts:
+    """Numbers that only grow. Not thread-safe: the client's event loop owns them."""
+
+    #: Messages that a listener took, or that were handled when they came again.
+    handled: int = 0
+    #: Outcomes that were failures; a message that fails twice counts twice.
+    failed: int = 0
+    sent_back: int = 0
+    dead: int = 0
+    #: Failed messages of which nothing more was made: broadcasting, or at most once.
+    dropped: int = 0
+    #: Messages whose listener took longer than consume_timeout_ms.
+    slow: int = 0
+    #: How often a queue was not read on because of messages, bytes or span.
+    paused_by_messages: int = 0
+    paused_by_bytes: int = 0
+    paused_by_span: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushMetrics:
+    """A push consumer at one moment."""
+
+    handled: int
+    failed: int
+    sent_back: int
+    dead: int
+    dropped: int
+    slow: int
+    paused_by_messages: int
+    paused_by_bytes: int
+    paused_by_span: int
+    #: Messages that are fetched and not finished, and their bytes.
+    held: int
+    held_bytes: int
+    #: Messages that listeners are at.
+    in_process: int
+    #: How long the listener took: upper bounds in milliseconds, and messages of each; the last are above all bounds.
+    listener_ms_bounds: tuple[float, ...]
+    listener_ms_counts: tuple[int, ...]
+    listener_ms_sum: float
+    #: Messages that are stored and not finished, by queue.
+    lag: dict[Queue, int]
+    #: Fetching, committing and rebalancing.
+    counts: Counts = field(default_factory=Counts)
+
+    def text(self, labels: Mapping[str, str] | None = None) -> str:
+        """Return the metrics for Prometheus, each with LABELS, for example {"client": "billing-1"}.
+
+        The lag has a sample for each queue that is held.
+        """
+        lines = Exposition(CONSUMER_PREFIX, labels)
+        lines.add("counter", COUNTERS, self.counts)
+        lines.add("counter", _PUSH_COUNTERS, self)
+        lines.add("gauge", _PUSH_GAUGES, self)
+        lines.add_by_queue("lag_messages", "Messages stored and not finished.", self.lag)
+        bounds = [bound / 1_000 for bound in self.listener_ms_bounds]
+        what, total = "Time of the listener for a message.", self.listener_ms_sum / 1_000
+        lines.add_histogram("listener_seconds", what, bounds, self.listener_ms_counts, total)
+        return lines.text
+
+
+#: Field, name, what it counts.
+_PUSH_COUNTERS: Final = (
+    ("handled", "handled_messages_total", "Messages that the listener has handled."),
+    ("failed", "failures_total", "Outcomes of the listener that were failures."),
+    ("sent_back", "sent_back_messages_total", "Failed messages that come again."),
+    ("dead", "dead_messages_total", "Failed messages that lie in the dead letters."),
+    ("dropped", "dropped_messages_total", "Failed messages of which nothing more was made."),
+    ("slow", "slow_messages_total", "Messages whose listener took too long."),
+    ("paused_by_messages", "paused_by_messages_total", "Reading held back: messages of a queue."),
+    ("paused_by_bytes", "paused_by_bytes_total", "Reading held back: bytes of a queue."),
+    ("paused_by_span", "paused_by_span_total", "Reading held back: span of queue offsets."),
+)
+_PUSH_GAUGES: Final = (
+    ("held", "held_messages", "Messages fetched and not finished."),
+    ("held_bytes", "held_bytes", "Bytes of the messages fetched and not finished."),
+    ("in_process", "in_process_messages", "Messages that listeners are at."),
+)

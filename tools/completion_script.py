@@ -1,0 +1,26 @@
+"""`pocketmq completion`: the script that makes a shell complete verbs, options and choices."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+_HOW = """
+Put one of these into the shell's start file:
+
+\b
+  bash   eval "$(pocketmq completion bash)"     in ~/.bashrc
+  zsh    eval "$(pocketmq completion zsh)"      in ~/.zshrc
+  fish   pocketmq completion fish | source      in ~/.config/fish/config.fish
+"""
+
+
+@click.command(epilog=_HOW)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print a completion script for SHELL."""
+    kind = get_completion_class(shell)
+    assert kind is not None
+    root = ctx.find_root().command
+    click.echo(kind(root, {}, "pocketmq", "_POCKETMQ_COMPLETE").source())

@@ -1,0 +1,1 @@
+"""`pocketmq demo`: PocketMQ's main operations on real data."""

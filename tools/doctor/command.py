@@ -1,0 +1,54 @@
+"""`pocketmq doctor STORE`: what a power cut, or a start of either broker, would do to a store; it writes nothing.
+
+Exit codes: 0 healthy, or running or killed with nothing to lose; 1 something would be lost or served damaged, a store
+that stopped cleanly would be rebuilt, or a broker would refuse it; 2 wrong arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from ...proto.clock import SystemClock
+from ...store.file_sizes import settings_of
+from ...store.open_files import allow_many_files
+from ...store.os_disk import OsDisk
+from ..options import TakesStores, broker_settings, broker_settings_option, store_argument
+from ..output import print_json
+from .diagnosis import diagnose
+from .report import print_diagnosis
+
+
+@click.command(cls=TakesStores)
+@store_argument
+@click.option(
+    "--what-if",
+    type=click.Choice(("crash",)),
+    help="Check it as if its broker were killed now.",
+)
+@broker_settings_option
+@click.option("--json", "as_json", is_flag=True, help="Print the diagnosis as one JSON object.")
+@click.pass_context
+def doctor(
+    context: click.Context,
+    *,
+    store: str,
+    what_if: str | None,
+    settings: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Say what a start of Apache's broker, and of ours, would do to the store in the folder STORE.
+
+    Where each would cut the log, what it would rebuild, which messages it would lose and why. The store may be live,
+    stopped, copied or damaged, and of either broker; it is only read.
+    """
+    allow_many_files()
+    chosen = settings_of(OsDisk(), store, broker_settings(settings))
+    diagnosis = diagnose(store, chosen, SystemClock().unix_ms(), crash=what_if == "crash")
+    if as_json:
+        print_json(diagnosis.to_json())
+    else:
+        print_diagnosis(diagnosis)
+    if not diagnosis.is_safe:
+        context.exit(1)
