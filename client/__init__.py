@@ -10,7 +10,7 @@
     PushConsumer("billing", "orders", lambda message: ...).run()
 
 Each client has a synchronous face (`Producer`, `PullConsumer`, `PushConsumer`, `Admin`) and one for asyncio (`Async…`).
-All errors are `PocketMQError`s, which stand in `pocketmq.proto.errors`.
+All errors are `PocketMQError`s, which are in `pocketmq.proto.errors`.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from .queue import Queue
 class Member:
     """One member: MEMBER_ID is unique among the living, INSTANCE_ID outlives a restart and may be empty.
 
-    ROOM is the machine room it stands in, HELD what it reads now, TOPICS what it subscribes to.
+    ROOM is its machine room, HELD what it reads now, TOPICS what it subscribes to.
     """
 
     member_id: str
@@ -93,7 +93,7 @@ def allocated(strategy: Strategy, members: Sequence[Member], queues: Sequence[Qu
     """Return what STRATEGY gives each of MEMBERS, an entry for each, also where it gave none.
 
     Raises ConfigError if it gave a queue twice, one that is not there, one to a stranger, or one to a member that does
-    not subscribe to its topic. Queues that it gave to nobody are no fault.
+    not subscribe to its topic. Queues without a member are no fault.
     """
     shares = strategy.allocate(members, queues)
     topics = {member.member_id: member.topics for member in members}

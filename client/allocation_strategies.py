@@ -50,9 +50,10 @@ _NEARBY: Final = "machine-room-nearby"
 
 
 class Average:
-    """Strategy `average`: each topic in pieces without gaps, the first ones longer by one. Apache's "AVG", its default.
+    """Strategy `average`: each topic in pieces without gaps, the first ones longer by one.
 
-    It balances topic by topic: with many topics of few queues the first members get more than the last.
+    It is RocketMQ's "AVG", its default. It balances topic by topic: with many topics of few queues the first members
+    get more than the last.
     """
 
     name = "average"
@@ -68,9 +69,9 @@ def _pieces(members: list[Member], queues: list[Queue]) -> list[list[Queue]]:
 
 
 class AverageByCircle:
-    """Strategy `average-by-circle`: the queues of each topic are dealt out one by one. Apache's "AVG_BY_CIRCLE".
+    """Strategy `average-by-circle`: the queues of each topic are dealt out one by one. RocketMQ's "AVG_BY_CIRCLE".
 
-    Neighbours, which often lie on one broker, go to different members.
+    Neighbours, which often are on one broker, go to different members.
     """
 
     name = "average-by-circle"
@@ -86,12 +87,13 @@ def _dealt(members: list[Member], queues: list[Queue]) -> list[list[Queue]]:
 class ConsistentHash:
     """Strategy `consistent-hash`: members and queues on one ring; who comes or goes moves only queues of its own.
 
-    A member stands at VIRTUAL_NODES points, the hashes of "<name>-<number>"; a queue belongs to the member at the first
+    A member is at VIRTUAL_NODES points, the hashes of "<name>-<number>"; a queue belongs to the member at the first
     point at or after the hash of "MessageQueue [topic=…, brokerName=…, queueId=…]", or else at the first of all. The
-    hash is the first four bytes of MD5 as a number. These texts and this hash are those of Apache's "CONSISTENT_HASH".
+    hash is the first four bytes of MD5 as a number. These texts and this hash are those of RocketMQ's
+    "CONSISTENT_HASH".
 
-    The price of moving little is balance: with Apache's ten points shares differ by a third and more; take more, up to
-    VIRTUAL_NODES_MAX. Raises ConfigError for another number.
+    The price of moving little is balance: with RocketMQ's ten points shares differ by a third and more; take more, up
+    to VIRTUAL_NODES_MAX. Raises ConfigError for another number.
     """
 
     name = "consistent-hash"
@@ -140,9 +142,9 @@ def room_of_broker(broker: str) -> str:
 
 
 class MachineRoom:
-    """Strategy `machine-room`: only queues of brokers in ROOMS; None: of all that name one. Apache's "MACHINE_ROOM".
+    """Strategy `machine-room`: only queues of brokers in ROOMS; None: of all that name one. RocketMQ's "MACHINE_ROOM".
 
-    The room of a broker stands in its name: "<room>@<name>". Queues of brokers without, and of other rooms, go to
+    The room of a broker is in its name: "<room>@<name>". Queues of brokers without, and of other rooms, go to
     nobody: members elsewhere are meant to read them.
     """
 
@@ -172,9 +174,9 @@ def _divided(members: list[Member], queues: list[Queue]) -> list[list[Queue]]:
 class MachineRoomNearby:
     """Strategy `machine-room-nearby`: queues stay in their machine room as long as a member lives there.
 
-    Apache's "MACHINE_ROOM_NEARBY": another strategy divides the queues of a room among the members of that room; those
-    of a room without members it divides among all. Members say their room, brokers have it in their names
-    ("<room>@<name>"). Who names none stands in a room of its own kind, without a name: nothing is left out.
+    RocketMQ's "MACHINE_ROOM_NEARBY": another strategy divides the queues of a room among the members of that room;
+    those of a room without members it divides among all. Members say their room, brokers have it in their names
+    ("<room>@<name>"). Who names none is in a room of its own kind, without a name: nothing is left out.
 
     Divides by WITHIN (default: `average`) what each room has; ROOM_OF tells a broker's room from its name.
     """
@@ -215,12 +217,12 @@ class MachineRoomNearby:
 
 
 class Configured:
-    """Strategy `configured`: a table says who reads what. Apache's "CONFIG", with one table for the whole group.
+    """Strategy `configured`: a table says who reads what. RocketMQ's "CONFIG", with one table for the whole group.
 
-    SHARES: queues by instance id, or by member id for members without one. What it leaves out goes to nobody.
+    SHARES: queues by instance id, or by member id for members without one. What it leaves out goes to no member.
 
     Queues that do not exist, or whose topic the member does not subscribe to, are passed over. Raises ConfigError for a
-    queue that stands there twice.
+    queue that it has twice.
     """
 
     name = "configured"

@@ -239,7 +239,7 @@ class ProducerConfig(ClientConfig):
     retry_backoff_max_ms: int = 1_000
     #: The producers that share the outcomes of transactions: a broker may ask any of them. Needed for transactions.
     group: str = ""
-    #: Which queue a message goes to that does not say so: a name or an object (see producing/queue_selector.py).
+    #: Which queue a message goes to that does not name one: a name or an object (see producing/queue_selector.py).
     queue_selector: QueueSelectorName | QueueSelector = "round-robin"
     #: Objects that see messages before they are sent and after (see producing/interceptors.py).
     interceptors: Sequence[object] = ()
@@ -345,9 +345,9 @@ class ReadingConfig(ClientConfig):
 
     #: Where to start: at the committed offset (earliest or latest if there is none), earliest, latest, or a time (a
     #: datetime, or Unix milliseconds) where nothing is committed. Earliest and latest pass over what is committed only
-    #: when the group starts with this consumer; who joins others goes on where these left.
+    #: when the group starts with this consumer; a consumer that joins others continues where these left.
     start: Start = "committed"
-    #: Read the group's retry topic as well, where messages come again that were sent back. Without, nothing is sent
+    #: Read the group's retry topic as well, where messages are redelivered that were returned. Without, nothing is sent
     #: back for a retry.
     enable_retries: bool = True
     #: Bounds of one fetch; one message comes even if it is larger.
@@ -355,7 +355,7 @@ class ReadingConfig(ClientConfig):
     fetch_messages_max: int = 8_192
     #: How long a broker may wait for a message before it answers that there is none.
     fetch_max_wait_ms: int = 20_000
-    #: Compare every body with its CRC before it is handed out (some 0.3 µs a message). Kafka's check.crcs.
+    #: Compare every body with its CRC before it is delivered (some 0.3 µs a message). Kafka's check.crcs.
     check_crcs: bool = True
     #: A compressed body is not decompressed beyond this: it raises MessageTooLarge where it is asked for. What came of
     #: it may be a thousandth.
@@ -372,7 +372,7 @@ class ReadingConfig(ClientConfig):
     #: How the queues are divided among the members, by name, class or object (client/allocation); all members say the
     #: same.
     strategy: str | type[Strategy] | Strategy = "average"
-    #: "group": one member divides for all; "client": each computes its own share, as Apache's clients do.
+    #: "group": one member divides for all; "client": each computes its own share, as RocketMQ's clients do.
     rebalance: Rebalance = "group"
     #: Static membership: who comes back with the same id within the session keeps its queues. Empty: none.
     instance_id: str = ""
@@ -380,7 +380,7 @@ class ReadingConfig(ClientConfig):
     room: str = ""
     #: A member that is silent for so long has left; heartbeats go out three times as often.
     session_timeout_ms: int = 60_000
-    #: A queue that goes to another member: what was handed out may take so long to be finished.
+    #: A queue that goes to another member: what was delivered may take so long to be finished.
     rebalance_timeout_ms: int = 60_000
     #: A consumer that no name server has ever answered for so long fails; 0: it waits on.
     nameserver_timeout_ms: int = 30_000
@@ -428,9 +428,9 @@ class ConsumerConfig(ReadingConfig):
     """Settings of a pull consumer."""
 
     #: What becomes of a message when the application dies at it: "at_least_once" hands it out again; "at_most_once"
-    #: commits before it hands out, so that nothing comes twice.
+    #: commits before it delivers, so that nothing comes twice.
     delivery: PullDelivery = "at_least_once"
-    #: Commit what was handed out and finished, every auto_commit_interval_ms and at the end.
+    #: Commit what was delivered and finished, every auto_commit_interval_ms and at the end.
     auto_commit: bool = True
     #: "any": messages come from a replica that follows, if the broker has some, up to what it knows to be confirmed:
     #: they are as sure, and a little later. Offsets, leases and accounts of filters are the master's all the same.
@@ -446,7 +446,7 @@ class ConsumerConfig(ReadingConfig):
     offsets_folder: str = ""
 
     def __post_init__(self) -> None:
-        # slots=True makes the class anew, which the short form of super() does not see.
+        # slots=True makes a new class, which the short form of super() does not see.
         ReadingConfig.__post_init__(self)
         if self.delivery not in PULL_DELIVERIES:
             raise ConfigError(

@@ -65,7 +65,7 @@ class Connection(Protocol):
     ) -> None:
         """Return once RUN, which asks for no reply, has left; raise as `produce`.
 
-        REFUSED hears of runs that the broker refuses all the same, whichever they are.
+        REFUSED is called with the errors of runs that the broker refuses all the same.
         """
         ...
 
@@ -115,7 +115,7 @@ class GrpcConnection:
         self._unreached_since: float | None = None
         #: Was nobody reached for REDIAL_S, though that was tried?
         self.is_stuck = False
-        #: "host:port" as it stands in the records; the first reply of a stream brings it.
+        #: "host:port" as it is in the records; the first reply of a stream brings it.
         self._store_host = ""
         self._produce: Exchange[pb.ProduceRun, pb.ProduceReply] = Exchange(
             address,
@@ -128,7 +128,7 @@ class GrpcConnection:
             tasks,
             self._unasked,
         )
-        #: Hears of refusals that nobody waits for.
+        #: Called with refusals for which no caller waits.
         self._refused: Callable[[errors.PocketMQError], None] | None = None
         self._fetch: Exchange[pb.FetchRequest, pb.FetchReply] = Exchange(
             address,

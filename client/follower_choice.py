@@ -23,7 +23,7 @@ MASTER_MS: Final = 5_000
 
 
 class FollowerChoice:
-    """The followers of BROKER, which stands in a route of SESSION. Not thread-safe: its event loop owns it."""
+    """The followers of BROKER, which is in a route of SESSION. Not thread-safe: its event loop owns it."""
 
     def __init__(self, session: Session, broker: str) -> None:
         self._session = session
@@ -48,7 +48,7 @@ class FollowerChoice:
 
 
 class FollowerChoices:
-    """The choices of SESSION: one a broker, or a queue, so that they spread. Not thread-safe, likewise."""
+    """The choices of SESSION: one per broker, or per queue, so that they spread. Not thread-safe, likewise."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -1,4 +1,4 @@
-"""Messages as they are handed out: a sequence that makes each when it is asked for, and their fields by the column.
+"""Delivered messages: a sequence that makes each when it is asked for, and their fields by the column.
 
     batch = consumer.poll()
     for message in batch: ...                  # made one by one

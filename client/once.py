@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 KEY_CHARACTERS_MAX: Final = 255
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
 _SAVEPOINT: Final = "pocketmq_once"
-#: How a parameter is written, by paramstyle: the text of both, and how they are handed over.
+#: How a parameter is written, by paramstyle: the text of both, and how they are passed.
 _PARAMETERS: Final[dict[str, tuple[str, str]]] = {
     "qmark": ("?", "?"),
     "numeric": (":1", ":2"),
@@ -186,7 +186,7 @@ class Once:
     ) -> Callable[..., Any]:
         """Return a listener that calls WORK(message, connection) once for each KEY(message), and commits; a decorator.
 
-        What WORK raises, or a failure that it returns, undoes the transaction; the message comes again as any other.
+        What WORK raises, or a failure that it returns, undoes the transaction; the message is redelivered.
         The key is the message id unless KEY says otherwise, which tells sends apart, not events that were sent twice.
         """
         if work is None:

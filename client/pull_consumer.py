@@ -5,8 +5,8 @@
             handle(message.body)
 
 The consumers of a group share the queues of their topics (consuming/sharing.py). With `broadcasting` each consumer
-reads all queues. `assign` reads the queues that you choose. A consumer without a group (None) only assigns: it
-commits nothing.
+reads all queues. `assign` reads the queues that you choose. A consumer without a group (None) only assigns: it commits
+nothing.
 
 At least once: the broker keeps the group's offset of each queue. A message is processed when you ask for the next one,
 call `commit`, or leave the `with` block without an error. The consumer commits every auto_commit_interval_ms, when it
@@ -59,18 +59,18 @@ CommitCallback = Callable[[PocketMQError | None], object]
 
 
 class RebalanceListener:
-    """Hears of queues while the application polls; leave out what you do not need.
+    """Called with queues while the application polls; leave out what you do not need.
 
     Of a synchronous consumer it is called on the polling thread, of an asyncio one on the event loop, where it may be a
     coroutine function. What it raises comes out of that poll.
     """
 
     def on_assigned(self, queues: Sequence[Queue]) -> Awaitable[None] | None:
-        """QUEUES are ours from now on; nothing of them was handed out yet: `seek` is in time."""
+        """This consumer has QUEUES from now on; nothing of them was delivered yet: `seek` is in time."""
         return None
 
     def on_revoked(self, queues: Sequence[Queue]) -> Awaitable[None] | None:
-        """QUEUES go to others when this returns; what was handed out of them can still be committed."""
+        """QUEUES go to others when this returns; what was delivered of them can still be committed."""
         return None
 
     def on_lost(self, queues: Sequence[Queue]) -> Awaitable[None] | None:
@@ -171,7 +171,7 @@ class AsyncPullConsumer(AsyncSignalledClient):
             self._check_signals()  # Whoever reads to the end must not take this for it.
 
     def _finish(self) -> bool:
-        """Hand out nothing more; return whether the application is at a message, or waits for one."""
+        """Deliver nothing more; return whether the application is at a message, or waits for one."""
         if self._waits:
             self.stop_waiting()
         return self._waits or self._cursor.begin < self._cursor.end
@@ -216,7 +216,7 @@ class AsyncPullConsumer(AsyncSignalledClient):
         self._reading.check_open()
 
     async def take(self, timeout_ms: int | None) -> Batch | Rebalanced | None:
-        """Finish what was handed out, and return what comes next."""
+        """Finish what was delivered, and return what comes next."""
         return await self._reading.next(self._cursor.finish(), timeout_ms)
 
     def stop_waiting(self) -> None:
@@ -224,7 +224,7 @@ class AsyncPullConsumer(AsyncSignalledClient):
         self._reading.stop_waiting()
 
     async def heard(self, news: Rebalanced) -> None:
-        """Go on: the listener was told NEWS."""
+        """Continue: the listener got NEWS."""
         news.told.set()
 
     async def farewell(self) -> Rebalanced | None:
@@ -278,19 +278,20 @@ class AsyncPullConsumer(AsyncSignalledClient):
         group's maximum of retries the message is in the dead-letter queue.
 
         DELAY_LEVEL: 1 s to 2 h for 1 to 18; 0: longer with each retry, as the group is set; below 0: dead at once.
-        REASON stays with a dead letter, up to 1 KiB. The message counts as handled when the application goes on. Raises
-        MessageNotFound for one that the broker does not have (any more).
+        REASON stays with a dead letter, up to 1 KiB. The message counts as handled when the application continues.
+        Raises MessageNotFound for one that the broker does not have (any more).
         """
         return await self._retrying.send_back(message, delay_level=delay_level, reason=reason)
 
     async def subscribe(self, topics: Topics) -> None:
-        """Read TOPICS from now on, and no others; the group divides their queues anew."""
+        """Read TOPICS from now on, and no others; the group divides their queues again."""
         self._steering.subscribe(subscriptions_of(topics), self._cursor.behind())
 
     async def assign(self, queues: Collection[Queue]) -> None:
-        """Read QUEUES from now on, and no others, beside the group: nothing is shared, nobody else is kept away.
+        """Read QUEUES from now on, and no others, independently of the group.
 
-        Offsets are the group's; a queue that a member of the group holds cannot be committed.
+        Nothing is shared: other consumers may read them, too. Offsets are the group's; a queue that a member of the
+        group holds cannot be committed.
         """
         await self._steering.assign(queues, self._cursor.finish())
 
@@ -303,7 +304,7 @@ class AsyncPullConsumer(AsyncSignalledClient):
         return await self._steering.queues(topic)
 
     async def position(self, queue: Queue) -> int:
-        """Return the offset of the next message of QUEUE that will be handed out."""
+        """Return the offset of the next message of QUEUE that will be delivered."""
         return await self._steering.position(queue, self._cursor.behind())
 
     async def committed(self, queue: Queue) -> OffsetAndMetadata | None:
@@ -311,15 +312,15 @@ class AsyncPullConsumer(AsyncSignalledClient):
         return await self._steering.committed(queue)
 
     async def seek(self, queue: Queue, offset: int) -> None:
-        """Go on at OFFSET of QUEUE, which must be one of ours; what was handed out of it does not count any more."""
+        """Continue at OFFSET of QUEUE, one that this consumer has; what was delivered of it does not count any more."""
         self._steering.seek(queue, offset)
 
     async def seek_to_first(self, queues: Collection[Queue] | None = None) -> dict[Queue, int]:
-        """Go to the first message of each of QUEUES, None: of all of ours; return the offsets."""
+        """Go to the first message of each of QUEUES, None: of all that it has; return the offsets."""
         return await self._steering.seek_to(queues, None)
 
     async def seek_to_last(self, queues: Collection[Queue] | None = None) -> dict[Queue, int]:
-        """Go behind the last message of each of QUEUES, None: of all of ours; return the offsets."""
+        """Go after the last message of each of QUEUES, None: of all that it has; return the offsets."""
         return await self._steering.seek_to(queues, None, last=True)
 
     async def seek_to_time(
@@ -329,22 +330,22 @@ class AsyncPullConsumer(AsyncSignalledClient):
         return await self._steering.seek_to(queues, when)
 
     async def pause(self, queues: Collection[Queue]) -> None:
-        """Hand out nothing of QUEUES until they are resumed, also when they go and come again."""
+        """Deliver nothing of QUEUES until they are resumed, also when they go and come back."""
         self._steering.pause(queues, self._cursor.behind())
 
     async def resume(self, queues: Collection[Queue]) -> None:
-        """Go on with QUEUES."""
+        """Continue with QUEUES."""
         self._steering.resume(queues)
 
     async def commit(self) -> None:
-        """Finish what was handed out, and have the brokers keep how far the group is."""
+        """Finish what was delivered, and have the brokers keep how far the group is."""
         self._reading.check_open()
         await self._reading.commit(self._cursor.finish())
 
     async def commit_sync(
         self, offsets: Mapping[Queue, int | tuple[int, str]] | None = None
     ) -> None:
-        """Commit OFFSETS, of the next message of each queue; None: what was handed out is finished, as in `commit`.
+        """Commit OFFSETS, of the next message of each queue; None: what was delivered is finished, as in `commit`.
 
         With (offset, metadata) the broker keeps that text, 1,024 bytes of UTF-8 at most, as long as the group stands
         there; "" takes it away. Raises InvalidArgument for a longer one, or for any if the consumer broadcasts.
@@ -378,7 +379,7 @@ class AsyncPullConsumer(AsyncSignalledClient):
     async def close(self, *, finished: bool = True) -> None:
         """Commit, unless auto_commit is off, give the queues back, and disconnect.
 
-        FINISHED: what was handed out counts as done. Raises what kept a broker from taking the offsets; the consumer is
+        FINISHED: what was delivered counts as done. Raises what kept a broker from taking the offsets; the consumer is
         closed all the same.
         """
         if (news := await self.farewell()) is not None:

@@ -106,7 +106,7 @@ class AsyncPushConsumer(AsyncSignalledClient):
         return self._waits
 
     async def run(self) -> None:
-        """Start, and go on until it is closed, cancelled, or at SIGTERM or Ctrl-C; then close, and return."""
+        """Start, and continue until it is closed, cancelled, or at SIGTERM or Ctrl-C; then close, and return."""
         async with self:
             await self.wait()
 
@@ -124,6 +124,6 @@ class AsyncPushConsumer(AsyncSignalledClient):
         return self.metrics().text(labels)
 
     async def close(self) -> None:
-        """Hand out nothing more, let listeners at work end within close_timeout_ms, commit, disconnect."""
+        """Deliver nothing more, let listeners at work end within close_timeout_ms, commit, disconnect."""
         if self._pushing is not None:
             await self._pushing.close()

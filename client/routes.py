@@ -130,7 +130,7 @@ class NameServers:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The way to TOPIC. Queues are ordered by number, then broker, so that neighbours lie on different brokers."""
+    """The way to TOPIC. Queues are ordered by number, then broker, so that neighbours are on different brokers."""
 
     topic: str
     writable: tuple[Queue, ...]

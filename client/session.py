@@ -73,7 +73,7 @@ class Session:
     ) -> Value:
         """Return what ASKED brings, a question to the master of BROKER at ADDRESS.
 
-        One that stands still, or lost its power, breaks no connection: what it does not answer within PATIENCE_MS is
+        One that hangs, or lost its power, breaks no connection: what it does not answer within PATIENCE_MS is
         waited for no longer than the name servers know of no later master. Raises MasterFenced then.
         """
         epoch = self.routes.epoch(broker)

@@ -56,7 +56,7 @@ class _Table:
         self._holder = self._holders(members)
 
     def _holders(self, members: list[Member]) -> dict[Queue, int]:
-        """Return who holds a queue now, and may go on."""
+        """Return the members that hold a queue now, and may keep it."""
         there = set(self._queues)
         holders: dict[Queue, int] = {}
         for at, member in enumerate(members):

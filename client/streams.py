@@ -289,7 +289,7 @@ class GrpcConversation(Generic[Request, Reply]):
         except asyncio.InvalidStateError:
             raise self._ended() from None
         except CallFailed as failure:
-            # Of a stream that goes on this request alone is refused: it is too large.
+            # This request alone is refused, because it is too large; the stream continues.
             raise self._ended() if self._call.done() else from_rpc_error(failure) from None
 
     async def receive(self) -> Reply | None:

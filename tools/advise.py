@@ -76,7 +76,7 @@ USE: Final = 0.7
 #: A call is not taken to cost less CPU time than this: clocks of threads are not finer.
 _CPU_LEAST_S: Final = 1e-6
 
-#: Whose frames stand above a listener's in what it raises.
+#: Whose frames are above a listener's in what it raises.
 _OWN_MODULES: Final = frozenset({__name__})
 _MESSAGES_MAX: Final = 100_000
 #: One call in so many is for warming up, and does not count.
@@ -200,7 +200,7 @@ def load(name: str) -> Listener:
 
 
 def rate_of(text: str) -> float:
-    """Return the messages a second that TEXT says: "5000/s", "90000/min", "5000"."""
+    """Return the messages per second that TEXT says: "5000/s", "90000/min", "5000"."""
     match = _RATE.fullmatch(text.replace(" ", "").replace(",", ""))
     if match is None or not float(match[1]):
         raise InvalidArgument(

@@ -1,6 +1,6 @@
 """The `pocketmq` command: one file a verb, each imported only when it runs.
 
-`pocketmq serve` must stand in well under a second, and `pocketmq send` too: this file imports click, the
+`pocketmq serve` must be ready in well under a second, and `pocketmq send` too: this file imports click, the
 error tree and a group of verbs (`lazy_group.py`), and says in a table what every verb is, so that `--help` loads none.
 
 Exit codes, the same for all verbs:

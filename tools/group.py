@@ -235,7 +235,7 @@ def reset_offset(
     nameserver: str,
     **asked: Any,
 ) -> None:
-    """Have group NAME go on elsewhere in TOPIC. Refused while members are on, unless it is forced.
+    """Reset the offsets of group NAME in TOPIC. Refused while members are connected, unless it is forced.
 
     A group that does not exist is exit code 3, unless it is to be made.
     """

@@ -95,7 +95,7 @@ def describe(
 
 
 def _print_accounts(queues: Sequence[GroupQueue]) -> None:
-    """Print what filters stepped over, and how administrators moved the group, if they did."""
+    """Print what filters skipped, and how administrators moved the group, if they did."""
     skipped = [_skipped_row(queue, one) for queue in queues for one in queue.skipped]
     if skipped:
         click.echo()

@@ -268,7 +268,7 @@ class Repaired:
 def make_repaired_copy(
     source: str, target: str, given: Mapping[str, str], now_ms: Callable[[], int]
 ) -> Repaired:
-    """Make TARGET a repaired copy of the store SOURCE; GIVEN are settings by Apache's names.
+    """Make TARGET a repaired copy of the store SOURCE; GIVEN are settings by RocketMQ's names.
 
     Raises InvalidArgument (TARGET is there), StoreMismatch (no store), StoreFull, DiskFailure; then TARGET is as it
     was.

@@ -244,7 +244,7 @@ def _time(options: dict[str, Any]) -> _Time:
 def serve(print_config: bool, file: Path | None, log_level: str | None, **options: Any) -> None:
     """Run a name server and a broker in one process until SIGTERM or Ctrl-C.
 
-    With --brokers N, N brokers beside it, each a process that uses a core of its own; topics spread over all.
+    With --brokers N, N brokers next to it, each a process that uses a core of its own; topics spread over all.
     """
     if print_config:
         click.echo(sample(), nl=False)

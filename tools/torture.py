@@ -69,7 +69,7 @@ _COUNTED_MAX: Final = 100_000
 _NEXT_MAX: Final = 10_000
 _V1: Final = "/pocketmq.v1.Broker/"
 _V2: Final = f"/{SERVICE}/"
-#: Of messages that wait for their time or for their transaction.
+#: Of messages that are scheduled, or of a transaction.
 _WAITING: Final = (b"TIMER_DEL", b"DELAY\x01", b"TRAN_MSG\x01")
 _PART: Final = re.compile(r"\s*([a-z-]+)\s*(?:=\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*)?")
 _TELLS: Final = "torture"
@@ -282,7 +282,7 @@ class Torture:
         return acknowledge
 
     def _redelivers(self, request: v2.AckMessageRequest) -> bool:
-        """Is this acknowledgement to be lost, and none of its messages was handed out too often for that?"""
+        """Is this acknowledgement to be lost, and none of its messages was delivered too often for that?"""
         if not self._happens("redeliver") or not request.entries:
             return False
         keys = [(request.group.name, request.topic.name, one.message_id) for one in request.entries]
@@ -391,7 +391,7 @@ class Torture:
         committed: pb.GroupOffset,
         min_offset: int,
     ) -> None:
-        """Have GROUP go on a few messages before what it COMMITTED, but never twice before the same one."""
+        """Move GROUP to a few messages before what it COMMITTED, but never twice before the same one."""
         place = (group, committed.topic, committed.queue)
         back = self._course.randoms["redeliver"].randint(1, _BACK_MAX)
         offset = max(committed.offset - back, self._moved_from.get(place, 0), min_offset)
@@ -402,7 +402,7 @@ class Torture:
         request = pb.CommitOffsetsRequest(group=group, force=True, moved_by=_TELLS)
         request.offsets.add(topic=committed.topic, queue=committed.queue, offset=offset)
         handler(request, _Heard(call))
-        # Who waits for more would hear of it only when that wait is over.
+        # A consumer that waits for more would get it only when that wait is over.
         for fetched in list(self._fetching):
             fetched.turn_away(place)
 
@@ -496,7 +496,7 @@ class _Outgoing:
 class _Received(_Outgoing):
     """The answer to a receive, which leaves as a whole."""
 
-    #: What is held here has not left: where the stream breaks, all of it comes again.
+    #: What is held here has not left: if the stream breaks, all of it is redelivered.
     queued_bytes = 0
 
     def __init__(

@@ -62,7 +62,7 @@ def _refused(kind: type[Message], name: str, argument: str, value: object) -> In
 
 
 class AsyncAsker(AsyncClient):
-    """A client that asks the servers behind NAMESERVERS, and keeps nothing but its session."""
+    """A client that asks the servers of NAMESERVERS, and keeps nothing but its session."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class AsyncAsker(AsyncClient):
 
 
 class AsyncBrokerAsker(AsyncAsker):
-    """Asks the brokers behind NAMESERVERS; with BROKER that one: its name, or an address."""
+    """Asks the brokers of NAMESERVERS; with BROKER that one: its name, or an address."""
 
     def __init__(
         self,

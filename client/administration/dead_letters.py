@@ -39,7 +39,7 @@ class DeadLetter:
     reconsume_times: int
     #: When it became a dead letter, in Unix milliseconds of the broker's clock.
     died_ms: int
-    #: The whole message, as it lies in the dead letters.
+    #: The whole message, as it is in the dead letters.
     message: ReceivedMessage
     #: Was it sent again?
     resent: bool = False
@@ -47,7 +47,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResentDeadLetter:
-    """What became of a dead letter that was to be sent again: it lies in QUEUE of TOPIC, or there is an ERROR."""
+    """The result of resending a dead letter: it is in QUEUE of TOPIC, or there is an ERROR."""
 
     broker: str
     #: Of the dead letter.
@@ -127,7 +127,7 @@ class DeadLetterAdmin:
             )
         holders = await self._holders(group, broker, below is not None, "below")
         if below == 0:
-            return 0  # On the wire 0 stands for all.
+            return 0  # On the wire 0 means all.
         request = pb.PurgeDeadLettersRequest(group=group, below_offset=below or 0)
         purged = 0
         for name in holders:

@@ -44,7 +44,7 @@ class AtomicReading:
         return self._reading.parts.group
 
     def begin(self) -> None:
-        """Note what the application is handed from now on; what it stands at counts.
+        """Note what the application gets from now on; its current message counts.
 
         Raises ConfigError for a consumer that commits by itself, InvalidArgument for one in another atomic commit.
         """
@@ -76,7 +76,7 @@ class AtomicReading:
         self._seen[batch.stretch.queue] = stretches | {batch.stretch}, min(first, offset)
 
     def _look_back(self) -> None:
-        """Count the batch at which the application stood at the beginning if it was, or has been, handed some of it."""
+        """Count the batch at which the application was at the beginning if it got some of it."""
         if self._at_begin is None:
             return
         batch, begin, end = self._at_begin
@@ -85,9 +85,9 @@ class AtomicReading:
             self._see(batch, batch.offset_at(begin))
 
     def ranges(self) -> list[ReadRange]:
-        """Have all that was handed out be finished; return what is not committed of it. Raises LeaseLost.
+        """Finish all that was delivered; return what is not committed of it. Raises LeaseLost.
 
-        Queues of brokers from which nothing was handed out are left out.
+        Queues of brokers from which nothing was delivered are left out.
         """
         reading = self._reading
         reading.check_open()

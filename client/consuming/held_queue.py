@@ -142,7 +142,7 @@ class Batch(NamedTuple):
     next_offset: int
 
     def offset_at(self, index: int) -> int:
-        """Return the queue offset of message INDEX, or what is behind the last one."""
+        """Return the queue offset of message INDEX, or what is after the last one."""
         if index >= len(self.messages):
             return self.next_offset
         return self.messages[index].queue_offset
@@ -190,7 +190,7 @@ class Cursor:
         return messages[self.end : self.end + max_messages]
 
     def one_by_one(self) -> Iterator[ReceivedMessage]:
-        """Hand out what is left, each message when it is asked for, which finishes the one before."""
+        """Deliver what is left, each message when it is asked for, which finishes the one before."""
         if self.batch is None:
             return
         stretch = self.batch.stretch

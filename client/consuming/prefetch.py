@@ -65,7 +65,7 @@ class Prefetch:
         await self._room.wait()
 
     def put(self, stretch: ReadStretch, run: FetchedRun, begin: int, next_offset: int) -> None:
-        """Take in the messages of RUN from index BEGIN; NEXT_OFFSET is behind them."""
+        """Take in the messages of RUN from index BEGIN; NEXT_OFFSET is after them."""
         self._append(_Entry(stretch, MessageBatch(run, begin), next_offset, len(run.data)))
 
     def skip(self, stretch: ReadStretch, next_offset: int) -> None:
@@ -179,7 +179,7 @@ class PrefetchSink:
             self._started(self._stretch, offset)
 
     def put(self, queue: Queue, run: FetchedRun, begin: int, next_offset: int) -> None:
-        """Take in the messages of RUN from index BEGIN; NEXT_OFFSET is behind them."""
+        """Take in the messages of RUN from index BEGIN; NEXT_OFFSET is after them."""
         if not self._stretch.ended:
             self._prefetch.put(self._stretch, run, begin, next_offset)
 

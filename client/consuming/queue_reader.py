@@ -69,7 +69,7 @@ class Sink(Protocol):
         ...
 
     def put(self, queue: Queue, run: FetchedRun, begin: int, next_offset: int) -> None:
-        """Take in the messages of RUN from index BEGIN; NEXT_OFFSET is behind them."""
+        """Take in the messages of RUN from index BEGIN; NEXT_OFFSET is after them."""
         ...
 
     def skip(self, queue: Queue, next_offset: int) -> None:
@@ -311,7 +311,7 @@ class QueueReader:
         """Return where reading begins, as the settings say."""
         held, start = self.held, self._config.start
         if self._queue.topic == retry_topic(self._group):
-            # The consumer's filters do not apply to messages that it sent back: they are redelivered, once.
+            # The consumer's filters do not apply to messages that it returned: they are redelivered, once.
             start = "committed"
         passes_over = held.from_start and start in ("earliest", "latest")
         if held.committed >= 0 and not passes_over:
@@ -415,7 +415,7 @@ async def pull_once(
     max_bytes: int,
     wait_ms: int,
 ) -> Pulled:
-    """Fetch once from OFFSET of QUEUE; MAX_MESSAGES and MAX_BYTES of 0 stand for the consumer's settings.
+    """Fetch once from OFFSET of QUEUE; MAX_MESSAGES and MAX_BYTES of 0 mean the consumer's settings.
 
     Of a follower (`read_from`) min_offset and max_offset are what that knows. Raises OffsetOutOfRange with both.
     """

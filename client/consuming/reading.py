@@ -389,7 +389,7 @@ class PullReading:
         self._witness = witness
 
     def let_go_of_ended(self, finished: ReadPosition | None = None) -> None:
-        """If the queue is to go that the application stands at, have it come back from there; FINISHED as in `next`."""
+        """If the queue of the current message is to go, have it come back from there; FINISHED as in `next`."""
         if self._handed is not None and self._handed.stretch.ended:
             self.come_back(finished)
 
@@ -415,7 +415,7 @@ class PullReading:
         return active
 
     def go(self, active: Active, offset: int | None) -> None:
-        """Read on at OFFSET, None: where the settings say; what lies ahead is dropped, what is handed out counts."""
+        """Read on at OFFSET, None: where the settings say; what lies ahead is dropped, what was delivered counts."""
         self.halt(active)
         active.stretch = ReadStretch(active.held)
         active.reader = self._reader(active.stretch)
@@ -605,7 +605,7 @@ class Steering:
         return offsets
 
     def pause(self, queues: Collection[Queue], position: ReadPosition | None) -> None:
-        """Hand out nothing more of QUEUES until they are resumed."""
+        """Deliver nothing more of QUEUES until they are resumed."""
         reading = self._reading
         for active in [reading.active_queue(queue) for queue in queues]:
             reading.set_paused(active.held.queue, True)

@@ -211,7 +211,7 @@ class AssignedQueues(_Unshared):
             raise first_error
 
     def lost(self, held: HeldQueue) -> None:
-        """Go on: a member of the group holds the queue, which keeps us from committing and from nothing else."""
+        """Continue: a member of the group holds the queue, so that nothing can be committed."""
         logger.warning(
             "offset not committed %s",
             Facts(

@@ -81,7 +81,7 @@ class AsyncAtomicCommit(AsyncBlock):
         self._origin = origin
         self._reading = reading
         self._messages: list[Message] = []
-        #: As interceptors returned them, and hear of them again.
+        #: As interceptors returned them, and as they get them again.
         self._sendings: list[Sending] = []
         self._bytes = 0
         self._receipts: list[Receipt] | None = None
@@ -144,7 +144,7 @@ class AsyncAtomicCommit(AsyncBlock):
     # --- begin, end
 
     async def begin(self) -> None:
-        """Have the consumer note what it hands out; `async with` does so."""
+        """Have the consumer note what it delivers; `async with` does so."""
         self._reading.begin()
         self._is_open = True
 

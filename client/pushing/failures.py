@@ -2,14 +2,14 @@
 
     SendBack      in any order: back to the broker, which redelivers them or moves them to the dead-letter queue
                   (with `enable_retries` off it moves them at once);
-                  what cannot be sent back stays unfinished and is handled once more after KEPT_MS
-    TryInPlace    in order: the queue stands still for suspend_current_queue_ms, then the same message is tried again;
-                  after max_reconsume_times it goes to the dead letters, and the queue goes on
+                  what cannot be returned stays unfinished and is handled again after KEPT_MS
+    TryInPlace    in order: the queue pauses for suspend_current_queue_ms, then the same message is tried again;
+                  after max_reconsume_times it goes to the dead letters, and the queue continues
     LetGo         broadcasting, or at most once: nothing, but a line in the log
 
 A message that failed holds the offset of its queue until one of these is through with it. The log has a line for each
-kind of failure at once, then at most one a second, with how many there were. Not thread-safe: the consumer's event loop
-owns all of it.
+kind of failure at once, then at most one per second, with how many there were. Not thread-safe: the consumer's event
+loop owns all of it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .workers import OrderedBacklog, SharedBacklog
 
 logger = logging.getLogger(__name__)
 
-#: A message that could not be sent back is tried again here after so long.
+#: A message that could not be returned is tried again here after so long.
 KEPT_MS: Final = 5_000
 #: Messages on their way back at once.
 _ON_THEIR_WAY_MAX: Final = 16
@@ -92,7 +92,7 @@ class Telling:
             self._is_pausing = False
 
     def flush(self) -> None:
-        """Say what was not said yet; of several messages the last stands in the line."""
+        """Log what was not logged yet; of several messages the line has the last."""
         for event, (count, facts, error) in self._untold.items():
             many = Facts(count=count) if count > 1 else Facts()
             many.update(facts)
@@ -259,7 +259,7 @@ class LetGo:
         added: Callable[[int], None],
         telling: Telling,
     ) -> None:
-        """BACKLOG: in order, queues stand still until they are resumed there. ADDED as in SendBack."""
+        """BACKLOG: in order, queues pause until they are resumed there. ADDED as in SendBack."""
         self._counts = counts
         self._backlog = backlog
         self._added = added

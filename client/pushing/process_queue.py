@@ -35,7 +35,7 @@ PORTION_MESSAGES: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a message is not handled: with what delay it shall come again, and what the listener said."""
+    """Why a message is not handled: the delay of its redelivery, and the reason."""
 
     #: 1 to 18: 1 s to 2 h; 0: longer with each retry; below 0: to the dead letters at once.
     delay_level: int
@@ -47,7 +47,7 @@ class Failure:
 
 
 class WorkerPlace:
-    """Where one worker stands in a portion: at the first message that it may not have finished."""
+    """The place of one worker in a portion: at the first message that it may not have finished."""
 
     __slots__ = ("count", "index", "seen", "since_ms")
 
@@ -61,7 +61,7 @@ class WorkerPlace:
 
 
 class Slow(NamedTuple):
-    """A worker that stands at one place for long."""
+    """A worker that has been at one place for long."""
 
     portion: Portion
     place: WorkerPlace
@@ -131,7 +131,7 @@ class Portion:
         del self.places[place]
 
     def rewind(self, index: int) -> None:
-        """Have INDEX and all behind it taken again: of a worker that is alone here, before it leaves."""
+        """Have INDEX and all after it taken again: of a worker that is alone here, before it leaves."""
         self.row = iter(range(index, self.end))
         if self.dropped:
             self.drop()
@@ -183,7 +183,7 @@ class Portion:
         self.queue.failures.append((self, index))
 
     def resolve(self, index: int) -> None:
-        """Message INDEX needs nothing more: it was sent back, or given up for good."""
+        """Message INDEX needs nothing more: it was returned, or given up for good."""
         self.unresolved.pop(index, None)
         self.failed_count += 1
 
@@ -191,7 +191,7 @@ class Portion:
         """Wait no more for the worker at PLACE: what it handles has failed with FAILURE, whatever it says later."""
         first = place.index
         if first != place.seen:
-            return  # It has gone on meanwhile.
+            return  # It has continued meanwhile.
         for index in range(first, first + place.count):
             self.given_up.add(index)
             self.fail(index, failure)
@@ -238,7 +238,7 @@ class ProcessQueue:
     def put(
         self, run: FetchedRun, begin: int, next_offset: int, portion_messages: int
     ) -> list[Portion]:
-        """Take in the messages of RUN from index BEGIN, cut into portions; behind them stands NEXT_OFFSET.
+        """Take in the messages of RUN from index BEGIN, cut into portions; NEXT_OFFSET is after them.
 
         What is held already, or was, is left out.
         """
@@ -255,7 +255,7 @@ class ProcessQueue:
         return portions
 
     def pass_over(self, next_offset: int) -> None:
-        """Go on at NEXT_OFFSET: what lies before and was not put in is not wanted."""
+        """Continue at NEXT_OFFSET: messages before it that were not put in are not wanted."""
         self.reached = max(self.reached, next_offset)
 
     def settle(self) -> int:
@@ -273,7 +273,7 @@ class ProcessQueue:
         return sum(portion.handled for portion in self._in_order())
 
     def lowest_unfinished(self) -> int:
-        """Return the queue offset that may be committed: of the lowest unfinished message, or behind all."""
+        """Return the queue offset that may be committed: of the lowest unfinished message, or after all."""
         for portion in self._in_order():
             index = portion.lowest()
             if index < portion.end:
@@ -306,7 +306,7 @@ class ProcessQueue:
         )
 
     def slow(self, now_ms: int, timeout_ms: int) -> list[Slow]:
-        """Note where the workers stand; return those that have stood in one place for TIMEOUT_MS and longer."""
+        """Note the places of the workers; return those that have been at one place for TIMEOUT_MS and longer."""
         found: list[Slow] = []
         for portion in self._in_order():
             for place in list(portion.places):
@@ -318,7 +318,7 @@ class ProcessQueue:
         return found
 
     def drop(self) -> None:
-        """Hand out nothing more; what is being handled goes on."""
+        """Deliver nothing more; what is being handled continues."""
         self.dropped = True
         for portion in self._in_order():
             portion.drop()
@@ -363,7 +363,7 @@ class QueueIntake:
         self._quiet = asyncio.Event()
 
     def fail(self, error: PocketMQError) -> None:
-        """Have the consumer hear of ERROR."""
+        """Report ERROR to the consumer."""
         self._fail(error)
 
     async def room(self) -> None:
@@ -385,7 +385,7 @@ class QueueIntake:
         return True
 
     def started(self, queue: Queue, offset: int) -> None:
-        """Begin at OFFSET; where that lies behind what was read, the queue was made anew."""
+        """Begin at OFFSET; if that is after what was read, the queue was created again."""
         if offset < self.messages.reached:
             self.messages.drop()
             self.messages = ProcessQueue(queue, offset, self.messages.message_type)
@@ -393,7 +393,7 @@ class QueueIntake:
         self.begun = True
 
     def put(self, queue: Queue, run: FetchedRun, begin: int, next_offset: int) -> None:
-        """Take in the messages of RUN from index BEGIN; NEXT_OFFSET is behind them."""
+        """Take in the messages of RUN from index BEGIN; NEXT_OFFSET is after them."""
         size = max(PORTION_MESSAGES, self._config.listener_batch_size)
         if portions := self.messages.put(run, begin, next_offset, size):
             self._take(self, portions)
@@ -416,7 +416,7 @@ class QueueIntake:
         return not self.giving_back and not self.messages.at_work
 
     async def quiet(self) -> None:
-        """Return once nothing is under way; what is not handed out is dropped before."""
+        """Return once nothing is under way; what is not delivered is dropped before."""
         while not self.is_quiet:
             self._quiet.clear()
             await self._quiet.wait()

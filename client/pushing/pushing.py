@@ -1,8 +1,8 @@
 """The core of both push consumers: queues come and go, their messages are handled by workers, offsets committed.
 
     source      begin(held), end(queue)     which queues are ours (a group's share, or all)
-    reader      one a queue                 fetches into an intake
-    intake      one a queue                 holds, pauses the reader, settles
+    reader      one per queue                 fetches into an intake
+    intake      one per queue                 holds, pauses the reader, settles
     backlog     one                         what is to be handled
     workers     one                         call the listener
     failures    one                         what becomes of failed messages
@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 #: Slow listeners are looked for so often in a consume_timeout_ms, but at least every _LOOK_MS_MAX.
 _LOOKS: Final = 10
 _LOOK_MS_MAX: Final = 60_000
-#: As Apache's clients: after ten seconds.
+#: As RocketMQ's clients: after ten seconds.
 _SLOW_DELAY_LEVEL: Final = 3
 
 
@@ -74,7 +74,7 @@ class Pushing:
         self._group = group
         self._subscriptions = subscriptions
         if config.broadcasting and config.start == "committed":
-            # Who reads everything for himself, for the first time, has missed nothing: as Apache's clients.
+            # A consumer that reads all queues, for the first time, has missed nothing: as RocketMQ's clients.
             config = replace(config, start="committed-or-latest")
         self._config = config
         self._session = session
@@ -201,7 +201,7 @@ class Pushing:
         intake.reader.start(offset)
 
     def _resume(self, held: HeldQueue) -> int | None:
-        """Return where to go on with a queue that was lost and has come back; None: where it was committed.
+        """Return where to continue with a queue that was lost and has come back; None: where it was committed.
 
         If nobody has committed since, what was finished here is finished: so it is at the next master of a replica set.
         """
@@ -291,7 +291,7 @@ class Pushing:
         self._workers.put(portions[-1].end - portions[0].begin)
 
     async def _commit_first(self, intake: QueueIntake, portions: Sequence[Portion]) -> None:
-        """Have PORTIONS handled once what is behind them is committed; not at all if it cannot be."""
+        """Have PORTIONS handled once what is after them is committed; not at all if it cannot be."""
         clock, keeper = self._session.clock, self._supply.keeper
         queue, behind = intake.held.queue, portions[-1].next_offset
         async with intake.committing:
@@ -323,7 +323,7 @@ class Pushing:
             return
         failed, messages.failures = messages.failures, []
         if intake.lost:
-            return  # The broker has them still: they come again, to whoever has the queue.
+            return  # The broker has them still: they are redelivered to the member that has the queue.
         self._counts.failed += len(failed)
         for portion, index in failed:
             failure = portion.unresolved[index]

@@ -165,7 +165,7 @@ class _Adapting(ABC):
         """Set COUNT more workers to work."""
 
     async def _tick(self) -> None:
-        """Look again and again as long as messages are left over; less often when all workers stand still."""
+        """Look again and again as long as messages are left over; less often when no worker advances."""
         clock, pause_ms = self._parts.clock, TICK_MS
         while left := self._backlog.left:
             self._added = 0
@@ -304,7 +304,7 @@ class ThreadWorkers(_Adapting):
             self._ended.set()
 
     async def close(self) -> None:
-        """End the threads; one that is within a listener still ends behind it."""
+        """End the threads; one that is within a listener still ends after it."""
         for _ in self._threads:
             self._calls.put(False)
         if self._threads:
@@ -379,7 +379,7 @@ class SharedBacklog:
             return None
 
     def give_back(self, job: Job) -> None:
-        """Whoever comes next looks for himself."""
+        """The next worker looks again."""
 
     @property
     def left(self) -> int:
@@ -433,7 +433,7 @@ class OrderedBacklog:
             self.resume(job.portion.queue)
 
     def resume(self, queue: ProcessQueue) -> None:
-        """Let QUEUE go on, which was with a worker, or suspended."""
+        """Resume QUEUE, which was with a worker, or suspended."""
         with self._lock:
             if queue in self._portions:
                 self._open.append(queue)

@@ -65,7 +65,7 @@ class ThreadConsumer(SignalledClient):
         return self._portal.run(work)
 
     def _finish(self) -> bool:
-        """Hand out nothing more; return whether the application is at a message, or waits for one."""
+        """Deliver nothing more; return whether the application is at a message, or waits for one."""
         if self._waits:
             self._portal.post(self._core.stop_waiting)
         return self._waits or self._cursor.begin < self._cursor.end

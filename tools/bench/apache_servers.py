@@ -48,7 +48,7 @@ _LOOK_S: Final = 0.1
 _ANSWER_MAX: Final = 1 << 20
 #: Code that the just-in-time compiler has not seen is slow.
 _WARM: Final = 3_000
-#: Ports beside a broker's own that it takes without being told: two below, and those of its HA service above.
+#: Ports next to a broker's own that it takes without being told: two below, and those of its HA service above.
 _APART: Final = 10
 
 
@@ -153,7 +153,7 @@ def apache_alone(home: Path, folder: Path, topics: Sequence[str]) -> Iterator[tu
 
 
 class JavaServer:
-    """One Java process, `MAIN -c FILE` with SETTINGS, whose files lie in FOLDER; WORDS: instead of -c."""
+    """One Java process, `MAIN -c FILE` with SETTINGS, whose files are in FOLDER; WORDS: instead of -c."""
 
     def __init__(
         self,
@@ -219,7 +219,7 @@ def _ports(count: int) -> list[int]:
 
 
 async def _with_topics(address: str, topics: Sequence[str], groups: Sequence[str] = ()) -> None:
-    """Make TOPICS and GROUPS: Apache's proxy lets no official consumer in whose group is not there."""
+    """Make TOPICS and GROUPS: RocketMQ's proxy lets no official consumer in whose group is not there."""
     numbers = {"readQueueNums": str(QUEUES), "writeQueueNums": str(QUEUES)}
     same = {"defaultTopic": "TBW102", "perm": "6", "topicSysFlag": "0", "order": "false"}
     async with await RemotingClient.connect(address) as client:

@@ -1,4 +1,4 @@
-"""`pocketmq bench`: one figure a name, each with what it ran beside."""
+"""`pocketmq bench`: one benchmark per name, each with its baseline."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ BENCHES: Final = {
     ),
 }
 
-#: What is measured beside gRPC's own library, an echo or its server.
+#: What is measured next to gRPC's own library, an echo or its server.
 _BESIDE_GRPC: Final = frozenset(
     {"produce", "send", "send-many", "sync", "consume", "push", "poll", "delay", "unary"}
 )
@@ -159,7 +159,7 @@ def bench(
     as_json: bool,
     **of_one: Any,
 ) -> None:
-    """Measure PocketMQ on this machine, each figure beside what the machine does with the same bytes.
+    """Measure PocketMQ on this machine, each figure next to what the machine does with the same bytes.
 
     With `all`, what needs something that is not installed is left out, and told.
     """

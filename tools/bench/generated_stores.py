@@ -31,7 +31,7 @@ from ...store.format.state_tables import (
 )
 from .generated_traffic import Longs, Template, Traffic, templates
 
-#: Apache's size.
+#: RocketMQ's size.
 QUEUE_FILE_BYTES: Final = 6_000_000
 
 QUEUES: Final = Traffic(count=10_000_000)
@@ -115,7 +115,7 @@ def _put(data: Bytes, base: int, traffic: Traffic, records: Longs, template: Tem
 
 
 def _at_each(data: Bytes, kind: str) -> NDArray[np.generic]:
-    """Return the values of KIND that stand at every byte of DATA, to be written as well."""
+    """Return the values of KIND that are at every byte of DATA, to be written as well."""
     return np.ndarray((len(data) - np.dtype(kind).itemsize + 1,), kind, data, strides=(1,))
 
 

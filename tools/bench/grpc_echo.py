@@ -27,7 +27,7 @@ _NO_LIMIT: Final = [("grpc.max_receive_message_length", -1), ("grpc.max_send_mes
 def echo_per_second(
     *, request_bytes: int, reply_bytes: int, in_flight: int, seconds: float = 1.0
 ) -> float:
-    """Return how many requests a second one stream carries, with IN_FLIGHT unanswered ones."""
+    """Return how many requests per second one stream carries, with IN_FLIGHT unanswered ones."""
     command = [sys.executable, "-m", "pocketmq.tools.bench.grpc_echo"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
         assert server.stdin is not None

@@ -29,7 +29,7 @@ _GROUP: Final = "readers"
 _TOGETHER: Final = 64
 #: The aims: µs a SendMessage, a message of a ReceiveMessage of 32, an AckMessage.
 AIMS_US: Final = {"SendMessage": 60.0, "ReceiveMessage": 25.0, "AckMessage": 20.0}
-#: What Apache's Java client sends with every call.
+#: What RocketMQ's Java client sends with every call.
 _METADATA: Final = {
     "x-mq-client-id": "bench@1@1@1",
     "x-mq-language": "JAVA",

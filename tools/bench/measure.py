@@ -32,7 +32,7 @@ class BenchConditions:
     client: str = ""
     #: For `replicas`: the folder of a ZooKeeper's jars; "": none was given.
     zookeeper_home: str = ""
-    #: For `replicas`: the folder of Apache RocketMQ's jars; "": it does not run beside.
+    #: For `replicas`: the folder of Apache RocketMQ's jars; "": it does not run.
     apache: str = ""
 
 
@@ -146,7 +146,7 @@ def memcpy_bytes_per_second(size_bytes: int) -> float:
 def synced_writes_per_second(
     folder: Path, *, size_bytes: int = 4096, seconds: float = 1.0
 ) -> float:
-    """Return how often a second SIZE_BYTES can be written into a preallocated file and forced to the device."""
+    """Return how often a second SIZE_BYTES can be written into a preallocated file and forced to disk."""
     path = folder / "synced-writes"
     data = b"\x5a" * size_bytes
     room = 64 * MIB

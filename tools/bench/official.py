@@ -17,7 +17,7 @@ from .servers import TOPIC, server_with_topic
 
 IN_FLIGHT: Final = 64
 _HANDLED: Final = 4_096
-#: Of Apache's own broker and proxy with its Java client, on the machine that the aims were set on.
+#: Of RocketMQ's own broker and proxy with its Java client, on the machine that the aims were set on.
 _APACHE: Final = {
     "sends a second, 64 in flight": 4_000,
     "send, one in flight, p99 ms": 9.2,
@@ -91,7 +91,7 @@ def _storm(client: OfficialClient, count: int, in_flight: int) -> tuple[float, l
 
 
 def _drain(client: OfficialClient, count: int, threads: int) -> float:
-    """Return messages a second."""
+    """Return messages per second."""
     found = client("drain", client="consumer", count=count, batch=BATCH, threads=threads)
     return count / float(found["seconds"])
 

@@ -55,7 +55,7 @@ class _Ran:
 
 @dataclass(frozen=True, kw_only=True)
 class _Shape:
-    """One way to send, or to listen, and the echo beside it."""
+    """One way to send, or to listen, and the echo next to it."""
 
     name: str
     run: Callable[[float], _Ran]
@@ -139,11 +139,11 @@ def _key(name: str) -> str:
     return name.replace(" ", "_").replace(",", "")
 
 
-# --- beside Apache
+# Next to Apache RocketMQ.
 
 
 def _beside_apache(figure: measure.Figure, home: Path, conditions: measure.BenchConditions) -> None:
-    """Run the shapes on Apache's broker from the jars in HOME, and the official client on both; note the ratios."""
+    """Run the shapes on RocketMQ's broker from the jars in HOME, and the official client on both; note the ratios."""
     seconds = conditions.seconds
     count = round(_PUSHED * seconds)
     with servers.server_with_topic(conditions.folder / "official") as server:

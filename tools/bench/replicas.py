@@ -64,7 +64,7 @@ _STRETCH: Final = 1_000
 #: Stretches that a storm of sends has under way.
 _STRETCHES: Final = 32
 _IN_FLIGHT: Final = 64
-#: What Apache's brokers call it that a send waits for their memory, or the master's device too.
+#: The setting of RocketMQ's brokers by which a send waits for their memory, or for the master's disk, too.
 _FLUSHES: Final = {"memory": "ASYNC_FLUSH", "disk": "SYNC_FLUSH"}
 
 Need = Literal["disk", "memory"]
@@ -296,7 +296,7 @@ def _plain_notes(figure: measure.Figure) -> list[str]:
 
 
 def _apache(home: Path, conditions: measure.BenchConditions) -> dict[str, float]:
-    """Return what Apache's master and slave in HOME do with single sends."""
+    """Return what RocketMQ's master and slave in HOME do with single sends."""
     found: dict[str, float] = {}
     for need, flush in _FLUSHES.items():
         folder = conditions.folder / f"apache-{need}"
@@ -386,7 +386,7 @@ def _pipelined(replica_set: BenchSet, seconds: float, figure: measure.Figure) ->
 
 
 def _send_for(replica_set: BenchSet, acks: Any, seconds: float) -> float:
-    """Return how many messages a second are acknowledged of those that one thread hands over."""
+    """Return how many messages per second are acknowledged of those that one thread passes."""
     body = bytes(BODY_BYTES)
     count = 0
     with Producer(replica_set.nameserver, acks=acks) as producer:
@@ -436,7 +436,7 @@ class _Sending:
                 self.acknowledged.append(time.perf_counter())
 
     def wait_from(self, instant: float) -> float:
-        """Wait for the first acknowledgement behind a gap that INSTANT lies in; return how long after it that is."""
+        """Wait for the first acknowledgement after the gap that contains INSTANT; return how long after it that is."""
         # What was acknowledged before its process ended may be heard of a moment later.
         gap = instant + 0.05
         acknowledged = _wait_for(
@@ -492,9 +492,9 @@ class _Reading:
         self._nameserver = nameserver
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run)
-        #: When each (queue, offset) was handed out first.
+        #: When each (queue, offset) was delivered first.
         self._handed: dict[tuple[int, int], float] = {}
-        #: When those were first handed out that came again, and when they came.
+        #: When redelivered messages were first delivered, and when they were redelivered.
         self._again: list[tuple[float, float]] = []
 
     def __enter__(self) -> _Reading:
@@ -516,7 +516,7 @@ class _Reading:
                             self._again.append((first, now))
 
     def handed_again_ms(self, since: float) -> float:
-        """Return how long before SINCE the oldest was first handed out that came again later."""
+        """Return how long before SINCE the oldest redelivered message was first delivered."""
         oldest = min((first for first, now in self._again if now > since >= first), default=since)
         return (since - oldest) * 1000
 
@@ -554,7 +554,7 @@ def _catch_up_beside_sends(replica_set: BenchSet, seconds: float) -> dict[str, f
         time.sleep(_WARM_S)
         before = storm.rate_for(seconds)
         replica_set.begin(follower)
-        # Its process has begun, and the log has: what follows is the catch-up alone.
+        # Its process has started, and the log has: what follows is the catch-up alone.
         _wait_for(lambda: _end_of(replica_set, follower) or None, "bytes on an empty follower")
         began = time.perf_counter()
         firsts = [_end_of(replica_set, replica) for replica in (master, follower)]
@@ -586,7 +586,7 @@ def _emptied(replica_set: BenchSet) -> tuple[int, int]:
 
 
 class _Storm:
-    """As many sends with acks="disk" as one thread hands over, of which some thousands are under way."""
+    """As many sends with acks="disk" as one thread passes, of which some thousands are under way."""
 
     def __init__(self, nameserver: str) -> None:
         self._nameserver = nameserver
@@ -616,7 +616,7 @@ class _Storm:
                     self._acknowledged.append(time.perf_counter())
 
     def rate_for(self, seconds: float) -> float:
-        """Return how many messages a second are acknowledged in the next SECONDS, and until some were."""
+        """Return how many messages per second are acknowledged in the next SECONDS, and until some were."""
         began, before = time.perf_counter(), len(self._acknowledged)
         time.sleep(seconds)
         _wait_for(lambda: self._acknowledged[before:] or None, "an acknowledgement of a storm")

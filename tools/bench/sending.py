@@ -18,7 +18,7 @@ from .grpc_echo import echo_per_second
 BODY_BYTES: Final = 128
 RECORD_BYTES: Final = servers.record_bytes(BODY_BYTES)
 LARGE_BYTES: Final = 1024
-#: The largest runs of the producer's default settings.
+#: The largest batches of the producer's default settings.
 RUN_MESSAGES: Final = 4_000
 RUNS_IN_FLIGHT: Final = 8
 _REPLY_BYTES: Final = 40
@@ -61,7 +61,7 @@ def send(conditions: measure.BenchConditions) -> measure.Figure:
 
 
 def compare(figure: measure.Figure, run_messages: int, in_flight: int, aim: int) -> None:
-    """Hold FIGURE against a copy, and a gRPC echo of as many runs IN_FLIGHT, and against AIM messages a second."""
+    """Hold FIGURE against a copy, and a gRPC echo of as many runs IN_FLIGHT, and against AIM messages per second."""
     rate = figure.messages_per_second
     assert rate is not None
     memcpy = measure.memcpy_bytes_per_second(64 * measure.MIB)

@@ -101,14 +101,14 @@ _SEE_LAGS: Final = of_group(OTHERS, GET), of_topic(OTHERS, GET)
 
 
 class ApiRoute(NamedTuple):
-    """METHOD and PATH, where {name} stands for one part, lead to HANDLER of an `Api`."""
+    """METHOD and PATH, where {name} matches one part, lead to HANDLER of an `Api`."""
 
     method: str
     path: str
     handler: Handler
 
     def names(self, asked: PageRequest) -> list[str] | None:
-        """Return what stands in ASKED for the parts in braces; None: it is not for this route."""
+        """Return what is in ASKED for the parts in braces; None: it is not for this route."""
         wanted, found = self.path.split("/")[1:], asked.parts
         if len(wanted) != len(found) or asked.method not in (self.method, *self._also):
             return None
@@ -172,7 +172,7 @@ class Api:
     # --- who may see it
 
     def may(self, *needs: Need) -> bool:
-        """May whoever asks do all of NEEDS?"""
+        """May the caller do all of NEEDS?"""
         guard = self._door.guard
         if guard is None:
             return True
@@ -210,7 +210,7 @@ class Api:
         return await self.connection.call(BROKER + name, request, reply_type, _TIMEOUT_MS)
 
     async def overview(self, asked: PageRequest) -> Document:
-        """Return how the broker is, its rates, and the worst lags; null for what whoever asks may not see."""
+        """Return how the broker is, its rates, and the worst lags; null for what the caller may not see."""
         found: Document = {"broker": await self._broker()}
         names = (
             "rates",
@@ -349,11 +349,11 @@ class Api:
         return hidden
 
     def sees_topic(self, name: str) -> bool:
-        """May whoever asks see topic NAME?"""
+        """May the caller see topic NAME?"""
         return self.may(to_see_topic(name))
 
     def sees_group(self, name: str) -> bool:
-        """May whoever asks see group NAME?"""
+        """May the caller see group NAME?"""
         return self.may(to_see_group(name))
 
     async def _rows(self, described: str | GroupDescription) -> list[LagRow]:
@@ -448,7 +448,7 @@ class Api:
         }
 
     def _queue_rates(self, found: TopicDescription) -> dict[int, float]:
-        """Return how many messages a second came to each queue since the topic was last looked at, if it was."""
+        """Return how many messages per second came to each queue since the topic was last looked at, if it was."""
         now_s = asyncio.get_running_loop().time()
         ends = {one.queue.number: one.max_offset for one in found.queues}
         before_s, before = self._looked_at.get(found.name, (now_s, ends))
@@ -542,7 +542,7 @@ class Api:
         return {"stories": self._seen_stories(asked, documents)}
 
     def _seen_stories(self, asked: PageRequest, every: list[Document]) -> list[Document]:
-        """Return what whoever asks may see of EVERY story; raise NotAuthorized if that is none."""
+        """Return what the caller may see of EVERY story; raise NotAuthorized if that is none."""
         found = [
             seen_story(one, self.sees_topic, self.sees_group)
             for one in every
@@ -590,7 +590,7 @@ class Api:
         }
 
     async def _official_of(self, group: str) -> dict[str, pb.OfficialClient]:
-        """Return the official clients of GROUP by id, if whoever asks may see who is connected."""
+        """Return the official clients of GROUP by id, if the caller may see who is connected."""
         if not self.may(self._see_broker):
             return {}
         reply = await self.ask("ListClients", pb.ClientListRequest(), pb.ClientListReply)
@@ -736,7 +736,7 @@ def _next_due(timers: TimerStore) -> list[Document]:
 
 
 def _replica(figures: Iterable[PageFigure]) -> Document:
-    """Return from the broker's FIGURES how it stands in its replica set, and the others; nothing: it is in none."""
+    """Return the state of the broker and the others in its replica set, from its FIGURES; nothing: it is in none."""
     alone: Document = {}
     others: dict[str, Document] = {}
     for one in figures:

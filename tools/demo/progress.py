@@ -32,7 +32,7 @@ class Row:
 
 
 class Bar:
-    """The bar of one step; it is drawn a few times a second, however often it is told."""
+    """The bar of one step; it is drawn a few times per second, however often it is updated."""
 
     def __init__(self, progress: Progress, task: TaskID) -> None:
         self._progress = progress

@@ -181,7 +181,7 @@ class Demo:
 
     def _kill_amid_sending(self, rows: Rows) -> Places:
         """Send ROWS once more; when half of them is acknowledged another thread kills the server, and starts a new one
-        on the same addresses, while this one goes on sending."""
+        on the same addresses, while this one continues sending."""
         board, server = self._board, self._server
         assert server is not None
         board.heading("Send them again, and kill -9 the server in the middle")

@@ -38,7 +38,7 @@ def doctor(
     settings: Sequence[str],
     as_json: bool,
 ) -> None:
-    """Say what a start of Apache's broker, and of ours, would do to the store in the folder STORE.
+    """Show what a start of RocketMQ's broker, and of PocketMQ, would do to the store in the folder STORE.
 
     Where each would cut the log, what it would rebuild, which messages it would lose and why. The store may be live,
     stopped, copied or damaged, and of either broker; it is only read.

@@ -51,15 +51,15 @@ _CHUNK: Final = 1 << 20
 _CONNECT_S: Final = 5.0
 _PAUSE_S: Final = 0.2
 _PAUSE_MAX_S: Final = 3.0
-#: Apache's master lets go of a slave from which it has read nothing for 20 s, and a slave of its master.
+#: RocketMQ's master lets go of a slave from which it has read nothing for 20 s, and a slave of its master.
 _REPORT_S: Final = 3.0
 _SILENCE_MAX_S: Final = 20.0
 #: How often the tables are asked for: less often where that takes long, but so often.
 _TABLES_S: Final = 1.0
 _TABLES_MAX_S: Final = 5.0
 _LOOK_S: Final = 0.1
-#: Of the three seconds for which a master that stops goes on sending: so long its port for requests was closed, and so
-#: long nothing more came.
+#: Of the three seconds for which a master that stops continues sending: so long its port for requests was closed, and
+#: so long nothing more came.
 STOPPING_S: Final = 1.5
 QUIET_S: Final = 1.0
 
@@ -258,7 +258,7 @@ class JavaFollower:
     # --- one history
 
     async def _compare_newest(self) -> int:
-        """Begin the log, or see that the master's goes on where it ends; return where that begins.
+        """Begin the log, or see that the master's continues where it ends; return where that begins.
 
         Raises OtherHistory.
         """
@@ -489,7 +489,7 @@ class JavaFollower:
         self._batch_topics = batch_topics(self._disk, self._config.state_folder)
         if (
             self._batch_topics - known
-        ):  # Their messages may have come before: the queues are made anew.
+        ):  # Their messages may have come before: the queues are rebuilt.
             self._store = None
             store.close()
             raise errors.ConnectFailed(

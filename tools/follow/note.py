@@ -30,7 +30,7 @@ class FollowNote:
     cluster: str
     broker: str
     auto_switch: bool
-    #: The master's settings that decide about files and delays, by Apache's names.
+    #: The master's settings that decide about files and delays, by RocketMQ's names.
     settings: dict[str, str] = field(default_factory=dict)
     #: Where the master's log ended when it was last asked.
     master_end: int = 0
@@ -80,7 +80,7 @@ def read_note(disk: Disk, store: str) -> FollowNote | None:
 
 
 def write_note(disk: Disk, store: str, note: FollowNote) -> None:
-    """Replace the note in STORE; it is on the device when this returns."""
+    """Replace the note in STORE; it is on disk when this returns."""
     document = {"format": _FORMAT} | {key: getattr(note, name) for name, key in _KEYS.items()}
     path = note_path(store)
     disk.make_folders(posixpath.dirname(path))

@@ -148,7 +148,7 @@ def _other(path: str, why: str) -> StoreMismatch:
 
 
 def _complete_log(path: str, store: MessageStore, java: StoppedStore, done: Promoted) -> None:
-    """Have STORE end where the log of JAVA does. Raises StoreMismatch unless that goes on from there."""
+    """Have STORE end where the log of JAVA does. Raises StoreMismatch unless that continues from there."""
     newest = store.newest_record
     if newest is not None and not java.has(*newest):
         raise _other(
@@ -168,7 +168,7 @@ def _complete_log(path: str, store: MessageStore, java: StoppedStore, done: Prom
 
 
 def _settle_offsets(disk: Disk, path: str, store: MessageStore, done: Promoted) -> None:
-    """Have no group and no delay level stand behind the end of a queue."""
+    """Move all groups and delay levels to the end of their queue if they are past it."""
     file = OffsetsFile(disk, path)
     offsets = file.load(state_tables.parse_consumer_offsets).value or state_tables.ConsumerOffsets()
     ends = {name: store.queue_bounds(*name)[1] for name in store.queue_names()}

@@ -64,11 +64,11 @@ class StoppedStore:
         return self._disk.read_at(path, at, size) if size > 0 else b""
 
     def has(self, offset: int, record: bytes) -> bool:
-        """Does RECORD stand at OFFSET of its log?"""
+        """Is RECORD at OFFSET of its log?"""
         return self._read(offset, len(record)) == record
 
     def copy_rest(self, store: MessageStore) -> int:
-        """Append to STORE, which follows, what the log has behind its end; return how many bytes."""
+        """Append to STORE, which follows, what the log has after its end; return how many bytes."""
         begin = store.max_log_offset
         while True:
             at = store.max_log_offset
@@ -120,7 +120,7 @@ class StoppedStore:
 
 
 def _sound_size(data: bytes, log_offset: int) -> int:
-    """Return the length of the sound records at the beginning of DATA, which stands at LOG_OFFSET."""
+    """Return the length of the valid records at the beginning of DATA, which is at LOG_OFFSET."""
     starts, end = walk(data)
     columns = parse_run(data, starts)
     sound = columns.well_formed & (columns.log_offset == starts + log_offset)

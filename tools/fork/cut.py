@@ -29,7 +29,7 @@ class Cut:
     """The log up to LOG_OFFSET is what was stored at TIME_MS or before.
 
     last_offset, last_ms: log offset and store time of the last record before it (−1, 0: there is none);
-    is_end: nothing in the log lies behind it.
+    is_end: nothing in the log is after it.
     """
 
     time_ms: int
@@ -62,7 +62,7 @@ def find_cut(disk: Disk, log_folder: str, time_ms: int) -> Cut:
 
 
 def _cut_in(files: list[MappedFile], number: int, time_ms: int) -> Cut:
-    """Return the cut, which lies in the file NUMBER or at its end."""
+    """Return the cut, which is in the file NUMBER or at its end."""
     file = files[number]
     scanned = FileScan(file, check_crc=False, oldest_ms=0).scan()
     times = scanned.columns.store_ms
@@ -80,7 +80,7 @@ def _cut_in(files: list[MappedFile], number: int, time_ms: int) -> Cut:
 
 
 def _first_ms(file: MappedFile) -> int | None:
-    """Return the store time of the first sound record of FILE; None if it has none."""
+    """Return the store time of the first valid record of FILE; None if it has none."""
     columns = parse_run(file.view, np.zeros(1, np.int64))
     if columns.well_formed[0] and int(columns.log_offset[0]) == file.start:
         return int(columns.store_ms[0])
@@ -146,7 +146,7 @@ class CutRows:
             self._make_next_file(folder)
 
     def _make_next_file(self, folder: str) -> None:
-        """Let the log go on in a file of its own if the cut lies between two: nothing is written to the one before."""
+        """Let the log continue in a file of its own if the cut is between two: nothing is written to the one before."""
         path = self._place(os.path.join(folder, file_name(self._end)))
         if self._end % self._settings.log_file_size == 0 and not os.path.exists(path):
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -155,9 +155,10 @@ class CutRows:
     def _copy_queue(
         self, copied: Copied, folder: str, names: Sequence[str], entry_format: RowFormat
     ) -> None:
-        """Take over the files of one queue up to the first entry behind the cut.
+        """Take over the files of one queue up to the first entry after the cut.
 
-        A queue that held nothing by then keeps its first file, empty, if it does not begin at 0: so its numbers go on.
+        A queue that held nothing by then keeps its first file, empty, if it does not begin at 0: so its numbers
+        continue.
         """
         paths = [os.path.join(folder, name) for name in names if name.isdigit()]
         for number in range(len(paths) - 1, -1, -1):

@@ -68,7 +68,7 @@ class Forked:
 def make_fork(
     source: str, target: str, time_ms: int, given: Mapping[str, str], now_ms: Callable[[], int]
 ) -> Forked:
-    """Make TARGET a store with what SOURCE held at TIME_MS; GIVEN are settings by Apache's names.
+    """Make TARGET a store with what SOURCE held at TIME_MS; GIVEN are settings by RocketMQ's names.
 
     Raises InvalidArgument (TARGET is there), StoreMismatch (no store, or files that do not belong), StoreFull,
     DiskFailure; then TARGET is as it was.

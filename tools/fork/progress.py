@@ -45,7 +45,7 @@ class Clamped:
 
 
 def wind_back_timers(disk: Disk, root: str, cut: Cut) -> bool:
-    """Let the timers of ROOT go on from the cut's time: their messages are entered again when the store is opened.
+    """Let the timers of ROOT continue from the cut's time: their messages are entered again when the store is opened.
 
     Return whether there are any. Wheel and timer log must not be there.
     """

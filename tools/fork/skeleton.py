@@ -44,7 +44,7 @@ _CHUNK: Final = 1 << 20
 
 @dataclass(slots=True)
 class Copied:
-    """What a skeleton took over: numbers of files, and how many bytes they have on the device, without holes."""
+    """What a skeleton took over: numbers of files, and how many bytes they have on disk, without holes."""
 
     linked_files: int = 0
     linked_bytes: int = 0
@@ -213,7 +213,7 @@ def _fill(disk: OsDisk, path: str, file: PrivateMapping) -> None:
 
 
 def limit_checkpoint(store: MessageStore) -> None:
-    """Let the checkpoint of STORE claim no more than its log holds: what follows is not on the device yet."""
+    """Let the checkpoint of STORE claim no more than its log holds: what follows is not on disk yet."""
     values = store.parts.checkpoint.values
     newest_ms = store_time_ms(store.log, values.confirm_offset) or 0
     values.log_time_ms = min(values.log_time_ms, newest_ms)

@@ -107,7 +107,7 @@ class Task:
         self.handle = system.receipt_handle
         #: Held by who changes the lease: each change ends the handle before it, and brings another.
         self.changing = asyncio.Lock()
-        #: It was finished, given back or buried, or its lease is lost.
+        #: It was finished, returned or dead-lettered, or its lease is lost.
         self.is_over = False
 
 
@@ -326,7 +326,7 @@ class TaskQueues:
         return [(one, by_queue.get(one.queue, pb.GroupOffset())) for one in queues]
 
     def purge(self, queue: str) -> int:
-        """Finish all tasks of QUEUE, but for those that wait for their time; return how many were not."""
+        """Finish all tasks of QUEUE, but for those that are scheduled; return how many were not."""
         return self.run(partial(self._purge, topic_of(queue)))
 
     async def _purge(self, topic: str) -> int:
@@ -343,7 +343,7 @@ class TaskQueues:
         return count
 
     def delayed(self) -> int:
-        """Return how many messages of all topics wait for their time."""
+        """Return how many messages of all topics are scheduled."""
         return self.run(self._delayed)
 
     async def _delayed(self) -> int:
@@ -450,7 +450,7 @@ class TaskQueues:
     ) -> Consumer:
         """Have DELIVER called with the tasks of QUEUE as they come, as many as there is ROOM for.
 
-        FAILED hears of what went wrong; receiving goes on. All three are called on the loop's thread.
+        FAILED is called with errors; receiving continues. All three are called on the loop's thread.
         """
         topics = self.run(partial(self._topics, topic_of(queue))) or [topic_of(queue)]
         works = [partial(self._consume, queue, topic, room, deliver) for topic in topics]
@@ -646,7 +646,7 @@ class TaskQueues:
         task.handle = reply.receipt_handle
 
     async def _renew(self) -> None:
-        """Renew what is lent, each third of a lease."""
+        """Renew what is in flight, each third of a lease."""
         while True:
             await asyncio.sleep(self.renew_s)
             await self._at_once([partial(self._renew_one, task) for task in self._lent])

@@ -298,7 +298,7 @@ def _due(entries: QueueView, number: int, end: int) -> int | None:
 @limit_option
 @format_options
 def timer(*, fired: bool, of_log: bool, limit: int | None, as_json: bool, as_jsonl: bool) -> None:
-    """Show timed messages: how far they were handed on, the slots of the wheel, the timer log.
+    """Show scheduled messages: how far they were handed on, the slots of the wheel, the timer log.
 
     A slot keeps its content after it fired, until another round uses it.
     """

@@ -57,7 +57,7 @@ RECORD_COLUMNS: Final = (
 @limit_option
 @format_options
 def log(*, limit: int | None, as_json: bool, as_jsonl: bool, **words: Any) -> None:
-    """List the records of the commit log as they lie, and what stands between them.
+    """List the records of the commit log in order, and what is between them.
 
     A blank closes a file; damaged bytes are told with their place. With --follow, new records are printed as a live
     broker appends them, until the command is interrupted or --limit is reached.
@@ -113,7 +113,7 @@ def _begin(walk: LogWalk, chosen: _Chosen, wanted: RecordFilter) -> int:
 def _rows(
     walk: LogWalk, begin: int, end: int | None, wanted: RecordFilter, full: bool
 ) -> Iterator[Row]:
-    """Yield what stands in [BEGIN, END), the records that are WANTED alone."""
+    """Yield what is in [BEGIN, END), the records that are WANTED alone."""
     for part in walk.walk(begin, end):
         if isinstance(part, Gap):
             if wanted.topic is None and wanted.queue_id is None:

@@ -112,7 +112,7 @@ def _print_checkpoint(document: dict[str, Any]) -> None:
 def offsets(
     *, group: str | None, topic: str | None, limit: int | None, as_json: bool, as_jsonl: bool
 ) -> None:
-    """List the committed offsets of consumer groups beside their queues' bounds, as they lie.
+    """List the committed offsets of consumer groups next to the ranges of their queues, as they are stored.
 
     `pocketmq lag` says what they mean: verdicts, bytes and ages.
     """

@@ -67,7 +67,7 @@ class Tables:
         )
 
     def timers_pending(self) -> dict[str, int]:
-        """Return the numbers of timed messages by real topic, as timermetrics has them."""
+        """Return the numbers of scheduled messages by real topic, as timermetrics has them."""
         return self._load("timermetrics", lambda text: counts(parse_object(text)), {})
 
     def transactions_open(self) -> dict[str, int]:
@@ -101,7 +101,7 @@ class Tables:
         except (CorruptState, OSError) as error:
             told = error.message if isinstance(error, CorruptState) else _told(error)
             self.problems.append(told)
-            if folder:  # What lies at the root is not read by a broker without replicas.
+            if folder:  # What is at the root is not read by a broker without replicas.
                 self.refused.append(told)
             return empty
         if loaded.problem:

@@ -11,7 +11,7 @@ A row has one verdict, the first of these that applies:
     dead letters      the queue is the group's dead letters', and holds some
     behind            messages are unread
     held by leases    all read, but some were popped and not acknowledged (PocketMQ does not commit those)
-    delayed           all read, and some wait for their time in the schedule or the timer
+    delayed           all read, and some are scheduled, by delay level or time
     ok                all read
 
 Reasons are sentences; the first explains the verdict, the others say what else is known of the row. Nothing here reads
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class LagVerdict(StrEnum):
-    """How a group stands in a queue."""
+    """The state of a group in a queue."""
 
     OK = "ok"
     BEHIND = "behind"
@@ -58,11 +58,11 @@ class LagFacts:
     """What is known of GROUP in one queue; None is unknown.
 
     min_offset, max_offset: both None where there is no such queue. unread_entries: how many of the unread messages have
-    an entry in the queue. delayed: messages that wait for their time and then go to this queue. held: messages popped
+    an entry in the queue. delayed: messages that are scheduled and then go to this queue. held: messages popped
     and not acknowledged; held_until_ms: when the last of their leases ends. read_to: up to where a group that pops from
     our broker, which commits only what is finished, was delivered messages. retries: unread and delayed ones of the
     group's retry topics; purged_below: dead letters below this offset were purged; dead_letters: of its dead-letter
-    topic (both for rows of other topics). skipped: messages that the group's filters stepped over. stalled_ms: for how
+    topic (both for rows of other topics). skipped: messages that the group's filters skipped. stalled_ms: for how
     long, at least, the offset has not moved though messages were unread.
     """
 
@@ -220,7 +220,7 @@ COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagRow:
-    """How GROUP stands in one queue; None is unknown, and where it cannot be told.
+    """The state of GROUP in one queue; None: unknown.
 
     lag: messages in the queue that are not finished (LagFacts.lag).  lag_bytes: bytes of their records, from the
     committed offset on.  oldest_unread_age_ms: how long ago the oldest of them was stored; None where nothing is
@@ -264,7 +264,7 @@ class LagRow:
         return self.broker_name, self.facts.topic, self.facts.queue_id, self.facts.group
 
     def stalled_for(self, stalled_ms: int) -> LagRow:
-        """Return this row, judged anew: its offset has not moved for STALLED_MS."""
+        """Return this row, judged again: its offset has not moved for STALLED_MS."""
         facts = replace(self.facts, stalled_ms=stalled_ms)
         verdict, reasons = judge(facts)
         return replace(self, facts=facts, verdict=verdict, reasons=reasons)

@@ -74,8 +74,8 @@ def document_of(rows: Iterable[LagRow], taken_at_ms: int) -> dict[str, Any]:
 class LagProgress:
     """A row, and what it did since an earlier snapshot; None is unknown.
 
-    read_per_s, written_per_s: messages a second, committed and stored; never negative: an offset that was set back, or
-    a queue that was cut, tells no rate.  catch_up_s: seconds until nothing is unread if both rates stay; 0 where all
+    read_per_s, written_per_s: messages per second, committed and stored; never negative: an offset that was set back,
+    or a queue that was cut, tells no rate.  catch_up_s: seconds until nothing is unread if both rates stay; 0 where all
     is read, None where that time never comes.
     """
 

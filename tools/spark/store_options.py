@@ -72,7 +72,7 @@ def _now_ms() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """How stores are opened in tasks: as a broker would at NOW_MS, with SETTINGS by Apache's names."""
+    """How stores are opened in tasks: as a broker would at NOW_MS, with SETTINGS by RocketMQ's names."""
 
     now_ms: int = field(default_factory=_now_ms)
     settings: Mapping[str, str] = field(default_factory=dict)

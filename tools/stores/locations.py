@@ -45,7 +45,7 @@ class StoreLocation:
 
     @property
     def is_local(self) -> bool:
-        """Do its files lie in this machine's file system?"""
+        """Are its files in this machine's file system?"""
         return not _is_remote(self.url)
 
     def open_disk(self) -> Disk:
@@ -61,7 +61,7 @@ def locate(
 ) -> list[StoreLocation]:
     """Return the stores that paths, URLs and patterns name, each once, in the order given.
 
-    Raises ConfigError for a name that stands for no store, and for BROKER_NAME with more than one.
+    Raises ConfigError for a name of no store, and for BROKER_NAME with more than one.
     """
     urls = list(dict.fromkeys(url for given in stores for url in _urls_of(given)))
     if broker_name is not None and len(urls) != 1:

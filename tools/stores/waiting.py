@@ -63,7 +63,7 @@ class WaitingCounts:
     lent: dict[tuple[str, int, str], HeldMessages] = field(default_factory=dict)
 
     def delayed_for(self, topic: str, queue_id: int) -> int | None:
-        """Return how many messages wait for their time and then go to this queue; None if that is unknown."""
+        """Return how many messages are scheduled and then go to this queue; None if that is unknown."""
         return self.delayed.get((topic, queue_id), 0) if self.is_whole else None
 
     def held_by(self, topic: str, queue_id: int, group: str) -> HeldMessages | None:

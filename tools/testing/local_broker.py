@@ -1,4 +1,4 @@
-"""A broker for tests: begun, stopped and killed by the test, which moves its time and looks at what it has.
+"""A broker for tests: started, stopped and killed by the test, which moves its time and looks at what it has.
 
 The servers and all questions to them live on an event loop in a thread of its own, so that a test may block, and its
 consumers run meanwhile. `LocalBroker` is for ordinary tests, `AsyncLocalBroker` for those that are coroutines: one that
@@ -167,9 +167,9 @@ class _Kit:
     # --- what is there
 
     async def messages(self, topic: str) -> list[ReceivedMessage]:
-        """Return all messages that lie in TOPIC, the oldest first; none where there is no such topic.
+        """Return all messages that are in TOPIC, the oldest first; none where there is no such topic.
 
-        What waits for its time is not there yet.
+        What is scheduled is not there yet.
         """
         try:
             queues = await self.admin().queue_offsets(topic)
@@ -187,7 +187,7 @@ class _Kit:
         return sorted(found, key=lambda message: (message.store_timestamp_ms, message.log_offset))
 
     async def record(self, file: Path, topic: str) -> int:
-        """Write what lies in TOPIC to FILE, as `pocketmq record` does; return how many messages."""
+        """Write what is in TOPIC to FILE, as `pocketmq record` does; return how many messages."""
         there = await self.messages(topic)
         text = "".join(map(line_of, there))
         await asyncio.to_thread(file.write_text, text, encoding="utf-8", newline="\n")
@@ -272,10 +272,10 @@ class _Kit:
         return lines
 
     async def wait_consumed(self, group: str, *, timeout_s: float = 60.0) -> None:
-        """Return once GROUP reads a topic and has finished all that lies in its topics.
+        """Return once GROUP reads a topic and has finished all that is in its topics.
 
-        What failed and waits for its retry counts as finished until it comes again. Raises RequestTimeout, which shows
-        what is left, after TIMEOUT_S of real time.
+        What failed and waits for its retry counts as finished until it is redelivered. Raises RequestTimeout, which
+        shows what is left, after TIMEOUT_S of real time.
         """
         left: Collection[GroupQueue] = ()
         loop = asyncio.get_running_loop()

@@ -265,7 +265,7 @@ class Admin(ThreadAdmin):
         return self._run(self._core.group_offsets(group, topic))
 
     def set_group_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
-        """Have GROUP go on at OFFSETS. Raises LeaseLost where a member holds one of the queues.
+        """Set the offsets of GROUP to OFFSETS. Raises LeaseLost where a member holds one of the queues.
 
         A consumer that reads without being a member does not notice, and may overwrite them.
         """
@@ -279,13 +279,13 @@ class Admin(ThreadAdmin):
         interval_ms: int = 0,
         read_from: ReadFrom = "master",
     ) -> descriptions.GroupReport:
-        """Return who is in GROUP, and how it stands in every queue that it reads, or in those of TOPIC.
+        """Return who is in GROUP, and its progress in every queue that it reads, or in those of TOPIC.
 
         GROUP is a name, or a description from `groups()`, so that the brokers need not list all groups again; a group
         that was deleted since then has an empty report. READ_FROM "any": replicas that follow look at the queues, and
         may be a moment behind.
 
-        INTERVAL_MS: look twice, so long apart, to tell how fast it is; consumers commit every few seconds, so that a
+        INTERVAL_MS: look twice, so long apart, to report how fast it is; consumers commit every few seconds, so that a
         short interval tells little. Queues of topics that you may not see are left out, unless TOPIC names the topic.
         Raises GroupNotFound.
         """
@@ -306,11 +306,11 @@ class Admin(ThreadAdmin):
         dry_run: bool = False,
         create: bool = False,
     ) -> list[OffsetMove]:
-        """Have GROUP go on at TARGET in QUEUES of TOPIC (numbers are those of every broker; none: all of them).
+        """Set the offsets of GROUP to TARGET in QUEUES of TOPIC (numbers are those of every broker; none: all of them).
 
         Returns what moves, from where to where; with DRY_RUN nothing does. Raises GroupNotFound for a group that never
         was, unless it is to be CREATEd; and GroupInUse while members are on: with FORCE they lose their queues in the
-        same step, and go on at the new offsets once they have them again.
+        same step, and continue at the new offsets once they have them again.
         """
         return self._run(
             self._core.reset_offsets(

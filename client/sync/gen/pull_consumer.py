@@ -99,19 +99,20 @@ class PullConsumer(ThreadConsumer):
         group's maximum of retries the message is in the dead-letter queue.
 
         DELAY_LEVEL: 1 s to 2 h for 1 to 18; 0: longer with each retry, as the group is set; below 0: dead at once.
-        REASON stays with a dead letter, up to 1 KiB. The message counts as handled when the application goes on. Raises
-        MessageNotFound for one that the broker does not have (any more).
+        REASON stays with a dead letter, up to 1 KiB. The message counts as handled when the application continues.
+        Raises MessageNotFound for one that the broker does not have (any more).
         """
         return self._run(self._core.send_back(message, delay_level=delay_level, reason=reason))
 
     def subscribe(self, topics: Topics) -> None:
-        """Read TOPICS from now on, and no others; the group divides their queues anew."""
+        """Read TOPICS from now on, and no others; the group divides their queues again."""
         return self._run(self._core.subscribe(topics))
 
     def assign(self, queues: Collection[Queue]) -> None:
-        """Read QUEUES from now on, and no others, beside the group: nothing is shared, nobody else is kept away.
+        """Read QUEUES from now on, and no others, independently of the group.
 
-        Offsets are the group's; a queue that a member of the group holds cannot be committed.
+        Nothing is shared: other consumers may read them, too. Offsets are the group's; a queue that a member of the
+        group holds cannot be committed.
         """
         return self._run(self._core.assign(queues))
 
@@ -124,7 +125,7 @@ class PullConsumer(ThreadConsumer):
         return self._run(self._core.queues(topic))
 
     def position(self, queue: Queue) -> int:
-        """Return the offset of the next message of QUEUE that will be handed out."""
+        """Return the offset of the next message of QUEUE that will be delivered."""
         return self._run(self._core.position(queue))
 
     def committed(self, queue: Queue) -> OffsetAndMetadata | None:
@@ -132,15 +133,15 @@ class PullConsumer(ThreadConsumer):
         return self._run(self._core.committed(queue))
 
     def seek(self, queue: Queue, offset: int) -> None:
-        """Go on at OFFSET of QUEUE, which must be one of ours; what was handed out of it does not count any more."""
+        """Continue at OFFSET of QUEUE, one that this consumer has; what was delivered of it does not count any more."""
         return self._run(self._core.seek(queue, offset))
 
     def seek_to_first(self, queues: Collection[Queue] | None = None) -> dict[Queue, int]:
-        """Go to the first message of each of QUEUES, None: of all of ours; return the offsets."""
+        """Go to the first message of each of QUEUES, None: of all that it has; return the offsets."""
         return self._run(self._core.seek_to_first(queues))
 
     def seek_to_last(self, queues: Collection[Queue] | None = None) -> dict[Queue, int]:
-        """Go behind the last message of each of QUEUES, None: of all of ours; return the offsets."""
+        """Go after the last message of each of QUEUES, None: of all that it has; return the offsets."""
         return self._run(self._core.seek_to_last(queues))
 
     def seek_to_time(
@@ -150,19 +151,19 @@ class PullConsumer(ThreadConsumer):
         return self._run(self._core.seek_to_time(queues, when))
 
     def pause(self, queues: Collection[Queue]) -> None:
-        """Hand out nothing of QUEUES until they are resumed, also when they go and come again."""
+        """Deliver nothing of QUEUES until they are resumed, also when they go and come back."""
         return self._run(self._core.pause(queues))
 
     def resume(self, queues: Collection[Queue]) -> None:
-        """Go on with QUEUES."""
+        """Continue with QUEUES."""
         return self._run(self._core.resume(queues))
 
     def commit(self) -> None:
-        """Finish what was handed out, and have the brokers keep how far the group is."""
+        """Finish what was delivered, and have the brokers keep how far the group is."""
         return self._run(self._core.commit())
 
     def commit_sync(self, offsets: Mapping[Queue, int | tuple[int, str]] | None = None) -> None:
-        """Commit OFFSETS, of the next message of each queue; None: what was handed out is finished, as in `commit`.
+        """Commit OFFSETS, of the next message of each queue; None: what was delivered is finished, as in `commit`.
 
         With (offset, metadata) the broker keeps that text, 1,024 bytes of UTF-8 at most, as long as the group stands
         there; "" takes it away. Raises InvalidArgument for a longer one, or for any if the consumer broadcasts.
@@ -188,7 +189,7 @@ class PullConsumer(ThreadConsumer):
     def close(self, *, finished: bool = True) -> None:
         """Commit, unless auto_commit is off, give the queues back, and disconnect.
 
-        FINISHED: what was handed out counts as done. Raises what kept a broker from taking the offsets; the consumer is
+        FINISHED: what was delivered counts as done. Raises what kept a broker from taking the offsets; the consumer is
         closed all the same.
         """
         return self._close(finished=finished)

@@ -48,5 +48,5 @@ class PushConsumer(ThreadPushConsumer):
         return self.metrics().text(labels)
 
     def close(self) -> None:
-        """Hand out nothing more, let listeners at work end within close_timeout_ms, commit, disconnect."""
+        """Deliver nothing more, let listeners at work end within close_timeout_ms, commit, disconnect."""
         return self._close()

@@ -5,7 +5,7 @@
 
 A row is one kind of fault of one broker, topic and queue: how often, from which to which log offset, and one reason.
 
-    length of a file, missing file, index file, table, bytes behind the end    by names, lengths, headers
+    length of a file, missing file, index file, table, bytes after the end    by names, lengths, headers
     damaged record           bytes of the log that are no valid record, or whose body does not fit its CRC
     entry without record     a queue entry points where no such record is
     record without entry     a record that its queue does not have

@@ -44,7 +44,7 @@ class Fault(NamedTuple):
 
 
 def file_faults(location: StoreLocation, given: Mapping[str, str]) -> Iterator[Fault]:
-    """Yield what is wrong with the files of the store at LOCATION; GIVEN are settings by Apache's names."""
+    """Yield what is wrong with the files of the store at LOCATION; GIVEN are settings by RocketMQ's names."""
     disk = location.open_disk()
     settings = settings_of(disk, location.root, given)
     log = posixpath.join(location.root, "commitlog")
@@ -73,7 +73,7 @@ def _row_faults(disk: Disk, folder: str, size: int) -> Iterator[Fault]:
 
 
 def _behind_end(disk: Disk, folder: str) -> Iterator[Fault]:
-    """Yield what stands behind the last record of the log: a record cut short, or a rest of an earlier life."""
+    """Yield the bytes after the last record of the log: a record cut short, or a rest of earlier content."""
     files = row_files(disk, folder)
     if not files:
         return

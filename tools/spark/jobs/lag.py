@@ -97,7 +97,7 @@ def _rows_with_offsets(
 
 
 def cluster_lag(spark: SparkSession, nameserver: str, read_from: ReadFrom = "master") -> DataFrame:
-    """Return the rows of the cluster behind NAMESERVER, as its brokers tell them; asked now, by this process.
+    """Return the rows of the cluster of NAMESERVER, as its brokers return them; asked now, by this process.
 
     READ_FROM "any": replicas that follow look at the queues.
     """

@@ -134,7 +134,7 @@ def _row(values: dict[str, Any]) -> LagRow:
 
 
 def _with_reasons(found: Iterable[LagProgress], rows: list[LagRow]) -> list[LagProgress]:
-    """Return FOUND; a row that stands still keeps all but the first of the reasons that it has in ROWS."""
+    """Return FOUND; a row that is stalled keeps all but the first of the reasons that it has in ROWS."""
     return [
         one
         if one.row.verdict is row.verdict

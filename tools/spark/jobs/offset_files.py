@@ -2,7 +2,7 @@
 
 Where lmqConsumerOffset.json is newer, which a Java broker with enableLmq writes instead, that file is read.
 
-As for Apache's broker, a file with an entry that cannot be read gives way to its `.bak`. If that is no better, the
+As for RocketMQ's broker, a file with an entry that cannot be read gives way to its `.bak`. If that is no better, the
 entries that can be read count, and a warning names the others. A file without one entry that can be read is an error,
 so that it is never taken for "no lag".
 """

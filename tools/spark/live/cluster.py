@@ -1,7 +1,7 @@
 """What the live source asks of a cluster, for ordinary threads: bounds of queues, offsets of a group, records.
 
 Questions that fail for a reason that passes are asked again, as often as `Pulling` says. Thread contract: any thread
-may call; the client's own event loop (client/loop_thread.py) does the work. The clock comes from whoever opens it.
+may call; the client's own event loop (client/loop_thread.py) does the work. The clock comes from the caller.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Cluster(Protocol):
         ...
 
     def commit(self, group: str, offsets: Offsets) -> None:
-        """Have GROUP stand at OFFSETS. Raises LeaseLost where a member of the group holds one of the queues."""
+        """Set the offsets of GROUP to OFFSETS. Raises LeaseLost where a member of the group holds one of the queues."""
         ...
 
 

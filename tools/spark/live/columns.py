@@ -56,7 +56,7 @@ def live_schema(style: str, *, headers: bool = False) -> pyarrow.Schema:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The columns NAMES in STYLE, of messages that lie on brokers."""
+    """The columns NAMES in STYLE, of messages that are on brokers."""
 
     names: tuple[str, ...]
     style: str = "rocketmq"

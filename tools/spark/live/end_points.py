@@ -18,7 +18,7 @@ def resolved(
     cluster: Cluster,
     group: str,
 ) -> dict[Queue, int]:
-    """Return where POINT lies in the queues of BOUNDS; EARLIEST and LATEST stay as they are.
+    """Return where POINT is in the queues of BOUNDS; EARLIEST and LATEST stay as they are.
 
     GROUP's offsets count where POINT is `group`; it begins where a queue does that it never committed.
     """
@@ -72,7 +72,7 @@ def settled(offsets: Offsets, bounds: Mapping[Queue, Bounds]) -> dict[Queue, int
 def within(
     offsets: Offsets, bounds: Mapping[Queue, Bounds], losses: Losses, what: str
 ) -> dict[Queue, int]:
-    """Return OFFSETS, and for those that lie outside BOUNDS the nearest that is there; WHAT says whose they are."""
+    """Return OFFSETS, and for those that are outside BOUNDS the nearest that is there; WHAT says whose they are."""
     found: dict[Queue, int] = {}
     for queue, offset in offsets.items():
         least, end = bounds[queue]

@@ -10,7 +10,7 @@ logger = logging.getLogger(__name__)
 
 
 class Losses:
-    """Hears of losses: raises if IS_FATAL (option failOnDataLoss), else warns."""
+    """Reports losses: raises if IS_FATAL (option failOnDataLoss), else warns."""
 
     def __init__(self, is_fatal: bool) -> None:
         self._is_fatal = is_fatal

@@ -62,7 +62,7 @@ _STORED: Final = "/ms"
 
 
 def to_checkpoint(offsets: Offsets, marks: Mapping[Queue, RecordMark]) -> Tree:
-    """Return what a checkpoint holds: OFFSETS as a tree, and beside the number of a queue its mark, if it has one.
+    """Return what a checkpoint holds: OFFSETS as a tree, and next to the number of a queue its mark, if it has one.
 
     {"orders": {"broker-a": {"0": 23, "0/log": 81920, "0/ms": 1700000000000}}}
     """

@@ -288,7 +288,7 @@ class StreamPlan:
         return begins
 
     def commit(self, done: Offsets) -> None:
-        """Have the group stand at DONE, where it does not stand already; that this fails stops nothing."""
+        """Set the group's offsets to DONE where they differ; a failure stops nothing."""
         if not self._options.commits:
             return
         news = {

@@ -78,7 +78,7 @@ def _part(run: FetchedRun, begin: int, end: int) -> Fetched:
 
 
 def _behind_loss(error: OffsetOutOfRange, queue: Queue, at: int, end: int, losses: Losses) -> int:
-    """Return where to go on after ERROR; hear of the loss."""
+    """Return where to continue after ERROR; report the loss."""
     least = int(error.details.get("min_offset", end))
     losses.report(f"{queue}: {error.message}")
     return min(max(least, at + 1), end)

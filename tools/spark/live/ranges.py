@@ -28,7 +28,7 @@ class QueueRange:
 
 
 def ranges_between(begins: Offsets, ends: Offsets) -> list[QueueRange]:
-    """Return what lies between BEGINS and ENDS in the queues of both, without the empty ones, in order."""
+    """Return what is between BEGINS and ENDS in the queues of both, without the empty ones, in order."""
     return [
         QueueRange(queue, begins[queue], ends[queue])
         for queue in sorted(ends)
@@ -41,7 +41,7 @@ def cut(
 ) -> list[QueueRange]:
     """Return RANGES cut so that none has more than RECORDS_MAX, and that there are AT_LEAST, if there is so much.
 
-    As Kafka's source has it: first by RECORDS_MAX; if these are too few, every range is cut anew, in proportion to its
+    As Kafka's source has it: first by RECORDS_MAX; if these are too few, every range is cut again, in proportion to its
     size. Parts of a range differ by at most one message.
     """
     whole = [one for one in ranges if one.size]

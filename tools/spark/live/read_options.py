@@ -160,7 +160,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
 
 
 def schema_options(given: Mapping[str, str]) -> tuple[str, bool]:
-    """Return style and headers of the options GIVEN, whatever else stands there. Raises ConfigError for these."""
+    """Return style and headers of the options GIVEN, whatever else is there. Raises ConfigError for these."""
     names = ("schemaStyle", "includeHeaders")
     own = {
         name: value for name in names for key, value in given.items() if key.lower() == name.lower()

@@ -76,13 +76,13 @@ def _flags(missing: NDArray[np.bool_] | None, count: int) -> list[bool]:
 
 
 def are_rising(places: Longs, room: int) -> bool:
-    """Do PLACES never fall, and lie inside ROOM bytes? Arrow itself believes whatever it is told."""
+    """Do PLACES never fall, and are inside ROOM bytes? Arrow itself believes whatever it is told."""
     inside = int(places[0]) >= 0 and int(places[-1]) <= room
     return inside and not bool((places[1:] < places[:-1]).any())
 
 
 def pieces(data: Bytes, places: Longs, kind: Any) -> pyarrow.Array:
-    """Return what lies in DATA between each of PLACES, which must rise, and the next one; nothing is copied."""
+    """Return what is in DATA between each of PLACES, which must rise, and the next one; nothing is copied."""
     pa = arrow()
     if len(data) > _BYTES_MAX:
         raise ValueError(f"{len(data):,} bytes: places in a buffer have 31 bits")

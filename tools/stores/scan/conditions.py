@@ -108,7 +108,7 @@ class Conditions:
 
 
 def combined(masks: list[NDArray[np.bool_] | None]) -> NDArray[np.bool_] | None:
-    """Return what is in all MASKS; None stands for everything."""
+    """Return what is in all MASKS; None means everything."""
     result: NDArray[np.bool_] | None = None
     for mask in masks:
         if mask is not None:

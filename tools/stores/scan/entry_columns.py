@@ -4,7 +4,7 @@ An entry of a plain queue is a message, and its place is its queue offset; an en
 batch, and its queue offset that of its first message (store/format/queues.py).
 
 A queue's rows begin where a broker would let its readers begin: an entry whose record is in no log file any more is
-left out if it stands in the queue's first file. (Apache looks at the first file alone, so entries in later ones stay.)
+left out if it is in the queue's first file. (Apache looks at the first file alone, so entries in later ones stay.)
 They end at the first entry that is not valid.
 """
 

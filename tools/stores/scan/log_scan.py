@@ -102,7 +102,7 @@ def _of_time(disk: Disk, files: Sequence[RowFile], span: Span) -> list[RowFile]:
 
 
 def store_ms_at(disk: Disk, file: RowFile, log_offset: int) -> int | None:
-    """Return the store time of the record at LOG_OFFSET of FILE; None if none says that it stands there."""
+    """Return the store time of the record at LOG_OFFSET of FILE; None if none says that it is there."""
     data = disk.read_at(file.path, log_offset - file.start, _HEAD_BYTES)
     if len(data) < _HEAD_BYTES:
         return None
@@ -156,7 +156,7 @@ class MessageRows:
         return replace(chosen, columns=wanted.take(np.array(keep(chosen), np.bool_)))
 
     def of_found(self, found: PlacedRecords, path: str) -> Iterator[pyarrow.RecordBatch]:
-        """Yield the records of FOUND, which stand in the file PATH, that are wanted."""
+        """Yield the records of FOUND, which are in the file PATH, that are wanted."""
         wanted = self._conditions.of_records(found.data, found.columns)
         if self._check_crc:
             wrong = crc_mismatches(found.data, wanted)
@@ -210,7 +210,7 @@ def _refused(path: str, columns: RunColumns, row: int, why: str) -> LogDamage:
 
 @dataclass(frozen=True, slots=True)
 class LogTailPart:
-    """The records of LOG that stand behind the last one of their queue; NEWEST: (topic, queue id, its log offset)."""
+    """The records of LOG after the last one of their queue; NEWEST: (topic, queue id, its log offset)."""
 
     log: LogPart
     newest: tuple[tuple[str, int, int], ...]
@@ -220,7 +220,7 @@ class LogTailPart:
         return self.log.size
 
     def is_new(self, found: PlacedRecords) -> list[bool]:
-        """Tell which records of FOUND stand behind the newest one that their queue has."""
+        """Return which records of FOUND are after the newest one that their queue has."""
         newest = {(topic, queue_id): at for topic, queue_id, at in self.newest}
         return [
             at > newest.get(queue, -1)
@@ -243,7 +243,7 @@ def _queues_of(found: PlacedRecords) -> Iterator[tuple[str, int]]:
 def dispatched_until(disk: Disk, root: str) -> int | None:
     """Return a log offset up to which every record is in its queue; None where all are, after a clean stop.
 
-    Ask before the queues are looked at: what a broker dispatches in between is then in the queues or behind this.
+    Ask before the queues are looked at: what a broker dispatches in between is then in the queues or after this offset.
     """
     if not disk.exists(posixpath.join(root, "abort")):
         return None

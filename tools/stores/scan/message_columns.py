@@ -247,7 +247,7 @@ def _as_strings(rows: Bytes) -> Any:
 
 
 def _host_text(packed: int | bytes) -> str:
-    """Return the address and port that PACKED, the bytes in a record (IPv4: as a little-endian number), stand for."""
+    """Return the address and port in PACKED, the bytes in a record (IPv4: as a little-endian number)."""
     if isinstance(packed, int):
         packed = packed.to_bytes(_HOST_V4_BYTES, "little", signed=True)
     return str(record.Host(packed[:-4], int.from_bytes(packed[-4:], signed=True)))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 Rows: TypeAlias = NDArray[np.intp] | NDArray[np.bool_] | slice
-#: Entries that are worked off at a time.
+#: Entries that are processed at a time.
 _ENTRIES: Final = 8_192
 #: Places in a buffer of Arrow's have 31 bits: a file up to this length is used as it is mapped.
 _MAP_BYTES_MAX: Final = (1 << 31) - 1

@@ -43,7 +43,7 @@ SPLIT_BYTES: Final = 64 << 20
 #: Rows of a batch: messages are gathered from all over their bytes, which should stay in the processor's cache.
 MESSAGE_ROWS: Final = 8_192
 ENTRY_ROWS: Final = 65_536
-#: A queue entry stands for a record of about so many bytes, when tasks of equal work are made.
+#: A queue entry counts as a record of about so many bytes, when tasks of equal work are made.
 _RECORD_BYTES: Final = 512
 
 
@@ -53,7 +53,7 @@ class ScanOptions:
 
     dataset: messages, consumequeue, index or files.  columns: None for all.  split_bytes: about what one task reads.
     batch_rows: most rows of a batch; None for what suits the dataset.  check_crc: is a body that does not fit its CRC
-    bad?  decompress: are bodies shown as they were sent?  settings: the broker's, by Apache's names (maxHashSlotNum,
+    bad?  decompress: are bodies shown as they were sent?  settings: the broker's, by RocketMQ's names (maxHashSlotNum,
     maxIndexNum), where files do not tell them.
     """
 
