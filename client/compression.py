@@ -18,7 +18,7 @@ from .message import Message
 
 Compression = Literal["zlib", "lz4", "zstd"]
 
-#: As Apache's producers.
+#: As RocketMQ's producers.
 _ZLIB_LEVEL: Final = 5
 _ZSTD_LEVEL: Final = 3
 _FLAGS: Final[dict[str, int]] = {

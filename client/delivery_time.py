@@ -15,7 +15,7 @@ from ..proto.time_text import parse_duration
 
 #: A hundred years: longer than any broker keeps a message.
 DELAY_MAX_MS: Final = 100 * 365 * 86_400_000
-#: Unix milliseconds from here (1973) to there (the year 9999); what lies outside counts something else.
+#: Unix milliseconds from here (1973) to there (the year 9999); a number outside counts something else.
 INSTANT_MIN_MS: Final = 10**11
 INSTANT_MAX_MS: Final = 253_402_300_799_999
 #: More than the delay levels of any broker.

@@ -91,7 +91,7 @@ class LoopThread:
 
     async def _cancel_rest(self) -> None:
         """End what was started when the last client was closed already."""
-        await asyncio.sleep(0)  # What threads have handed over becomes tasks.
+        await asyncio.sleep(0)  # What threads have passed on becomes tasks.
         rest = asyncio.all_tasks() - {asyncio.current_task()}
         for task in rest:
             task.cancel()
@@ -102,7 +102,7 @@ class LoopThread:
         self._row.append((function, arguments))
         if (
             self._has_ended
-        ):  # Looked at behind the append: what comes before the end is worked off by it.
+        ):  # Checked after the append: what comes before the end is processed by it.
             self.check()
             raise ClientClosed("the client was closed")
         if not self._awake:

@@ -165,7 +165,7 @@ class Message(_Fields):
     """BODY for TOPIC, with what may go along:
 
     KEY or KEYS: words by which the message can be looked up. TAG: one word for consumers to filter by. PROPERTIES:
-    text by name, the application's own. QUEUE: a queue's number, or a `Queue` where the topic lies on several
+    text by name, the application's own. QUEUE: a queue's number, or a `Queue` where the topic is on several
     brokers; without it the producer chooses. SHARDING_KEY: messages of a topic with the same one go to the same queue,
     in the order in which they were sent (see producing/queue_selector.py). PRIORITY: a number from 0 on; it chooses the
     queue with this number, and official consumers of a topic of type PRIORITY get higher queues first. It excludes a

@@ -153,7 +153,7 @@ class AsyncProducer(AsyncSignalledClient):
         return self._sender.send_many_nowait(messages, values, parts)
 
     async def recall(self, handle: str | Receipt) -> str:
-        """Take back a message that waits for its time, by its receipt or the receipt's recall_handle; return its id.
+        """Recall a scheduled message, by its receipt or the receipt's recall_handle; return its id.
 
         Any producer of the cluster may. Raises AlreadyDelivered if it is due, MessageNotFound if none waits there (any
         more), InvalidArgument for what is no handle, RouteNotFound if its broker is not there. Where the answer was
@@ -177,7 +177,7 @@ class AsyncProducer(AsyncSignalledClient):
         return self._sender.transaction(message, value, parts)
 
     def atomic_commit(self, consumer: AsyncPullConsumer) -> AsyncAtomicCommit:
-        """Return an atomic commit, for an `async with` block: at its end all that CONSUMER has handed out is finished,
+        """Return an atomic commit, for an `async with` block: at its end all that CONSUMER has delivered is finished,
         and the messages sent in it become visible, both or neither.
 
         CONSUMER commits nothing by itself (auto_commit=False), and runs on this event loop. See atomic_commit.py.

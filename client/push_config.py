@@ -40,7 +40,7 @@ class PushConfig(ReadingConfig):
 
     MAY_BE_ZERO: ClassVar[tuple[str, ...]] = (*ReadingConfig.MAY_BE_ZERO, "max_reconsume_times")
 
-    #: One message of a queue at a time, in the order of the queue; queues beside each other.
+    #: One message of a queue at a time, in the order of the queue; queues next to each other.
     ordered: bool = False
     #: "at_most_once" commits before the listener is called, and retries nothing. "at_least_once" commits what is
     #: finished. "effectively_once" is the same with a listener that remembers what it has done: see Once.
@@ -52,9 +52,9 @@ class PushConfig(ReadingConfig):
     #: After so many retries a message goes to the dead letters; 0: there are none. None: as the group is set (16);
     #: in order: without end.
     max_reconsume_times: int | None = None
-    #: A message whose listener takes longer is sent back, and the listener's outcome ignored. Not in order.
+    #: A message whose listener takes longer is returned, and the listener's outcome ignored. Not in order.
     consume_timeout_ms: int = 900_000
-    #: In order: a queue whose message failed stands still for so long, then the message is tried again.
+    #: In order: a queue whose message failed waits for so long, then the message is tried again.
     suspend_current_queue_ms: int = 1_000
     #: A queue is not read on while it holds more unfinished messages, or bytes of them, or while they reach over more
     #: queue offsets. What one fetch brings may exceed it.
@@ -67,7 +67,7 @@ class PushConfig(ReadingConfig):
     offsets_folder: str = ""
 
     def __post_init__(self) -> None:
-        # slots=True makes the class anew, which the short form of super() does not see.
+        # slots=True makes a new class, which the short form of super() does not see.
         ReadingConfig.__post_init__(self)
         self._check_bounds()
         if self.delivery not in DELIVERIES:

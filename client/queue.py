@@ -26,7 +26,7 @@ class Queue(NamedTuple):
 
 
 def in_parts(items: Iterable[Item]) -> Iterator[list[Item]]:
-    """Yield ITEMS, one a queue, in lists for one request each."""
+    """Yield ITEMS, one per queue, in lists for one request each."""
     rest = iter(items)
     while part := list(islice(rest, QUEUES_AT_ONCE)):
         yield part

@@ -39,7 +39,7 @@ from ..proto.record_run import crc_mismatches, parse_run, walk
 from .delivery_time import INSTANT_MAX_MS
 from .message import PRIORITY_MAX
 
-#: Of Apache's timer wheel, at its coarsest, which is the default.
+#: Of RocketMQ's timer wheel, at its coarsest, which is the default.
 _SLOT_MS: Final = 1_000
 _DIGITS_MAX: Final = 19
 
@@ -241,7 +241,7 @@ class ReceivedMessage:
 
     @property
     def value(self) -> Any:
-        """What the consumer's `value_deserializer` makes of the body. Made anew at each access.
+        """What the consumer's `value_deserializer` makes of the body, at each access.
 
         Raises SerializationFailed, and what reading the body raises.
         """
@@ -340,7 +340,7 @@ class ReceivedMessage:
         out_ms = _number(properties.get(TIMER_OUT_MS))
         if not out_ms:
             return 0
-        # The slot of a timed message is (out, out + 1 s]; an instant outside it was not the one that counted.
+        # The slot of a scheduled message is (out, out + 1 s]; an instant outside it was not the one that counted.
         deliver_ms = _number(properties.get(TIMER_DELIVER_MS))
         end_ms = min(out_ms + _SLOT_MS, INSTANT_MAX_MS)
         return deliver_ms if out_ms < deliver_ms <= end_ms else end_ms
@@ -352,7 +352,7 @@ class ReceivedMessage:
 
     @property
     def origin_topic(self) -> str:
-        """The topic that it was sent to: not `topic` if it comes again, or is a dead letter."""
+        """The topic that it was sent to: not `topic` of a redelivery or a dead letter."""
         properties = self._known or self._decoded()
         named = properties.get(DEAD_LETTER_ORIGIN_TOPIC) or properties.get(RETRY_TOPIC)
         return named or self.stored_topic
@@ -368,7 +368,7 @@ class ReceivedMessage:
 
 
 class RetriedMessage(ReceivedMessage):
-    """A message that comes again, as a listener gets it: under the topic that it was sent to."""
+    """A message that is redelivered, as a listener gets it: under the topic that it was sent to."""
 
     __slots__ = ()
 

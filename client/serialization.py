@@ -90,7 +90,7 @@ def value_decoder(deserializer: ValueDeserializer) -> Callable[[str, bytes], Any
 
 
 def _found(given: Any, named: dict[str, _Encode], setting: str, method: str) -> _Encode:
-    """Return the function that GIVEN, a value of SETTING, stands for; raise ConfigError if there is none."""
+    """Return the function that GIVEN, a value of SETTING, means; raise ConfigError if there is none."""
     if isinstance(given, str) and given in named:
         return named[given]
     own = getattr(given, method, None)

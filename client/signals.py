@@ -140,7 +140,7 @@ class _Watch:
         self._heard_by.append(one)
 
     def remove(self, one: Signals) -> None:
-        """Have ONE hear it no more; behind the last one everything is as it was before."""
+        """Remove ONE; after the last one everything is as it was before."""
         if one in self._heard_by:
             self._heard_by.reverse()
             self._heard_by.remove(one)

@@ -57,7 +57,7 @@ _GAP: Final = re.compile(r" {2,}")
 
 
 def parse_tables(text: str, name: str) -> list[dict[str, Any]] | None:
-    """Return what stands in the tables of mqadmin's output TEXT, of the file NAME, as its JSON would have it.
+    """Return what is in the tables of mqadmin's output TEXT, of the file NAME, as its JSON would have it.
 
     None: there is no such table. Raises ConfigError for a row that has not as many columns as its table.
     """

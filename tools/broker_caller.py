@@ -172,7 +172,7 @@ class BrokerCaller:
 
 
 def refusal_of(answer: BrokerAnswer, found: Document) -> PocketMQError:
-    """Return the error that ANSWER, the document FOUND, stands for."""
+    """Return the error in ANSWER, the document FOUND."""
     text = f"{answer.address}: {found.get('message', answer.status)}"
     if answer.status == HTTPStatus.FORBIDDEN:
         return NotAuthorized(text)

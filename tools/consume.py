@@ -194,7 +194,7 @@ def _start_of(text: str) -> str | int | datetime:
 
 
 def _begin(consumer: PullConsumer, queues: Sequence[Queue], begin: str | int | datetime) -> None:
-    """Have CONSUMER read QUEUES from BEGIN on, beside all groups."""
+    """Have CONSUMER read QUEUES from BEGIN on, next to all groups."""
     consumer.assign(queues)
     if isinstance(begin, datetime):
         consumer.seek_to_time(queues, begin)

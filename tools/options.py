@@ -164,7 +164,7 @@ def read_from_option(what: str) -> Callable[[Function], Function]:
 
 
 def read_from_of(given: ReadFrom | None, stores: Sequence[str] = ()) -> ReadFrom:
-    """Return what --read-from says, GIVEN; raise UsageError beside STORES, of which no replica is asked."""
+    """Return what --read-from says, GIVEN; raise UsageError next to STORES, of which no replica is asked."""
     if stores and given is not None:
         raise click.UsageError("--read-from says which replicas are asked: leave out the STORE.")
     return given or "master"
@@ -297,7 +297,7 @@ broker_name_option = click.option(
 
 
 def broker_settings(words: Sequence[str]) -> dict[str, str]:
-    """Return the settings WORDS, KEY=VALUE each, by Apache's names; click.UsageError for another form."""
+    """Return the settings WORDS, KEY=VALUE each, by RocketMQ's names; click.UsageError for another form."""
     given: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")

@@ -7,7 +7,7 @@ A line is a JSON object:
     keys, tag, sharding_key, priority, properties   as they were given; properties are the application's own. Left out:
                                             none
     stored_ms, born_ms                      Unix milliseconds, of the broker and of the sender
-    queue, message_id                       to look at; a replay chooses its queues anew, and makes new ids
+    queue, message_id                       to look at; a replay chooses its queues again, and makes new ids
 
 A record begins with the oldest message, and is in the order in which messages were stored; with --follow what comes
 later is added as it comes. Nothing is committed for anybody. A replay keeps the distances between `stored_ms`, divided
@@ -150,7 +150,7 @@ def _new(file: Path) -> IO[str]:
 
 
 def _pages(consumer: PullConsumer, bounds: QueueDescription) -> Iterator[ReceivedMessage]:
-    """Yield what lies in a queue within BOUNDS, a fetch at a time."""
+    """Yield what is in a queue within BOUNDS, a fetch at a time."""
     offset = bounds.min_offset
     while offset < bounds.max_offset:
         pulled = consumer.pull(bounds.queue.topic, bounds.queue, offset)

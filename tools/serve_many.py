@@ -6,13 +6,13 @@ configuration but for:
 
     name                 broker-1 …; where the configuration has a name of its own, NAME-1 …
     store                STORE/broker-1 …
-    port                 broker.port, and as many behind it; 0: free ones
-    advertised_address   if there is one: its port, and as many behind it
+    port                 broker.port, and as many after it; 0: free ones
+    advertised_address   if there is one: its port, and as many after it
 
 A broker that ends is started again, on the port that it had: after a second, and after twice as long each time that it
-ends within a minute, up to half a minute, for as long as this process runs. The others go on meanwhile. A broker that
-does not come up at the start ends all: that is a mistake in the settings, most likely. If this process is killed the
-brokers notice, by the end of their standard input, and stop cleanly.
+ends within a minute, up to half a minute, for as long as this process runs. The others continue meanwhile. A broker
+that does not come up at the start ends all: that is a mistake in the settings, most likely. If this process is killed
+the brokers notice, by the end of their standard input, and stop cleanly.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class BrokerProcesses:
     async def start(self, nameserver: str) -> list[dict[str, Any]]:
         """Start all, which register with NAMESERVER; return what their ready lines say, each with its name.
 
-        Raises Exit, with its code, if one ends before it serves; what it said stands on standard error.
+        Raises Exit, with its code, if one ends before it serves; what it said is on standard error.
         """
         self._nameserver = nameserver
         starting = [asyncio.create_task(self._start(one)) for one in self._settings]

@@ -198,7 +198,7 @@ class ReplicaServer:
         self.port.reload_users()
 
     async def stop(self) -> None:
-        """End it; if it is master hand over first, and tell clients that ask for who is it now."""
+        """End it; if it is master, transfer leadership first, and tell clients the new one."""
         if await self.node.leave_office():
             await asyncio.sleep(_LEAD_AWAY_S)
         await self.port.stop()

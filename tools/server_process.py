@@ -1,7 +1,7 @@
 """Servers in processes of their own: started, measured, watched, ended; one for a tool or a test, or several together.
 
 A server says on standard output when it serves: a line `ready ` and a JSON object with its addresses. Its standard
-error goes to a file beside the store, and is quoted when the server does not come up. It speaks plaintext, and so do,
+error goes to a file next to the store, and is quoted when the server does not come up. It speaks plaintext, and so do,
 from then on, clients of this process that are not told otherwise: the environment's TLS is for servers elsewhere.
 A *child* instead shares the standard error of this process, is out of reach of its terminal's Ctrl-C, and stops when
 its standard input ends, as it does when this process is gone.

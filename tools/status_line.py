@@ -112,5 +112,5 @@ class StatusLine:
         try:
             self._out.write(text)
             self._out.flush()
-        except (OSError, ValueError):  # The terminal is gone; the server goes on.
+        except (OSError, ValueError):  # The terminal is gone; the server continues.
             self._is_drawn = False

@@ -50,7 +50,7 @@ class Ports(NamedTuple):
 
 
 class ZooKeeperServer:
-    """The server NUMBER, from 1 on, of those at PEERS, one or an ensemble; its files lie in FOLDER.
+    """The server NUMBER, from 1 on, of those at PEERS, one or an ensemble; its files are in FOLDER.
 
     MORE are further settings of it; those that begin with -D are given to its Java.
     """

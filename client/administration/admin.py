@@ -55,7 +55,7 @@ VISIBLE_TIMEOUT_MS = 10_000
 
 
 class AsyncAdmin(GroupAdmin, AsyncClient):
-    """Administers the cluster behind NAMESERVERS, from coroutines. It belongs to the event loop that uses it."""
+    """Administers the cluster of NAMESERVERS, from coroutines. It belongs to the event loop that uses it."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ class BrokerClock:
 
 
 class AsyncClocks(AsyncBrokerAsker):
-    """The clocks of the brokers behind NAMESERVERS; with BROKER (a name, or an address) of one of them."""
+    """The clocks of the brokers of NAMESERVERS; with BROKER (a name, or an address) of one of them."""
 
     async def now(self) -> list[BrokerClock]:
         """Return the clock of each broker, by name."""

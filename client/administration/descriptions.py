@@ -116,7 +116,7 @@ class BrokerDescription:
     cpu_seconds: float
     writable: bool
     not_writable_because: str
-    #: Messages that wait for their time.
+    #: Messages that are scheduled.
     delayed_waiting: int
     #: Half messages whose transaction has no outcome.
     transactions_open: int
@@ -210,35 +210,35 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """What one filter did not want of a queue: the group stepped over it, and does not get it."""
+    """What one filter did not want of a queue: the group skipped it, and does not get it."""
 
-    #: "a || b", an SQL expression, or "*"; "" stands for several filters that are not told apart any more.
+    #: "a || b", an SQL expression, or "*"; "" means several filters that cannot be distinguished any more.
     filter: str
     count: int
     #: Offsets of the first and the last of them, with wanted ones between.
     first: int
     last: int
-    #: Whom they were not delivered to: four at most, the fourth stands for all others.
+    #: Clients that did not get them: up to four, the fourth means all others.
     members: tuple[str, ...]
-    #: When the last of them was stepped over.
+    #: When the last of them was skipped.
     at_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMove:
-    """An administrator had the group go on elsewhere in a queue."""
+    """An administrator reset the group's offset of a queue."""
 
     at_ms: int
     #: "user@host (address)".
     who: str
-    #: None: the group had not begun.
+    #: None: the group had not started.
     from_offset: int | None
     to_offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupQueue:
-    """How a group stands in one queue."""
+    """The progress of a group in one queue."""
 
     queue: Queue
     #: The next offset to consume; −1: never committed.
@@ -263,9 +263,9 @@ class GroupQueue:
     holder: str
     #: The member that is to read it, by the plan; "": nobody.
     assigned_to: str
-    #: Messages that filters stepped over, each once.
+    #: Messages that filters skipped, each once.
     filtered_count: int
-    #: Messages that the group stepped over because the broker has them damaged, or not any more.
+    #: Messages that the group skipped because the broker has them damaged, or not any more.
     lost_count: int = 0
     #: filtered_count by filter.
     skipped: tuple[Skipped, ...] = ()
@@ -289,7 +289,7 @@ class GroupQueue:
 
     @property
     def catches_up_s(self) -> float | None:
-        """Seconds until nothing is left, if all goes on as between the two looks; None: never, or not known."""
+        """Seconds until nothing is left, if all continues as between the two looks; None: never, or not known."""
         return catches_up_s(self.lag, self.finished_per_s, self.arrived_per_s)
 
 
@@ -412,7 +412,7 @@ def members_of(state: pb.GroupStateReply) -> tuple[GroupMember, ...]:
 def queues_of(
     states: Mapping[str, pb.GroupStateReply], looks: Sequence[Look]
 ) -> tuple[GroupQueue, ...]:
-    """Return how the group stands in each queue, by one look or two."""
+    """Return the progress of the group in each queue, by one look or two."""
     holders: dict[Queue, str] = {}
     assigned: dict[Queue, str] = {}
     filtered: dict[Queue, pb.FilteredCount] = {}

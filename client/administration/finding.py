@@ -147,7 +147,7 @@ class Finder:
         return found
 
     async def _offsets_at(self, queues: Iterable[Queue], time_ms: int) -> dict[Queue, int]:
-        """Return where TIME_MS lies in those of QUEUES that have a message of then or later."""
+        """Return where TIME_MS is in those of QUEUES that have a message of then or later."""
         by_broker = defaultdict[str, list[Queue]](list)
         for queue in queues:
             by_broker[queue.broker].append(queue)

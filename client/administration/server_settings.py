@@ -37,7 +37,7 @@ class ServerSettings:
 
 
 class AsyncSettings(AsyncBrokerAsker):
-    """Asks the brokers behind NAMESERVERS; with BROKER that one: its name, or the address of any server."""
+    """Asks the brokers of NAMESERVERS; with BROKER that one: its name, or the address of any server."""
 
     async def all(self) -> list[ServerSettings]:
         """Return the settings of each server, brokers by name."""

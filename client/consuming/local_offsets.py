@@ -85,7 +85,7 @@ class LocalOffsets(OffsetKeeper):
         self._committed |= new
 
     def doubt(self, broker: str) -> None:
-        """Go on: the file knows everything still."""
+        """Nothing: the file has everything still."""
 
     def still_there(self, queue: Queue, sent_ms: int, breaks: int) -> None:
         """The file stays what it is, whichever master there is."""

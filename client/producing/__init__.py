@@ -1,1 +1,1 @@
-"""Producers below their faces: messages become runs, runs travel, those who wait hear of it."""
+"""The parts of producers: messages become batches, batches are sent, callers get receipts."""

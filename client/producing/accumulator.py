@@ -125,7 +125,7 @@ class _QueueBatches:
         self.batches: deque[ProducerBatch] = deque()
         #: Runs of it that travel.
         self.under_way = 0
-        #: It stands in its broker's ring.
+        #: Is it in its broker's ring?
         self.scheduled = False
 
     @property
@@ -147,7 +147,7 @@ class _Broker:
 
 
 class Accumulator:
-    """Takes messages, and hands out batches; every batch ends in `finished` or `back`."""
+    """Takes messages, and delivers batches; every batch ends in `finished` or `back`."""
 
     def __init__(self, config: ProducerConfig, budget: Budget) -> None:
         """BUDGET gets the bytes of what is done back."""

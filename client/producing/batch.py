@@ -38,7 +38,7 @@ def unique_property(unique: bytes, string: bytes) -> bytes:
 
 
 def _waits(properties: bytes) -> bool:
-    """Do PROPERTIES say that a message waits for its time or its transaction?"""
+    """Do PROPERTIES say that a message is scheduled, or part of a transaction?"""
     return any(name in properties for name in _WAITING)
 
 
@@ -106,7 +106,7 @@ class ProducerBatch:
         self.sequence: BatchSequence | None = None
         #: A try may have been stored, for all that is known.
         self.maybe_stored = False
-        #: Some messages wait for their time or transaction, so that the broker stores it in parts.
+        #: Some messages are scheduled or in a transaction, so that the broker stores it in parts.
         self.split_by_broker = False
         self.records = b""
         self.sizes: list[int] = []
@@ -225,7 +225,7 @@ class ProducerBatch:
 
     @property
     def senders(self) -> int:
-        """How many senders hear of it."""
+        """How many senders wait for its result."""
         return sum(part.senders for part in self.parts)
 
     def middle(self, *, within_a_sender: bool) -> int:

@@ -44,7 +44,7 @@ class JointPart:
         self._single = single
 
     def acknowledge(self, receipts: BatchReceipts, first: int) -> None:
-        """Tell the sender that his messages have the RECEIPTS from FIRST on."""
+        """Tell the sender that its messages have the RECEIPTS from FIRST on."""
         if self._outcome.done():
             return
         if self._single:
@@ -105,7 +105,7 @@ class SinglesPart:
 
     @property
     def senders(self) -> int:
-        """How many hear of it: each message's."""
+        """How many senders wait for its result: one per message."""
         return len(self.messages)
 
     def part(self, begin: int, end: int) -> SinglesPart:

@@ -98,7 +98,7 @@ class Intake:
                 "send_many(messages, …): what goes along stands in the messages; write send_many(topic, values, …)",
                 field="messages",
             )
-        row = list(messages)  # A copy: the caller may go on with his list while it is sent.
+        row = list(messages)  # A copy: the caller may continue with its list while it is sent.
         plain = self.plain_bytes
         for message in row:
             if type(message) is not Message or len(message.body) > plain:
@@ -133,7 +133,7 @@ class Intake:
         """Return VALUES for TOPIC as they go to the broker. Raises SerializationFailed, and what Message does."""
         keys, rest = _without_keys(parts)
         pattern = Message(topic, b"-", **rest)
-        bodies = list(values)  # A copy: the caller may go on with his list while it is sent.
+        bodies = list(values)  # A copy: the caller may continue with its list while it is sent.
         if self._encodes_values or set(map(type, bodies)) - {bytes}:
             bodies = [self._encode_value(topic, value) for value in bodies]
         words = None if keys is None else [self._encode_key(topic, key) for key in keys]

@@ -13,7 +13,7 @@ returns no message, is logged and skipped: it never fails a send.
 
     on_send                in the thread, or on the loop, of the sender
     on_acknowledgement     in the client's own thread, or on its loop: it must not wait. Once for each message that
-                           went through on_send, with its receipt or with the error, before the sender hears of it
+                           went through on_send, with its receipt or with the error, before the sender gets it
     close                  once, after the last acknowledgement, in the client's own thread or on its loop
 
 Without interceptors nothing here is called.
@@ -135,7 +135,7 @@ def _name(method: Callable[..., Any]) -> str:
 
 
 class _Watched:
-    """The outcome of messages that an interceptor is to hear of."""
+    """The results of messages for an interceptor."""
 
     __slots__ = ("_chain", "_messages", "_outcome", "_settled")
 

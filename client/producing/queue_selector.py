@@ -160,7 +160,7 @@ def sharded_queue(sharding_key: str, queues: Sequence[Queue]) -> Queue:
 
 
 def prioritized_queue(priority: int, broker: str, queues: Sequence[Queue]) -> Queue:
-    """Return the queue of BROKER for PRIORITY: the one with this number, or the last, as Apache's broker does.
+    """Return the queue of BROKER for PRIORITY: the one with this number, or the last, as RocketMQ's broker does.
 
     BROKER has at least one of QUEUES.
     """

@@ -297,9 +297,9 @@ class SendFuture(Future[Receipt]):
     It works with `concurrent.futures.wait` and `asyncio.wrap_future`. What callbacks and waiting threads need is made
     when they first ask for it, so that a message that nobody waits for costs a quarter of a microsecond here.
 
-    Without a lock: who wants to hear of the end appends to `_hearing` and then looks at `_state`; who settles sets
+    Without a lock: a caller that waits for the end appends to `_hearing` and then looks at `_state`; who settles sets
     `_state` and then takes from `_hearing`. So one of the two sees the other, and because an entry is taken out before
-    it is called, by whomever, it is called once. Threads that wait stand in front: no callback keeps them waiting.
+    it is called once, by any thread. Threads that wait are in front: no callback keeps them waiting.
     """
 
     # These are what Future's own methods work with; all but _state are made on demand.
@@ -310,7 +310,7 @@ class SendFuture(Future[Receipt]):
     _receipts: BatchReceipts
     _index: int
     #: What was sent, until it is settled, and its bytes: so that a row of messages is a row of these, and the collector
-    #: of garbage has no third object a message to look at.
+    #: of garbage has no third object per message to look at.
     message: Message | None = None
     size_bytes: int = 0
 
@@ -374,7 +374,7 @@ class SendFuture(Future[Receipt]):
             _taken_out(hearing, entry)
 
     def _hearing_now(self) -> list[partial[Any]]:
-        """Return who hears of the end: one list, whichever thread asks first."""
+        """Return the callbacks for the end: one list, whichever thread asks first."""
         hearing = self._hearing
         if hearing is None:
             with _making:
@@ -427,7 +427,7 @@ class SendFuture(Future[Receipt]):
         self.refuse(exception)
 
     def _tell(self) -> None:
-        """Have all hear of the end who asked to."""
+        """Call all callbacks for the end."""
         if (watch := self._watch) is not None:
             with watch.condition:
                 for waiter in watch.waiters:

@@ -220,14 +220,14 @@ class Sender:
         return size_bytes
 
     def transaction(self, message: object, value: Any, parts: MessageParts) -> AsyncTransaction:
-        """Return a transaction of what the arguments ask for, which has not begun."""
+        """Return a transaction of what the arguments ask for, which has not started."""
         sending = self.intake.offered(message, value, parts)
         with self.intake.telling(sending):
             taken = self.intake.message(sending)
             return self._transacting.transaction(taken, partial(self._send_half, sending))
 
     def atomic_commit(self, reading: AtomicReading) -> AsyncAtomicCommit:
-        """Return an atomic commit of what READING reads, which has not begun."""
+        """Return an atomic commit of what READING reads, which has not started."""
         self.check_open()
         assert self._identity is not None, "it was started"
         return AsyncAtomicCommit(
@@ -263,7 +263,7 @@ class Sender:
     def accept_many(
         self, messages: Sequence[Message], outcome: SendOutcome, watch: Watch | None = None
     ) -> None:
-        """Send MESSAGES as the budget allows; OUTCOME gets Receipts. WATCH hears of each part before."""
+        """Send MESSAGES as the budget allows; OUTCOME gets Receipts. WATCH gets each part before."""
         combined = CombinedResult(outcome)
         if self._disconnected:
             return _refuse_rest(messages, 0, combined, watch, _closed_before())
@@ -423,7 +423,9 @@ class Sender:
         for index, message in enumerate(singles.messages):
             try:
                 queue = queue_for(message, route, self._choice)
-            except Exception as error:  # As in `_place`: each sender hears of his own message.
+            except (
+                Exception
+            ) as error:  # As in `_place`: each sender gets the error of its own message.
                 self._fail(singles.part(index, index + 1), error)
             else:
                 by_queue.setdefault(queue, []).append(index)
@@ -502,7 +504,7 @@ class Sender:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self.flush()
                 while self._bringing or self._accumulator.message_count:
-                    await self.flush()  # What threads that had seen it open handed over meanwhile.
+                    await self.flush()  # What threads that had seen it open passed meanwhile.
         except TimeoutError:
             self._give_up(timeout_ms)
         finally:

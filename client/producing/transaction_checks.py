@@ -185,7 +185,7 @@ class Transacting:
         )
 
     def transaction(self, message: Message, send: Send) -> AsyncTransaction:
-        """Return a transaction of MESSAGE, which has not begun; SEND sends the half message."""
+        """Return a transaction of MESSAGE, which has not started; SEND sends the half message."""
         half = half_message(message, self._config.group)
         return AsyncTransaction(self._config, send, half, self._ending)
 

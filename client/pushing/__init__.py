@@ -1,1 +1,1 @@
-"""Push consumers below their faces: what is fetched is held, handed to workers, handled, sent back or tried again."""
+"""The parts of push consumers: messages are fetched, held, passed to workers, handled, returned or retried."""

@@ -1,7 +1,7 @@
 """The call of a listener by a worker, a spell of messages from one row, and what the listener may say of them.
 
     None, True              handled
-    False, an exception     failed: it comes again later, or (in order) at once
+    False, an exception     failed: it is redelivered later, or (in order) at once
     Retry, Reject           the same, with a delay and a reason, or to the dead letters at once; raised or returned
 
 Whatever else it says is a failure. The classes of what is said are the application's own, and may raise when they are
@@ -36,7 +36,7 @@ _Kind = TypeVar("_Kind")
 
 
 class Retry(Exception):
-    """Says that a message shall come again; raise it in a listener, or return it."""
+    """Says that a message is redelivered; raise it in a listener, or return it."""
 
     # What holds for subclasses that do not call __init__.
     reason: str = ""
@@ -141,7 +141,7 @@ class Job:
         self.portion = portion
         self.again = row is not None
         self.row = portion.row if row is None else row
-        #: In order: a message failed, and nothing behind it may be handled.
+        #: In order: a message failed, and nothing after it may be handled.
         self.suspended = False
 
 
@@ -257,7 +257,7 @@ class Calls:
         make = job.portion.queue.message_type
         if self._batch_size == 1:
             return islice(job.row, SPELL_MESSAGES), make, 1
-        # At once: others take from the row too, and what is beside each other shall stay so.
+        # At once: others take from the row too, and neighbours shall stay together.
         indexes = list(islice(job.row, self._batch_size))
         if indexes:
             place.count = len(indexes)

@@ -202,7 +202,7 @@ async def send_again(api: Api, asked: PageRequest, topic: str) -> Document:
 
 
 async def recall(api: Api, asked: PageRequest, topic: str) -> Document:
-    """Take back a message that waits for its time."""
+    """Recall a scheduled message."""
     body = _body(asked, {"handle"})
     request = pb.RecallRequest(topic=topic, handle=_text(body, "handle"))
     reply = await api.ask("Recall", request, pb.RecallReply)
@@ -210,7 +210,7 @@ async def recall(api: Api, asked: PageRequest, topic: str) -> Document:
 
 
 async def reset(api: Api, asked: PageRequest, group: str) -> Document:
-    """Have a group go on elsewhere, or with preview show what would move."""
+    """Reset the offsets of a group, or with preview show what would move."""
     body = _body(
         asked, {"topic", "to_time_ms", "to_offset", "to_first", "to_last", "preview", "force"}
     )
@@ -294,7 +294,7 @@ async def resend(api: Api, asked: PageRequest, group: str) -> Document:
 async def _letters_from(
     api: Api, group: str, body: Mapping[str, Any]
 ) -> tuple[list[int], Document]:
-    """Return the next numbers of dead letters that BODY asks for, and where those behind them begin and all end."""
+    """Return the next numbers of dead letters that BODY asks for, and where those after them begin and all end."""
     bounds = await api.dead_letter_bounds(group)
     below = min(number(body, "below", bounds.max_offset), bounds.max_offset)
     begin = max(number(body, "from", 0), bounds.min_offset)

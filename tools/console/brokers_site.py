@@ -42,9 +42,9 @@ _ASKED: Final = ("accept", "content-type", TOKEN)
 
 
 async def serve_console(nameservers: str, port: int, begun: Callable[[str], object]) -> None:
-    """Serve the console of the brokers behind NAMESERVERS at PORT of loopback until a signal; BEGUN is told where.
+    """Serve the console of the brokers of NAMESERVERS at PORT of loopback until a signal; BEGUN gets the address.
 
-    Nobody else is let in: whoever asks is answered as the user of this process. Raises ConfigError, CannotListen.
+    Nobody else is let in: the caller is answered as the user of this process. Raises ConfigError, CannotListen.
     """
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -14,8 +14,8 @@ broker's methods asks the guard what that one may do, from the address of the so
     wrong tries       WRONG_OF_HOST a minute of one host, WRONG_MAX of all; then nobody signs in until it is over
 
 Either way who changes something does so by our own page: `Origin`, or without one `Referer`, is the same, and
-X-PocketMQ-Token is what GET /api/session tells. A page of another site can read no answer from here, so it does not
-get the token. Where its browser says whose it is (Sec-Fetch-Site), it is not even answered; a link is.
+X-PocketMQ-Token is what GET /api/session tells. A page of another site can read no answer from here, so it does not get
+the token. Where its browser says whose it is (Sec-Fetch-Site), it is not even answered; a link is.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class _Session:
 
 
 class Door:
-    """Lets requests in by GUARD, that of the broker's users; None: it has none. NOW_S is any clock that goes on."""
+    """Lets requests in by GUARD, that of the broker's users; None: none. NOW_S: a clock that is never set back."""
 
     def __init__(self, guard: Guard | None, now_s: Callable[[], float]) -> None:
         self.guard = guard
@@ -271,7 +271,7 @@ class Door:
     # --- sessions
 
     def sign_in(self, asked: PageRequest) -> tuple[str, str]:
-        """Begin a session as the form ASKED says; return the cookie, and the path to go on at."""
+        """Begin a session as the form ASKED says; return the cookie, and the path to continue at."""
         self.check_site(asked)
         form = _form(asked)
         if self.guard is None:

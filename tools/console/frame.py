@@ -30,7 +30,7 @@ _FILES: Final = {
     "/icon.svg": ("icon.svg", "image/svg+xml"),
     "/api/openapi.yaml": ("openapi.yaml", "application/yaml"),
 }
-#: Nothing is loaded from elsewhere, no script or style stands in a page, and no other site shows one in a frame.
+#: Nothing is loaded from elsewhere, no script or style is in a page, and no other site shows one in a frame.
 POLICY: Final = (
     ("content-security-policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self';"
      " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Where somebody who has signed in goes on: a page of ours.
+#: The page after signing in, one of the console.
 _PLACE: Final = re.compile(r"/(?![/\\])[!-\[\]-~]{0,2000}")
 
 

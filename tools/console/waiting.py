@@ -1,6 +1,6 @@
 """What waits in a broker, and its users, as the API tells them: delayed messages, half messages, users and rules.
 
-What stands in the broker's memory costs little to tell: the wheel of delays is counted by its slots, and lists are told
+What is in the broker's memory costs little to report: the wheel of delays is counted by its slots, and lists are told
 in pages. The newest delayed messages are looked up in the topic where they wait, by the broker's own methods.
 """
 
@@ -107,7 +107,7 @@ async def _newest_waiting(api: Api, broker: str, now_ms: int) -> list[Document]:
 
 
 def waiting(row: Document, broker: str, now_ms: int) -> Document | None:
-    """Return ROW of the timer topic as a message that waits for its time, unless it was recalled; None: it does not."""
+    """Return ROW of the timer topic as a scheduled message; None if it was recalled."""
     properties = row["properties"]
     topic, due_ms = properties.get(names.REAL_TOPIC, ""), _due_ms(properties)
     is_marker = names.TIMER_DELETE_KEY in properties

@@ -141,13 +141,13 @@ class QueueComparison:
             differs |= (a.store_ms != b.store_ms) | (a.born_ms != b.born_ms)
         if what.places:
             differs |= (a.log_offset != b.log_offset) | (a.prepared_offset != b.prepared_offset)
-        if what.hosts:  # They stand in no column: every pair is taken apart.
+        if what.hosts:  # They are in no column: every pair is taken apart.
             differs |= True
         return differs
 
 
 class _Part:
-    """Records of one log file. GOOD tells which entries stand for one."""
+    """Records of one log file. GOOD: which entries point to one."""
 
     def __init__(
         self, file: MappedFile | None, columns: RunColumns, good: NDArray[np.bool_]

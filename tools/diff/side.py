@@ -56,7 +56,7 @@ class Side:
 
     @classmethod
     def open(cls, root: str, given: Mapping[str, str], now_ms: Callable[[], int]) -> Side:
-        """Open the store ROOT; GIVEN are settings by Apache's names.
+        """Open the store ROOT; GIVEN are settings by RocketMQ's names.
 
         Raises StoreError where our broker would not start on it.
         """
@@ -78,7 +78,7 @@ class Side:
         return QueueSide(bounds, *reached_entries(queue), queue.is_batch)
 
     def file_numbers(self, log_offsets: Longs) -> NDArray[np.intp]:
-        """Return the number of the log file that each of LOG_OFFSETS would lie in; −1 before the first."""
+        """Return the number of the log file that each of LOG_OFFSETS would be in; −1 before the first."""
         found: NDArray[np.intp] = np.searchsorted(self._starts, log_offsets, "right") - 1
         return found
 
@@ -113,9 +113,9 @@ def runs_of(*columns: NDArray[np.intp] | Longs) -> Iterator[tuple[int, int]]:
 def is_message(
     columns: RunColumns, log_offsets: Longs, entries: QueueSide, rows: NDArray[np.intp]
 ) -> NDArray[np.bool_]:
-    """Tell for each of COLUMNS, read for the ROWS of ENTRIES, whether it is the message that the entry stands for.
+    """Return for each of COLUMNS, read for the ROWS of ENTRIES, whether it is the message of the entry.
 
-    An entry that repeats another one, and one whose record is damaged or gone, stands for none.
+    An entry that repeats another one, and one whose record is damaged or gone, has none.
     """
     good: NDArray[np.bool_] = columns.well_formed & (columns.log_offset == log_offsets)
     good &= (columns.sys_flag & SYS_TRANSACTION) != SYS_ROLLBACK

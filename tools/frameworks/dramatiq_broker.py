@@ -1,4 +1,4 @@
-"""dramatiq's way to PocketMQ: a broker whose messages are lent one by one (task_queues.py), and delayed by the server.
+"""dramatiq on PocketMQ: a broker that delivers messages one by one (task_queues.py); the server delays them.
 
     import dramatiq
     from pocketmq.tools.frameworks.dramatiq_broker import PocketmqBroker
@@ -11,7 +11,7 @@
     a worker's end      what it had comes again at once; if it was killed, when its leases are over
 
 Queues are made when they are first used, so that modules with actors are imported without a server. A process that was
-forked connects anew.
+forked connects again.
 """
 
 from __future__ import annotations
@@ -147,13 +147,13 @@ class PocketmqBroker(Broker):
         return True
 
     def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 5_000) -> DramatiqConsumer:
-        """Return an iterator over what is lent of QUEUE_NAME, PREFETCH messages at once; None after TIMEOUT ms."""
+        """Return an iterator over messages of QUEUE_NAME, PREFETCH in flight at once; None after TIMEOUT ms."""
         return _Consumer(self, self._there(queue_name), prefetch, timeout)
 
     # --- tests and administration
 
     def flush(self, queue_name: str) -> None:
-        """Finish all messages of QUEUE_NAME, but for those that wait for their time."""
+        """Finish all messages of QUEUE_NAME, but for those that are scheduled."""
         name = self._there(queue_name)
         with told():
             self.server().purge(name)
@@ -163,7 +163,7 @@ class PocketmqBroker(Broker):
             self.flush(queue_name)
 
     def join(self, queue_name: str, *, interval: int = 100, timeout: int | None = None) -> None:
-        """Wait until nothing of QUEUE_NAME is left, and no message of any queue waits for its time.
+        """Wait until nothing of QUEUE_NAME is left, and no message of any queue is scheduled.
 
         INTERVAL and TIMEOUT are milliseconds. Raises QueueJoinTimeout.
         """
@@ -181,7 +181,7 @@ class PocketmqBroker(Broker):
 
 
 class _Consumer(DramatiqConsumer):
-    """What is lent to one consumer of a worker. Its threads acknowledge, one iterates."""
+    """The messages in flight with one consumer of a worker. Its threads acknowledge, one iterates."""
 
     def __init__(self, broker: PocketmqBroker, name: str, prefetch: int, timeout_ms: int) -> None:
         self._broker = broker
@@ -191,7 +191,7 @@ class _Consumer(DramatiqConsumer):
         self._server = broker.server()
         self._inbox: deque[Task] = deque()
         self._news = threading.Event()
-        #: What was handed out and is not over.
+        #: Delivered messages that are not finished.
         self._out: set[Task] = set()
         self._failure: PocketMQError | None = None
         with told():
@@ -252,7 +252,9 @@ class _Consumer(DramatiqConsumer):
         try:
             with told():
                 what(task)
-        except PocketMQError:  # Trying again is of no use: it comes again when its lease is over.
+        except (
+            PocketMQError
+        ):  # Trying again is of no use: it is redelivered when its lease is over.
             self._out.discard(task)
             raise
         self._out.discard(task)

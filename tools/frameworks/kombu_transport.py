@@ -60,7 +60,7 @@ OWN_MAX: Final = 10_000
 
 
 class QoS(virtual.QoS):
-    """What a channel has handed out and nobody has acknowledged: leases, which are finished, given back, or buried."""
+    """The messages in flight of a channel: leases, which are finished, returned, or dead-lettered."""
 
     def ack(self, delivery_tag: str) -> None:
         super().ack(delivery_tag)
@@ -72,7 +72,7 @@ class QoS(virtual.QoS):
         self.channel.settle(delivery_tag, queues.give_back if requeue else queues.bury)
 
     def restore_unacked(self) -> list[Any]:
-        """Give back what was handed out; what cannot be given back comes again when its lease is over."""
+        """Return all messages in flight; one that cannot be returned is redelivered when its lease is over."""
         self._flush()
         while self._delivered:
             tag, _ = self._delivered.popitem(last=False)
@@ -140,7 +140,7 @@ class _OwnQueue:
 
 
 class KombuChannel(virtual.Channel):
-    """A channel: its inbox holds what came and was not handed out yet."""
+    """A channel: its inbox holds what came and was not delivered yet."""
 
     QoS = QoS
     supports_fanout = True
@@ -335,7 +335,7 @@ class KombuChannel(virtual.Channel):
         self.transport.notify()
 
     def deliver_one(self) -> bool:
-        """Hand out one message, if there is one and it may be."""
+        """Deliver one message, if there is one and it may be."""
         for tag in list(self._consumers):
             own = self.transport.own_queues.get(self._tag_to_queue[tag])
             if own is not None and own.size() and self.qos.can_consume():
@@ -426,7 +426,7 @@ class KombuChannel(virtual.Channel):
         self.wake()
 
     def wake(self) -> None:
-        """Look again for what may come, and may be handed out."""
+        """Look again for what may come, and may be delivered."""
         for reader in list(self._readers.values()):
             reader.wake()
         if self._inbox:
@@ -534,7 +534,7 @@ class Transport(virtual.Transport):
     # --- messages that came
 
     def failed(self, error: PocketMQError) -> None:
-        """Hear of what receiving failed with. Called on the loop's thread."""
+        """Note the error of receiving. Called on the loop's thread."""
         if error.retriable:
             logger.warning("not reached broker=%s reason=%r: trying again",
                            self.address, error.message)  # fmt: skip

@@ -272,10 +272,10 @@ def text_of(data: bytes) -> str:
 @click.option("--all-bytes", is_flag=True, help="Show every byte of long fields.")
 @format_options
 def record(*, offset: str, all_bytes: bool, as_json: bool, as_jsonl: bool) -> None:
-    """Show what stands at OFFSET of the commit log: offsets, names, bytes, values and meaning of every field.
+    """Show what is at OFFSET of the commit log: offsets, names, bytes, values and meaning of every field.
 
     OFFSET may be an offset message id, which ends in the log offset. If no record begins there, the one that OFFSET
-    lies in is named.
+    is in is named.
     """
     output = Output.of(as_json, as_jsonl)
     files = opened()
@@ -322,7 +322,7 @@ def _outside(walk: LogWalk, at: int) -> str:
 
 
 def _no_record(walk: LogWalk, file: RowFile, view: memoryview, at: int) -> str:
-    """Return what stands at AT instead, and where the nearest records begin."""
+    """Return what is at AT instead, and where the nearest records begin."""
     told = f"no record begins at {at:,} of {file.name}"
     position = at - file.start
     inside = _record_around(file, view, position)
@@ -338,7 +338,7 @@ def _no_record(walk: LogWalk, file: RowFile, view: memoryview, at: int) -> str:
 
 
 def _record_around(file: RowFile, view: memoryview, position: int) -> tuple[int, int] | None:
-    """Return log offset and size of the record that POSITION lies in; None if none is found in front of it."""
+    """Return log offset and size of the record that POSITION is in; None if none is found in front of it."""
     size = 4 << 10
     while True:
         begin = max(0, position - size)

@@ -179,7 +179,7 @@ class LogFollower:
         walk = LogWalk(self._files, self.at)
         for part in walk.walk(self.at):
             if not isinstance(part, LogStretch):
-                continue  # A blank, or damage in front of a sound record.
+                continue  # A blank, or damage in front of a valid record.
             complete = self._complete(part)
             columns = part.columns.take(slice(0, complete))
             if len(columns):

@@ -46,7 +46,7 @@ def tables(*, as_json: bool, as_jsonl: bool) -> None:
 
 def tables_in(disk: Disk, folder: str) -> dict[str, Any]:
     """Return what the files in FOLDER say."""
-    # The numbers of the tables stand in the files: a first pass finds them.
+    # The numbers of the tables are in the files: a first pass finds them.
     known = read_tables(disk, folder, ())
     snapshots = TableFiles.of(disk, folder).snapshots
     numbers = sorted({*known.names, *snapshots} - {OWN_TABLE})

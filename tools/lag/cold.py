@@ -331,7 +331,7 @@ class _Report:
         )
 
     def _skipped(self, group: str, place: tuple[str, int]) -> int | None:
-        """Return how many messages the filters of GROUP stepped over; None for a store without accounts."""
+        """Return how many messages the filters of GROUP skipped; None for a store without accounts."""
         if self._accounts is None:
             return None
         account = self._accounts.get((group, *place))

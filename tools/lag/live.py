@@ -1,7 +1,7 @@
 """The lag rows of a cluster that runs, by asking its brokers.
 
 Offsets, bounds, ages and bytes come from the brokers, each group in one look (bytes only up to two million unread
-messages a group and broker), and what was popped. What a broker does not tell is unknown here: what waits for its time.
+messages per group and broker), and what was popped. What a broker does not report is unknown here: scheduled messages.
 The files tell it: give the store instead.
 """
 
@@ -72,7 +72,7 @@ def _queues(
     queues: Sequence[GroupQueue],
     derived: set[str],
 ) -> Iterator[GroupQueue]:
-    """Yield how GROUP stands in the QUEUES that it reads, and in its retry and dead-letter topics."""
+    """Yield the progress of GROUP in the QUEUES that it reads, and in its retry and dead-letter topics."""
     yield from queues
     known = {one.queue.topic for one in queues}
     for topic in (RETRY_PREFIX + group, DEAD_LETTER_PREFIX + group):

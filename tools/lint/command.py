@@ -78,7 +78,7 @@ def lint(
 ) -> None:
     """Find what is likely a mistake: several filters in a group, messages that nobody wants, tags that no filter names.
 
-    And FIFO topics sent to without a key, queues that nobody may read. A cluster tells, in place of what stands in
+    And FIFO topics sent to without a key, queues that nobody may read. A cluster shows, in place of what is in
     messages, of groups without a reader and of more members than queues; a STORE does not know who is connected.
     """
     reading = options.read_from_of(read_from, stores)

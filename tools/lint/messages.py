@@ -83,7 +83,7 @@ def _note_unwanted(
 
 
 def _skipped(account: Account, seen: Slices) -> Mask:
-    """Tell which of the records that were SEEN the group of ACCOUNT came to, and stepped over."""
+    """Return which of the records that were SEEN the group of ACCOUNT reached, and skipped."""
     offsets = seen.queue_offsets
     found = np.zeros(len(seen), np.bool_)
     begins = np.array([begin for begin, _ in account.looks], np.int64)

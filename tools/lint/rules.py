@@ -54,7 +54,7 @@ class Mistake:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterUse:
-    """What a group's filter stepped over of a topic; UNTIL_MS: when last, 0 for never."""
+    """What a group's filter skipped of a topic; UNTIL_MS: when last, 0 for never."""
 
     filter: str
     count: int
@@ -65,7 +65,7 @@ class FilterUse:
 class QueueMessages:
     """What was found in the messages of one queue: how many were read, and of what there is too much.
 
-    tags: how many have each tag that no filter can name.  unwanted: how many every group stepped over, the first and
+    tags: how many have each tag that no filter can name.  unwanted: how many every group skipped, the first and
     the last, and their tags.
     """
 

@@ -87,7 +87,7 @@ def quickstart(
 ) -> None:
     """Run a name server and a replica set on this machine, for trying, until SIGTERM or Ctrl-C.
 
-    Who is master lies in ZooKeeper: name one that runs, or have one started, on a Java from JAVA_HOME, the PATH or
+    Who is master is in ZooKeeper: name one that runs, or have one started, on a Java from JAVA_HOME, the PATH or
     the extra `jre`.
     """
     if (zookeeper is None) == (home is None):

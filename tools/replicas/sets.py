@@ -135,7 +135,7 @@ class ReplicaSets:
         return dict(zip(addresses, told, strict=True))
 
     async def move_master(self, address: str, request: pb.MoveMasterRequest) -> pb.MoveMasterReply:
-        """Have the master at ADDRESS hand over.
+        """Have the master at ADDRESS transfer its leadership.
 
         Raises MasterFenced if it is not the master, and what it refuses: the other one is not in sync, or too slow.
         """

@@ -127,7 +127,7 @@ def _times(filter: Filter) -> Span | None:
 
 
 def _span(filter: Filter, below: int, above: int) -> Span | None:
-    """Return the whole numbers that meet FILTER, whose value lies between BELOW and ABOVE, both next to it or it."""
+    """Return the whole numbers that meet FILTER, whose value is between BELOW and ABOVE, both next to it or it."""
     if isinstance(filter, EqualTo | EqualNullSafe):
         return Span(below, above) if below == above else _NOTHING
     if isinstance(filter, GreaterThan):

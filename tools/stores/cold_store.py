@@ -30,7 +30,7 @@ def open_cold(
 ) -> OpenedStore:
     """Return the store at LOCATION as a broker would open it at NOW_MS.
 
-    GIVEN are settings by Apache's names (mappedFileSizeCommitLog=65536); sizes that are not given are taken from
+    GIVEN are settings by RocketMQ's names (mappedFileSizeCommitLog=65536); sizes that are not given are taken from
     the files. Without INDEX the key index is not completed: that takes nearly all of the time when a broker runs or
     was killed. Where an entry of a table cannot be read, the others count, and the store's `warnings` name it. Raises
     StoreMismatch where the broker would not start, ConfigError for a bad setting.

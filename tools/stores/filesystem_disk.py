@@ -221,7 +221,7 @@ class FileSystemMapping:
         return False
 
     def check(self) -> None:
-        """Find nothing wrong: each read asks anew."""
+        """Find no fault: each read asks again."""
 
     def data_end(self, at: int, end: int) -> int:
         """Return END: holes are not known."""

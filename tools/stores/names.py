@@ -1,4 +1,4 @@
-"""Names of topics and groups on a command line, beside those that stores and brokers know.
+"""Names of topics and groups on a command line, next to those that stores and brokers know.
 
 A name that nobody knows is an error (exit code 3), so that a script does not take a misspelt name for good news. A
 pattern, such as `orders*`, may match nothing.

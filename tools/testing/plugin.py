@@ -1,4 +1,4 @@
-"""The pytest plugin: fixtures that hand out a broker, fresh topics and fresh groups.
+"""The pytest plugin: fixtures with a broker, new topics and new groups.
 
 What a broker is like say, the later the stronger: the settings of pytest (`pocketmq_clock`, `pocketmq_process`,
 `pocketmq_torture`, `pocketmq_seed`), the marker `pocketmq` of a module, class or test, and the parameter of the

@@ -1,6 +1,6 @@
 """The servers of the test kit: a name server and a broker, in this process or in one of their own.
 
-Both are begun, stopped, killed and begun again on one folder, and keep their ports from the first begin on.
+Both are started, stopped, killed and started again on one folder, and keep their ports from the first start on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ..server_process import ServerProcess
 
 _MIB: Final = 1024 * 1024
-#: Small files, a device that may be fuller, and nothing that runs beside the test.
+#: Small files, a disk that may be fuller, and no background work.
 _STORE: Final[Mapping[str, Any]] = {
     "log_file_size_bytes": 16 * _MIB,
     "queue_file_size_bytes": 20_000,
@@ -108,7 +108,7 @@ def _check(name: str, value: object, is_right: bool, wanted: str) -> None:
 
 
 class KitServers(Protocol):
-    """A name server and a broker. `start` after a stop or a kill goes on with what is stored."""
+    """A name server and a broker. `start` after a stop or a kill continues with what is stored."""
 
     #: Where own clients find their way, and where official clients connect to.
     nameserver: str
@@ -186,8 +186,8 @@ class ServersHere:
     async def kill(self) -> None:
         """End the broker as a kill of its process does: connections end, nothing more is saved.
 
-        The files go on as they lie once no answer can leave any more: in a copy, while the broker that is left without
-        callers stops with the others.
+        The files continue as they are once no answer can leave any more: in a copy, while the broker that is left
+        without callers stops with the others.
         """
         if self._broker is None:
             return

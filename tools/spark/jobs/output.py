@@ -73,7 +73,7 @@ def show(rows: DataFrame, *, as_json: bool, empty: str) -> None:
 def plain(value: Any) -> Any:
     """Return VALUE as JSON has it: times in ISO 8601, UTC; bytes as text, with escapes where they are none."""
     if isinstance(value, datetime):
-        # Spark hands out times without a zone, in the local one.
+        # Spark delivers times without a zone, in the local one.
         return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     if isinstance(value, bytes | bytearray):
         return bytes(value).decode("utf-8", "backslashreplace")

@@ -49,7 +49,7 @@ def replay(
     topic: str | None = None,
     reading: Reading | None = None,
 ) -> int:
-    """Send the messages of STORES to the cluster behind NAMESERVER; return how many rows were sent once or more."""
+    """Send the messages of STORES to the cluster of NAMESERVER; return how many rows were sent once or more."""
     from pyspark.sql import Observation, functions as f
 
     seen = Observation("replayed")
