@@ -1,6 +1,7 @@
-"""What the site has besides docs/: the README as its first page, and the files of the repository that pages link to.
+"""What the site has besides docs/: the README as its first page, the files that pages link to, and llms.txt.
 
-Files in the repository's root that are Markdown lie beside the documents, others below `repository/`.
+Markdown files of the repository's root are next to the documents, others below `repository/`. Programs that read
+documentation get each page as Markdown, and `llms.txt`, a list of all pages with their first sentences.
 """
 
 from __future__ import annotations
@@ -16,8 +17,21 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 #: Pages from the repository's root, by where they are in the site.
 PAGES: Final = {
     "index.md": "README.md",
-    **{name: name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")},
+    **{
+        name: name
+        for name in (
+            "CHANGELOG.md",
+            "CODE_OF_CONDUCT.md",
+            "CONTRIBUTING.md",
+            "SECURITY.md",
+            "SUPPORT.md",
+        )
+    },
 }
+_HEADING: Final = re.compile(r"^#{1,6} .*$", re.MULTILINE)
+_BLOCK: Final = re.compile(r"^(?:```|~~~).*?^(?:```|~~~)\s*$", re.MULTILINE | re.DOTALL)
+_SENTENCE: Final = re.compile(r"[A-Z`*\[].*?[.:](?=\s|$)", re.DOTALL)
+_LINKED_TEXT: Final = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 _LINK: Final = re.compile(r"\]\((?!\w+:|#)(?P<path>[^)#\s]+)")
 
 
@@ -61,3 +75,31 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return f"]({posixpath.relpath(place_of(path), here or '.')}"
 
     return _LINK.sub(moved, markdown)
+
+
+def first_sentence(markdown: str) -> str:
+    """Return the first sentence of the prose of a page, without links; "" if the page has none."""
+    prose = _LINKED_TEXT.sub(r"\1", _BLOCK.sub("", _HEADING.sub("", markdown)))
+    for paragraph in re.split(r"\n\s*\n", prose):
+        lines = paragraph.strip()
+        if not lines.startswith(("|", "-", "!", ":::")) and (found := _SENTENCE.match(lines)):
+            return " ".join(found[0].rstrip(":").split())
+    return ""
+
+
+def on_env(env: Any, config: Any, files: Files, **_: Any) -> Any:
+    """Write llms.txt and the Markdown of each page into the site."""
+    site, lines = (
+        Path(config.site_dir),
+        [f"# {config.site_name}", "", f"> {config.site_description}", ""],
+    )
+    for file in files.documentation_pages():
+        page, target = file.page, f"{posixpath.splitext(file.dest_uri)[0]}.md"
+        if page is None or page.markdown is None:
+            continue
+        (site / target).parent.mkdir(parents=True, exist_ok=True)
+        (site / target).write_text(page.markdown, encoding="utf-8")
+        said = first_sentence(page.markdown)
+        lines.append(f"- [{page.title}]({target})" + (f": {said}" if said else ""))
+    (site / "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return env
