@@ -67,6 +67,7 @@ class StoreConfig:
     index_slots: int = 5_000_000
     index_entries: int = 20_000_000
 
+    #: Bytes of the largest body that is accepted, as it is sent.
     message_size_max_bytes: int = MESSAGE_SIZE_MAX
     #: Most results of one key query.
     lookup_results_max: int = 64
@@ -109,8 +110,6 @@ class StoreConfig:
     #: How many log files from the end Apache's recovery looks at.
     recover_files_max: int = 10
     check_crc_on_recover: bool = True
-    #: Apache's checkCommitLogOffsetOnRecover: its unclean recovery stops at a record of another place.
-    check_offset_on_recover: bool = False
     #: Apache's messageIndexSafe: its recovery starts early enough to index everything again.
     index_safe: bool = False
 
@@ -121,6 +120,7 @@ class StoreConfig:
             _require(name, getattr(self, name), least, None)
         _require("log_file_size_bytes", self.log_file_size_bytes, 1024, INT_MAX)
         _check_log_roll(self)
+        _require("message_size_max_bytes", self.message_size_max_bytes, 1, MESSAGE_SIZE_MAX)
         _require("delete_hour", self.delete_hour, 0, 23)
         _require("timer_precision_ms", self.timer_precision_ms, 1, _TIMER_PRECISION_MAX_MS)
         _require("timer_roll_window_slots", self.timer_roll_window_slots, 2, TIMER_ROLL_SLOTS_MAX)
@@ -203,7 +203,6 @@ _LEAST: Final = {
     "timer_log_file_size_bytes": 1024,
     "index_slots": 1,
     "index_entries": 2,
-    "message_size_max_bytes": 1,
     "lookup_results_max": 1,
     "flush_interval_ms": 1,
     "flush_queues_interval_ms": 1,
@@ -299,8 +298,9 @@ APACHE_NAMES: Final[Mapping[str, str]] = {
     "timerRollWindowSlot": "timer_roll_window_slots",
     "commitLogRecoverMaxNum": "recover_files_max",
     "checkCRCOnRecover": "check_crc_on_recover",
-    "checkCommitLogOffsetOnRecover": "check_offset_on_recover",
 }
+#: Settings that change what a Java broker does with a store, and nothing that PocketMQ does.
+APACHE_ONLY: Final = frozenset({"checkCommitLogOffsetOnRecover"})
 
 _FLUSH_TYPES: Final = {"ASYNC_FLUSH": "async", "SYNC_FLUSH": "sync"}
 
@@ -309,9 +309,11 @@ def apply_apache_settings(config: StoreConfig, settings: Mapping[str, str]) -> S
     """Return CONFIG changed by Apache-style SETTINGS (`maxIndexNum=2000`); an unknown name is a ConfigError."""
     changes: dict[str, object] = {}
     for name, text in settings.items():
+        if name in APACHE_ONLY:
+            continue
         ours = APACHE_NAMES.get(name)
         if ours is None:
-            known = ", ".join(sorted(APACHE_NAMES))
+            known = ", ".join(sorted({*APACHE_NAMES, *APACHE_ONLY}))
             raise ConfigError(f"no such store setting: {name}. Known: {known}", field=name)
         changes[ours] = _parsed(name, ours, text)
     return replace(config, **changes)  # type: ignore[arg-type]
@@ -332,6 +334,10 @@ def _parsed(name: str, ours: str, text: str) -> object:
         value = int(text)
     except ValueError as error:
         raise ConfigError(f"{name}={text}: not a whole number", field=name, value=text) from error
+    if ours == "message_size_max_bytes":
+        return min(
+            value, MESSAGE_SIZE_MAX
+        )  # A Java broker may accept more; its records are read all the same.
     return value * _HOUR_MS if ours == "retention_ms" else value
 
 

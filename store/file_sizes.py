@@ -37,7 +37,7 @@ def config_of(disk: Disk, path: str, settings: Settings[str, str] | None = None)
     """
     settings = settings or {}
     config = apply_apache_settings(StoreConfig(path=path), settings)
-    given = {APACHE_NAMES[name] for name in settings}
+    given = {APACHE_NAMES[name] for name in settings if name in APACHE_NAMES}
     found: dict[str, int] = {}
     for name, folders in _rows(disk, config):
         if name not in given and (size := _first_size(disk, folders)):

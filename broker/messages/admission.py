@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...proto import properties as names
-from ...proto.errors import InvalidArgument, InvalidRecord, PocketMQError
+from ...proto.errors import InvalidArgument, InvalidRecord, MessageTooLarge, PocketMQError
 from ...proto.property_ranges import PropertyRanges
 from ...proto.record import (
     MAGIC_V1,
@@ -113,6 +113,22 @@ def _judged(run: Run, *, as_sent: bool, checked: bool) -> Admitted:
         if halves is not None:
             _check_delays(run.properties, halves)
     return Admitted(run, as_sent, plain, halves, normal)
+
+
+def check_body_sizes(run: Run, limit: int) -> None:
+    """Raise MessageTooLarge if a body of RUN has more than LIMIT bytes, which `store.message_size_max_bytes` allows."""
+    if run.size_range[1] <= limit:  # Whole records: bodies are smaller.
+        return
+    sizes = run.columns.body_size
+    row = int(sizes.argmax())
+    if sizes[row] > limit:
+        raise MessageTooLarge(
+            f"the body of record {row} has {sizes[row]} bytes, the limit is {limit} (store.message_size_max_bytes):"
+            " split it, or store it elsewhere and send its address",
+            field="body",
+            limit=limit,
+            value=int(sizes[row]),
+        )
 
 
 def ways(

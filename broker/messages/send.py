@@ -36,7 +36,7 @@ from ..replication.mastership import Mastership
 from ..timing.timers import Timers
 from ..timing.timing_wheel import Timer
 from ..topics import TYPE_ATTRIBUTE, Topics
-from .admission import Admitted, Prepare, admit, ways
+from .admission import Admitted, Prepare, admit, check_body_sizes, ways
 from .appender import Appends
 from .message_types import check_type, kinds_of
 
@@ -291,6 +291,7 @@ class Sends:
         self._rules = DelayRules(
             store.config.delay_levels_ms, store.config.timer_precision_ms, config.delay_max_ms
         )
+        self._body_max = store.config.message_size_max_bytes
         self._mastership = appends.mastership
         self._default = _default_of(store, self._mastership)
         #: What this turn of the loop has brought so far.
@@ -331,6 +332,7 @@ class Sends:
         sends = []
         for admitted, done in runs:
             self._check_open(durability, admitted.run.topic)
+            check_body_sizes(admitted.run, self._body_max)
             parts = ways(admitted, self._rules, now_ms, self._waits.prepare, past="now")
             if not admitted.plain:
                 self._check_waiting(admitted, parts)
@@ -364,6 +366,7 @@ class Sends:
         self._check_size(len(records))
         self._topics.check_sendable(run.topic)
         admitted = admit(records, run.sizes, run.topic, run.queue)
+        check_body_sizes(admitted.run, self._body_max)
         topic = self._topics.find(run.topic)
         if topic is not None and self._config.topic_message_type_check:
             check_type(admitted, topic.attributes.get(TYPE_ATTRIBUTE, ""))

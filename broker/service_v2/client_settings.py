@@ -21,7 +21,6 @@ from ...proto.errors import (
     InvalidArgument,
 )
 from ...proto.gen import rocketmq_v2_pb2 as v2
-from ...proto.topics import MESSAGE_SIZE_MAX
 from ...store.format.beans import INT_MAX
 from ...store.format.state_tables import GroupConfig
 from ..consumer_groups import Groups
@@ -53,13 +52,14 @@ _CONSUMERS: Final = frozenset(
 class SettingsRules:
     """What settings are checked and answered by. RETRY_DELAYS_MS: of groups without a policy of their own.
 
-    CHECKS_TYPES: are messages refused that are not of their topic's type?
+    CHECKS_TYPES: are messages refused that are not of their topic's type? BODY_MAX: bytes of the largest body.
     """
 
     def __init__(
-        self, groups: Groups, retry_delays_ms: Sequence[int], *, checks_types: bool
+        self, groups: Groups, retry_delays_ms: Sequence[int], *, checks_types: bool, body_max: int
     ) -> None:
         self._groups = groups
+        self._body_max = body_max
         self._checks_types = checks_types
         self._retry_delays_ms = retry_delays_ms
 
@@ -114,7 +114,7 @@ class SettingsRules:
 
     def _answer_producer(self, answer: v2.Settings) -> None:
         publishing = answer.publishing
-        publishing.max_body_size = MESSAGE_SIZE_MAX
+        publishing.max_body_size = self._body_max
         publishing.validate_message_type = self._checks_types
         answer.backoff_policy.CopyFrom(
             v2.RetryPolicy(

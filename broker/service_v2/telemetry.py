@@ -214,7 +214,10 @@ class Clients:
         self.reach = Reach(config.v2_endpoints, own)
         self.sessions = Sessions(timers, limit=lambda: config.clients_max, events=events)
         rules = SettingsRules(
-            groups, store_config.delay_levels_ms, checks_types=config.topic_message_type_check
+            groups,
+            store_config.delay_levels_ms,
+            checks_types=config.topic_message_type_check,
+            body_max=store_config.message_size_max_bytes,
         )
         self.subscriptions = Subscriptions(config, groups, self.sessions, timers)
         self.telemetry = Telemetry(

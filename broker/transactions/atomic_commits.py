@@ -38,7 +38,7 @@ from ...store.message_store import MessageStore
 from ..config import BrokerConfig
 from ..consumer_groups import Groups, check_own_choice
 from ..groups.fence import Fence
-from ..messages.admission import admit
+from ..messages.admission import admit, check_body_sizes
 from ..messages.appender import Appends
 from ..messages.message_types import check_type
 from ..offsets import Offsets
@@ -336,6 +336,7 @@ class AtomicCommits:
         """Return RUN as it may be stored, checked as a send is."""
         self._topics.check_sendable(run.topic)
         admitted = admit(run.records, run.sizes, run.topic, run.queue)
+        check_body_sizes(admitted.run, self._store.config.message_size_max_bytes)
         topic = self._topics.find(run.topic)
         if topic is not None and self._config.topic_message_type_check:
             check_type(admitted, topic.attributes.get(TYPE_ATTRIBUTE, ""))

@@ -7,6 +7,7 @@ from dataclasses import fields
 import pytest
 
 from pocketmq.proto.errors import ConfigError
+from pocketmq.proto.topics import MESSAGE_SIZE_MAX
 from pocketmq.store.config import APACHE_NAMES, StoreConfig, apply_apache_settings
 
 
@@ -55,6 +56,8 @@ def test_age_closes_no_more_than_a_thousand_files_within_the_retention(
         ("log_file_size_bytes", 10),
         ("log_file_size_bytes", 1 << 31),
         ("log_roll_ms", -1),
+        ("message_size_max_bytes", 0),
+        ("message_size_max_bytes", MESSAGE_SIZE_MAX + 1),
         ("log_roll_ms", 259_199),
         ("flush", "later"),
         ("delete_hour", 24),
@@ -115,3 +118,9 @@ def test_apache_settings_are_parsed() -> None:
 def test_a_wrong_apache_setting_says_what_is_wrong(name: str, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         apply_apache_settings(StoreConfig(path="/s"), {name: text})
+
+
+def test_a_java_broker_that_accepts_larger_messages_has_settings_for_its_store() -> None:
+    config = apply_apache_settings(StoreConfig(path="/s"), {"maxMessageSize": "8388608"})
+
+    assert config.message_size_max_bytes == MESSAGE_SIZE_MAX

@@ -19,6 +19,7 @@ from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import Overloaded, PocketMQError, TopicExists
 from pocketmq.proto.errors_wire import from_wire
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+from pocketmq.proto.topics import MESSAGE_SIZE_MAX
 from pocketmq.store.disk import Disk
 from pocketmq.store.format.state_tables import TopicConfig
 from pocketmq.store.message_store import MessageStore
@@ -40,11 +41,12 @@ class Rig:
         flush: str = "async",
         threads: bool = True,
         disk: Disk | None = None,
+        body_max: int = MESSAGE_SIZE_MAX,
         **settings: object,
     ) -> None:
         self.clock = VirtualClock()
         self.disk = FaultyDisk(disk)
-        config = small_config(path / "store", flush=flush)
+        config = small_config(path / "store", flush=flush, message_size_max_bytes=body_max)
         self.store = MessageStore.open(config, disk=self.disk, now_ms=self.clock.unix_ms)
         self.reports: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         if threads:

@@ -342,6 +342,21 @@ async def test_a_run_that_is_too_large_is_refused(tmp_path: Path) -> None:
     rig.close()
 
 
+@pytest.mark.parametrize("count", [1, 3, 40])
+async def test_a_body_over_the_limit_of_the_store_is_refused(tmp_path: Path, count: int) -> None:
+    rig = Rig(tmp_path, body_max=10)
+
+    await rig.send(run_of([b"x" * 10] * count))
+    refused = await rig.refusal(run_of([b"x" * 10] * (count - 1) + [b"x" * 11]))
+
+    assert not rig.replies[0].HasField("error")
+    assert isinstance(refused, MessageTooLarge)
+    assert (refused.details["limit"], refused.details["value"]) == ("10", "11")
+    assert f"record {count - 1}" in refused.message
+    assert "store.message_size_max_bytes" in refused.message
+    rig.close()
+
+
 async def test_a_run_that_crosses_files_tells_where_each_record_is(rig: Rig) -> None:
     await rig.send(run_of([b"x" * 1000] * 8))
 

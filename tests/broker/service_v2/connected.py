@@ -22,6 +22,7 @@ from pocketmq.broker.transactions.checks import Listeners
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from pocketmq.proto.rpc.channel import Http2Channel
+from pocketmq.proto.topics import MESSAGE_SIZE_MAX
 from pocketmq.store.config import StoreConfig
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
@@ -54,7 +55,14 @@ GROUPS = named_groups(
 class Connected:
     """The clients of a broker that keeps its tables in FOLDER; time stands still until it is moved."""
 
-    def __init__(self, folder: Path, own: Sequence[str] = (OWN,), **settings: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        own: Sequence[str] = (OWN,),
+        *,
+        body_max: int = MESSAGE_SIZE_MAX,
+        **settings: Any,
+    ) -> None:
         self.clock = VirtualClock()
         self.timers = Timers(self.clock)
         config = BrokerConfig(**settings)
@@ -65,7 +73,7 @@ class Connected:
         )
         self.topics = Topics(topics, config, self.clock.now_ms)
         self.groups = Groups(groups, config, self.clock.now_ms)
-        store = StoreConfig(path=str(folder))
+        store = StoreConfig(path=str(folder), message_size_max_bytes=body_max)
         self.listeners = Listeners()
         self.events = BrokerEvents()
         self.clients = Clients(

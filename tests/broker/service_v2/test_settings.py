@@ -160,3 +160,11 @@ def test_a_type_from_the_future_is_named_by_its_number(connected: Connected) -> 
     with pytest.raises(PocketMQError, match="client_type is 77") as caught:
         connected.open().say(settings)
     assert code_of(caught.value) == v2.BAD_REQUEST
+
+
+def test_a_producer_is_told_the_largest_body_that_the_store_accepts(tmp_path: Path) -> None:
+    connected = Connected(tmp_path, body_max=1_000)
+
+    answer = connected.open().say(PRODUCER)
+
+    assert answer.publishing.max_body_size == 1_000
