@@ -157,7 +157,7 @@ class AsyncProducer(AsyncSignalledClient):
 
         Any producer of the cluster may. Raises AlreadyDelivered if it is due, MessageNotFound if none waits there (any
         more), InvalidArgument for what is no handle, RouteNotFound if its broker is not there. Where the answer was
-        lost (ConnectionLost, RequestTimeout) it may be recalled: a second call then raises MessageNotFound.
+        lost (ConnectionLost, RequestTimeout), call it again: a repeated recall succeeds.
         """
         return await self._sender.recall(handle)
 

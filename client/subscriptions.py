@@ -3,7 +3,7 @@
     consumer.subscribe("orders", "paid || refunded")           tags
     consumer.subscribe("orders", Sql("amount > 100 AND region IN ('eu', 'us')"))
 
-An expression that does not parse is refused where it is created. See docs/filters.md.
+An expression that does not parse is refused where it is created. See docs/filter.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reminders come when they are due, to the millisecond; one is called off before.
+"""Reminders are delivered when they are due, with millisecond resolution; one is recalled before.
 
 python examples/reminders.py --nameserver 127.0.0.1:9876
 """

@@ -1,6 +1,6 @@
-"""The tutorial, block by block as it stands: what is typed, and what comes.
+"""The tutorial and the quickstart, block by block as they stand: what is typed, and what comes.
 
-The second terminal is one bash for all chapters. The brokers of the first take free ports here, and the addresses that
+The second terminal is one bash for a whole page. The brokers of the first take free ports here, and the addresses that
 the text names are replaced. What only reads is typed again until it shows what the text shows, as a reader would.
 """
 
@@ -20,7 +20,7 @@ import pytest
 
 from tests.served import ServerProcess
 
-TUTORIAL = Path(__file__).resolve().parents[2] / "docs" / "tutorial.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 READING = ("sort ", "tail ", "pocketmq lag", "pocketmq dead-letters list", "pocketmq lookup")
 PATIENCE_S = 120.0
 END = "--- the end of a command:"
@@ -36,9 +36,9 @@ class Block:
     lines: list[str]
 
 
-def blocks() -> Iterator[Block]:
-    """Yield the blocks of the tutorial."""
-    lines = TUTORIAL.read_text(encoding="utf-8").splitlines()
+def blocks(page: str) -> Iterator[Block]:
+    """Yield the blocks of PAGE."""
+    lines = (DOCS / page).read_text(encoding="utf-8").splitlines()
     at = 0
     while at < len(lines):
         if lines[at].startswith("```"):
@@ -129,6 +129,13 @@ def show(terminal: Terminal, typed: str, come: list[str], where: str) -> None:
         terminal.type("sleep 0.5")
 
 
+@pytest.mark.processes
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_every_block_of_the_quickstart_does_what_the_text_shows(tmp_path: Path) -> None:
+    assert follow("quickstart.md", tmp_path) == {"127.0.0.1:9876"}
+
+
 @pytest.mark.spark
 @pytest.mark.processes
 @pytest.mark.long
@@ -136,13 +143,18 @@ def show(terminal: Terminal, typed: str, come: list[str], where: str) -> None:
     900
 )  # Thirty commands and a session of Spark, on a machine that does other things as well.
 def test_every_block_of_the_tutorial_does_what_the_text_shows(tmp_path: Path) -> None:
+    assert follow("tutorial.md", tmp_path) == {"127.0.0.1:9876", "127.0.0.1:9976"}
+
+
+def follow(page: str, tmp_path: Path) -> set[str]:
+    """Do what PAGE shows, in a folder of TMP_PATH; return the addresses of the name servers that it starts."""
     addresses: dict[str, str] = {}
     terminal: Terminal | None = None
-    folder = tmp_path / "cafe"
+    folder = tmp_path / "work"
     folder.mkdir()
     with ExitStack() as stack:
-        for block in blocks():
-            where = f"docs/tutorial.md:{block.line}"
+        for block in blocks(page):
+            where = f"docs/{page}:{block.line}"
             if block.kind == "python":
                 (folder / block.name).write_text("\n".join(block.lines) + "\n", encoding="utf-8")
                 continue
@@ -164,10 +176,10 @@ def test_every_block_of_the_tutorial_does_what_the_text_shows(tmp_path: Path) ->
                     stack.callback(terminal.close)
                 continue
             for typed, come in commands(block):
-                if typed == "mkdir cafe && cd cafe":
+                if typed.startswith("mkdir "):
                     continue  # That is where the terminal is.
                 for named, real in addresses.items():
                     typed = typed.replace(named, real)
                 assert terminal is not None, where
                 show(terminal, typed, come, where)
-    assert {"127.0.0.1:9876", "127.0.0.1:9976"} == set(addresses)
+    return set(addresses)

@@ -38,7 +38,7 @@ def test_the_reason_is_named(text: str, why: str, capsys: pytest.CaptureFixture[
 
 
 def test_the_docs_name_every_field() -> None:
-    docs = (Path(__file__).parents[2] / "docs/consuming.md").read_text()
+    docs = (Path(__file__).parents[2] / "docs/consume-command.md").read_text()
     sentence = re.search(r"`--format` prints the fields in braces: ([^.]+)\.", docs)
     assert sentence is not None
 

@@ -112,7 +112,7 @@ class Producer(ThreadProducer):
 
         Any producer of the cluster may. Raises AlreadyDelivered if it is due, MessageNotFound if none waits there (any
         more), InvalidArgument for what is no handle, RouteNotFound if its broker is not there. Where the answer was
-        lost (ConnectionLost, RequestTimeout) it may be recalled: a second call then raises MessageNotFound.
+        lost (ConnectionLost, RequestTimeout), call it again: a repeated recall succeeds.
         """
         return self._sender.recall(handle)
 

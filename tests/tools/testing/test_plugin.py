@@ -1,4 +1,4 @@
-"""The pytest plugin as its users run it, in a pytest of its own; the examples of docs/testing.md are its tests."""
+"""The pytest plugin as its users run it, in a pytest of its own; the examples of its pages are its tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from pocketmq.tools.testing import plugin
 
 from ... import served
 
-GUIDE = Path(__file__).parents[3] / "docs" / "testing.md"
+DOCS = Path(__file__).parents[3] / "docs"
+PAGES = ("test-with-pytest.md", "inject-faults.md", "record-and-replay.md")
 SETTINGS = """[pytest]
 asyncio_mode = auto
 asyncio_default_fixture_loop_scope = function
@@ -65,7 +66,8 @@ def run(folder: Path, **files: str) -> tuple[int, str]:
 @pytest.mark.processes
 @pytest.mark.timeout(660)
 def test_every_example_of_the_guide_passes_and_what_is_wrong_is_told(tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+    text = "".join((DOCS / page).read_text(encoding="utf-8") for page in PAGES)
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     files = {f"test_{number}": block for number, block in enumerate(blocks)}
     wrong = """
 import pytest

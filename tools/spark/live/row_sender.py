@@ -2,7 +2,7 @@
 
 With idempotence the producer's id is drawn from the task's key, its numbers count from 0 on, and rows go to a queue by
 their number: a task that runs again sends the same numbers to the same queues, and brokers drop what they have. Where a
-broker knows of a later epoch of that id (an earlier try had to begin a new one, see docs/sending.md), the rest is sent
+broker knows of a later epoch of that id (an earlier try had to begin a new one, see docs/produce.md), the rest is sent
 by a producer of its own: at least once.
 """
 
