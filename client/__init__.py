@@ -10,13 +10,16 @@
     PushConsumer("billing", "orders", lambda message: ...).run()
 
 Each client has a synchronous face (`Producer`, `PullConsumer`, `PushConsumer`, `Admin`) and one for asyncio (`Async…`).
-All errors are `PocketMQError`s, which stand in `pocketmq.proto.errors`.
+All errors are `PocketMQError`s, and are exported here as well.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING
+
+from ..proto import errors
+from ..proto.errors import *  # noqa: F403  (its __all__ is part of this one)
 
 if TYPE_CHECKING:
     from .administration.admin import AsyncAdmin
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
         TopicSent,
     )
     from .administration.groups import DeadLetter, OffsetMove, OffsetTarget, ResentDeadLetter
+    from .config import ConsumerConfig, ProducerConfig
     from .consuming.held_queue import OffsetAndMetadata
     from .consuming.parts import Counts
     from .consuming.queue_reader import Pulled
@@ -49,6 +53,7 @@ if TYPE_CHECKING:
     from .producing.receipt import Receipt, Receipts
     from .producing.transaction import AsyncTransaction, Resolution
     from .pull_consumer import AsyncPullConsumer, RebalanceListener
+    from .push_config import PushConfig
     from .push_consumer import AsyncPushConsumer
     from .pushing.listening import Reject, Retry
     from .pushing.process_queue import PushMetrics
@@ -70,6 +75,7 @@ __all__ = [
     "HistogramSnapshot",
     "Producer",
     "AsyncProducer",
+    "ProducerConfig",
     "Receipt",
     "Receipts",
     "Transaction",
@@ -79,8 +85,10 @@ __all__ = [
     "AsyncAtomicCommit",
     "PullConsumer",
     "AsyncPullConsumer",
+    "ConsumerConfig",
     "PushConsumer",
     "AsyncPushConsumer",
+    "PushConfig",
     "Retry",
     "Reject",
     "Once",
@@ -115,6 +123,7 @@ __all__ = [
     "DeadLetter",
     "ResentDeadLetter",
 ]
+__all__ += errors.__all__
 
 #: Where each name is. It is imported when it is asked for: a command that lists topics pays for no consumer.
 _MODULES = {
@@ -139,6 +148,7 @@ _MODULES = {
     "AsyncPullConsumer": "pull_consumer",
     "AsyncClocks": "administration.clocks",
     "BrokerClock": "administration.clocks",
+    "ConsumerConfig": "config",
     "Counts": "consuming.parts",
     "OffsetAndMetadata": "consuming.held_queue",
     "Pulled": "consuming.queue_reader",
@@ -150,6 +160,7 @@ _MODULES = {
     "MessageBatch": "message_batch",
     "Once": "once",
     "Producer": "sync.gen.producer",
+    "ProducerConfig": "config",
     "AsyncAtomicCommit": "producing.atomic_commit",
     "AtomicCommit": "sync.gen.atomic_commit",
     "Interceptor": "producing.interceptors",
@@ -162,6 +173,7 @@ _MODULES = {
     "Transaction": "sync.gen.transaction",
     "PullConsumer": "sync.gen.pull_consumer",
     "AsyncPushConsumer": "push_consumer",
+    "PushConfig": "push_config",
     "PushConsumer": "sync.gen.push_consumer",
     "Reject": "pushing.listening",
     "Retry": "pushing.listening",

@@ -140,21 +140,30 @@ class ClientSettings(TypedDict, total=False):
 class ClientConfig:
     """What every kind of client needs."""
 
-    #: Name servers, host:port, separated by commas; any of them may be lost.
     nameservers: str = DEFAULT_NAME_SERVERS
-    #: One question to a name server or a broker.
+    """Name servers, host:port, separated by commas. The client works while one of them answers."""
     request_timeout_ms: int = 5_000
-    #: TLS to name servers and brokers. None: as $POCKETMQ_TLS says; else if an authority or a certificate is named.
+    """Timeout of one request to a name server or a broker."""
     tls: bool | None = None
-    #: A PEM file with the authorities that are believed. Empty: that of $POCKETMQ_CA, or those of the system.
+    """TLS to name servers and brokers. None: on if `ca` or `cert` is given; else as $POCKETMQ_TLS
+    is set; else on if $POCKETMQ_CA or $POCKETMQ_CERT is set.
+    """
     ca: str = ""
-    #: PEM files: a certificate to show, and its key. Empty: those of $POCKETMQ_CERT and $POCKETMQ_KEY, or none.
+    """PEM file of the trusted certificate authorities. Empty: $POCKETMQ_CA, else those of the
+    system.
+    """
     cert: str = ""
+    """PEM file of the client's certificate. Empty: $POCKETMQ_CERT, else no certificate."""
     key: str = ""
-    #: By whom calls are signed, where servers have users. Empty: $POCKETMQ_USER, with $POCKETMQ_SECRET or the first
-    #: line of the file $POCKETMQ_SECRET_FILE, or nobody.
+    """PEM file of the certificate's key. Empty: $POCKETMQ_KEY."""
     user: str = ""
+    """User that signs the calls, if the servers have users. Empty: $POCKETMQ_USER, else calls are
+    not signed.
+    """
     secret: str = dataclasses.field(default="", repr=False)
+    """Secret of the user. Empty: $POCKETMQ_SECRET, or the first line of the file
+    $POCKETMQ_SECRET_FILE.
+    """
 
     def __post_init__(self) -> None:
         _check_kinds(self)
@@ -206,48 +215,74 @@ class ProducerSettings(ClientSettings, total=False):
 class ProducerConfig(ClientConfig):
     """Settings of a producer."""
 
-    #: One run: longer than a broker waits for its device (5 s), so that its answer is heard and not sent twice.
     request_timeout_ms: int = 10_000
-    #: What is waited for: "none": that the run has left; "memory": survives kill -9; "disk": a power cut; "replicas",
-    #: of a replica set: the loss of the machine; None: as the broker is set.
+    """Timeout of one request with a batch. Longer than a broker waits for its disk (5 s), so that
+    the producer gets the answer and does not send the batch twice.
+    """
     acks: Acks | None = None
-    #: Number the runs of each queue, so that the broker drops repeats. None: unless acks="none" or ordered=False.
+    """When a send is acknowledged. "none": the batch has left; "memory": it survives kill -9;
+    "disk": it survives a power cut; "replicas": it survives the loss of a machine, in a replica
+    set. None: as the broker is set.
+    """
     idempotence: bool | None = None
-    #: At most one run of a queue is under way, so that messages keep their order over retries.
+    """Number the batches of each queue, so that the broker drops duplicates. None: on, unless
+    acks="none" or ordered=False.
+    """
     ordered: bool = True
-    #: Wait so long for company before a run leaves an idle queue; 0: leave at once, gather while others travel.
+    """Send one batch per queue at a time, so that messages keep their order over retries."""
     linger_ms: int = 0
-    #: Bounds of one run of records: bytes, messages. A larger message travels alone.
+    """How long a batch for an idle queue waits for more messages. 0: it is sent immediately, and
+    messages gather while other batches are under way.
+    """
     batch_size: int = 1024 * 1024
+    """Maximum size of a batch in bytes. A larger message is sent alone."""
     batch_messages_max: int = 4_000
-    #: No request is larger: a larger message is refused. A broker takes 16 MiB (broker.batch_max_bytes).
+    """Maximum number of messages per batch."""
     max_request_size: int = 8 * 1024 * 1024
-    #: Memory of all messages without an acknowledgement; at the bound, senders wait up to max_block_ms.
+    """Maximum size of a request in bytes: a larger message is refused. A broker accepts 16 MiB
+    (`broker.batch_max_bytes`).
+    """
     buffer_memory: int = 32 * 1024 * 1024
+    """Memory for unacknowledged messages in bytes. When it is full, senders wait up to
+    `max_block_ms`.
+    """
     max_block_ms: int = 60_000
-    #: Runs under way to one broker; of each queue at most one, unless ordered=False.
+    """How long a sender waits for free buffer memory before it gets `BufferFull`."""
     max_in_flight: int = 16
-    #: From the send to the last try.
+    """Batches under way to one broker; one per queue, unless ordered=False."""
     delivery_timeout_ms: int = 30_000
-    #: How long a route to a topic is looked for; never longer than max_block_ms.
+    """Time from the call of `send` to the last try."""
     route_timeout_ms: int = 3_000
-    #: Tries after the first. By default delivery_timeout_ms is what ends them.
+    """How long the producer looks for the route of a topic; never longer than `max_block_ms`."""
     retries: int = RETRIES_MAX
-    #: Pause before the second try; doubles up to the maximum, less up to half by chance.
+    """Tries after the first. By default `delivery_timeout_ms` ends them."""
     retry_backoff_ms: int = 50
+    """Pause before the second try. It doubles with each try; a random part of up to half of it is
+    left out.
+    """
     retry_backoff_max_ms: int = 1_000
-    #: The producers that share the outcomes of transactions: a broker may ask any of them. Needed for transactions.
+    """Longest pause between two tries."""
     group: str = ""
-    #: Which queue a message goes to that does not say so: a name or an object (see producing/queue_selector.py).
+    """Name of the producers that share the state of transactions: a broker may ask any of them.
+    Needed for transactions.
+    """
     queue_selector: QueueSelectorName | QueueSelector = "round-robin"
-    #: Objects that see messages before they are sent and after (see producing/interceptors.py).
+    """How a queue is chosen for a message that names none: "round-robin", "sticky",
+    "least-latency", "key-hash", "java-hash", or an object with `choose(message, queues)` and
+    `for_a_run`.
+    """
     interceptors: Sequence[object] = ()
-    #: What makes text of the keys and bytes of the values of `send(topic, value, key=…)` (see serialization.py).
+    """Objects that see messages before they are sent and after."""
     key_serializer: KeySerializer = "str"
+    """How `send(topic, value, key=…)` converts keys to text."""
     value_serializer: ValueSerializer = "bytes"
-    #: How larger bodies are compressed: "zlib"; "lz4", "zstd" with the extra `compression`; None: not at all.
+    """How `send(topic, value)` converts values to bytes."""
     compression: Compression | None = "zlib"
+    """How larger bodies are compressed: "zlib"; "lz4" and "zstd" with the extra `compression`;
+    None: not.
+    """
     compress_above_bytes: int = 4_096
+    """Bodies of more bytes than this are compressed."""
 
     def __post_init__(self) -> None:
         _check_kinds(self)
