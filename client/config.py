@@ -377,50 +377,67 @@ class ReadingConfig(ClientConfig):
         "nameserver_timeout_ms",
     )
 
-    #: Where to start: at the committed offset (earliest or latest if there is none), earliest, latest, or a time (a
-    #: datetime, or Unix milliseconds) where nothing is committed. Earliest and latest pass over what is committed only
-    #: when the group starts with this consumer; who joins others goes on where these left.
     start: Start = "committed"
-    #: Read the group's retry topic as well, where messages come again that were sent back. Without, nothing is sent
-    #: back for a retry.
+    """Where a group starts to read: "committed" (at the committed offset, else at the oldest
+    message), "committed-or-latest", "earliest", "latest", or a time (a datetime, or Unix
+    milliseconds) for queues without a committed offset. "earliest" and "latest" ignore committed
+    offsets only if this consumer is the first of its group; a consumer that joins others continues
+    where they are.
+    """
     enable_retries: bool = True
-    #: Bounds of one fetch; one message comes even if it is larger.
+    """Read the group's retry topic as well, which has the messages to be retried. If False, no
+    message is retried.
+    """
     fetch_max_bytes: int = 1024 * 1024
+    """Maximum size of one fetch in bytes. One message is always returned, even if it is larger."""
     fetch_messages_max: int = 8_192
-    #: How long a broker may wait for a message before it answers that there is none.
+    """Maximum number of messages per fetch."""
     fetch_max_wait_ms: int = 20_000
-    #: Compare every body with its CRC before it is handed out (some 0.3 µs a message). Kafka's check.crcs.
+    """How long a broker may wait for messages before it answers that there are none."""
     check_crcs: bool = True
-    #: A compressed body is not decompressed beyond this: it raises MessageTooLarge where it is asked for. What came of
-    #: it may be a thousandth.
+    """Check the CRC of every body before the message is delivered, about 0.3 µs per message.
+    Kafka's check.crcs.
+    """
     body_max_bytes: int = BODY_BYTES_MAX
-    #: Pause after an error; doubles up to the maximum.
+    """Maximum size of a decompressed body. A larger one raises `MessageTooLarge` when you read it.
+    A compressed body can be a thousandth of that size.
+    """
     retry_backoff_ms: int = 50
+    """Pause after an error. It doubles with each error."""
     retry_backoff_max_ms: int = 1_000
-    #: What is finished is committed this often.
+    """Longest pause after an error."""
     auto_commit_interval_ms: int = 5_000
-    #: What `message.value` is: the body as bytes, text or JSON, or what an own function or object makes of it.
+    """How often the offsets of processed messages are committed."""
     value_deserializer: ValueDeserializer = "bytes"
-    #: Every member reads all queues for itself, with offsets of its own in a local file; nothing is retried.
+    """What `message.value` is: the body as bytes, text or JSON, or the result of your own function
+    or object.
+    """
     broadcasting: bool = False
-    #: How the queues are divided among the members, by name, class or object (client/allocation); all members say the
-    #: same.
+    """Every member reads all queues, with its own offsets in a local file. Nothing is retried."""
     strategy: str | type[Strategy] | Strategy = "average"
-    #: "group": one member divides for all; "client": each computes its own share, as Apache's clients do.
+    """How queues are assigned to members: a name, a class or an object. All members use the same."""
     rebalance: Rebalance = "group"
-    #: Static membership: who comes back with the same id within the session keeps its queues. Empty: none.
+    """Who assigns queues. "group": one member for all; "client": each member computes its own
+    share, as Apache RocketMQ clients do.
+    """
     instance_id: str = ""
-    #: The machine room, for strategies that look at it.
+    """Static membership: a member that returns with the same id within the session keeps its
+    queues. Empty: none.
+    """
     room: str = ""
-    #: A member that is silent for so long has left; heartbeats go out three times as often.
+    """Data center or rack of the consumer, for strategies that use it."""
     session_timeout_ms: int = 60_000
-    #: A queue that goes to another member: what was handed out may take so long to be finished.
+    """A member that is silent for so long has left the group. Heartbeats are three times as
+    frequent.
+    """
     rebalance_timeout_ms: int = 60_000
-    #: A consumer that no name server has ever answered for so long fails; 0: it waits on.
+    """How long a member may take to finish messages of a queue that moves to another member."""
     nameserver_timeout_ms: int = 30_000
-    #: For how long a broker gives a queue to a member. Fetches renew it; a fetch that waits for longer than 3/8 of it
-    #: costs requests of its own for that. 0: as the broker is set.
+    """A consumer fails if no name server has ever answered for so long. 0: it waits forever."""
     lease_ms: int = 0
+    """How long a broker assigns a queue to a member. Fetches renew it; a fetch that waits longer
+    than 3/8 of it costs extra requests. 0: as the broker is set.
+    """
 
     def __post_init__(self) -> None:
         _check_kinds(self)
@@ -461,23 +478,30 @@ class ConsumerSettings(ReadingSettings, total=False):
 class ConsumerConfig(ReadingConfig):
     """Settings of a pull consumer."""
 
-    #: What becomes of a message when the application dies at it: "at_least_once" hands it out again; "at_most_once"
-    #: commits before it hands out, so that nothing comes twice.
     delivery: PullDelivery = "at_least_once"
-    #: Commit what was handed out and finished, every auto_commit_interval_ms and at the end.
+    """What happens to messages in progress if the application dies. "at_least_once": they are
+    redelivered. "at_most_once": they are committed before delivery, so that none is delivered
+    twice.
+    """
     auto_commit: bool = True
-    #: "any": messages come from a replica that follows, if the broker has some, up to what it knows to be confirmed:
-    #: they are as sure, and a little later. Offsets, leases and accounts of filters are the master's all the same.
+    """Commit the offsets of processed messages every `auto_commit_interval_ms`, and at the end."""
     read_from: ReadFrom = "master"
-    #: Messages of one poll; None: all that one fetch brought.
+    """"any": messages come from a follower, if the broker has one. It has confirmed messages only:
+    they are as safe, and a little later. Offsets, leases and filter statistics always come from the
+    master.
+    """
     max_poll_records: int | None = None
-    #: An application that does not come for more for so long leaves the group until it does; what it was handed may
-    #: come again elsewhere.
+    """Maximum number of messages per poll. None: all that one fetch returned."""
     max_poll_interval_ms: int = 300_000
-    #: Messages fetched ahead of the application stop at this size.
+    """An application that does not poll for so long leaves the group until it polls again. Its
+    messages may be redelivered to another member.
+    """
     prefetch_max_bytes: int = 16 * 1024 * 1024
-    #: Where the offsets of broadcasting lie; empty: .rocketmq_offsets in the user's home.
+    """Maximum size of the messages that are fetched in advance."""
     offsets_folder: str = ""
+    """Folder of the offsets of a broadcasting consumer. Empty: `.rocketmq_offsets` in the user's
+    home.
+    """
 
     def __post_init__(self) -> None:
         # slots=True makes the class anew, which the short form of super() does not see.
