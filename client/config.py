@@ -220,9 +220,8 @@ class ProducerConfig(ClientConfig):
     the producer gets the answer and does not send the batch twice.
     """
     acks: Acks | None = None
-    """When a send is acknowledged. "none": the batch has left; "memory": it survives kill -9;
-    "disk": it survives a power cut; "replicas": it survives the loss of a machine, in a replica
-    set. None: as the broker is set.
+    """What an acknowledged message survives: "memory": kill -9; "disk": a power cut; "replicas" (in a replica set): the
+    loss of a machine. "none": nothing is acknowledged. None: as the broker is set.
     """
     idempotence: bool | None = None
     """Number the batches of each queue, so that the broker drops duplicates. None: on, unless
@@ -378,11 +377,11 @@ class ReadingConfig(ClientConfig):
     )
 
     start: Start = "committed"
-    """Where a group starts to read: "committed" (at the committed offset, else at the oldest
-    message), "committed-or-latest", "earliest", "latest", or a time (a datetime, or Unix
-    milliseconds) for queues without a committed offset. "earliest" and "latest" ignore committed
-    offsets only if this consumer is the first of its group; a consumer that joins others continues
-    where they are.
+    """Where to start: at the committed offset, else at the oldest message or ("committed-or-latest") at the end;
+    "earliest"; "latest"; or at a time, a datetime or Unix milliseconds, in queues without a committed offset.
+
+    "earliest" and "latest" ignore committed offsets only if this consumer is the first of its group. A consumer that
+    joins others continues where they are.
     """
     enable_retries: bool = True
     """Read the group's retry topic as well, which has the messages to be retried. If False, no

@@ -45,9 +45,9 @@ class PushConfig(ReadingConfig):
     in parallel.
     """
     delivery: Delivery = "at_least_once"
-    """"at_least_once": offsets are committed after processing. "at_most_once": they are committed
-    before the listener is called, and nothing is retried. "effectively_once": at least once, with a
-    listener that remembers what it has processed (`Once`).
+    """When offsets are committed: after processing ("at_least_once"), or before ("at_most_once", nothing is retried).
+
+    "effectively_once" is at least once, with a listener that remembers what it has processed (`Once`).
     """
     listener_batch_size: int = 1
     """Messages per call of the listener. Above 1 the listener gets a list."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from .reference import environment
 from .reference.pages import DOCS, PAGES, blocks_in, updated
 
 
@@ -31,3 +32,14 @@ def test_a_stale_block_is_found() -> None:
     stale = text.replace(begin, f"{begin}\nstale\n")
 
     assert updated(name, stale) == text
+
+
+def test_every_variable_that_is_read_is_on_the_page() -> None:
+    page = (DOCS / "environment.md").read_text(encoding="utf-8")
+
+    assert environment.read_variables() >= {"POCKETMQ_SECRET_FILE", "POCKETMQ_INSECURE"}
+    assert [one for one in environment.read_variables() if f"| `{one}` |" not in page] == []
+
+
+def test_every_option_shows_its_variable() -> None:
+    assert environment.options_that_hide_their_variable() == []

@@ -22,7 +22,7 @@ def number_limits(build: Callable[[int], object]) -> str:
     low, high = _refusal(build, -1), _refusal(build, _FAR)
     if found := _OR_LEAST.search(low):
         return f"{found[1]}, or ≥ {number(int(found[2]))}"
-    if found := _RANGE.search(low):
+    if found := _RANGE.search(high) or _RANGE.search(low):
         rising = ", rising" if "rise" in low else ""
         return f"{number(int(found[1]))} – {number(int(found[2]))}{rising}"
     if found := _LEAST.search(low):

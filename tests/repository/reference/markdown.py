@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 _CODE: Final = re.compile(r"(`[^`]*`)")
-_IDENTIFIER: Final = re.compile(r"[$\w./-]*_[\w./-]*\w")
+_IDENTIFIER: Final = re.compile(r'"?[$\w./-]*_[\w./-]*\w"?')
 _BARE: Final = re.compile(r"[<*]")
 
 
@@ -45,4 +45,4 @@ def sentence(text: str) -> str:
     """Return TEXT with a capital letter and a full stop."""
     text = text.strip()
     capital = text if text[:1] in "`$" else text[:1].upper() + text[1:]
-    return capital if capital.endswith((".", "…", ":")) else f"{capital}."
+    return capital if capital.endswith((".", "…", ":", "]")) else f"{capital}."

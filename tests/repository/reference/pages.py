@@ -12,13 +12,28 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from pocketmq.tools.settings import SECTIONS
+
 from ..source_tree import ROOT
-from . import server_settings
+from . import commands, environment, error_classes, fields, http_api, json_output, server_settings
 
 DOCS: Final = ROOT / "docs"
 #: The blocks of each page, by name, and what makes each.
 PAGES: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
-    "settings.md": {title: server_settings.block(title) for title in server_settings.SECTIONS},
+    "settings.md": {title: server_settings.block(title) for title in SECTIONS},
+    "client-settings.md": {
+        **{name: fields.settings_block(name) for name in fields.SETTINGS},
+        **{name: fields.classes_block(name) for name in fields.CLASSES},
+    },
+    "cli.md": {
+        "exit codes": commands.exit_codes,
+        "connection options": commands.connection_options,
+        **commands.sections(),
+    },
+    "errors.md": {"overview": error_classes.overview, "classes": error_classes.classes},
+    "http-api.md": {"about": http_api.about, "calls": http_api.calls},
+    "json-output.md": {"verbs": json_output.verbs, "fields": json_output.fields},
+    "environment.md": {"variables": environment.variables},
 }
 
 

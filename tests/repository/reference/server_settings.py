@@ -21,9 +21,6 @@ from .markdown import code, plain, sentence, table
 _LINE: Final = re.compile(r"  (?P<key>\w+): (?P<value>.*?)\s+# (?P<meaning>.*)")
 #: Of settings whose type is text, what they take.
 _TEXTS: Final = {
-    "grpc": GRPC_CHOICES,
-    "level": LEVELS,
-    "metrics_names": ("with-units", "plain"),
     "path": "folder",
     "log_path": "folder",
     "listen": "host:port",
@@ -31,6 +28,11 @@ _TEXTS: Final = {
     "advertised_address": "host:port",
     "host": "address",
     "java_slaves_host": "address",
+}
+_CHOICES: Final = {
+    "grpc": GRPC_CHOICES,
+    "level": LEVELS,
+    "metrics_names": ("with-units", "plain"),
 }
 _FILES: Final = ("_cert", "_key", "_ca", "_file", "users")
 
@@ -79,11 +81,10 @@ def _default(name: str, text: str) -> str:
 
 
 def _values(one: Field[Any], section: Any, hint: Any) -> str:
-    known = _TEXTS.get(one.name)
-    if isinstance(known, tuple):
-        return ", ".join(map(code, known))
-    if known:
-        return known
+    if one.name in _TEXTS:
+        return _TEXTS[one.name]
+    if one.name in _CHOICES:
+        return ", ".join(map(code, _CHOICES[one.name]))
     if one.type == "int":
         return number_limits(lambda value: replace(section, **{one.name: value}))
     if one.type == "str" and one.name.endswith(_FILES):
