@@ -135,7 +135,7 @@ class InvalidName(InvalidArgument):
 
 
 class MessageTooLarge(InvalidArgument):
-    """A body, the properties or a whole record exceed their limit.
+    """A body, the properties or the complete record exceed their limit.
 
     Cause: The message is larger than `store.message_size_max_bytes`, or a body decompresses to more than
     `body_max_bytes`.
