@@ -378,7 +378,7 @@ class ReadingConfig(ClientConfig):
 
     start: Start = "committed"
     """Where to start: at the committed offset, else at the oldest message or ("committed-or-latest") at the end;
-    "earliest"; "latest"; or at a time, a datetime or Unix milliseconds, in queues without a committed offset.
+    "earliest"; "latest"; or, in queues without a committed offset, at a time (Unix milliseconds).
 
     "earliest" and "latest" ignore committed offsets only if this consumer is the first of its group. A consumer that
     joins others continues where they are.

@@ -93,7 +93,7 @@ class Receipt(NamedTuple):
     queue: int
     """Number of the queue."""
     queue_offset: int
-    """Offset in the queue. Of a scheduled message, see above."""
+    """Offset in the queue. Until a scheduled message is delivered: its offset in a topic of the broker."""
     log_offset: int
     """Offset in the broker's commit log."""
     message_id: str

@@ -114,7 +114,7 @@ def _class(name: str) -> str:
     rows = [
         (code(field), code(annotations[field]), plain(text)) for field, text in documented.items()
     ]
-    return f"#### {name}\n\n{table(('Field', 'Type', 'Meaning'), rows)}"
+    return f"### {name}\n\n{table(('Field', 'Type', 'Meaning'), rows)}"
 
 
 def _annotations(cls: type[Any]) -> dict[str, str]:
