@@ -20,6 +20,7 @@
 #                With FILES="a.py b.md": only the private words in these files
 # make prose   measure the prose of README and docs, and show the pages with the longest sentences
 # make call-paths  update the call paths in docs/architecture.md and the drawing docs/packages.svg
+# make reference   update the generated tables and sections of the reference in docs/ (a test compares)
 # make sync      regenerate client/sync/gen, the clients for ordinary threads, from those for coroutines (a test compares)
 # make site      the documents as a site, in build/site
 # make grpcio    the tests that serve, on grpcio instead of our own HTTP/2
@@ -39,7 +40,7 @@ unit: export PYTEST_DEBUG_TEMPROOT := $(call in_memory,2)
 test test-long: export PYTEST_DEBUG_TEMPROOT := $(call in_memory,8)
 campaign: simulated := $(addprefix TMPDIR=,$(call in_memory,8))
 
-.PHONY: demo install test unit test-long test-all dev dev-core check check-style check-mypy check-pyright bench campaign interop structure prose call-paths grpcio proto proto-check sync site clean
+.PHONY: demo install test unit test-long test-all dev dev-core check check-style check-mypy check-pyright bench campaign interop structure prose call-paths reference grpcio proto proto-check sync site clean
 
 demo: $(VENV)/.demo
 	$(BIN)/pocketmq demo
@@ -113,6 +114,9 @@ prose: $(CORE)
 
 call-paths: $(CORE)
 	$(BIN)/python -m tests.repository.update_architecture
+
+reference: $(CORE)
+	$(BIN)/python -m tests.repository.reference
 
 grpcio: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile --grpc grpcio tests/integration tests/interop tests/nameserver

@@ -10,13 +10,16 @@
     PushConsumer("billing", "orders", lambda message: ...).run()
 
 Each client has a synchronous face (`Producer`, `PullConsumer`, `PushConsumer`, `Admin`) and one for asyncio (`Async…`).
-All errors are `PocketMQError`s, which are in `pocketmq.proto.errors`.
+All errors are `PocketMQError`s, and are exported here as well.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING
+
+from ..proto import errors
+from ..proto.errors import *  # noqa: F403  (its __all__ is part of this one)
 
 if TYPE_CHECKING:
     from .administration.admin import AsyncAdmin
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
         TopicSent,
     )
     from .administration.groups import OffsetMove, OffsetTarget
+    from .config import ConsumerConfig, ProducerConfig
     from .consuming.held_queue import OffsetAndMetadata
     from .consuming.parts import Counts
     from .consuming.queue_reader import Pulled
@@ -50,6 +54,7 @@ if TYPE_CHECKING:
     from .producing.receipt import Receipt, Receipts
     from .producing.transaction import AsyncTransaction, Resolution
     from .pull_consumer import AsyncPullConsumer, RebalanceListener
+    from .push_config import PushConfig
     from .push_consumer import AsyncPushConsumer
     from .pushing.listening import Reject, Retry
     from .pushing.push_metrics import PushMetrics
@@ -71,6 +76,7 @@ __all__ = [
     "HistogramSnapshot",
     "Producer",
     "AsyncProducer",
+    "ProducerConfig",
     "Receipt",
     "Receipts",
     "Transaction",
@@ -80,8 +86,10 @@ __all__ = [
     "AsyncAtomicCommit",
     "PullConsumer",
     "AsyncPullConsumer",
+    "ConsumerConfig",
     "PushConsumer",
     "AsyncPushConsumer",
+    "PushConfig",
     "Retry",
     "Reject",
     "Once",
@@ -116,6 +124,7 @@ __all__ = [
     "DeadLetter",
     "ResentDeadLetter",
 ]
+__all__ += errors.__all__
 
 #: Where each name is. It is imported when it is asked for: a command that lists topics pays for no consumer.
 _MODULES = {
@@ -140,6 +149,7 @@ _MODULES = {
     "AsyncPullConsumer": "pull_consumer",
     "AsyncClocks": "administration.clocks",
     "BrokerClock": "administration.clocks",
+    "ConsumerConfig": "config",
     "Counts": "consuming.parts",
     "OffsetAndMetadata": "consuming.held_queue",
     "Pulled": "consuming.queue_reader",
@@ -151,6 +161,7 @@ _MODULES = {
     "MessageBatch": "message_batch",
     "Once": "once",
     "Producer": "sync.gen.producer",
+    "ProducerConfig": "config",
     "AsyncAtomicCommit": "producing.atomic_commit",
     "AtomicCommit": "sync.gen.atomic_commit",
     "Interceptor": "producing.interceptors",
@@ -163,6 +174,7 @@ _MODULES = {
     "Transaction": "sync.gen.transaction",
     "PullConsumer": "sync.gen.pull_consumer",
     "AsyncPushConsumer": "push_consumer",
+    "PushConfig": "push_config",
     "PushConsumer": "sync.gen.push_consumer",
     "Reject": "pushing.listening",
     "Retry": "pushing.listening",

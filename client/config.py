@@ -141,21 +141,30 @@ class ClientSettings(TypedDict, total=False):
 class ClientConfig:
     """What every kind of client needs."""
 
-    #: Name servers, host:port, separated by commas; any of them may be lost.
     nameservers: str = DEFAULT_NAME_SERVERS
-    #: One question to a name server or a broker.
+    """Name servers, host:port, separated by commas. The client works while one of them answers."""
     request_timeout_ms: int = 5_000
-    #: TLS to name servers and brokers. None: as $POCKETMQ_TLS says; else if an authority or a certificate is named.
+    """Timeout of one request to a name server or a broker."""
     tls: bool | None = None
-    #: A PEM file with the authorities that are believed. Empty: that of $POCKETMQ_CA, or those of the system.
+    """TLS to name servers and brokers. None: on if `ca` or `cert` is given; else as $POCKETMQ_TLS
+    is set; else on if $POCKETMQ_CA or $POCKETMQ_CERT is set.
+    """
     ca: str = ""
-    #: PEM files: a certificate to show, and its key. Empty: those of $POCKETMQ_CERT and $POCKETMQ_KEY, or none.
+    """PEM file of the trusted certificate authorities. Empty: $POCKETMQ_CA, else those of the
+    system.
+    """
     cert: str = ""
+    """PEM file of the client's certificate. Empty: $POCKETMQ_CERT, else no certificate."""
     key: str = ""
-    #: By whom calls are signed, where servers have users. Empty: $POCKETMQ_USER, with $POCKETMQ_SECRET or the first
-    #: line of the file $POCKETMQ_SECRET_FILE, or nobody.
+    """PEM file of the certificate's key. Empty: $POCKETMQ_KEY."""
     user: str = ""
+    """User that signs the calls, if the servers have users. Empty: $POCKETMQ_USER, else calls are
+    not signed.
+    """
     secret: str = dataclasses.field(default="", repr=False)
+    """Secret of the user. Empty: $POCKETMQ_SECRET, or the first line of the file
+    $POCKETMQ_SECRET_FILE.
+    """
 
     def __post_init__(self) -> None:
         _check_kinds(self)
@@ -207,48 +216,73 @@ class ProducerSettings(ClientSettings, total=False):
 class ProducerConfig(ClientConfig):
     """Settings of a producer."""
 
-    #: One run: longer than a broker waits for its device (5 s), so that its answer is heard and not sent twice.
     request_timeout_ms: int = 10_000
-    #: What is waited for: "none": that the run has left; "memory": survives kill -9; "disk": a power cut; "replicas",
-    #: of a replica set: the loss of the machine; None: as the broker is set.
+    """Timeout of one request with a batch. Longer than a broker waits for its disk (5 s), so that
+    the producer gets the answer and does not send the batch twice.
+    """
     acks: Acks | None = None
-    #: Number the runs of each queue, so that the broker drops repeats. None: unless acks="none" or ordered=False.
+    """What an acknowledged message survives: "memory": kill -9; "disk": a power cut; "replicas" (in a replica set): the
+    loss of a machine. "none": nothing is acknowledged. None: as the broker is set.
+    """
     idempotence: bool | None = None
-    #: At most one run of a queue is under way, so that messages keep their order over retries.
+    """Number the batches of each queue, so that the broker drops duplicates. None: on, unless
+    acks="none" or ordered=False.
+    """
     ordered: bool = True
-    #: Wait so long for company before a run leaves an idle queue; 0: leave at once, gather while others travel.
+    """Send one batch per queue at a time, so that messages keep their order over retries."""
     linger_ms: int = 0
-    #: Bounds of one run of records: bytes, messages. A larger message travels alone.
+    """How long a batch for an idle queue waits for more messages. 0: it is sent immediately, and
+    messages gather while other batches are under way.
+    """
     batch_size: int = 1024 * 1024
+    """Maximum size of a batch in bytes. A larger message is sent alone."""
     batch_messages_max: int = 4_000
-    #: No request is larger: a larger message is refused. A broker takes 16 MiB (broker.batch_max_bytes).
+    """Maximum number of messages per batch."""
     max_request_size: int = 8 * 1024 * 1024
-    #: Memory of all messages without an acknowledgement; at the bound, senders wait up to max_block_ms.
+    """Maximum size of a request in bytes: a larger message is refused. A broker accepts 16 MiB
+    (`broker.batch_max_bytes`).
+    """
     buffer_memory: int = 32 * 1024 * 1024
+    """Memory for unacknowledged messages in bytes. When it is full, senders wait up to
+    `max_block_ms`.
+    """
     max_block_ms: int = 60_000
-    #: Runs under way to one broker; of each queue at most one, unless ordered=False.
+    """How long a sender waits for free buffer memory before it gets `BufferFull`."""
     max_in_flight: int = 16
-    #: From the send to the last try.
+    """Batches under way to one broker; one per queue, unless ordered=False."""
     delivery_timeout_ms: int = 30_000
-    #: How long a route to a topic is looked for; never longer than max_block_ms.
+    """Time from the call of `send` to the last try."""
     route_timeout_ms: int = 3_000
-    #: Tries after the first. By default delivery_timeout_ms is what ends them.
+    """How long the producer looks for the route of a topic; never longer than `max_block_ms`."""
     retries: int = RETRIES_MAX
-    #: Pause before the second try; doubles up to the maximum, less up to half by chance.
+    """Tries after the first. By default `delivery_timeout_ms` ends them."""
     retry_backoff_ms: int = 50
+    """Pause before the second try. It doubles with each try; a random part of up to half of it is
+    left out.
+    """
     retry_backoff_max_ms: int = 1_000
-    #: The producers that share the outcomes of transactions: a broker may ask any of them. Needed for transactions.
+    """Longest pause between two tries."""
     group: str = ""
-    #: Which queue a message goes to that does not name one: a name or an object (see producing/queue_selector.py).
+    """Name of the producers that share the state of transactions: a broker may ask any of them.
+    Needed for transactions.
+    """
     queue_selector: QueueSelectorName | QueueSelector = "round-robin"
-    #: Objects that see messages before they are sent and after (see producing/interceptors.py).
+    """How a queue is chosen for a message that names none: "round-robin", "sticky",
+    "least-latency", "key-hash", "java-hash", or an object with `choose(message, queues)` and
+    `for_a_run`.
+    """
     interceptors: Sequence[object] = ()
-    #: What makes text of the keys and bytes of the values of `send(topic, value, key=…)` (see serialization.py).
+    """Objects that see messages before they are sent and after."""
     key_serializer: KeySerializer = "str"
+    """How `send(topic, value, key=…)` converts keys to text."""
     value_serializer: ValueSerializer = "bytes"
-    #: How larger bodies are compressed: "zlib"; "lz4", "zstd" with the extra `compression`; None: not at all.
+    """How `send(topic, value)` converts values to bytes."""
     compression: Compression | None = "zlib"
+    """How larger bodies are compressed: "zlib"; "lz4" and "zstd" with the extra `compression`;
+    None: not.
+    """
     compress_above_bytes: int = 4_096
+    """Bodies of more bytes than this are compressed."""
 
     def __post_init__(self) -> None:
         _check_kinds(self)
@@ -343,50 +377,67 @@ class ReadingConfig(ClientConfig):
         "nameserver_timeout_ms",
     )
 
-    #: Where to start: at the committed offset (earliest or latest if there is none), earliest, latest, or a time (a
-    #: datetime, or Unix milliseconds) where nothing is committed. Earliest and latest pass over what is committed only
-    #: when the group starts with this consumer; a consumer that joins others continues where these left.
     start: Start = "committed"
-    #: Read the group's retry topic as well, where messages are redelivered that were returned. Without, nothing is sent
-    #: back for a retry.
+    """Where to start: at the committed offset, else at the oldest message or ("committed-or-latest") at the end;
+    "earliest"; "latest"; or, in queues without a committed offset, at a time (Unix milliseconds).
+
+    "earliest" and "latest" ignore committed offsets only if this consumer is the first of its group. A consumer that
+    joins others continues where they are.
+    """
     enable_retries: bool = True
-    #: Bounds of one fetch; one message comes even if it is larger.
+    """Read the group's retry topic as well, which has the messages to be retried. If False, no
+    message is retried.
+    """
     fetch_max_bytes: int = 1024 * 1024
+    """Maximum size of one fetch in bytes. One message is always returned, even if it is larger."""
     fetch_messages_max: int = 8_192
-    #: How long a broker may wait for a message before it answers that there is none.
+    """Maximum number of messages per fetch."""
     fetch_max_wait_ms: int = 20_000
-    #: Compare every body with its CRC before it is delivered (some 0.3 µs a message). Kafka's check.crcs.
+    """How long a broker may wait for messages before it answers that there are none."""
     check_crcs: bool = True
-    #: A compressed body is not decompressed beyond this: it raises MessageTooLarge where it is asked for. What came of
-    #: it may be a thousandth.
+    """Check the CRC of every body before the message is delivered, about 0.3 µs per message.
+    Kafka's check.crcs.
+    """
     body_max_bytes: int = BODY_BYTES_MAX
-    #: Pause after an error; doubles up to the maximum.
+    """Maximum size of a decompressed body. A larger one raises `MessageTooLarge` when you read it.
+    A compressed body can be a thousandth of that size.
+    """
     retry_backoff_ms: int = 50
+    """Pause after an error. It doubles with each error."""
     retry_backoff_max_ms: int = 1_000
-    #: What is finished is committed this often.
+    """Longest pause after an error."""
     auto_commit_interval_ms: int = 5_000
-    #: What `message.value` is: the body as bytes, text or JSON, or what an own function or object makes of it.
+    """How often the offsets of processed messages are committed."""
     value_deserializer: ValueDeserializer = "bytes"
-    #: Every member reads all queues for itself, with offsets of its own in a local file; nothing is retried.
+    """What `message.value` is: the body as bytes, text or JSON, or the result of your own function
+    or object.
+    """
     broadcasting: bool = False
-    #: How the queues are divided among the members, by name, class or object (client/allocation); all members say the
-    #: same.
+    """Every member reads all queues, with its own offsets in a local file. Nothing is retried."""
     strategy: str | type[Strategy] | Strategy = "average"
-    #: "group": one member divides for all; "client": each computes its own share, as RocketMQ's clients do.
+    """How queues are assigned to members: a name, a class or an object. All members use the same."""
     rebalance: Rebalance = "group"
-    #: Static membership: who comes back with the same id within the session keeps its queues. Empty: none.
+    """Who assigns queues. "group": one member for all; "client": each member computes its own
+    share, as Apache RocketMQ clients do.
+    """
     instance_id: str = ""
-    #: The machine room, for strategies that look at it.
+    """Static membership: a member that returns with the same id within the session keeps its
+    queues. Empty: none.
+    """
     room: str = ""
-    #: A member that is silent for so long has left; heartbeats go out three times as often.
+    """Data center or rack of the consumer, for strategies that use it."""
     session_timeout_ms: int = 60_000
-    #: A queue that goes to another member: what was delivered may take so long to be finished.
+    """A member that is silent for so long has left the group. Heartbeats are three times as
+    frequent.
+    """
     rebalance_timeout_ms: int = 60_000
-    #: A consumer that no name server has ever answered for so long fails; 0: it waits on.
+    """How long a member may take to finish messages of a queue that moves to another member."""
     nameserver_timeout_ms: int = 30_000
-    #: For how long a broker gives a queue to a member. Fetches renew it; a fetch that waits for longer than 3/8 of it
-    #: costs requests of its own for that. 0: as the broker is set.
+    """A consumer fails if no name server has ever answered for so long. 0: it waits forever."""
     lease_ms: int = 0
+    """How long a broker assigns a queue to a member. Fetches renew it; a fetch that waits longer
+    than 3/8 of it costs extra requests. 0: as the broker is set.
+    """
 
     def __post_init__(self) -> None:
         _check_kinds(self)
@@ -427,23 +478,30 @@ class ConsumerSettings(ReadingSettings, total=False):
 class ConsumerConfig(ReadingConfig):
     """Settings of a pull consumer."""
 
-    #: What becomes of a message when the application dies at it: "at_least_once" hands it out again; "at_most_once"
-    #: commits before it delivers, so that nothing comes twice.
     delivery: PullDelivery = "at_least_once"
-    #: Commit what was delivered and finished, every auto_commit_interval_ms and at the end.
+    """What happens to messages in progress if the application dies. "at_least_once": they are
+    redelivered. "at_most_once": they are committed before delivery, so that none is delivered
+    twice.
+    """
     auto_commit: bool = True
-    #: "any": messages come from a replica that follows, if the broker has some, up to what it knows to be confirmed:
-    #: they are as sure, and a little later. Offsets, leases and accounts of filters are the master's all the same.
+    """Commit the offsets of processed messages every `auto_commit_interval_ms`, and at the end."""
     read_from: ReadFrom = "master"
-    #: Messages of one poll; None: all that one fetch brought.
+    """"any": messages come from a follower, if the broker has one. It has confirmed messages only:
+    they are as safe, and a little later. Offsets, leases and filter statistics always come from the
+    master.
+    """
     max_poll_records: int | None = None
-    #: An application that does not come for more for so long leaves the group until it does; what it was handed may
-    #: come again elsewhere.
+    """Maximum number of messages per poll. None: all that one fetch returned."""
     max_poll_interval_ms: int = 300_000
-    #: Messages fetched ahead of the application stop at this size.
+    """An application that does not poll for so long leaves the group until it polls again. Its
+    messages may be redelivered to another member.
+    """
     prefetch_max_bytes: int = 16 * 1024 * 1024
-    #: Where the offsets of broadcasting lie; empty: .rocketmq_offsets in the user's home.
+    """Maximum size of the messages that are fetched in advance."""
     offsets_folder: str = ""
+    """Folder of the offsets of a broadcasting consumer. Empty: `.rocketmq_offsets` in the user's
+    home.
+    """
 
     def __post_init__(self) -> None:
         # slots=True makes a new class, which the short form of super() does not see.

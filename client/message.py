@@ -143,22 +143,31 @@ _TIMES: Final = {"delay_level", "delay", "deliver_at"}
 
 class _Fields(NamedTuple):
     topic: str
+    """Topic of the message."""
     body: bytes
+    """Content."""
     keys: tuple[str, ...]
+    """Keys, for lookups."""
     tag: str | None
+    """Tag, for filters. None: none."""
     properties: Mapping[str, str]
-    #: 0: none.
+    """Your own properties by name."""
     delay_level: int
-    #: Milliseconds from the moment at which the broker takes the message; 0: none.
+    """Delay level; 0: none."""
     delay_ms: int
-    #: Unix milliseconds; 0: none.
+    """Milliseconds from the time at which the broker takes the message; 0: none."""
     deliver_at_ms: int
+    """Delivery time in Unix milliseconds; 0: none."""
     queue: Queue | int | None
+    """Queue, or number of a queue, to send to. None: the producer chooses."""
     sharding_key: str | None
+    """Messages with the same sharding key go to the same queue."""
     priority: int | None
-    #: How the body is stored (proto/record.py); not 0 only in what a producer has compressed.
+    """Priority of the message. None: none."""
     sys_flag: int
+    """How the body is stored. Not 0 only in what a producer has compressed."""
     property_string: bytes
+    """All properties as they are stored."""
 
 
 class Message(_Fields):
@@ -454,17 +463,29 @@ class Draft:
     """
 
     topic: str
+    """Topic to send to."""
     value: Any
+    """Value, which the value serializer converts to the body."""
     key: Any = None
+    """Key, which the key serializer converts to text."""
     keys: Iterable[str] = ()
+    """Further keys, for lookups."""
     tag: str | None = None
+    """Tag, for filters."""
     properties: Mapping[str, str] = dataclasses.field(default_factory=lambda: _NO_PROPERTIES)
+    """Your own properties by name."""
     delay_level: int = 0
+    """Delay level; 0: none."""
     delay: timedelta | str | None = None
+    """Delay as a timedelta or text such as "5s"."""
     deliver_at: datetime | int | None = None
+    """Delivery time: a datetime, or Unix milliseconds."""
     queue: Queue | int | None = None
+    """Queue, or number of a queue, to send to. None: the producer chooses."""
     sharding_key: str | None = None
+    """Messages with the same sharding key go to the same queue."""
     priority: int | None = None
+    """Priority of the message."""
 
     def replace(self, **parts: Unpack[MessageParts]) -> Draft:
         """Return a draft with other PARTS."""

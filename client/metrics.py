@@ -67,9 +67,11 @@ class HistogramSnapshot:
     """How many values lay within each of BOUNDS (above the one before); the last of COUNTS is above all bounds."""
 
     bounds: tuple[float, ...]
+    """Upper limits of the buckets."""
     counts: tuple[int, ...]
-    #: The sum of all values.
+    """Values per bucket; the last bucket has the values above all limits."""
     total: float
+    """Sum of all values."""
 
     @property
     def count(self) -> int:
@@ -98,35 +100,45 @@ class ProducerMetrics:
     """The counters of a producer at one moment. A *request* is one try to send one run."""
 
     messages_sent: int
+    """Acknowledged messages."""
     messages_failed: int
+    """Messages whose send failed."""
     bytes_sent: int
+    """Bytes of the records that were acknowledged."""
     requests: int
+    """Tries to send a batch."""
     retries: int
-    #: Runs that were cut in two, because a broker refused them as a whole.
+    """Tries after the first."""
     splits: int
-    #: Runs that went to another queue than the one that was chosen first.
+    """Batches that were split, because a broker refused them as a whole."""
     moves: int
-    #: Runs that were given up because delivery_timeout_ms was over.
+    """Batches that went to another queue than the one chosen first."""
     expired: int
-    #: Messages of which an earlier try had been stored: the broker dropped the repeat.
+    """Batches that were given up after `delivery_timeout_ms`."""
     repeats_dropped: int
-    #: Messages that may be stored twice: they were sent again when the broker could not tell repeats any more.
+    """Messages of which an earlier try had been stored: the broker dropped the duplicate."""
     possible_repeats: int
-    #: New epochs of idempotent sending.
+    """Messages that may be stored twice: they were sent again after the broker had forgotten the
+    producer's sequence.
+    """
     epochs: int
-    #: Refusals of runs that nobody waits for (acks="none").
+    """New epochs of idempotent sending."""
     refused_unheard: int
-    #: Senders that found the buffer full and had to wait.
+    """Refused batches that no caller waits for (acks="none")."""
     buffer_waits: int
-    #: Bytes of the messages without an acknowledgement, and their bound (`buffer_memory`).
+    """Sends that had to wait for buffer memory."""
     buffer_bytes: int
+    """Bytes of the unacknowledged messages."""
     buffer_limit_bytes: int
+    """Maximum of `buffer_bytes`: the setting `buffer_memory`."""
     batch_messages: HistogramSnapshot
+    """Messages per batch."""
     batch_bytes: HistogramSnapshot
-    #: From the first message of a run to its first request.
+    """Bytes per batch."""
     queue_time_ms: HistogramSnapshot
-    #: From a request to its answer.
+    """Time from the first message of a batch to its first request."""
     request_latency_ms: HistogramSnapshot
+    """Time from a request to its answer."""
 
     @classmethod
     def of(cls, counters: ProducerCounters, buffer: Budget) -> ProducerMetrics:

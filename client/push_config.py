@@ -40,31 +40,45 @@ class PushConfig(ReadingConfig):
 
     MAY_BE_ZERO: ClassVar[tuple[str, ...]] = (*ReadingConfig.MAY_BE_ZERO, "max_reconsume_times")
 
-    #: One message of a queue at a time, in the order of the queue; queues next to each other.
     ordered: bool = False
-    #: "at_most_once" commits before the listener is called, and retries nothing. "at_least_once" commits what is
-    #: finished. "effectively_once" is the same with a listener that remembers what it has done: see Once.
+    """One message of a queue at a time, in the order of the queue. Different queues are processed
+    in parallel.
+    """
     delivery: Delivery = "at_least_once"
-    #: Messages of one call; above 1 the listener gets a list.
+    """When offsets are committed: after processing ("at_least_once"), or before ("at_most_once", nothing is retried).
+
+    "effectively_once" is at least once, with a listener that remembers what it has processed (`Once`).
+    """
     listener_batch_size: int = 1
-    #: Calls of the listener at once, at most: threads, or tasks if it is a coroutine function.
+    """Messages per call of the listener. Above 1 the listener gets a list."""
     concurrency: int = 20
-    #: After so many retries a message goes to the dead letters; 0: there are none. None: as the group is set (16);
-    #: in order: without end.
+    """Maximum number of parallel calls of the listener: threads, or tasks if it is a coroutine
+    function.
+    """
     max_reconsume_times: int | None = None
-    #: A message whose listener takes longer is returned, and the listener's outcome ignored. Not in order.
+    """Retries before a message goes to the dead-letter queue; 0: none. None: as the group is set
+    (16), or without end if `ordered`.
+    """
     consume_timeout_ms: int = 900_000
-    #: In order: a queue whose message failed waits for so long, then the message is tried again.
+    """A message whose listener takes longer is returned for a retry, and the result of the listener
+    is ignored. Not if `ordered`.
+    """
     suspend_current_queue_ms: int = 1_000
-    #: A queue is not read on while it holds more unfinished messages, or bytes of them, or while they reach over more
-    #: queue offsets. What one fetch brings may exceed it.
+    """If `ordered`: pause of a queue before its failed message is retried."""
     queue_messages_max: int = 1_000
+    """A queue with more unprocessed messages than this is not fetched from. One fetch may exceed it."""
     queue_max_bytes: int = 100 * 1024 * 1024
+    """A queue with more bytes of unprocessed messages than this is not fetched from. One fetch may
+    exceed it.
+    """
     offset_span_max: int = 2_000
-    #: At the end, listeners at work may take so long; what they have not finished comes again.
+    """A queue whose unprocessed messages span more offsets than this is not fetched from."""
     close_timeout_ms: int = 30_000
-    #: Where the offsets of broadcasting lie; empty: .rocketmq_offsets in the user's home.
+    """How long `close` waits for running listeners. What they have not finished is redelivered."""
     offsets_folder: str = ""
+    """Folder of the offsets of a broadcasting consumer. Empty: `.rocketmq_offsets` in the user's
+    home.
+    """
 
     def __post_init__(self) -> None:
         # slots=True makes a new class, which the short form of super() does not see.

@@ -18,8 +18,11 @@ class Queue(NamedTuple):
     """Queue NUMBER of TOPIC on BROKER (the broker's name, not its address)."""
 
     topic: str
+    """Topic of the queue."""
     broker: str
+    """Name of its broker."""
     number: int
+    """Number of the queue, from 0."""
 
     def __str__(self) -> str:
         return f"{self.topic}[{self.broker}:{self.number}]"

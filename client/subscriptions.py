@@ -24,6 +24,7 @@ class Sql:
     """An SQL92 expression over the properties of messages. Raises InvalidFilter unless it parses."""
 
     expression: str
+    """The expression, for example "price > 100 AND region = 'EU'"."""
 
     def __post_init__(self) -> None:
         compiled(self.expression)

@@ -161,7 +161,10 @@ _SECTIONS: Final[Mapping[str, CommandTable]] = {
     epilog="""\b
 Exit codes: 0 done, 1 failed, 2 wrong usage, name or configuration, 3 not found, 4 nobody answered (try again),
 5 something is in the way (it exists already, the store is in use), 6 stored bytes are damaged,
-130 interrupted, 141 the reader of the output went away.""",
+130 interrupted, 141 the reader of the output went away.
+
+\b
+If servers have users, set POCKETMQ_USER, and POCKETMQ_SECRET or POCKETMQ_SECRET_FILE (a file with the secret).""",
 )
 @click.version_option(__version__, prog_name="pocketmq", message="%(prog)s %(version)s")
 def cli() -> None:

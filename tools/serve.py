@@ -106,6 +106,7 @@ _server_options = with_options(
         "--insecure",
         is_flag=True,
         envvar="POCKETMQ_INSECURE",
+        show_envvar=True,
         expose_value=False,
         callback=_note_insecure,
         help="Listen on other addresses than loopback without users: everyone who connects may do everything.",

@@ -19,9 +19,13 @@ class BrokerClock:
     """The time of one broker when it answered; VIRTUAL: it moves only when it is told to."""
 
     broker: str
+    """Name of the broker."""
     address: str
+    """Its address."""
     now_ms: int
+    """Its time in Unix milliseconds."""
     virtual: bool
+    """It moves only when you advance it."""
 
 
 class AsyncClocks(AsyncBrokerAsker):

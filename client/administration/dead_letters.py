@@ -27,36 +27,43 @@ class DeadLetter:
     """A message that its group could not handle."""
 
     broker: str
-    #: Its number among the dead letters of the group on that broker.
+    """Name of the broker."""
     queue_offset: int
-    #: The id that the producer gave the message; "" if it gave none.
+    """Its offset in the dead-letter queue of the group on that broker."""
     message_id: str
-    #: The topic that it was sent to, and its offset message id there; "" if that is not known.
+    """Id that the producer gave the message; "" if it gave none."""
     origin_topic: str
+    """Topic that it was sent to; "" if that is not known."""
     origin_message_id: str
+    """Its offset message id in that topic; "" if that is not known."""
     reason: str
-    #: How often it was delivered and failed.
+    """Why it failed."""
     reconsume_times: int
-    #: When it became a dead letter, in Unix milliseconds of the broker's clock.
+    """How often it was delivered and failed."""
     died_ms: int
-    #: The whole message, as it is in the dead letters.
+    """When it was moved to the dead-letter queue, in Unix milliseconds of the broker's clock."""
     message: ReceivedMessage
-    #: Was it sent again?
+    """The message as it is stored in the dead-letter queue."""
     resent: bool = False
+    """It was sent again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResentDeadLetter:
-    """The result of resending a dead letter: it is in QUEUE of TOPIC, or there is an ERROR."""
+    """What became of a dead letter that was to be sent again: it lies in QUEUE of TOPIC, or there is an ERROR."""
 
     broker: str
-    #: Of the dead letter.
+    """Name of the broker."""
     queue_offset: int
+    """Offset of the dead letter."""
     topic: str
+    """Topic of the new copy."""
     queue: int
-    #: Of the fresh copy.
+    """Number of its queue."""
     new_queue_offset: int
+    """Offset of the new copy."""
     error: errors.PocketMQError | None
+    """Why it could not be sent; None: it was."""
 
 
 class DeadLetterAdmin:

@@ -17,12 +17,17 @@ class QueueDescription:
     """One queue and the messages that it holds: `min_offset` ≤ offset < `max_offset`."""
 
     queue: Queue
+    """The queue."""
     min_offset: int
+    """Offset of the oldest message."""
     max_offset: int
-    #: Of the first message stored at or after the instant asked for; max_offset if there is none.
+    """Offset after the newest message."""
     offset_at_time: int
-    #: When the oldest message was stored; −1: the queue is empty.
+    """Offset of the first message stored at or after the requested time; `max_offset` if there is
+    none.
+    """
     min_store_time_ms: int
+    """When the oldest message was stored; −1: the queue is empty."""
 
     @property
     def message_count(self) -> int:
@@ -34,12 +39,13 @@ class TopicSent:
     """What producers sent to a topic since its brokers started."""
 
     messages: int
-    #: Of their records.
+    """Stored messages."""
     bytes: int
-    #: Runs that were refused, or not stored in time.
+    """Bytes of their records."""
     failed: int
-    #: When the last message was stored; 0: none was.
+    """Batches that were refused, or not stored in time."""
     last_ms: int
+    """When the last message was stored; 0: none was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,19 +53,25 @@ class TopicDescription:
     """A topic as the first of its brokers has it, and its queues on all of them."""
 
     name: str
-    #: Of each broker.
+    """Name of the topic."""
     read_queues: int
+    """Queues per broker that consumers read."""
     write_queues: int
-    #: The sum of read 4, write 2, inherit 1.
+    """Queues per broker that producers write."""
     permission: int
-    #: NORMAL, FIFO, DELAY, TRANSACTION, MIXED, or "" for unspecified.
+    """Sum of read 4, write 2, inherit 1."""
     type: str
+    """NORMAL, FIFO, DELAY, TRANSACTION, MIXED, or "" for unspecified."""
     order: bool
+    """Its messages are ordered by message group."""
     attributes: Mapping[str, str] = field(default_factory=dict)
+    """Attributes by name."""
     brokers: tuple[str, ...] = ()
+    """Brokers that have the topic."""
     queues: tuple[QueueDescription, ...] = ()
-    #: What producers sent since the brokers started: None where that was not asked for.
+    """Its queues on all brokers."""
     sent: TopicSent | None = None
+    """What producers sent since the brokers started. None: not asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,15 +79,21 @@ class GroupDescription:
     """A consumer group."""
 
     name: str
+    """Name of the group."""
     retry_max_times: int
+    """Retries before a message goes to the dead-letter queue."""
     retry_queues: int
-    #: FIFO.
+    """Queues of the retry topic."""
     order: bool
+    """The group consumes in order (FIFO)."""
     consume_enable: bool
-    #: How long a message waits before its first retry, its second …; the last one repeats. None: by delay level.
+    """Consumers may read."""
     retry_intervals_ms: tuple[int, ...] = ()
-    #: What happens when members subscribe to different things: "grace", "warn" or "refuse".
+    """Delays before the first retry, the second, and so on; the last one repeats. None: by delay
+    level.
+    """
     subscription_check: str = "grace"
+    """What happens when members subscribe to different things: "grace", "warn" or "refuse"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,10 +101,13 @@ class GroupPosition:
     """How far a group has come in a queue."""
 
     queue: Queue
-    #: The next offset to consume; −1: never committed.
+    """The queue."""
     offset: int
+    """Offset of the next message to read; −1: never committed."""
     min_offset: int
+    """Offset of the oldest message of the queue."""
     max_offset: int
+    """Offset after the newest message of the queue."""
 
     @property
     def lag(self) -> int:
@@ -99,33 +120,51 @@ class BrokerDescription:
     """A broker's state."""
 
     cluster: str
+    """Name of the cluster."""
     broker_name: str
+    """Name of the broker."""
     broker_id: int
+    """Number of the broker; 0 is the master."""
     address: str
+    """Address for clients."""
     version: str
+    """Version of PocketMQ."""
     started_ms: int
+    """When the process started, in Unix milliseconds."""
     min_log_offset: int
+    """Offset of the oldest record of the commit log."""
     max_log_offset: int
+    """Offset after the newest record of the commit log."""
     flushed_offset: int
+    """Everything before this log offset is on disk."""
     dispatched_offset: int
+    """Everything before this log offset is in the queues."""
     disk_used_ratio: float
+    """Used part of the disk, 0 to 1."""
     store_path: str
-    #: What the last recovery found, as JSON.
+    """Folder of the store."""
     recovery: str
+    """What the last recovery found, as JSON."""
     rss_bytes: int
+    """Resident memory of the process."""
     cpu_seconds: float
+    """Processor time of the process."""
     writable: bool
+    """Messages are accepted."""
     not_writable_because: str
-    #: Messages that are scheduled.
+    """Why they are not; empty if they are."""
     delayed_waiting: int
-    #: Half messages whose transaction has no outcome.
+    """Scheduled messages that are not due yet."""
     transactions_open: int
-    #: The time of its messages; VIRTUAL_CLOCK: it moves only when it is told to.
+    """Half messages whose transaction is neither committed nor rolled back."""
     now_ms: int
+    """Time of the broker's clock for messages, in Unix milliseconds."""
     virtual_clock: bool
-    #: Of the master of a replica set: its epoch, and how many replicas are in sync, itself among them; 0: it has none.
+    """That clock moves only when you advance it."""
     epoch: int
+    """Epoch of the replica set; 0: the broker has no replicas."""
     in_sync: int
+    """Replicas that are in sync, the master included; 0: the broker has no replicas."""
 
 
 def topic_description(
@@ -191,37 +230,47 @@ class GroupMember:
     """One member, as the group's coordinator knows it."""
 
     member_id: str
-    #: Of a static member; "" for others.
+    """Id of the member."""
     instance_id: str
-    #: Its address.
+    """Instance id of a static member; "" for others."""
     peer: str
-    #: "push" or "pull".
+    """Its address."""
     kind: str
-    #: Its machine room, if it said one.
+    """"push" or "pull"."""
     room: str
-    #: What it reads: "orders", "orders: a || b".
+    """Its data center or rack, if it has sent one."""
     subscriptions: tuple[str, ...]
+    """What it reads: "orders", "orders: a || b"."""
     joined_ms: int
+    """When it joined, in Unix milliseconds."""
     last_heard_ms: int
+    """When its last request came, in Unix milliseconds."""
     is_leader: bool
-    #: Its share of the plan; where each allocates for itself, what it last said that it holds.
+    """It assigns the queues."""
     queues: tuple[Queue, ...]
+    """Queues assigned to it. If each member computes its own share: the queues that it last
+    reported.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
     """What one filter did not want of a queue: the group skipped it, and does not get it."""
 
-    #: "a || b", an SQL expression, or "*"; "" means several filters that cannot be distinguished any more.
     filter: str
+    """"a || b", an SQL expression, or "*"; "" is the sum of several filters that are no longer
+    distinguished.
+    """
     count: int
-    #: Offsets of the first and the last of them, with wanted ones between.
+    """Number of skipped messages."""
     first: int
+    """Offset of the first of them."""
     last: int
-    #: Clients that did not get them: up to four, the fourth means all others.
+    """Offset of the last of them. Matching messages may be between the two."""
     members: tuple[str, ...]
-    #: When the last of them was skipped.
+    """Members that did not get them: the first three, the fourth entry is for all others."""
     at_ms: int
+    """When the last of them was skipped, in Unix milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,11 +278,13 @@ class GroupMove:
     """An administrator reset the group's offset of a queue."""
 
     at_ms: int
-    #: "user@host (address)".
+    """When, in Unix milliseconds."""
     who: str
-    #: None: the group had not started.
+    """"user@host (address)"."""
     from_offset: int | None
+    """Offset before. None: the group had not started."""
     to_offset: int
+    """Offset after."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,36 +292,43 @@ class GroupQueue:
     """The progress of a group in one queue."""
 
     queue: Queue
-    #: The next offset to consume; −1: never committed.
+    """The queue."""
     offset: int
-    #: The text that a consumer committed with it; "": none.
+    """Offset of the next message to read; −1: never committed."""
     metadata: str = ""
+    """Text that a consumer committed with the offset; "": none."""
     min_offset: int
+    """Offset of the oldest message of the queue."""
     max_offset: int
-    #: Since when the oldest unread message has lain there; 0: all are read.
+    """Offset after the newest message of the queue."""
     oldest_unread_ms: int
-    #: Bytes of the unread records; None: the broker has not added them up, so many they are.
+    """When the oldest unread message was stored; 0: all are read."""
     unread_bytes: int | None
-    #: Messages that were popped and are not finished, and up to where the group has popped; 0: it has not.
+    """Bytes of the unread records; None: so many that the broker has not added them up."""
     lent_count: int = 0
+    """Popped messages that are not acknowledged."""
     read_to: int = 0
-    #: Dead letters of the group below this offset were purged; 0: none were, or the queue has no dead letters.
+    """Offset up to which the group has popped; 0: it has not."""
     purged_below: int = 0
-    #: Messages a second that were finished, and that came, between two looks; None: there was one look.
+    """Dead letters of the group below this offset were purged; 0: none were, or the queue has no
+    dead letters.
+    """
     finished_per_s: float | None
+    """Processed messages per second between two looks; None: there was only one."""
     arrived_per_s: float | None
-    #: The member that holds the queue, by its broker; "": nobody.
+    """New messages per second between two looks; None: there was only one."""
     holder: str
-    #: The member that is to read it, by the plan; "": nobody.
+    """Member that has the lease of the queue; "": none."""
     assigned_to: str
-    #: Messages that filters skipped, each once.
+    """Member that the queue is assigned to; "": none."""
     filtered_count: int
-    #: Messages that the group skipped because the broker has them damaged, or not any more.
+    """Messages that filters skipped, each counted once."""
     lost_count: int = 0
-    #: filtered_count by filter.
+    """Messages that the group skipped because they are damaged or deleted."""
     skipped: tuple[Skipped, ...] = ()
-    #: How administrators moved the group here, the last ones.
+    """`filtered_count` by filter."""
     moves: tuple[GroupMove, ...] = ()
+    """The last resets of the group's offset by administrators."""
 
     @property
     def first_offset(self) -> int:
@@ -298,25 +356,35 @@ class GroupReport:
     """A group at work."""
 
     name: str
-    #: The broker that coordinates it; "": nobody has joined.
+    """Name of the group."""
     coordinator: str
+    """Broker that coordinates the group; "": no member has joined."""
     generation: int
+    """Number of the current generation."""
     leader: str
+    """Member that assigns the queues."""
     strategy: str
-    #: Does every member allocate by itself?
+    """Name of the allocation strategy."""
     each_for_itself: bool
-    #: Generations that began at the coordinator.
+    """Each member computes its own share."""
     rebalance_count: int
-    #: What happens when members subscribe to different things: "grace", "warn" or "refuse".
+    """Generations that the coordinator has started."""
     subscription_check: str
-    #: They do, and in so long the newest subscription alone is served; None: they do not.
+    """What happens when members subscribe to different things: "grace", "warn" or "refuse"."""
     grace_left_ms: int | None = None
+    """Members subscribe to different things; after this time only the newest subscription is
+    served. None: they do not.
+    """
     members: tuple[GroupMember, ...]
+    """Members of the group."""
     queues: tuple[GroupQueue, ...]
-    #: Official clients (apache.rocketmq.v2) that consume for it.
+    """Queues that the group reads."""
     clients: tuple[GroupMember, ...] = ()
-    #: How many topics it reads, or read, that you may not see, on the broker that has most of them. They are left out.
+    """Official clients (apache.rocketmq.v2) that consume for the group."""
     hidden_topics: int = 0
+    """Number of its topics that you may not see, on the broker that has most of them. They are left
+    out.
+    """
 
     @property
     def lag(self) -> int:

@@ -25,12 +25,14 @@ from .dead_letters import DeadLetterAdmin
 class OffsetTarget:
     """Where to: exactly one of the four."""
 
-    #: The first message stored at or after this instant.
     time_ms: int | None = None
+    """The first message stored at or after this time, in Unix milliseconds."""
     offset: int | None = None
+    """This offset."""
     first: bool = False
-    #: Behind the last message: what is there now is skipped.
+    """The oldest message."""
     last: bool = False
+    """After the newest message: messages that exist now are skipped."""
 
     def __post_init__(self) -> None:
         given = (self.time_ms is not None) + (self.offset is not None) + self.first + self.last
@@ -54,10 +56,15 @@ class OffsetMove:
     """In QUEUE the group continues at TO instead of FROM (−1: it never committed)."""
 
     queue: Queue
+    """The queue."""
     from_offset: int
+    """Offset before; −1: never committed."""
     to_offset: int
+    """Offset after."""
     min_offset: int
+    """Offset of the oldest message of the queue."""
     max_offset: int
+    """Offset after the newest message of the queue."""
 
     @property
     def skipped(self) -> int:

@@ -95,7 +95,9 @@ class OffsetAndMetadata(NamedTuple):
     """What is committed of a queue: the offset of the next message, and the text that goes with it; "": none does."""
 
     offset: int
+    """Offset of the next message to read."""
     metadata: str = ""
+    """Text that is committed with the offset; empty: none."""
 
 
 class ReadStretch:

@@ -34,27 +34,32 @@ QUEUE_IS_GONE: Final = (errors.TopicNotFound, errors.QueueNotFound)
 class Counts:
     """Numbers that only grow. Not thread-safe: the client's event loop owns them; others may look."""
 
-    #: Messages given to the application.
     handed_out: int = 0
-    #: Messages that a filter skipped at the broker.
+    """Messages delivered to the application."""
     filtered: int = 0
-    #: Messages that the broker could not give any more: damaged in its store, or gone with a file.
+    """Messages that the broker filtered out."""
     lost: int = 0
-    #: Queues' offsets that brokers have taken.
+    """Messages that the broker could not deliver: damaged in its store, or deleted with a file."""
     commits: int = 0
+    """Offsets of queues that brokers have accepted."""
     commits_failed: int = 0
-    #: Generations of the group in which this member got a share.
+    """Commits that failed."""
     rebalances: int = 0
-    #: Queues assigned and revoked by rebalancing, and for how long no member read each, as seen from here: from the
-    #: assignment until it was given to us, and from the end of reading until it was released.
+    """Generations of the group in which this member was assigned queues."""
     queues_gained: int = 0
+    """Queues that were assigned by rebalances."""
     gaining_ms: int = 0
+    """Time from the assignment of these queues until the broker gave them to this member."""
     queues_released: int = 0
+    """Queues that were revoked by rebalances."""
     releasing_ms: int = 0
-    #: Queues whose lease ended while we read them.
+    """Time from the last read of these queues until they were released."""
     queues_lost: int = 0
-    #: Messages that were delivered and could not be committed any more: another member gets them again.
+    """Queues whose lease expired while this member read them."""
     repeats: int = 0
+    """Messages that were delivered and could not be committed any more: another member gets them as
+    well.
+    """
 
     def text(self, labels: Mapping[str, str] | None = None) -> str:
         """Return the numbers for Prometheus, each with LABELS, for example {"client": "billing-1"}."""

@@ -400,9 +400,13 @@ class Pulled:
     """The result of `pull`: messages, the offset to continue at, and the range of offsets that the queue has."""
 
     messages: Sequence[ReceivedMessage]
+    """The messages."""
     next_offset: int
+    """Offset to continue at: after the last message examined, matching or not."""
     min_offset: int
+    """Offset of the oldest message of the queue."""
     max_offset: int
+    """Offset after the newest message of the queue."""
 
 
 async def pull_once(

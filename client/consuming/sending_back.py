@@ -26,14 +26,18 @@ _LOOKS: Final = 60
 class SentBack:
     """The result of returning a message."""
 
-    #: It was tried as often as the group allows, or no retry was wanted: it is in the group's dead letters.
     dead: bool
-    #: Where the copy goes: the group's retry topic, or its dead letters.
+    """The message is in the group's dead-letter queue, because it has no retries left or none was
+    wanted.
+    """
     topic: str
-    #: When it is redelivered, in Unix milliseconds of the broker's clock; of a dead letter, when it was stored.
+    """Topic of the copy: the group's retry topic, or its dead-letter queue."""
     due_ms: int
-    #: How often it was delivered and failed.
+    """When it is redelivered, in Unix milliseconds of the broker's clock; of a dead letter, when it
+    was stored.
+    """
     reconsume_times: int
+    """How often it was delivered and failed."""
 
 
 async def send_back(

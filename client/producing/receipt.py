@@ -87,25 +87,35 @@ class Receipt(NamedTuple):
     """
 
     topic: str
+    """Topic of the message."""
     broker: str
+    """Name of the broker."""
     queue: int
+    """Number of the queue."""
     queue_offset: int
+    """Offset in the queue. Until a scheduled message is delivered: its offset in a topic of the broker."""
     log_offset: int
-    #: The id that the producer gave the message (property UNIQ_KEY).
+    """Offset in the broker's commit log."""
     message_id: str
-    #: What was reached; never less than what was asked for.
+    """Id that the producer gave the message (property UNIQ_KEY)."""
     durability: Durability
+    """How safe the message is; never less than `acks` asked for."""
     store_timestamp_ms: int
-    #: "address:port" of the broker as the record has it; empty if the broker did not say.
+    """When the broker stored it, in Unix milliseconds."""
     store_host: str
-    #: When it will be delivered, in Unix milliseconds of the broker's clock; 0: it was delivered at once.
+    """"address:port" of the broker as the record has it; empty if the broker did not send it."""
     due_ms: int = 0
-    #: What `recall` takes to have it back before it is due; empty unless it has a time of its own (not a level's).
+    """When it will be delivered, in Unix milliseconds of the broker's clock; 0: it was delivered
+    immediately.
+    """
     recall_handle: str = ""
-    #: An earlier try had been stored, whose acknowledgement was lost: the broker dropped this one.
+    """Handle for `recall`, to cancel the message before it is delivered. Empty for messages that
+    are not scheduled, and for delay levels.
+    """
     repeated: bool = False
-    #: With acks="replicas": how many of the replica set have it, the master among them.
+    """An earlier try had been stored and its acknowledgement was lost: the broker dropped this one."""
     replicas: int = 0
+    """With acks="replicas": how many replicas have it, the master included."""
 
     @property
     def offset_message_id(self) -> str:

@@ -40,8 +40,13 @@ class Retry(Exception):
 
     # What holds for subclasses that do not call __init__.
     reason: str = ""
+    """Why it failed. A dead letter has it."""
     delay_level: int = 0
+    """Delay level of the retry, 1 to 18 (1 s to 2 h); 0: longer with each retry."""
     messages: list[ReceivedMessage] | None = None
+    """Messages of the batch to retry; the others are processed. None: all. If `ordered`, the whole
+    batch is retried.
+    """
 
     def __init__(
         self,
@@ -64,6 +69,7 @@ class Reject(Retry):
     """Says that a message shall go to the group's dead letters at once; raise it in a listener, or return it."""
 
     delay_level: int = _DEAD
+    """Fixed: the message goes to the dead-letter queue."""
 
     def __init__(
         self, reason: str = "", *, messages: Iterable[ReceivedMessage] | None = None

@@ -36,27 +36,39 @@ class PushMetrics:
     """A push consumer at one moment."""
 
     handled: int
+    """Messages that the listener processed, and messages that were processed when redelivered."""
     failed: int
+    """Failures of the listener. A message that fails twice counts twice."""
     sent_back: int
+    """Messages returned for a retry."""
     dead: int
+    """Messages moved to the dead-letter queue."""
     dropped: int
+    """Failed messages that are not retried: broadcasting, or at most once."""
     slow: int
+    """Messages whose listener took longer than `consume_timeout_ms`."""
     paused_by_messages: int
+    """Pauses of fetching, because `queue_messages_max` was reached."""
     paused_by_bytes: int
+    """Pauses of fetching, because `queue_max_bytes` was reached."""
     paused_by_span: int
-    #: Messages that are fetched and not finished, and their bytes.
+    """Pauses of fetching, because `offset_span_max` was reached."""
     held: int
+    """Messages that are fetched and not processed yet."""
     held_bytes: int
-    #: Messages that listeners are at.
+    """Bytes of these messages."""
     in_process: int
-    #: How long the listener took: upper bounds in milliseconds, and messages of each; the last are above all bounds.
+    """Messages that listeners are processing."""
     listener_ms_bounds: tuple[float, ...]
+    """Upper limits of the buckets of the listener's time, in milliseconds."""
     listener_ms_counts: tuple[int, ...]
+    """Messages per bucket; the last bucket has those above all limits."""
     listener_ms_sum: float
-    #: Messages that are stored and not finished, by queue.
+    """Sum of the listener's time in milliseconds."""
     lag: dict[Queue, int]
-    #: Fetching, committing and rebalancing.
+    """Messages that are stored and not processed yet, by queue."""
     counts: Counts = field(default_factory=Counts)
+    """Counters of fetches, commits and rebalances."""
 
     def text(self, labels: Mapping[str, str] | None = None) -> str:
         """Return the metrics for Prometheus, each with LABELS, for example {"client": "billing-1"}.

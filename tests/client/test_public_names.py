@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 
 from pocketmq import client
+from pocketmq.proto import errors
 
 
 def _seen_by_type_checkers() -> dict[str, str]:
@@ -27,9 +28,14 @@ def test_type_checkers_see_what_is_found_where_it_is() -> None:
 
 
 def test_what_is_announced_is_found() -> None:
-    assert sorted(client.__all__) == sorted(client._MODULES)
+    assert sorted(client.__all__) == sorted([*client._MODULES, *errors.__all__])
     assert len(set(client.__all__)) == len(client.__all__)
-    for name in client.__all__:
+    for name in client._MODULES:
         found = getattr(client, name)
         home = f"{client.__name__}.{client._MODULES[name]}"
         assert getattr(found, "__module__", home) in (home, "types", "typing"), name
+
+
+def test_every_error_is_announced() -> None:
+    assert sorted(errors.__all__) == sorted(errors.BY_NAME)
+    assert [getattr(client, name) for name in errors.BY_NAME] == [*errors.BY_NAME.values()]

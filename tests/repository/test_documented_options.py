@@ -1,22 +1,13 @@
-"""Each option of each verb has a help text, and a page of the documentation that names the verb names the option."""
+"""Each option of each verb has a help text, which docs/cli.md shows (test_reference.py)."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import click
 import pytest
 
 from pocketmq.tools.cli import cli
-
-from .source_tree import ROOT
-
-#: Options of many verbs: it is enough that one page has them.
-COMMON = {"--json", "--yes", "--store", "--nameserver", "--tls", "--ca", "--tls-cert", "--tls-key"}
-PAGES = [
-    path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *ROOT.glob("docs/**/*.md"))
-]
 
 
 def verbs(command: click.Command, *words: str) -> Iterator[tuple[str, click.Command]]:
@@ -41,18 +32,3 @@ def options_of(verb: str) -> list[click.Option]:
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_option_has_a_help_text(verb: str) -> None:
     assert [one.opts[0] for one in options_of(verb) if not one.help] == []
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_option_is_in_the_documentation(verb: str) -> None:
-    top = " ".join(verb.split()[:2])
-    of_verb = [page for page in PAGES if re.search(rf"{top}(?![\w-])", page)]
-    missing = [
-        name
-        for one in options_of(verb)
-        for name in (*one.opts, *one.secondary_opts)
-        if not any(
-            re.search(rf"{name}(?![\w-])", page) for page in (PAGES if name in COMMON else of_verb)
-        )
-    ]
-    assert missing == [], f"name them on a page in docs that has `{top}`, or in README.md"

@@ -1,4 +1,3 @@
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -26,25 +25,10 @@ from pocketmq.tools.lazy_group import LazyGroup
 
 from ..recorded import recorded_store
 
-ROOT = Path(__file__).parents[2]
-
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["--version"]) == 0
     assert capsys.readouterr().out == f"pocketmq {__version__}\n"
-
-
-def test_the_readme_has_every_verb_and_every_exit_code() -> None:
-    text = " ".join((ROOT / "README.md").read_text().split())
-    verbs = re.search(r"`pocketmq (serve \| [a-z| -]+)`", text)
-    codes = re.search(r"Exit codes: ([^.]+)\.", text)
-    epilog = re.search(r"Exit codes: ([^.]+)\.", cli.cli.epilog or "")
-    assert verbs is not None
-    assert codes is not None
-    assert epilog is not None
-
-    assert set(verbs[1].split(" | ")) == set(cli.cli.list_commands(click.Context(cli.cli)))
-    assert re.findall(r"\b\d+\b", codes[1]) == re.findall(r"\b\d+\b", epilog[1])
 
 
 @pytest.mark.processes
