@@ -109,7 +109,7 @@ class BrokerConfig:
     #: Every one of them is registered with, "host:port".
     nameservers: tuple[str, ...] = ("127.0.0.1:9876",)
     registration_interval_ms: int = 30_000
-    #: May Java slaves follow (docs/migrating.md)? They ask at the port and the one two below, the log is at the next.
+    #: May Java slaves follow (docs/back-to-rocketmq.md)? They ask at the port and the one two below, the log is at the next.
     java_slaves: bool = False
     java_slaves_host: str = "127.0.0.1"
     java_slaves_port: int = 10911

@@ -15,7 +15,7 @@ from pocketmq.tools.cli import cli
 from .source_tree import ROOT, name_of
 
 #: What of a page may hold the whole table: Apache's verbs and PocketMQ's.
-FROM_APACHE = ROOT / "docs" / "from-apache.md"
+DIFFERENCES = ROOT / "docs" / "differences-from-rocketmq.md"
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
 _ENDS = re.compile(r"^(?:[|;&<>#]|\d?>)")
 
@@ -72,7 +72,7 @@ def test_the_commands_of_a_page_exist(page: Path) -> None:
 
 
 def test_what_stands_for_a_command_of_mqadmin_exists() -> None:
-    section = FROM_APACHE.read_text("utf-8").split("| mqadmin |")[1].split("\n\n")[0]
+    section = DIFFERENCES.read_text("utf-8").split("| mqadmin |")[1].split("\n\n")[0]
     cells = [row.strip("|").split("|")[-1] for row in section.splitlines()[2:]]
     named = [one for cell in cells for one in re.findall(r"`([^`]+)`", cell)]
 
