@@ -34,8 +34,8 @@ RecallMessage has back a delayed message before it is due, by the handle of its 
 answered well again. A handle that is none, or of another topic, is BAD_REQUEST; a message that was delivered, or never
 sent, is NOT_FOUND. Clients ask where they have dialled: a message that waits at another broker is had back there.
 
-Source: v2-protocol.md §4.1, §4.7, §4.9, fixtures v2/send, v2/transaction and v2/delay-recall; docs/differences-from-rocketmq.md
-says what differs on purpose.
+Source: v2-protocol.md §4.1, §4.7, §4.9, fixtures v2/send, v2/transaction and v2/delay-recall. What differs on purpose:
+docs/differences-from-rocketmq.md.
 """
 
 from __future__ import annotations
