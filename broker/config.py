@@ -89,7 +89,7 @@ class BrokerConfig:
     #: authorities in a PEM file; empty: of the system's. The broker's own certificate is shown if it is asked for.
     peers_tls: bool = False
     peers_ca: str = ""
-    #: YAML file of who may do what (docs/security.md), read again when it changes; empty: everybody may do everything.
+    #: YAML file of users (docs/users-and-acls.md), read again when it changes; empty: any client may do everything.
     users: str = ""
     #: May callers on other machines show credentials without TLS?
     plaintext_credentials: bool = False
@@ -109,7 +109,7 @@ class BrokerConfig:
     #: Every one of them is registered with, "host:port".
     nameservers: tuple[str, ...] = ("127.0.0.1:9876",)
     registration_interval_ms: int = 30_000
-    #: May Java slaves follow (docs/migrating.md)? They ask at the port and the one two below, the log is at the next.
+    #: May Java slaves follow (docs/back-to-rocketmq.md)? They ask at the port and two below, the log is at the next.
     java_slaves: bool = False
     java_slaves_host: str = "127.0.0.1"
     java_slaves_port: int = 10911

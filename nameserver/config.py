@@ -40,7 +40,7 @@ class NameServerConfig:
     tls_only: bool = False
     #: A PEM file with authorities: who connects shows a certificate of one of them, or is refused, as plaintext is.
     tls_client_ca: str = ""
-    #: YAML file of who may do what (docs/security.md), read again when it changes; empty: everybody may do everything.
+    #: YAML file of users (docs/users-and-acls.md), read again when it changes; empty: any client may do everything.
     users: str = ""
     #: May callers on other machines show credentials without TLS?
     plaintext_credentials: bool = False

@@ -78,7 +78,7 @@ def _check_reach(section: str, config: BrokerConfig | NameServerConfig) -> None:
         return
     raise ConfigError(
         f"{section}.host is {config.host}, which other machines reach, and there everybody may do everything: set"
-        f" {section}.users (docs/security.md) or {section}.tls_client_ca, or say --insecure if that is meant",
+        f" {section}.users (docs/users-and-acls.md) or {section}.tls_client_ca, or say --insecure if that is meant",
         field="host",
         value=config.host,
     )

@@ -61,13 +61,15 @@ def test_a_package_of_no_known_origin_is_named(
 
 def test_no_source_and_no_document_says_a_name_that_no_index_has() -> None:
     """The changelog may: it says what was announced."""
-    folders = ("broker", "client", "nameserver", "proto", "store", "tools", "docs", "examples")
+    code = ("broker", "client", "nameserver", "proto", "store", "tools")
+    folders = (*code, "docs", "examples", "docker", "helm", "systemd")
     texts = [path for folder in folders for path in (ROOT / folder).rglob("*")]
     texts += ROOT.glob("*.md")
     said = [
         f"{path.relative_to(ROOT)}: {line.strip()}"
         for path in texts
-        if path.suffix in (".py", ".md", ".yaml", ".toml", ".html") and path.name != "CHANGELOG.md"
+        if path.suffix in (".py", ".md", ".yaml", ".toml", ".html", ".service")
+        and path.name != "CHANGELOG.md"
         if path != ROOT / "proto" / "extras.py"
         for line in path.read_text("utf-8").splitlines()
         if re.search(r"pocketmq\[[a-z]|pip install pocketmq\b", line)

@@ -52,3 +52,13 @@ def test_the_version_stands_in_one_sense_only() -> None:
     exec((ROOT / "__init__.py").read_text(encoding="utf-8"), namespace)
 
     assert namespace["__version__"] == settings["project"]["version"]
+
+
+def test_only_systems_on_which_the_tests_run_are_named() -> None:
+    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
+        "classifiers"
+    ]
+
+    assert [one for one in classifiers if one.startswith("Operating System")] == [
+        "Operating System :: POSIX :: Linux"
+    ]

@@ -20,6 +20,7 @@ def service() -> dict[str, str]:
     unit.optionxform = str  # type: ignore[assignment, method-assign]
     unit.read_string(UNIT.read_text(encoding="utf-8"))
     assert unit["Install"]["WantedBy"] == "multi-user.target"
+    assert "file:" not in unit["Unit"].get("Documentation", ""), "no documents are installed"
     return dict(unit["Service"])
 
 

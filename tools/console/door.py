@@ -343,7 +343,7 @@ def _check_is_local(asked: PageRequest, passed_on: str | None) -> None:
             came = f"through a proxy (it has the header {passed_on[:50]})"
         raise NotAllowed(
             f"the request came {came}: without users the console and its API answer only this machine. Add users"
-            " (docs/security.md), or connect through `ssh -L 8081:127.0.0.1:8081`"
+            " (docs/users-and-acls.md), or connect through `ssh -L 8081:127.0.0.1:8081`"
         )
     host = asked.headers.get("host", "")
     name = host_in(host)

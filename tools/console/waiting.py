@@ -172,7 +172,7 @@ def _need_administrator(api: Api, asked: PageRequest) -> Iterable[User]:
     guard = api.parts.guard
     if guard is None:
         raise Unsupported(
-            "this broker has no users: name a file of them in broker.users (docs/security.md)"
+            "this broker has no users: name a file of them in broker.users (docs/users-and-acls.md)"
         )
     api.need(asked, policies.of_cluster(api.parts.cluster, policies.UPDATE))
     return guard.users

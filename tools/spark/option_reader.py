@@ -90,8 +90,8 @@ class OptionReader:
 def _unknown(name: str, known: Mapping[str, str]) -> str:
     if _SECRET.search(name):
         return (
-            f"option {name} is not known: brokers take every client that reaches them, so that a secret is of no use;"
-            " leave it out"
+            f"option {name} is not known: secrets are never options; set POCKETMQ_USER and POCKETMQ_SECRET_FILE in the"
+            " environment of the driver and the executors"
         )
     near = difflib.get_close_matches(name.lower(), known, 1)
     hint = f"did you mean {known[near[0]]}?" if near else f"known are {', '.join(known.values())}"

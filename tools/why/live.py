@@ -1,6 +1,6 @@
 """The history of a message from live brokers: each is asked at its port for what `pocketmq why` reads in its files.
 
-A broker answers that on its own machine, or to a user who may read the topic (docs/console.md).
+A broker answers that on its own machine, or to a user who may read the topic (docs/web-console.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""grpcurl, which knows nothing of us, does what docs/ports.md says it does, in plaintext and over TLS."""
+"""grpcurl, which knows nothing of us, does what the documentation says, in plaintext and over TLS."""
 
 from __future__ import annotations
 
@@ -18,8 +18,12 @@ from ..go_tools import go_tool
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(900), pytest.mark.long]
 
 HERE: Final = Path(__file__).resolve().parent
-DOCS: Final = HERE.parents[2] / "docs/ports.md"
-LINES: Final = re.findall(r"^\$ grpcurl (.+)$", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
+DOCS: Final = HERE.parents[2] / "docs"
+LINES: Final = [
+    line
+    for page in ("ports.md", "health-checks.md")
+    for line in re.findall(r"^\$ grpcurl (.+)$", (DOCS / page).read_text("utf-8"), re.MULTILINE)
+]
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """Where our answers to recorded calls differ from Apache's on purpose: what differs in which case.
 
-docs/official-clients.md says of each kind why; a test holds the two lists equal, and the lines to what is observed.
+docs/differences-from-rocketmq.md says of each kind why. A test holds the two lists equal, and the lines to what is
+observed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final
 
 #: Kind: the form of lines that may be observed in any case.
 EVERYWHERE: Final = {
-    "settings come again": re.compile(r"settings: come again"),
+    "settings are sent twice": re.compile(r"settings: come again"),
     "endpoints are echoed": re.compile(
         r"(message_queues\[\]|assignments\[\]\.message_queue)\.broker\.endpoints\.addresses\[\]\.port: 86[89]1 → \d+"
     ),
@@ -23,7 +24,7 @@ EVERYWHERE: Final = {
         r"(\w+\.)?message\.user_properties\."
         r"(__SHARDINGKEY|TRACE_CONTEXT|__transactionId__|TRANSACTION_CHECK_TIMES|INNER_MULTI_DISPATCH): .* → -"
     ),
-    "the invisible duration is told": re.compile(
+    "the invisible duration is returned": re.compile(
         r"message\.system_properties\.invisible_duration: - → \d+s"
     ),
 }
@@ -111,7 +112,7 @@ DEVIATIONS: Final[dict[str, list[tuple[str, ...]]]] = {
         ),
         ("delay-recall-14", _code("INTERNAL_SERVER_ERROR", "NOT_FOUND")),
     ],
-    "a batch has an entry a message": [
+    "a batch has an entry per message": [
         (
             "send-43",
             "entries: 1 → 3",
@@ -152,10 +153,10 @@ DEVIATIONS: Final[dict[str, list[tuple[str, ...]]]] = {
     "any messages make a batch": [
         ("send-46 send-47", _code("INTERNAL_SERVER_ERROR", "OK"), "entries: - → {…}"),
     ],
-    "who asks for nothing does not wait": [
+    "an empty receive does not wait": [
         ("receive-30", "after 5.0 s: comes sooner"),
     ],
-    "large messages come later": [
+    "large messages wait for the next receive": [
         ("receive-09", "message …55: is missing", "message …47: comes", "message …57: comes"),
         (
             "receive-10",
@@ -183,7 +184,7 @@ DEVIATIONS: Final[dict[str, list[tuple[str, ...]]]] = {
         ),
         ("receive-74 receive-75", *_DEAD),
     ],
-    "messages come again on time": [
+    "messages are redelivered on time": [
         ("receive-81", "after 3.2 s: comes sooner"),
         ("receive-85", "after 2.7 s: comes sooner"),
         ("ack-40", "after 2.2 s: comes sooner"),
@@ -261,7 +262,7 @@ DEVIATIONS: Final[dict[str, list[tuple[str, ...]]]] = {
         ("pull-offset-02 pull-offset-03 pull-offset-04", _SERVED, "status: comes"),
         ("pull-offset-05 pull-offset-06", _SERVED, "offset: comes"),
     ],
-    "health is told": [
+    "health is reported": [
         ("pull-offset-09", _SERVED, "status: comes"),
     ],
     "light topics are not subscribed to": [

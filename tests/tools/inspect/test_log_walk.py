@@ -1,5 +1,6 @@
 """Walking a log as it lies, held against what Apache's own classes found in the recorded stores."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -126,6 +127,12 @@ def test_an_empty_folder_has_no_log(tmp_path: Path) -> None:
     assert list(walk.walk(0)) == []
 
 
+def shows_holes(file: Path) -> bool:
+    """Does FILE have holes for its file system? In memory (tmpfs), reserved space that was read has none."""
+    with file.open("rb") as opened:
+        return os.lseek(opened.fileno(), 0, os.SEEK_HOLE) < file.stat().st_size
+
+
 def test_the_newest_records_are_found_past_the_holes_of_files_that_age_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,4 +155,5 @@ def test_the_newest_records_are_found_past_the_holes_of_files_that_age_closed(
 
     assert (walk.begin, walk.end) == (0, 5 * size)
     assert [walk.last(count) for count in (1, 2, 10)] == [offsets[-1], offsets[-2], offsets[0]]
-    assert sum(searched) < size
+    if all(map(shows_holes, (tmp_path / "commitlog").iterdir())):
+        assert sum(searched) < size

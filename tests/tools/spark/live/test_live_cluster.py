@@ -1,5 +1,6 @@
 """Questions to a real broker in a process of its own, by way of its name server and without."""
 
+import json
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -16,6 +17,7 @@ from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
     ConnectionLost,
     InvalidArgument,
+    NotAuthenticated,
     QueueNotFound,
     RouteNotFound,
     TopicNotFound,
@@ -190,6 +192,34 @@ def test_nobody_there_is_an_error_that_names_the_address() -> None:
                 nobody.bounds(Choice(topics=("t",)), strict=True)
         finally:
             nobody.close()
+
+
+def test_calls_are_signed_as_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = tmp_path / "users.yaml"
+    users.touch(0o600)
+    users.write_text(json.dumps({"users": {"spark": {"secret": "s", "type": "Super"}}}))
+    secret = tmp_path / "secret"
+    secret.touch(0o600)
+    secret.write_text("s")
+    config = tmp_path / "pocketmq.yaml"
+    config.write_text(
+        json.dumps({part: {"users": str(users)} for part in ("broker", "nameserver")})
+    )
+    with ServerProcess(tmp_path / "store", "--config", str(config)) as server:
+        with Admin(server.nameserver, user="spark", secret="s") as admin:
+            admin.create_topic("t", queues=1)
+        nobody = LiveCluster(Place((server.nameserver,)), IMPATIENT)
+        with pytest.raises(NotAuthenticated):
+            nobody.bounds(Choice(topics=("t",)), strict=True)
+        nobody.close()
+        monkeypatch.setenv("POCKETMQ_USER", "spark")
+        monkeypatch.setenv("POCKETMQ_SECRET_FILE", str(secret))
+
+        send(server, "t", 1, range(3))
+
+        assert stored(server, "t") == [0, 1, 2]
 
 
 def test_a_broker_that_is_killed_is_away_and_not_gone(tmp_path: Path) -> None:

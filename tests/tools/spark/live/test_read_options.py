@@ -52,6 +52,7 @@ def test_the_value_of_a_secret_is_in_no_error(name: str) -> None:
     said = refusal(False, **{name: "hunter2"})
 
     assert name in said
+    assert "POCKETMQ_SECRET_FILE" in said
     assert "hunter2" not in said
 
 
