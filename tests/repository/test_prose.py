@@ -54,13 +54,14 @@ def test_sentences_and_addresses_of_a_page_are_counted() -> None:
     assert (page.headless, page.wide_cells) == (1, 0)
 
 
-def test_a_wide_cell_and_a_generated_page_are_seen() -> None:
-    text = f"{prose.GENERATED} by a program -->\n\n| a |\n|---|\n| {'x' * 201} |\n"
+def test_a_wide_cell_is_counted_unless_it_was_generated() -> None:
+    table = f"| a |\n|---|\n| {'x' * 201} |\n"
 
-    page = prose.measured("page.md", text)
+    written = prose.measured("page.md", f"Text.\n\n{table}")
+    generated = prose.measured("page.md", f"<!-- generated: x -->\n\n{table}\n<!-- end of x -->\n")
 
-    assert page.is_generated
-    assert (page.sentences, page.headless, page.wide_cells) == ([], 0, 1)
+    assert (written.wide_cells, written.sentences) == (1, [1])
+    assert (generated.wide_cells, generated.sentences) == (0, [])
 
 
 def test_a_share_is_in_percent() -> None:

@@ -127,10 +127,18 @@ def test_an_empty_folder_has_no_log(tmp_path: Path) -> None:
     assert list(walk.walk(0)) == []
 
 
-def shows_holes(file: Path) -> bool:
-    """Does FILE have holes for its file system? In memory (tmpfs), reserved space that was read has none."""
+def data_bytes(file: Path) -> int:
+    """Return the bytes of FILE outside its holes. In memory (tmpfs), reserved space that was read is no hole."""
+    total = at = 0
     with file.open("rb") as opened:
-        return os.lseek(opened.fileno(), 0, os.SEEK_HOLE) < file.stat().st_size
+        while at < file.stat().st_size:
+            try:
+                start = os.lseek(opened.fileno(), at, os.SEEK_DATA)
+            except OSError:
+                break  # The rest is a hole.
+            at = os.lseek(opened.fileno(), start, os.SEEK_HOLE)
+            total += at - start
+    return total
 
 
 def test_the_newest_records_are_found_past_the_holes_of_files_that_age_closed(
@@ -155,5 +163,5 @@ def test_the_newest_records_are_found_past_the_holes_of_files_that_age_closed(
 
     assert (walk.begin, walk.end) == (0, 5 * size)
     assert [walk.last(count) for count in (1, 2, 10)] == [offsets[-1], offsets[-2], offsets[0]]
-    if all(map(shows_holes, (tmp_path / "commitlog").iterdir())):
+    if sum(map(data_bytes, (tmp_path / "commitlog").iterdir())) < size:
         assert sum(searched) < size
