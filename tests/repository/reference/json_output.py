@@ -129,7 +129,7 @@ FIELDS: Final[Mapping[str, Mapping[str, str]]] = {
         "lagBytes": "Their bytes.",
         "oldestUnreadAgeMs": "Age of the oldest of them.",
         "skipped": "Messages that the group skipped.",
-        "verdict": "Verdict; see [consumer lag](lag.md).",
+        "verdict": "Verdict; see [consumer lag](consumer-lag.md).",
         "reasons": "Reasons for the verdict, as sentences.",
     },
     "pocketmq brokers": {
