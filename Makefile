@@ -18,6 +18,7 @@
 #                on grpcio; the Java client while it, or the broker, is held up; Python and Java through ten failovers
 # make structure   measure the structure of the code: each figure with its limit and its goal, and the private words.
 #                With FILES="a.py b.md": only the private words in these files
+# make demo-svg   draw docs/img/demo.svg, the terminal in README, from README's quickstart
 # make prose   measure the prose of README and docs, and show the pages with the longest sentences
 # make call-paths  update the call paths in docs/architecture.md and the drawing docs/packages.svg
 # make reference   update the generated tables and sections of the reference in docs/ (a test compares)
@@ -40,7 +41,7 @@ unit: export PYTEST_DEBUG_TEMPROOT := $(call in_memory,2)
 test test-long: export PYTEST_DEBUG_TEMPROOT := $(call in_memory,8)
 campaign: simulated := $(addprefix TMPDIR=,$(call in_memory,8))
 
-.PHONY: demo install test unit test-long test-all dev dev-core check check-style check-mypy check-pyright bench campaign interop structure prose call-paths reference grpcio proto proto-check sync site clean
+.PHONY: demo install test unit test-long test-all dev dev-core check check-style check-mypy check-pyright bench campaign interop structure demo-svg prose call-paths reference grpcio proto proto-check sync site clean
 
 demo: $(VENV)/.demo
 	$(BIN)/pocketmq demo
@@ -108,6 +109,9 @@ interop: $(VENV)/.dev
 
 structure: $(CORE)
 	$(BIN)/python -m tests.repository.structure $(FILES)
+
+demo-svg: $(CORE)
+	$(BIN)/python -m tests.repository.demo_svg
 
 prose: $(CORE)
 	$(BIN)/python -m tests.repository.prose

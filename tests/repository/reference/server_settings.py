@@ -63,6 +63,7 @@ def _table_of(title: str) -> str:
 def _sample_lines() -> dict[str, dict[str, re.Match[str]]]:
     """Return the lines of the sample file by section and key."""
     found: dict[str, dict[str, re.Match[str]]] = {}
+    section: dict[str, re.Match[str]] = {}
     for line in sample().splitlines():
         if line and not line.startswith(("#", " ")):
             section = found[line.rstrip(":")] = {}
