@@ -15,7 +15,7 @@ from typing import Final
 
 from .source_tree import ROOT
 
-INTERNAL: Final = frozenset({"architecture.md", "http2.md", "performance.md", "recovery.md"})
+INTERNAL: Final = frozenset({"architecture.md", "http2.md", "performance.md"})
 LONG: Final = 25
 VERY_LONG: Final = 30
 CELL_MAX: Final = 200

@@ -116,7 +116,7 @@ def _print(found: ReplicaSet) -> None:
     print_table(_TITLES, [_row(found, one) for one in sorted(cell.replicas)])
     if found.open_nodes:
         click.echo(
-            f"Everyone may change {', '.join(found.open_nodes)} in ZooKeeper: set their ACLs (docs/replication.md)."
+            f"Everyone may change {', '.join(found.open_nodes)} in ZooKeeper: set their ACLs (docs/zookeeper.md)."
         )
 
 
