@@ -222,7 +222,7 @@ class ProducerConfig(ClientConfig):
     """
     acks: Acks | None = None
     """What an acknowledged message survives: "memory": kill -9; "disk": a power cut; "replicas" (in a replica set): the
-    loss of a machine. "none": nothing is acknowledged. None: as the broker is set.
+    loss of a machine, if min_in_sync is at least 2. "none": nothing is acknowledged. None: as the broker is set.
     """
     idempotence: bool | None = None
     """Number the batches of each queue, so that the broker drops duplicates. None: on, unless

@@ -139,7 +139,8 @@ class MessageTooLarge(InvalidArgument):
 
     Cause: The message is larger than `store.message_size_max_bytes`, or a body decompresses to more than
     `body_max_bytes`.
-    Remedy: Send less, for example a reference to the data, or raise the limit.
+    Remedy: Split it, or store the data elsewhere and send its address. 4 MiB is the maximum of
+    `store.message_size_max_bytes`; a lower limit can be raised.
     """
 
 
