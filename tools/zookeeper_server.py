@@ -129,9 +129,11 @@ class ZooKeeperServer:
         return None
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal: SIGSTOP, SIGCONT, SIGKILL."""
+        """Send it a signal: SIGSTOP, SIGCONT, SIGKILL. After SIGSTOP, return once all its threads have stopped."""
         assert self._process is not None, "start comes first"
         self._process.send_signal(number)
+        if number == signal.SIGSTOP:
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def kill(self) -> None:
         """End it as `kill -9` does; what it has committed is on its device."""
