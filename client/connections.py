@@ -35,9 +35,6 @@ BROKER: Final = "/pocketmq.v1.Broker/"
 REDIAL_S: Final = 5.0
 NAME_SERVER: Final = "/pocketmq.v1.NameServer/"
 
-#: A fetch brings at least one record, of up to 4 MiB and 64 KiB; a status may bring a recovery report.
-RECEIVE_BYTES_MAX: Final = 64 * 1024 * 1024
-
 
 class Connection(Protocol):
     """A way to one server."""

@@ -8,8 +8,7 @@ from typing import Final
 
 import pytest
 
-from . import demo_svg, prose
-from .source_tree import ROOT
+from . import prose
 
 LIMITS: Final = tomllib.loads(Path(__file__).with_name("prose.toml").read_text(encoding="utf-8"))
 PAGE: Final = """\
@@ -63,13 +62,6 @@ def test_a_wide_cell_is_counted_unless_it_was_generated() -> None:
 
     assert (written.wide_cells, written.sentences) == (1, [1])
     assert (generated.wide_cells, generated.sentences) == (0, [])
-
-
-def test_the_picture_of_the_quickstart_is_current() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-
-    assert demo_svg.PICTURE.read_text(encoding="utf-8") == demo_svg.drawn(readme), "make demo-svg"
-    assert max(line.begin_s for line in demo_svg.lines(readme)) < 0.9 * demo_svg.SECONDS
 
 
 def test_a_share_is_in_percent() -> None:
