@@ -335,9 +335,8 @@ def _parsed(name: str, ours: str, text: str) -> object:
     except ValueError as error:
         raise ConfigError(f"{name}={text}: not a whole number", field=name, value=text) from error
     if ours == "message_size_max_bytes":
-        return min(
-            value, MESSAGE_SIZE_MAX
-        )  # A Java broker may accept more; its records are read all the same.
+        # A Java broker may accept more. PocketMQ reads its records all the same.
+        return min(value, MESSAGE_SIZE_MAX)
     return value * _HOUR_MS if ours == "retention_ms" else value
 
 
