@@ -109,7 +109,7 @@ class OpenFiles:
     """The open files, at most FILES_MAX; see the module."""
 
     def __init__(self, files_max: int) -> None:
-        self._files_max = files_max
+        self.files_max = files_max
         #: How many were closed to make room.
         self.closed = 0
         # Closing a descriptor may end another file's life in this thread.
@@ -123,7 +123,7 @@ class OpenFiles:
 
     def allow(self, files_max: int) -> None:
         """Let FILES_MAX be open from now on."""
-        self._files_max = files_max
+        self.files_max = files_max
 
     def add(self, file: OpenFile) -> None:
         """Count FILE, which was opened, and close others beyond the bound."""
@@ -131,8 +131,8 @@ class OpenFiles:
             self._ring[id(file)] = weakref.ref(file)
             if self._spare is None:
                 self._spare = _spare_descriptor()
-            if len(self._ring) > self._files_max:
-                self._close(len(self._ring) - self._files_max)
+            if len(self._ring) > self.files_max:
+                self._close(len(self._ring) - self.files_max)
 
     def remove(self, file: OpenFile) -> None:
         """Count FILE no more: it was closed, or may not be."""

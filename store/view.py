@@ -17,8 +17,10 @@ from .checkpoints import Checkpoint, read_checkpoint
 from .disk import Disk
 from .format.queues import BATCH_ENTRY, ENTRY
 from .listing import FileRow, RowFile, queue_folders
+from .open_files import OPEN_FILES
 
-#: Files that are mapped at a time: addresses, not memory, for the pages are the page cache's.
+#: Files that are mapped at a time, if the process may open so many: addresses, not memory, for the pages are the page
+#: cache's.
 MAPS_MAX: Final = 1 << 14
 #: Folder of queues, and the size of an entry in its files.
 QUEUE_FOLDERS: Final = {"consumequeue": ENTRY.size, "batchconsumequeue": BATCH_ENTRY.size}
@@ -98,7 +100,7 @@ class StoreView:
         """Return the bytes of FILE as far as it was long when it was listed; it shows what is written later."""
         key = (file.path, file.size)
         if key not in self._maps:
-            while len(self._maps) >= MAPS_MAX:
+            while len(self._maps) >= min(MAPS_MAX, OPEN_FILES.files_max):
                 self._maps.popitem(last=False)
             self._maps[key] = self._mapped(file)
         self._maps.move_to_end(key)

@@ -12,7 +12,6 @@ from typing import Any
 import click
 
 from ..proto.clock import SystemClock
-from ..store.open_files import allow_many_files
 from .counted import counted
 from .instants import past_instant_of
 from .options import TakesStores, broker_name_option, chosen_stores, json_option, stores_argument
@@ -62,7 +61,6 @@ def export(*, stores: tuple[str, ...], target: str, as_json: bool, **options: An
     STORE is the folder of a store, a URL (s3://bucket/store), or a pattern over many brokers ("/data/broker-*/store").
     TIME is as 2026-12-24T18:00:00, with Z or +01:00 if it is not local time, or Unix milliseconds.
     """
-    allow_many_files()
     locations = locate(chosen_stores(stores), broker_name=options["broker_name"])
     scan = Scan(_scan_options(options), _conditions(options))
     scan.options.schema()

@@ -20,6 +20,7 @@ from .stores import RECOVERIES
 if TYPE_CHECKING:
     from ..client.config import ReadFrom
 
+T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -216,12 +217,23 @@ store_option = click.option(
 
 def stores_argument(function: Function) -> Function:
     """Add any number of STOREs: folders, patterns, URLs."""
-    return click.argument("stores", nargs=-1, metavar="[STORE]…")(store_option(function))
+    stores = click.argument("stores", nargs=-1, metavar="[STORE]…", callback=_opening_many_files)
+    return stores(store_option(function))
 
 
 def store_argument(function: Function) -> Function:
     """Add one STORE, a folder of this machine."""
-    return click.argument("store", type=StoreFolder())(store_option(function))
+    store = click.argument("store", type=StoreFolder(), callback=_opening_many_files)
+    return store(store_option(function))
+
+
+def _opening_many_files(_: click.Context, __: click.Parameter, value: T) -> T:
+    """Let a command open as many files as the system allows: each queue of a store has files of its own."""
+    if value:
+        from ..store.open_files import allow_many_files
+
+        allow_many_files()
+    return value
 
 
 def chosen_stores(stores: Sequence[str]) -> Sequence[str]:

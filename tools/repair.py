@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from ..proto.clock import SystemClock
-from ..store.open_files import allow_many_files
 from .counted import counted
 from .doctor.report import reason_lines
 from .options import TakesStores, broker_settings, broker_settings_option, store_argument
@@ -32,7 +31,6 @@ def repair(*, store: str, target: str, settings: Sequence[str], as_json: bool) -
     Every sound message is kept. Files that did not change and are never written to again are linked, not copied. STORE
     is only read; `pocketmq doctor STORE` says before what will be lost.
     """
-    allow_many_files()
     repaired = make_repaired_copy(store, target, broker_settings(settings), SystemClock().unix_ms)
     if as_json:
         print_json(to_json(store, target, repaired))

@@ -60,6 +60,8 @@ OTHER_FILES: Final = {
     "pocketmq/tls": "the certificate for development",
     "pocketmq/verified.json": "the position up to which the last start verified the store",
 }
+#: It writes files for others.
+_SAVER: Final = "store/state_files.py"
 #: Delayed messages are delivered in this time. Offsets are not saved yet, so that the stop saves them on this thread.
 _SECONDS: Final = 4
 
@@ -104,17 +106,24 @@ class _NotingDisk(ForwardingDisk):
     def _note(self, path: str) -> None:
         name = os.path.relpath(path, self._root).removesuffix(".tmp")
         if name.startswith(("config/", "pocketmq/")):
-            self.writers[_writer()].add(re.sub(r"\d+", "N", name))
+            file = re.sub(r"\d+", "N", name)
+            self.writers[_writer(file)].add(file)
 
 
-def _writer() -> str:
-    """Return the module of the product that called the disk. A `StateFile` writes for the module that calls it."""
+def _writer(file: str) -> str:
+    """Return the module of the product that writes FILE. A `StateFile` writes for the module that calls it.
+
+    On the thread of a flusher no caller is seen: there the module that FILE is declared for counts.
+    """
     frame = sys._getframe(3)  # From _note, and the method of the disk, to its caller.
     while frame.f_back and (
         isinstance(frame.f_locals.get("self"), StateFile) or not _module(frame.f_code.co_filename)
     ):
         frame = frame.f_back
-    return _module(frame.f_code.co_filename)
+    module = _module(frame.f_code.co_filename)
+    if module == _SAVER:
+        return next((owner for owner, files in DECLARED.items() if file in files), module)
+    return module
 
 
 @cache

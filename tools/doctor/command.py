@@ -12,7 +12,6 @@ import click
 
 from ...proto.clock import SystemClock
 from ...store.file_sizes import settings_of
-from ...store.open_files import allow_many_files
 from ...store.os_disk import OsDisk
 from ..options import TakesStores, broker_settings, broker_settings_option, store_argument
 from ..output import print_json
@@ -43,7 +42,6 @@ def doctor(
     Where each would cut the log, what it would rebuild, which messages it would lose and why. The store may be live,
     stopped, copied or damaged, and of either broker; it is only read.
     """
-    allow_many_files()
     chosen = settings_of(OsDisk(), store, broker_settings(settings))
     diagnosis = diagnose(store, chosen, SystemClock().unix_ms(), crash=what_if == "crash")
     if as_json:

@@ -12,7 +12,6 @@ import click
 
 from ...proto.clock import SystemClock
 from ...proto.time_text import format_instant
-from ...store.open_files import allow_many_files
 from ..counted import counted
 from ..instants import past_instant_of
 from ..options import TakesStores, broker_settings, broker_settings_option, store_argument
@@ -40,7 +39,6 @@ def fork(*, store: str, at_time: str, target: str, settings: Sequence[str], as_j
     Closed files are linked, so on one file system it costs little room and time; the files that a broker writes to are
     copied. STORE may be live; it is only read, and stays as it is whatever becomes of the fork.
     """
-    allow_many_files()
     time_ms = END_OF_TIME_MS if at_time == "now" else past_instant_of(at_time)
     forked = make_fork(store, target, time_ms, broker_settings(settings), SystemClock().unix_ms)
     if as_json:

@@ -23,7 +23,6 @@ from ...client.config import ReadFrom
 from ...client.name_server_addresses import DEFAULT_NAME_SERVERS
 from ...proto.clock import Clock, SystemClock
 from ...proto.errors import StoreMismatch
-from ...store.open_files import allow_many_files
 from ..hidden_names import HiddenNames
 from ..options import (
     OFFSET,
@@ -187,7 +186,6 @@ _Look: TypeAlias = tuple[list[LagRow], Callable[[], KnownNames]]
 def _look_at(asked: _Asked, stack: ExitStack) -> Callable[[int], _Look]:
     """Return what finds the rows of an instant; what it opens is closed with STACK."""
     if asked.stores:
-        allow_many_files()
         return lambda now_ms: _rows_of_stores(asked, now_ms)
     admin = stack.enter_context(Admin(asked.nameserver))
 

@@ -21,7 +21,6 @@ from ...client.name_server_addresses import DEFAULT_NAME_SERVERS
 from ...proto.clock import SystemClock
 from ...proto.errors import NotAuthorized, TopicNotFound
 from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_topic
-from ...store.open_files import allow_many_files
 from ...store.opened_store import OpenedStore
 from .. import options
 from ..counted import counted
@@ -85,7 +84,6 @@ def lint(
     asked = _Asked(**given)
     known = asked.known
     if stores:
-        allow_many_files()
         findings = [
             one
             for place in locate(stores, settings=options.broker_settings(settings))

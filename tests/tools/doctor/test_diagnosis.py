@@ -60,19 +60,23 @@ def of(store: Path, given: dict[str, str], *, crash: bool = False) -> Diagnosis:
 
 
 @functools.cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder that `_forget` deletes: a diagnosis reads its store, also files that were closed meanwhile."""
+    return tempfile.TemporaryDirectory(prefix="pocketmq-diagnosed-")
+
+
+@functools.cache
 def diagnosed(name: str) -> Diagnosis:
-    folder = Path(tempfile.mkdtemp())
-    try:
-        return of(recorded_store(name, folder / "store"), settings(name))
-    finally:
-        shutil.rmtree(folder)
+    return of(recorded_store(name, Path(_folder().name) / name), settings(name))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _forget() -> Iterator[None]:
-    """Close the files of what was diagnosed."""
+    """Close and delete the files of what was diagnosed."""
     yield
     diagnosed.cache_clear()
+    _folder().cleanup()
+    _folder.cache_clear()
 
 
 def lost(found: Diagnosis, whose: str) -> dict[str, int]:
