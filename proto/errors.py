@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from .doc_urls import page_url
 from .rpc.errors import RpcError
 
 __all__ = [
@@ -96,6 +97,12 @@ class PocketMQError(RpcError):
 
     #: Does the same request have a chance if it is sent again?
     retriable: ClassVar[bool] = False
+
+    @property
+    def doc_url(self) -> str:
+        """Where the documentation explains this class: an address, or a path in the sources if no site is known."""
+        kind = next(one for one in type(self).__mro__ if one.__name__ in BY_NAME)
+        return page_url("errors", kind.__name__.lower())
 
 
 class ConfigError(PocketMQError):

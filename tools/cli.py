@@ -10,8 +10,8 @@ Exit codes, the same for all verbs:
     2  wrong usage, name or     5  something is in the way: it exists already, the store is in use
        configuration            6  stored bytes are damaged
 
-An error is one line on standard error, `pocketmq: what is wrong`, that says what to do. Only a fault in PocketMQ
-itself shows a traceback.
+An error is one line on standard error, `pocketmq: what is wrong`, that says what to do. Without `--json` the next
+line says where the documentation explains it. Only a fault in PocketMQ itself shows a traceback.
 """
 
 from __future__ import annotations
@@ -211,6 +211,9 @@ def _ran(arguments: list[str]) -> int:
         return error.exit_code
     except PocketMQError as error:
         _complain(error.message, as_it_is=isinstance(error, InvalidFilter))
+        # The page says nothing about the root class, and programs that read JSON want no second line.
+        if type(error) is not PocketMQError and "--json" not in arguments:
+            click.echo(f"See {error.doc_url}", err=True)
         return exit_code(error)
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED

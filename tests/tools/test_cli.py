@@ -158,13 +158,42 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
     return raised
 
 
-def test_an_error_is_one_line_without_a_traceback(
+def test_an_error_is_one_line_and_the_next_says_where_it_is_explained(
     failing: list[BaseException], capsys: pytest.CaptureFixture[str]
 ) -> None:
     failing.append(TopicNotFound("topic 'X' is not there:\n  create it"))
 
     assert cli.run(["send"]) == 3
-    assert capsys.readouterr().err == "pocketmq: topic 'X' is not there: create it\n"
+    assert capsys.readouterr().err.splitlines() == [
+        "pocketmq: topic 'X' is not there: create it",
+        "See docs/errors.md#topicnotfound",
+    ]
+
+
+def test_with_json_an_error_is_one_line(
+    failing: list[BaseException],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    @click.command()
+    @click.option("--json", is_flag=True)
+    def command(**_: object) -> None:
+        raise failing[0]
+
+    failing.append(TopicNotFound("topic 'X' is not there"))
+    monkeypatch.setattr(cli.cli, "get_command", lambda _ctx, _name: command)
+
+    assert cli.run(["send", "--json"]) == 3
+    assert capsys.readouterr().err == "pocketmq: topic 'X' is not there\n"
+
+
+def test_an_error_without_a_class_of_its_own_refers_to_no_page(
+    failing: list[BaseException], capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing.append(PocketMQError("it ended"))
+
+    assert cli.run(["send"]) == 1
+    assert capsys.readouterr().err == "pocketmq: it ended\n"
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()], ids=["ctrl-c", "abort"])

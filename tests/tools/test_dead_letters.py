@@ -161,7 +161,8 @@ def test_an_unknown_group_is_not_found(capsys: pytest.CaptureFixture[str]) -> No
     assert call("dead-letters", "list", "h") == 3
     assert call("dead-letters", "resend", "h", "--all") == 3
 
-    assert capsys.readouterr() == ("", "pocketmq: group 'h' does not exist\n" * 2)
+    printed = "pocketmq: group 'h' does not exist\nSee docs/errors.md#groupnotfound\n"
+    assert capsys.readouterr() == ("", printed * 2)
 
 
 def test_chosen_ones_are_sent_again(capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,7 +184,7 @@ def test_what_cannot_be_sent_is_told_and_the_exit_code_says_so(
         "3  sent to orders, queue 1, offset 43\n"
         "9  not sent: no dead letter has the number 9\n"
         "1 of 2 sent again\n",
-        "pocketmq: no dead letter has the number 9\n",
+        "pocketmq: no dead letter has the number 9\nSee docs/errors.md#messagenotfound\n",
     )
     assert call("dead-letters", "resend", "g", "9", "--json") == 3
     assert json.loads(capsys.readouterr().out) == {

@@ -8,6 +8,8 @@ import pytest
 from pocketmq.proto.errors import AlreadyDelivered, InvalidArgument, MessageNotFound, PocketMQError
 from pocketmq.tools import cli, send
 
+from ..complaint import complaint
+
 
 class FakeProducer:
     """Recalls the handle "good", and answers anything else with ERROR."""
@@ -66,7 +68,8 @@ def test_an_error_is_one_line_and_an_exit_code(
 
     assert call("other") == code
 
-    assert capsys.readouterr() == ("", f"pocketmq: {error.message}\n")
+    out, err = capsys.readouterr()
+    assert (out, complaint(err)) == ("", f"pocketmq: {error.message}")
 
 
 def test_a_handle_is_needed(capsys: pytest.CaptureFixture[Any]) -> None:

@@ -45,6 +45,11 @@ _VARIABLES: Final = {
     ),
     "POCKETMQ_CERT": ("clients, commands", "none", "PEM file of the client's certificate."),
     "POCKETMQ_KEY": ("clients, commands", "none", "PEM file of its key."),
+    "POCKETMQ_DOCS_URL": (
+        "clients, commands",
+        "the site of the release; none in a checkout",
+        "Address of the documentation that errors refer to (`error.doc_url`).",
+    ),
     "POCKETMQ_INSECURE": (
         "servers",
         "not set",
