@@ -24,6 +24,7 @@
 # make reference   update the generated tables and sections of the reference in docs/ (a test compares)
 # make sync      regenerate client/sync/gen, the clients for ordinary threads, from those for coroutines (a test compares)
 # make site      the documents as a site, in build/site
+# make site-version VERSION=0.2   commit this site as that version to the branch gh-pages (mike). PUSH=1 also pushes it
 # make grpcio    the tests that serve, on grpcio instead of our own HTTP/2
 PYTHON ?= python3
 VENV ?= .venv
@@ -41,7 +42,7 @@ unit: export PYTEST_DEBUG_TEMPROOT := $(call in_memory,2)
 test test-long: export PYTEST_DEBUG_TEMPROOT := $(call in_memory,8)
 campaign: simulated := $(addprefix TMPDIR=,$(call in_memory,8))
 
-.PHONY: demo install test unit test-long test-all dev dev-core check check-style check-mypy check-pyright bench campaign interop structure demo-svg prose call-paths reference grpcio proto proto-check sync site clean
+.PHONY: demo install test unit test-long test-all dev dev-core check check-style check-mypy check-pyright bench campaign interop structure demo-svg prose call-paths reference grpcio proto proto-check sync site site-version clean
 
 demo: $(VENV)/.demo
 	$(BIN)/pocketmq demo
@@ -163,10 +164,16 @@ sync: $(VENV)/.dev
 	$(BIN)/python -m tests.repository.sync_api
 
 # The documents as a site in build/site, with an API reference; a link that leads nowhere fails it.
-site: $(VENV)/.docs
+site: $(VENV)/.docs .dev/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+site-version: $(VENV)/.docs .dev/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mike deploy --update-aliases $(if $(PUSH),--push) $(VERSION) latest
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mike set-default $(if $(PUSH),--push) latest
+
+.dev/site:                            # the package without the environments in the root, for the API reference
 	mkdir -p .dev/site/pocketmq
 	for name in __init__.py client proto tools; do ln -sfn ../../../$$name .dev/site/pocketmq/$$name; done
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 $(VENV)/.docs: pyproject.toml $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --group docs
