@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +15,8 @@ from ...proto.carriers import need_grpcio
 from ...proto.errors import ConfigError, PocketMQError
 from ..options import COUNT, Seconds, json_option
 from ..output import print_json, print_table
-from .measure import LANGUAGES, BenchConditions, Figure, beside_line, figures_table
+from .measure import LANGUAGES, BenchConditions, Figure, beside_line, figures_table, machine
+from .plot import drawn
 
 #: Name, (module and function, what it measures).
 BENCHES: Final = {
@@ -150,12 +152,19 @@ _BESIDE_GRPC: Final = frozenset(
     type=click.Path(exists=True, file_okay=False),
     help="With `ordinary` and `replicas`: the folder of Apache RocketMQ's jars, whose broker (and slave) runs beside.",
 )
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    metavar="FILE.svg",
+    help="With `ordinary`: draw the rates beside those of Apache RocketMQ (--apache), else of an echo.",
+)
 @json_option("an object a line")
 def bench(
     names: tuple[str, ...],
     *,
     seconds: float,
     folder: Path | None,
+    plot: Path | None,
     as_json: bool,
     **of_one: Any,
 ) -> None:
@@ -168,6 +177,11 @@ def bench(
         raise click.UsageError("--pending belongs to `bench delay`.")
     if of_one["client"] and "v2" not in wanted:
         raise click.UsageError("--client belongs to `bench v2`.")
+    if plot is not None and "ordinary" not in wanted:
+        raise click.UsageError("--plot belongs to `bench ordinary`.")
+    if plot is not None and not plot.absolute().parent.is_dir():
+        raise click.UsageError(f"--plot: there is no folder {plot.absolute().parent}.")
+    here = machine()
     figures = []
     options = {
         "seconds": seconds,
@@ -175,6 +189,9 @@ def bench(
     }
     for figure in _figures(wanted, folder, options, are_all="all" in names):
         figures.append(figure)
+        if plot is not None and figure.name == "ordinary":
+            date = time.strftime("%Y-%m-%d")
+            plot.write_text(drawn(figure, machine=here, date=date), encoding="utf-8")
         if as_json:
             print_json(figure.document())
         else:

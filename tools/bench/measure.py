@@ -7,8 +7,11 @@ the same run: a memcpy, a write with fdatasync. Ratios are PocketMQ's rate divid
 from __future__ import annotations
 
 import os
+import platform
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -134,6 +137,18 @@ def rounds(work: Callable[[], object], *, seconds: float, at_most: int = 1_000_0
 def own_cpu_seconds() -> float:
     """Return the CPU time that this process has used."""
     return time.process_time()
+
+
+def machine() -> str:
+    """Return the processors and the Python of this machine, and its load: others may use the same cores."""
+    cores, model = len(os.sched_getaffinity(0)), ""
+    with suppress(OSError):
+        found = re.search(r"(?m)^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text("utf-8"))
+        model = f" ({found[1].strip()})" if found else ""
+    return (
+        f"{cores} core{'s' * (cores > 1)}{model}, {platform.python_implementation()} {platform.python_version()},"
+        f" load before the run {os.getloadavg()[0]:.1f}"
+    )
 
 
 def memcpy_bytes_per_second(size_bytes: int) -> float:

@@ -9,6 +9,7 @@
 
 Each shape warms up as long as it is measured. Client and server share the machine, so compare the CPU time per message
 of both with that of a loopback echo of the same bytes. With --apache the shapes also run on Apache RocketMQ's broker.
+--plot draws the rates (`plot.py`).
 """
 
 from __future__ import annotations
@@ -123,6 +124,7 @@ def _measure(figure: measure.Figure, shape: _Shape, server: ServerProcess, secon
         f"{name}_client_us": client_us,
         f"{name}_server_us": server_us,
         f"{name}_echo_us": echo_us,
+        f"{name}_echo_per_second": shape.messages * len(beside.latencies) / _ECHO_S,
     }
     if latencies:
         p50_ms, p99_ms = measure.percentiles_ms(latencies)
@@ -130,7 +132,11 @@ def _measure(figure: measure.Figure, shape: _Shape, server: ServerProcess, secon
         note += (
             f"; p50 {p50_ms:.2f} ms, p99 {p99_ms:.2f} ms (echo {echo_ms[0]:.2f}, {echo_ms[1]:.2f})"
         )
-        figure.facts |= {f"{name}_p50_ms": p50_ms, f"{name}_p99_ms": p99_ms}
+        figure.facts |= {
+            f"{name}_p50_ms": p50_ms,
+            f"{name}_p99_ms": p99_ms,
+            f"{name}_echo_p50_ms": echo_ms[0],
+        }
     figure.notes.append(note)
 
 
@@ -152,8 +158,9 @@ def _beside_apache(figure: measure.Figure, home: Path, conditions: measure.Bench
     with apache_alone(home, conditions.folder / "apache", topics) as (nameserver, proxy):
         classic = classic_load(home, nameserver, servers.TOPIC, seconds, count)
         official = official_load(home, proxy, _OFFICIAL_TOPIC, seconds)
+    figure.facts["apache_version"] = apache_version(home)
     figure.notes.append(
-        f"Apache RocketMQ {apache_version(home)} with its Java clients, each shape {seconds:g} s after"
+        f"Apache RocketMQ {figure.facts['apache_version']} with its Java clients, each shape {seconds:g} s after"
         f" {seconds:g} s of warm-up as well, and how many times as much is ours:"
     )
     for theirs in classic:
@@ -167,6 +174,8 @@ def _beside_apache(figure: measure.Figure, home: Path, conditions: measure.Bench
         _compare(figure, own, theirs)
     for own, theirs in zip(ours, official, strict=True):
         figure.facts[f"{_key(own.name)}_per_second"] = own.per_second
+        if own.p50_ms is not None:
+            figure.facts[f"{_key(own.name)}_p50_ms"] = own.p50_ms
         _compare(figure, own, theirs)
 
 
