@@ -35,14 +35,14 @@ LABELS: Final = {
     "invocation_status": "status",
 }
 HISTOGRAMS: Final = {
-    "rocketmq_send_cost_time": "How long sends took, in milliseconds, as clients measured it.",
-    "rocketmq_delivery_latency": "How long messages travelled from the broker to the client, in milliseconds.",
-    "rocketmq_await_time": "How long messages waited at the client for a listener, in milliseconds.",
-    "rocketmq_process_time": "How long listeners took for a message, in milliseconds.",
+    "rocketmq_send_cost_time": "Duration of sends in milliseconds, measured by clients.",
+    "rocketmq_delivery_latency": "Time from the broker to the client in milliseconds.",
+    "rocketmq_await_time": "Time that messages waited in the client for a listener, in milliseconds.",
+    "rocketmq_process_time": "Time that listeners took for a message, in milliseconds.",
 }
 GAUGES: Final = {
-    "rocketmq_consumer_cached_messages": "Messages that a push consumer has received and not finished.",
-    "rocketmq_consumer_cached_bytes": "Their bytes.",
+    "rocketmq_consumer_cached_messages": "Messages that a push consumer has received and not processed.",
+    "rocketmq_consumer_cached_bytes": "Bytes of messages that a push consumer has received and not processed.",
 }
 
 

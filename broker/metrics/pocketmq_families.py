@@ -25,7 +25,9 @@ def figures(
         ("cluster", status.cluster),
         ("version", status.version),
     )
-    yield PageFigure("gauge", "pocketmq_broker_info", "Who this is.", 1, who)
+    yield PageFigure(
+        "gauge", "pocketmq_broker_info", "Name, cluster and version of the broker.", 1, who
+    )
     yield from _process(status)
     yield from _own_traffic(parts)
     yield from _connections(connections or ConnectionTotals(open=0, accepted=0, refused=0))
@@ -40,9 +42,9 @@ def _topics(parts: BrokerParts) -> Iterator[PageFigure]:
     counts = parts.sends.counts.by_topic
     most = sorted(counts, key=lambda name: -counts[name].messages)[:_TOPICS_MAX]
     for field, name, what in (
-        ("messages", "sent_messages", "Messages that were sent to a topic and stored."),
-        ("bytes", "sent_bytes", "Bytes of their records."),
-        ("failed", "sends_failed", "Runs of messages that were refused, or not stored in time."),
+        ("messages", "sent_messages", "Messages received and stored in a topic."),
+        ("bytes", "sent_bytes", "Record bytes of received messages."),
+        ("failed", "sends_failed", "Batches that were refused, or not stored in time."),
     ):
         for topic in sorted(most):
             value = getattr(counts[topic], field)
@@ -58,7 +60,7 @@ def _groups(parts: BrokerParts) -> Iterator[PageFigure]:
         yield PageFigure(
             "gauge",
             "pocketmq_group_skipped_messages",
-            "Messages that the filters of a group stepped over, since its account began.",
+            "Messages that a group has filtered out since its statistics began.",
             counts[group, topic],
             (("group", group), ("topic", topic)),
         )
@@ -68,7 +70,7 @@ def _process(status: pb.BrokerStatusReply) -> Iterator[PageFigure]:
     yield PageFigure(
         "gauge",
         "pocketmq_broker_start_time_seconds",
-        "When it started, by the messages' time.",
+        "Start time of the broker, on the clock of its messages.",
         status.started_ms / 1000,
     )
     yield PageFigure(
@@ -87,17 +89,17 @@ def _connections(totals: ConnectionTotals) -> Iterator[PageFigure]:
     rows: list[tuple[str, str, float]] = [
         (
             "connections",
-            "Connections that are open; 0 with grpcio, which does not tell.",
+            "Open connections; 0 with grpcio, which does not report them.",
             totals.open,
         ),
         (
             "held_request_bytes",
-            "Bytes of requests that are not whole; at most broker.pending_max_bytes.",
+            "Bytes of incomplete requests; the limit is broker.pending_max_bytes.",
             totals.requests_held_bytes,
         ),
         (
             "held_answer_bytes",
-            "Bytes of answers that are not read; at most broker.pending_max_bytes.",
+            "Bytes of answers that clients have not read; the limit is broker.pending_max_bytes.",
             totals.answers_held_bytes,
         ),
     ]
@@ -107,30 +109,34 @@ def _connections(totals: ConnectionTotals) -> Iterator[PageFigure]:
 def _own_traffic(parts: BrokerParts) -> Iterator[PageFigure]:
     sends, fetches = parts.sends.counts, parts.fetches
     rows: list[tuple[str, str, float]] = [
-        ("sends", "Runs of messages that were sent and stored.", sends.stored),
-        ("sent_messages", "Messages in them.", sends.messages),
+        ("sends", "Batches received and stored.", sends.stored),
+        ("sent_messages", "Messages in stored batches.", sends.messages),
         (
             "sends_failed",
-            "Runs of messages that were refused, or not stored in time.",
+            "Batches that were refused, or not stored in time.",
             sends.failed,
         ),
-        ("fetches", "Fetches that were asked for.", fetches.asked),
+        ("fetches", "Fetches requested.", fetches.asked),
         (
             "lost_messages",
-            "Messages that groups stepped over, each once a group: damaged, or gone with a file.",
+            "Damaged or deleted messages that groups skipped, counted once per group.",
             parts.accounts.lost,
         ),
         (
             "skipped_messages",
-            "Messages that filters of groups stepped over, each once a group.",
+            "Messages that groups filtered out, counted once per group.",
             parts.accounts.skipped,
         ),
     ]
     for name, what, value in rows:
         yield PageFigure("counter", f"pocketmq_broker_{name}_total", what, value)
     rows = [
-        ("sends_waiting", "Sends that wait for the device.", parts.sends.waiting),
-        ("waiting", "Fetches and receives that wait for messages.", len(parts.purgatory)),
+        ("sends_waiting", "Sends that wait for a flush to disk.", parts.sends.waiting),
+        (
+            "waiting",
+            "Long polls: fetches and receives that wait for messages.",
+            len(parts.purgatory),
+        ),
     ]
     yield from gauges("pocketmq_broker_", rows)
 
@@ -138,14 +144,18 @@ def _own_traffic(parts: BrokerParts) -> Iterator[PageFigure]:
 def _tables(parts: BrokerParts, status: pb.BrokerStatusReply) -> Iterator[PageFigure]:
     topics = len(parts.topics.all(include_system=True))
     rows: list[tuple[str, str, float]] = [
-        ("topics", "Topics, those of the system included.", topics),
-        ("groups", "Groups of consumers.", len(parts.groups.all())),
-        ("timers", "What waits for its time in memory.", len(parts.timers)),
-        ("delayed_waiting", "Messages that wait for their time.", status.delayed_waiting),
-        ("transactions_open", "Transactions without an outcome.", status.transactions_open),
+        ("topics", "Topics, system topics included.", topics),
+        ("groups", "Consumer groups.", len(parts.groups.all())),
+        ("timers", "Pending timers in memory.", len(parts.timers)),
+        ("delayed_waiting", "Delayed messages that are not delivered yet.", status.delayed_waiting),
+        (
+            "transactions_open",
+            "Transactions that are neither committed nor rolled back.",
+            status.transactions_open,
+        ),
         (
             "pop_in_flight",
-            "Messages that consumers have popped and not finished.",
+            "Messages that consumers have popped and not acknowledged.",
             parts.pops.in_flight,
         ),
     ]
@@ -156,31 +166,35 @@ def _store(parts: BrokerParts, status: pb.BrokerStatusReply) -> Iterator[PageFig
     yield PageFigure(
         "counter",
         "pocketmq_store_appended_bytes_total",
-        "Bytes that the log has ever had.",
+        "Bytes appended to the log since the store was created.",
         status.max_log_offset,
     )
     yield PageFigure(
         "counter",
         "pocketmq_store_damaged_records_total",
-        "Records that were found damaged and set aside since the broker started.",
+        "Damaged records that were quarantined since the broker started.",
         parts.store.damages.count,
     )
     yield PageFigure(
         "counter",
         "pocketmq_store_scrubbed_bytes_total",
-        "Bytes of the log that were verified in the background since the broker started.",
+        "Bytes of the log that the scrubber has verified since the broker started.",
         parts.store.scrubber.read_bytes,
     )
     rows: list[tuple[str, str, float]] = [
-        ("log_begin_bytes", "Log offset of the oldest byte that is kept.", status.min_log_offset),
-        ("flushed_bytes", "Log offset up to which all is on the device.", status.flushed_offset),
+        ("log_begin_bytes", "Log offset of the oldest byte in the log.", status.min_log_offset),
+        (
+            "flushed_bytes",
+            "Log offset up to which the log is flushed to disk.",
+            status.flushed_offset,
+        ),
         (
             "dispatched_bytes",
-            "Log offset up to which all is in its queue.",
+            "Log offset up to which records are entered in queues.",
             status.dispatched_offset,
         ),
-        ("disk_used_ratio", "How full the device is.", status.disk_used_ratio),
-        ("writable", "Does it take messages?", status.writable),
+        ("disk_used_ratio", "Used part of the disk, from 0 to 1.", status.disk_used_ratio),
+        ("writable", "1: the broker accepts messages. 0: it refuses them.", status.writable),
     ]
     yield from gauges("pocketmq_store_", rows)
 
@@ -190,7 +204,7 @@ def client_figures(clients: ClientMetrics) -> Iterator[PageFigure]:
     yield PageFigure(
         "counter",
         "pocketmq_broker_client_series_dropped_total",
-        "Series of clients that others took the place of.",
+        "Client series that were replaced by others because of the limit.",
         clients.dropped,
     )
     for name, what in HISTOGRAMS.items():

@@ -152,20 +152,20 @@ class RocketMQFigures:
         return [
             (
                 "topic_number",
-                "Topics, those of the system included.",
+                "Topics, system topics included.",
                 len(parts.topics.names()),
                 (),
             ),
-            ("consumer_group_number", "Groups of consumers.", len(parts.groups.all()), ()),
+            ("consumer_group_number", "Consumer groups.", len(parts.groups.all()), ()),
             (
                 "broker_permission",
-                "What the broker may be used for: 6 reading and writing, 4 reading alone.",
+                "Permission of the broker: 6 read and write, 4 read only.",
                 _READABLE | (_WRITABLE if status.writable else 0),
                 (),
             ),
             (
                 "processor_watermark",
-                "Calls that wait: sends for a device, and for messages.",
+                "Waiting calls: sends that wait for a flush, fetches that wait for messages.",
                 parts.sends.waiting,
                 (("processor", "send"),),
             ),
@@ -177,49 +177,49 @@ class RocketMQFigures:
             ),
             (
                 "storage_size_bytes",
-                "Bytes from the oldest record of the log to the newest.",
+                "Bytes of the log, from its oldest record to its newest.",
                 store.max_log_offset - store.min_log_offset,
                 _STORAGE,
             ),
             (
                 "storage_flush_behind_bytes",
-                "Bytes of the log that are not on the device yet.",
+                "Bytes of the log that are not flushed to disk yet.",
                 max(0, store.max_log_offset - store.flushed_offset),
                 _STORAGE,
             ),
             (
                 "storage_dispatch_behind_bytes",
-                "Bytes of the log that are not in their queues yet.",
+                "Bytes of the log that are not entered in queues yet.",
                 max(0, store.max_log_offset - store.dispatched_offset),
                 _STORAGE,
             ),
             (
                 "storage_message_reserve_time_milliseconds",
-                "How long ago the oldest record of the log was stored.",
+                "Age of the oldest record of the log.",
                 _since(oldest_ms, status.now_ms),
                 _STORAGE,
             ),
             (
                 "timer_enqueue_lag",
-                "Messages with a time that have not been entered into the timer wheel yet.",
+                "Scheduled messages that are not entered in the timer wheel yet.",
                 max(0, timer_end - entered),
                 _STORAGE,
             ),
             (
                 "timer_enqueue_latency_milliseconds",
-                "How long the first of them has waited.",
+                "Age of the oldest scheduled message that is not entered in the timer wheel yet.",
                 _since(waits_ms, status.now_ms),
                 _STORAGE,
             ),
             (
                 "timer_dequeue_lag",
-                "Messages in the timer wheel, whenever they are due.",
+                "Messages in the timer wheel.",
                 timers.pending,
                 _STORAGE,
             ),
             (
                 "timer_dequeue_latency_milliseconds",
-                "How far the timer wheel is behind the clock.",
+                "Time by which the timer wheel is behind the clock.",
                 _since(timers.read_ms if timers.pending else None, status.now_ms),
                 _STORAGE,
             ),
@@ -267,8 +267,12 @@ def _figures(
     proxy: Labels,
 ) -> Iterator[PageFigure]:
     """Yield all families: what was NOTED, and the lags FOUND, whose oldest messages were STORED; WHO is on all."""
-    yield PageFigure("gauge", "target_info", "Who this is, in OpenTelemetry's way.", 1)
-    yield PageFigure("gauge", "rocketmq_proxy_up", "Official clients are served.", 1, proxy)
+    yield PageFigure(
+        "gauge", "target_info", "Identity of the broker, in the format of OpenTelemetry.", 1
+    )
+    yield PageFigure(
+        "gauge", "rocketmq_proxy_up", "1: the broker serves official clients.", 1, proxy
+    )
     for name, what, value, labels in noted.single:
         yield PageFigure("gauge", f"rocketmq_{name}", what, value, who + labels)
     yield from _traffic(noted, who)
@@ -279,7 +283,7 @@ def _figures(
         yield PageFigure(
             "gauge",
             "pocketmq_metrics_series_left_out",
-            "Series beyond broker.metrics_series_max: of gauges that are not shown, of counters that were dropped.",
+            "Series above broker.metrics_series_max: gauges not shown, counters dropped.",
             left_out,
             (("kind", kind),),
         )
@@ -291,13 +295,13 @@ def _traffic(noted: _Noted, who: Labels) -> Iterator[PageFigure]:
         for topic, kind, counts, total in noted.came_in
     ]
     for labels, counts, _ in came:
-        name, what = "rocketmq_messages_in_total", "Messages that came in and were stored."
+        name, what = "rocketmq_messages_in_total", "Messages received and stored."
         yield PageFigure("counter", name, what, sum(counts), labels)
     for labels, _, total in came:
-        name, what = "rocketmq_throughput_in_total", "Bytes of their records."
+        name, what = "rocketmq_throughput_in_total", "Record bytes of received messages."
         yield PageFigure("counter", name, what, total, labels)
     for labels, counts, total in came:
-        name, what = "rocketmq_message_size", "Bytes of the records that came in."
+        name, what = "rocketmq_message_size", "Record sizes of stored messages, in bytes."
         sizes = Distribution(SIZE_BOUNDS, counts, total)
         yield PageFigure("histogram", name, what, sizes, labels)
     went = [
@@ -305,42 +309,48 @@ def _traffic(noted: _Noted, who: Labels) -> Iterator[PageFigure]:
         for topic, group, is_retry, messages, size in noted.went_out
     ]
     for labels, messages, _ in went:
-        name, what = "rocketmq_messages_out_total", "Messages that groups were handed."
+        name, what = "rocketmq_messages_out_total", "Messages delivered to groups."
         yield PageFigure("counter", name, what, messages, labels)
     for labels, _, size in went:
-        name, what = "rocketmq_throughput_out_total", "Bytes of their records."
+        name, what = "rocketmq_throughput_out_total", "Record bytes of delivered messages."
         yield PageFigure("counter", name, what, size, labels)
     for topic, group, count in noted.dead:
-        name, what = "rocketmq_send_to_dlq_messages_total", "Messages that became dead letters."
+        name, what = "rocketmq_send_to_dlq_messages_total", "Messages moved to dead-letter queues."
         yield PageFigure("counter", name, what, count, (*who, *_pair(group, topic)))
     for topic, count in noted.timed:
-        name, what = "rocketmq_timing_messages", "Messages that wait for an instant."
+        name, what = "rocketmq_timing_messages", "Scheduled messages that are not delivered yet."
         yield PageFigure("gauge", name, what, count, (*who, ("topic", topic), *_STORAGE))
 
 
 def _transactions(noted: _Noted, who: Labels) -> Iterator[PageFigure]:
     for topic, count in noted.halves.items():
-        name, what = "rocketmq_half_messages", "Transactions without an outcome."
+        name, what = (
+            "rocketmq_half_messages",
+            "Transactions that are neither committed nor rolled back.",
+        )
         yield PageFigure("gauge", name, what, count, (*who, ("topic", topic)))
     for topic, committed, _, _ in noted.outcomes:
-        name, what = "rocketmq_commit_messages_total", "Transactions that were committed."
+        name, what = "rocketmq_commit_messages_total", "Committed transactions."
         yield PageFigure("counter", name, what, committed, (*who, ("topic", topic)))
     for topic, _, rolled_back, _ in noted.outcomes:
-        name, what = "rocketmq_rollback_messages_total", "Transactions that were rolled back."
+        name, what = "rocketmq_rollback_messages_total", "Rolled back transactions."
         yield PageFigure("counter", name, what, rolled_back, (*who, ("topic", topic)))
     for topic, _, _, waits_s in noted.outcomes:
         name = "rocketmq_finish_message_latency_milliseconds"
-        what = "How long transactions waited for their outcome; in seconds, whatever the name says, as Apache's."
+        what = "Time until transactions were committed or rolled back; in seconds as in Apache RocketMQ, despite the name."
         yield PageFigure("histogram", name, what, waits_s, (*who, ("topic", topic)))
 
 
 def _clients(noted: _Noted, who: Labels) -> Iterator[PageFigure]:
     for (language, version, protocol), count in sorted(noted.producers.items()):
-        name, what = "rocketmq_producer_connections", "Official clients that send."
+        name, what = "rocketmq_producer_connections", "Official clients that send messages."
         agent: Labels = (("language", language), ("protocol_type", protocol), ("version", version))
         yield PageFigure("gauge", name, what, count, who + agent)
     for (group, language, version, mode, protocol), count in sorted(noted.consumers.items()):
-        name, what = "rocketmq_consumer_connections", "Clients that consume, members of groups."
+        name, what = (
+            "rocketmq_consumer_connections",
+            "Clients that consume messages, as members of groups.",
+        )
         member: Labels = (
             ("consume_mode", mode),
             ("consumer_group", group),
@@ -351,7 +361,7 @@ def _clients(noted: _Noted, who: Labels) -> Iterator[PageFigure]:
         )
         yield PageFigure("gauge", name, what, count, who + member)
     for method, code, waited, failed, took in noted.calls:
-        name, what = "rocketmq_rpc_latency_milliseconds", "How long calls of official clients took."
+        name, what = "rocketmq_rpc_latency_milliseconds", "Duration of calls of official clients."
         call: Labels = (
             ("is_long_polling", _text(waited)),
             ("protocol_type", "grpc"),
@@ -369,27 +379,27 @@ def _lag(
     families: list[tuple[str, str, Callable[[GroupLag], int]]] = [
         (
             "lag_messages",
-            "Messages that a group has not finished: ready, or in flight.",
+            "Messages that a group has not processed: ready or in flight.",
             lambda lag: lag.messages,
         ),
         (
             "lag_latency_milliseconds",
-            "How long the oldest of them has been stored.",
+            "Age of the oldest message that a group has not processed.",
             lambda lag: age_ms(lag.unfinished, stored, now_ms),
         ),
         (
             "inflight_messages",
-            "Messages that a group was handed and has not finished.",
+            "Messages delivered to a group and not processed yet.",
             lambda lag: lag.in_flight,
         ),
         (
             "queueing_latency_milliseconds",
-            "How long the oldest message that a group was not handed yet has been stored.",
+            "Age of the oldest message that was not delivered to a group yet.",
             lambda lag: age_ms(lag.unread, stored, now_ms),
         ),
         (
             "ready_messages",
-            "Messages that a group was not handed yet, or is to be handed again.",
+            "Messages that were not delivered to a group yet, or are due for redelivery.",
             lambda lag: lag.ready,
         ),
     ]
