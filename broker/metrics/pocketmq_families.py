@@ -25,9 +25,7 @@ def figures(
         ("cluster", status.cluster),
         ("version", status.version),
     )
-    yield PageFigure(
-        "gauge", "pocketmq_broker_info", "Name, cluster and version of the broker.", 1, who
-    )
+    yield PageFigure("gauge", "pocketmq_broker_info", "Name and version of the broker.", 1, who)
     yield from _process(status)
     yield from _own_traffic(parts)
     yield from _connections(connections or ConnectionTotals(open=0, accepted=0, refused=0))
@@ -111,11 +109,7 @@ def _own_traffic(parts: BrokerParts) -> Iterator[PageFigure]:
     rows: list[tuple[str, str, float]] = [
         ("sends", "Batches received and stored.", sends.stored),
         ("sent_messages", "Messages in stored batches.", sends.messages),
-        (
-            "sends_failed",
-            "Batches that were refused, or not stored in time.",
-            sends.failed,
-        ),
+        ("sends_failed", "Batches that were refused, or not stored in time.", sends.failed),
         ("fetches", "Fetches requested.", fetches.asked),
         (
             "lost_messages",
@@ -132,11 +126,7 @@ def _own_traffic(parts: BrokerParts) -> Iterator[PageFigure]:
         yield PageFigure("counter", f"pocketmq_broker_{name}_total", what, value)
     rows = [
         ("sends_waiting", "Sends that wait for a flush to disk.", parts.sends.waiting),
-        (
-            "waiting",
-            "Long polls: fetches and receives that wait for messages.",
-            len(parts.purgatory),
-        ),
+        ("waiting", "Long polls that wait for messages.", len(parts.purgatory)),
     ]
     yield from gauges("pocketmq_broker_", rows)
 
@@ -148,11 +138,7 @@ def _tables(parts: BrokerParts, status: pb.BrokerStatusReply) -> Iterator[PageFi
         ("groups", "Consumer groups.", len(parts.groups.all())),
         ("timers", "Pending timers in memory.", len(parts.timers)),
         ("delayed_waiting", "Delayed messages that are not delivered yet.", status.delayed_waiting),
-        (
-            "transactions_open",
-            "Transactions that are neither committed nor rolled back.",
-            status.transactions_open,
-        ),
+        ("transactions_open", "Transactions that have not ended.", status.transactions_open),
         (
             "pop_in_flight",
             "Messages that consumers have popped and not acknowledged.",
@@ -183,11 +169,7 @@ def _store(parts: BrokerParts, status: pb.BrokerStatusReply) -> Iterator[PageFig
     )
     rows: list[tuple[str, str, float]] = [
         ("log_begin_bytes", "Log offset of the oldest byte in the log.", status.min_log_offset),
-        (
-            "flushed_bytes",
-            "Log offset up to which the log is flushed to disk.",
-            status.flushed_offset,
-        ),
+        ("flushed_bytes", "Log offset up to which all is on disk.", status.flushed_offset),
         (
             "dispatched_bytes",
             "Log offset up to which records are entered in queues.",

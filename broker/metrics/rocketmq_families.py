@@ -267,12 +267,8 @@ def _figures(
     proxy: Labels,
 ) -> Iterator[PageFigure]:
     """Yield all families: what was NOTED, and the lags FOUND, whose oldest messages were STORED; WHO is on all."""
-    yield PageFigure(
-        "gauge", "target_info", "Identity of the broker, in the format of OpenTelemetry.", 1
-    )
-    yield PageFigure(
-        "gauge", "rocketmq_proxy_up", "1: the broker serves official clients.", 1, proxy
-    )
+    yield PageFigure("gauge", "target_info", "Identity of the broker (OpenTelemetry).", 1)
+    yield PageFigure("gauge", "rocketmq_proxy_up", "1: official clients are served.", 1, proxy)
     for name, what, value, labels in noted.single:
         yield PageFigure("gauge", f"rocketmq_{name}", what, value, who + labels)
     yield from _traffic(noted, who)
@@ -318,16 +314,13 @@ def _traffic(noted: _Noted, who: Labels) -> Iterator[PageFigure]:
         name, what = "rocketmq_send_to_dlq_messages_total", "Messages moved to dead-letter queues."
         yield PageFigure("counter", name, what, count, (*who, *_pair(group, topic)))
     for topic, count in noted.timed:
-        name, what = "rocketmq_timing_messages", "Scheduled messages that are not delivered yet."
+        name, what = "rocketmq_timing_messages", "Scheduled messages, not delivered yet."
         yield PageFigure("gauge", name, what, count, (*who, ("topic", topic), *_STORAGE))
 
 
 def _transactions(noted: _Noted, who: Labels) -> Iterator[PageFigure]:
     for topic, count in noted.halves.items():
-        name, what = (
-            "rocketmq_half_messages",
-            "Transactions that are neither committed nor rolled back.",
-        )
+        name, what = "rocketmq_half_messages", "Transactions that have not ended."
         yield PageFigure("gauge", name, what, count, (*who, ("topic", topic)))
     for topic, committed, _, _ in noted.outcomes:
         name, what = "rocketmq_commit_messages_total", "Committed transactions."
@@ -337,7 +330,7 @@ def _transactions(noted: _Noted, who: Labels) -> Iterator[PageFigure]:
         yield PageFigure("counter", name, what, rolled_back, (*who, ("topic", topic)))
     for topic, _, _, waits_s in noted.outcomes:
         name = "rocketmq_finish_message_latency_milliseconds"
-        what = "Time until transactions were committed or rolled back; in seconds as in Apache RocketMQ, despite the name."
+        what = "Time until transactions ended; in seconds as in Apache RocketMQ, despite the name."
         yield PageFigure("histogram", name, what, waits_s, (*who, ("topic", topic)))
 
 

@@ -1,6 +1,6 @@
 """The options of `format("rocketmq")` for reading. Pure.
 
-Names and meaning are those of Spark's Kafka source where it has them; docs/spark-streaming.md lists them all.
+Names and meaning are those of Spark's Kafka source where it has them; docs/spark-options.md lists them all.
 """
 
 from __future__ import annotations
