@@ -4,7 +4,7 @@
     lags(noted)        on any thread: the numbers
     StoredTimes        on the loop, in slices: when the oldest messages that wait were stored, some 7 µs each
 
-A group and topic are reported once the group has committed an offset of it, or pops it. As docs/consumer-lag.md says,
+A group and topic are reported once the group has committed an offset of it, or pops it. As docs/lag-reference.md says,
 lag is what is in the topic's queues and not finished; in a queue of which it never committed anything, all there is.
 
     lag = ready + in flight
