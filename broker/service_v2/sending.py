@@ -13,7 +13,7 @@ reach the disk in time (MASTER_PERSISTENCE_TIMEOUT), gets an entry with only a s
 message has a recall handle. The trailing metadata `x-durable` says "memory" (the message survives a kill) or "disk".
 
 EndTransaction and RecallMessage may be answered later by another part of the broker. Not thread-safe: the event loop
-owns it. Source: v2-protocol.md §4.1, §4.7, §4.9; docs/official-clients.md lists intended differences.
+owns it. Source: v2-protocol.md §4.1, §4.7, §4.9; docs/differences-in-answers.md lists intended differences.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from pocketmq.tools.cli import cli
 from .source_tree import ROOT, name_of
 
 #: What of a page may hold the whole table: Apache's verbs and PocketMQ's.
-DIFFERENCES = ROOT / "docs" / "differences-from-rocketmq.md"
+DIFFERENCES = ROOT / "docs" / "mqadmin.md"
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
 _ENDS = re.compile(r"^(?:[|;&<>#]|\d?>)")
 

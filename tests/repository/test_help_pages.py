@@ -1,4 +1,4 @@
-"""Pages for trouble: the runbook has each alert, and the errors that troubleshooting explains are in the code."""
+"""Pages for trouble: the runbook has each alert, and the errors that error-messages.md explains are in the code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_runbook_has_a_section_for_each_alert() -> None:
     assert headings("alert-runbook.md", 2) == alerts
 
 
-def test_errors_that_troubleshooting_explains_are_raised_somewhere() -> None:
+def test_errors_that_the_page_explains_are_raised_somewhere() -> None:
     texts = "\n".join(
         node.value
         for path in code_files()
@@ -35,7 +35,7 @@ def test_errors_that_troubleshooting_explains_are_raised_somewhere() -> None:
     )
     classes = (ROOT / "proto" / "errors.py").read_text(encoding="utf-8")
 
-    explained = headings("troubleshooting.md", 3)
+    explained = headings("error-messages.md", 2)
     unknown = []
     for heading in explained:
         words = heading.strip("`").split()

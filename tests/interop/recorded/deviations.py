@@ -1,6 +1,6 @@
 """Where our answers to recorded calls differ from Apache's on purpose: what differs in which case.
 
-docs/differences-from-rocketmq.md says of each kind why. A test holds the two lists equal, and the lines to what is
+docs/differences-in-answers.md says of each kind why. A test holds the two lists equal, and the lines to what is
 observed.
 """
 
