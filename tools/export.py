@@ -34,7 +34,7 @@ from .stores.schemas import schema_of
 @click.option("--topic", "topics", multiple=True, help="Only this topic; may be repeated.")
 @click.option("--system", is_flag=True, help="Also system topics, where messages wait.")
 @click.option(
-    "--columns", metavar="NAME[,…]", help="Only these columns.  [default: all but rawProperties]"
+    "--columns", metavar="NAME[,…]", help="Only these columns.  [default: all but raw_properties]"
 )
 @click.option(
     "--bad-records",
@@ -107,7 +107,7 @@ def _scan_options(options: dict[str, Any]) -> ScanOptions:
 
 
 #: A file's folder is made of these.
-_OF_FOLDERS = ("topic", "storeTimestamp")
+_OF_FOLDERS = ("topic", "store_timestamp")
 
 
 def _conditions(options: dict[str, Any]) -> Conditions:
@@ -127,8 +127,8 @@ def _report(written: Written, bad: BadRecords, target: str, *, as_json: bool) ->
                 "rows": written.rows,
                 "files": written.files,
                 "bytes": written.bytes,
-                "badRecords": bad.count,
-                "badBytes": bad.bytes,
+                "bad_records": bad.count,
+                "bad_bytes": bad.bytes,
                 "path": target,
             }
         )

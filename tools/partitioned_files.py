@@ -83,7 +83,7 @@ class PartitionedFiles:
         self.topics: set[str] = set()
 
     def add(self, broker: str, batch: pyarrow.RecordBatch) -> None:
-        """Take the rows of BATCH, which has the columns topic and storeTimestamp, of BROKER."""
+        """Take the rows of BATCH, which has the columns topic and store_timestamp, of BROKER."""
         for key, rows in _by_partition(batch):
             if not self._with_system and is_system_topic(key[0]):
                 continue
@@ -193,7 +193,7 @@ def _by_partition(batch: pyarrow.RecordBatch) -> list[tuple[Key, pyarrow.RecordB
     if not batch.num_rows:
         return []
     topics = batch.column("topic").dictionary_encode()
-    days = _days(batch.column("storeTimestamp"))
+    days = _days(batch.column("store_timestamp"))
     codes = topics.indices.to_numpy().astype(np.int64)
     kinds, which = np.unique(np.stack([codes, days]), axis=1, return_inverse=True)
     rows = batch.drop_columns(["topic"])

@@ -169,11 +169,11 @@ class ClusterBoard:
     def document(self) -> dict[str, Any]:
         """Return the board as JSON shows it."""
         return {
-            "atMs": self.at_ms,
+            "at_ms": self.at_ms,
             "seconds": self.seconds,
             "brokers": self.brokers,
             "topics": [
-                {"topic": one.topic, "messages": one.messages, "inPerSecond": one.in_per_s}
+                {"topic": one.topic, "messages": one.messages, "in_per_s": one.in_per_s}
                 for one in self.topics
             ],
             "groups": [
@@ -183,9 +183,9 @@ class ClusterBoard:
                     "lag": one.lag,
                     "verdict": str(one.verdict),
                     "because": one.because,
-                    "inPerSecond": one.in_per_s,
-                    "readPerSecond": one.read_per_s,
-                    "catchUpSeconds": one.catch_up_s,
+                    "in_per_s": one.in_per_s,
+                    "read_per_s": one.read_per_s,
+                    "catch_up_s": one.catch_up_s,
                     "skipped": one.skipped,
                 }
                 for one in self.groups

@@ -62,12 +62,12 @@ N = TypeVar("N", int, Longs)
 #: Which columns of Spark's data sets must be equal: those of an entry, and those of its record.
 COMPARED_COLUMNS: Final = {
     "topic": "topic",
-    "queueId": "queueId",
-    "queueOffset": "queueOffset",
-    "size": "storeSize",
+    "queue": "queue",
+    "queue_offset": "queue_offset",
+    "size": "store_size",
 }
 #: `is_served` in SQL.
-SERVED_SQL: Final = f"(sysFlag & {SYS_PREPARED}) = 0"
+SERVED_SQL: Final = f"(sys_flag & {SYS_PREPARED}) = 0"
 
 
 def is_served(sys_flags: Ints) -> Mask:

@@ -165,8 +165,8 @@ def test_a_scan_has_the_tags_codes_that_java_resolves(path: Path) -> None:
     rows = scanned(path, dataset="consumequeue")
     found: dict[tuple[str, int], list[Code]] = {}
     for row in rows:
-        entry = (row["queueOffset"], row["physicalOffset"], row["size"], row["tagsCode"])
-        found.setdefault((row["topic"], row["queueId"]), []).append(entry)
+        entry = (row["queue_offset"], row["log_offset"], row["size"], row["tags_code"])
+        found.setdefault((row["topic"], row["queue"]), []).append(entry)
 
     assert {name: found[name] for name in java_entries()} == java_entries()
 

@@ -58,7 +58,7 @@ def test_what_the_filter_skipped_is_committed_at_the_end(call: Shell) -> None:
     rows = call("lag", "--group", "skips", "--json").documents
     (row,) = [row for row in rows if row.get("topic") == "Skipped"]
     assert (got.code, got.out) == (0, "")
-    assert (row["committedOffset"], row["lag"]) == (2, 0)
+    assert (row["committed_offset"], row["lag"]) == (2, 0)
 
 
 def test_lines_of_standard_input_are_messages(call: Shell) -> None:

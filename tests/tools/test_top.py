@@ -116,7 +116,7 @@ async def test_a_cluster_is_shown_once_as_json_and_for_people(
 
     (document,) = map(json.loads, documents.splitlines())
     assert document["seconds"] > 0
-    assert document["topics"] == [{"topic": "T", "messages": 5, "inPerSecond": 0.0}]
+    assert document["topics"] == [{"topic": "T", "messages": 5, "in_per_s": 0.0}]
     (group,) = document["groups"]
     assert (group["group"], group["readers"]) == ("g", 1)
     (queue,) = [one for one in document["queues"] if one["topic"] == "T"]

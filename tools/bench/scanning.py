@@ -45,7 +45,7 @@ def scan(conditions: BenchConditions) -> Figure:
     queues = queue_store(conditions.folder / "queues", QUEUES)
     message_seconds, figure.client_cpu_seconds = _best(logs, conditions.seconds, dataset="messages")
     figure.add_rate(messages, MESSAGES.log_end, message_seconds)
-    names = ("topic", "queueId", "queueOffset", "storeTimestamp")
+    names = ("topic", "queue", "queue_offset", "store_timestamp")
     fixed, _ = _best(logs, conditions.seconds, dataset="messages", columns=names)
     entry_seconds, entry_cpu = _best(queues, conditions.seconds, dataset="consumequeue")
     entries_per_second = entries / entry_seconds

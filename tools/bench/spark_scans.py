@@ -165,9 +165,7 @@ def _filter(session: SparkSession, root: Path) -> dict[str, float]:
 
     def query() -> None:
         frame = session.read.format("rocketmq-store").option("dataset", "consumequeue")
-        rows = frame.load(str(root)).where(
-            f"queueId = 2 and queueOffset between {first} and {last}"
-        )
+        rows = frame.load(str(root)).where(f"queue = 2 and queue_offset between {first} and {last}")
         assert rows.count() == last - first + 1
 
     return {

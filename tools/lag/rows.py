@@ -202,16 +202,16 @@ def is_dead_letter_topic(topic: str, group: str) -> bool:
 
 #: The columns, in order, by the names that JSON, Parquet and Spark use.
 COLUMNS: Final = (
-    "brokerName",
+    "broker",
     "topic",
-    "queueId",
+    "queue",
     "group",
-    "committedOffset",
-    "minOffset",
-    "maxOffset",
+    "committed_offset",
+    "min_offset",
+    "max_offset",
     "lag",
-    "lagBytes",
-    "oldestUnreadAgeMs",
+    "lag_bytes",
+    "oldest_unread_age_ms",
     "skipped",
     "verdict",
     "reasons",

@@ -47,12 +47,12 @@ class LagSnapshot:
         try:
             document = json.loads(text)
             positions = {
-                (row["brokerName"], row["topic"], int(row["queueId"]), row["group"]): LagPosition(
-                    _number(row["committedOffset"]), _number(row["maxOffset"])
+                (row["broker"], row["topic"], int(row["queue"]), row["group"]): LagPosition(
+                    _number(row["committed_offset"]), _number(row["max_offset"])
                 )
                 for row in document["rows"]
             }
-            return cls(int(document["takenAtMs"]), positions)
+            return cls(int(document["taken_at_ms"]), positions)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise InvalidArgument(
                 f"the earlier snapshot cannot be read ({type(error).__name__}: {error}): give a file that"
@@ -67,7 +67,7 @@ def _number(value: Any) -> int | None:
 
 def document_of(rows: Iterable[LagRow], taken_at_ms: int) -> dict[str, Any]:
     """Return the document that a snapshot is kept in."""
-    return {"takenAtMs": taken_at_ms, "rows": [row.to_json() for row in rows]}
+    return {"taken_at_ms": taken_at_ms, "rows": [row.to_json() for row in rows]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +87,9 @@ class LagProgress:
     def to_json(self) -> dict[str, Any]:
         """Return the row's names and three more."""
         return self.row.to_json() | {
-            "readPerSecond": self.read_per_s,
-            "writtenPerSecond": self.written_per_s,
-            "catchUpSeconds": self.catch_up_s,
+            "read_per_s": self.read_per_s,
+            "written_per_s": self.written_per_s,
+            "catch_up_s": self.catch_up_s,
         }
 
 

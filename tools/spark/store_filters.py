@@ -1,6 +1,6 @@
 """Spark's filters as conditions that a scan of a store meets itself. Pure.
 
-The scan takes over filters on brokerName, topic, queueId, queueOffset, physicalOffset and storeTimestamp with =, <=>,
+The scan takes over filters on broker, topic, queue, queue_offset, log_offset and store_timestamp with =, <=>,
 <, <=, >, >= or IN: it skips files and bytes by them, and returns only rows that meet them. Spark applies all others.
 """
 
@@ -27,16 +27,16 @@ from ..stores.scan.conditions import Conditions, Span
 #: The columns of each dataset that conditions are about, and which field of `Conditions` has their span.
 _SPANS: Final = {
     "messages": {
-        "queueOffset": "queue_offsets",
-        "physicalOffset": "log_offsets",
-        "storeTimestamp": "store_ms",
+        "queue_offset": "queue_offsets",
+        "log_offset": "log_offsets",
+        "store_timestamp": "store_ms",
     },
-    "consumequeue": {"queueOffset": "queue_offsets", "physicalOffset": "log_offsets"},
-    "index": {"physicalOffset": "log_offsets", "storeTimestamp": "store_ms"},
+    "consumequeue": {"queue_offset": "queue_offsets", "log_offset": "log_offsets"},
+    "index": {"log_offset": "log_offsets", "store_timestamp": "store_ms"},
 }
-_NEVER_NULL: Final = ("brokerName", "topic", "queueId", "queueOffset", "physicalOffset")
+_NEVER_NULL: Final = ("broker", "topic", "queue", "queue_offset", "log_offset")
 #: What is known of bytes that are no record.
-_OF_BAD_ROWS: Final = ("brokerName", "physicalOffset")
+_OF_BAD_ROWS: Final = ("broker", "log_offset")
 _BY_QUEUE: Final = ("messages", "consumequeue")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 #: Times that 64 bits of microseconds do not hold are null, and null meets no comparison.
@@ -62,20 +62,20 @@ class Wanted:
         column = path[0]
         if isinstance(filter, IsNotNull) and column in _NEVER_NULL:
             return None if bad_rows and column not in _OF_BAD_ROWS else self
-        if column == "brokerName":
+        if column == "broker":
             texts = _values(filter, str)
             return None if texts is None else self._of_brokers(texts)
         if dataset in _BY_QUEUE and column == "topic":
             texts = _values(filter, str)
             return None if texts is None else self._with(self.conditions.and_topics(texts))
-        if dataset in _BY_QUEUE and column == "queueId":
+        if dataset in _BY_QUEUE and column == "queue":
             numbers = _values(filter, int)
             if numbers is not None:
                 return self._with(self.conditions.and_queue_ids(numbers))
         name = _SPANS.get(dataset, {}).get(column)
         if name is None:
             return None
-        span = _times(filter) if column == "storeTimestamp" else _numbers(filter)
+        span = _times(filter) if column == "store_timestamp" else _numbers(filter)
         if span is None:
             return None
         both = getattr(self.conditions, name) & span

@@ -7,7 +7,7 @@
     maxSplitBytes   about what one task reads; default 64 MiB
     batchRows       most rows of a batch; default 8,192 messages, 65,536 entries
     badRecords      fail (default), skip or rows: bytes that should be a record and are none stop the query, are left
-                    out, or are rows with the column badRecord
+                    out, or are rows with the column bad_record
     checkCrc        false (default): is a record whose body does not fit its CRC a bad one?
     decompress      true (default): bodies as they were sent, or as they are stored
     failOnDataLoss  true (default): is a missing file an error?

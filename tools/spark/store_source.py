@@ -4,7 +4,7 @@
 
 A plan is made once a query: the files, and where each ends, so that what a live broker appends meanwhile changes
 nothing. A task is a range of bytes of one store; it yields Arrow batches. Spark's API tells a source nothing of the
-columns that a query needs: `.schema("topic string, queueOffset bigint")` does, and only those are decoded.
+columns that a query needs: `.schema("topic string, queue_offset bigint")` does, and only those are decoded.
 
 The small datasets of a store (its queues, its committed offsets, its lag) are told as after a broker's recovery, whole.
 """
@@ -40,7 +40,7 @@ def table_batch(location: StoreLocation, options: StoreOptions) -> pyarrow.Recor
     """Return the whole dataset of OPTIONS of the store at LOCATION. StoreMismatch: no broker would start on it."""
     store = options.opening.open(location)
     rows = [
-        {"brokerName": location.broker_name, **row}
+        {"broker": location.broker_name, **row}
         for row in _ROWS[options.scan.dataset](store, options.opening.now_ms)
     ]
     return arrow().RecordBatch.from_pylist(rows, schema=options.scan.schema())
@@ -50,9 +50,9 @@ def _queues(store: OpenedStore, now_ms: int) -> Iterator[dict[str, Any]]:
     for queue in store.queues():
         yield {
             "topic": queue.topic,
-            "queueId": queue.queue_id,
-            "minOffset": queue.min_offset,
-            "maxOffset": queue.max_offset,
+            "queue": queue.queue_id,
+            "min_offset": queue.min_offset,
+            "max_offset": queue.max_offset,
         }
 
 
@@ -60,9 +60,9 @@ def _offsets(store: OpenedStore, now_ms: int) -> Iterator[dict[str, Any]]:
     for one in store.committed_offsets():
         yield {
             "topic": one.topic,
-            "queueId": one.queue_id,
+            "queue": one.queue_id,
             "group": one.group,
-            "committedOffset": one.offset,
+            "committed_offset": one.offset,
         }
 
 

@@ -21,9 +21,9 @@ PAGING = {"total": 120, "skip": 20, "limit": 20}
 LAG = {
     "group": "TEXT",
     "topic": "TEXT",
-    "queueId": 1,
+    "queue": 1,
     "lag": 1_000,
-    "oldestUnreadAgeMs": 9,
+    "oldest_unread_age_ms": 9,
     "verdict": "TEXT",
     "reasons": ["TEXT", "TEXT"],
 }

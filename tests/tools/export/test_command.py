@@ -34,9 +34,9 @@ def read(target: Path) -> list[dict[str, Any]]:
         topic = unquote(path.parent.parent.name.removeprefix("topic="))
         day = path.parent.name.removeprefix("day=")
         for row in parquet.ParquetFile(path).read().to_pylist():
-            assert str(row["storeTimestamp"].date()) == day
+            assert str(row["store_timestamp"].date()) == day
             rows.append({**row, "topic": topic})
-    return sorted(rows, key=lambda row: int(row["physicalOffset"]))
+    return sorted(rows, key=lambda row: int(row["log_offset"]))
 
 
 @pytest.mark.parametrize("name", ["delays", "transactions", "consumption"])
@@ -64,7 +64,7 @@ def test_an_export_has_all_messages_of_apache(name: str, tmp_path: Path) -> None
     wanted = described(expected(name)["records"])
     assert of_messages(read(tmp_path / "out")) == wanted
     document = json.loads(result.output)
-    assert (document["rows"], document["badRecords"]) == (len(wanted), 0)
+    assert (document["rows"], document["bad_records"]) == (len(wanted), 0)
     assert document["files"] == len(list((tmp_path / "out").rglob("*.parquet")))
     assert (tmp_path / "out" / "_SUCCESS").exists()
 
@@ -82,12 +82,14 @@ def test_other_programs_read_topic_and_day_as_columns(tmp_path: Path) -> None:
 def test_a_range_of_time_and_topics(tmp_path: Path) -> None:
     store = recorded_store("rolled", tmp_path / "store")
     records = described(expected("rolled")["records"])
-    times = sorted(record["storeMs"] for record in records)
+    times = sorted(record["stored_ms"] for record in records)
     begin, until = times[700], times[2_000]
 
     run(store, "--to", tmp_path / "out", "--since", begin, "--until", until, "--topic", "Fill1")
 
-    wanted = [one for one in records if one["topic"] == "Fill1" and begin <= one["storeMs"] < until]
+    wanted = [
+        one for one in records if one["topic"] == "Fill1" and begin <= one["stored_ms"] < until
+    ]
     assert of_messages(read(tmp_path / "out")) == wanted
 
 
@@ -111,7 +113,7 @@ def test_chosen_columns_stand_in_the_files(tmp_path: Path) -> None:
     run(store, "--to", tmp_path / "out", "--columns", "keys,body")
 
     (path, *_) = (tmp_path / "out").rglob("*.parquet")
-    assert parquet.ParquetFile(path).schema_arrow.names == ["keys", "body", "storeTimestamp"]
+    assert parquet.ParquetFile(path).schema_arrow.names == ["keys", "body", "store_timestamp"]
 
 
 def test_damage_stops_the_export_or_is_counted(tmp_path: Path) -> None:
@@ -125,7 +127,7 @@ def test_damage_stops_the_export_or_is_counted(tmp_path: Path) -> None:
     )
 
     assert [path for path in left if path.suffix != ".parquet"] == []
-    assert (json.loads(result.output)["rows"], json.loads(result.output)["badRecords"]) == (
+    assert (json.loads(result.output)["rows"], json.loads(result.output)["bad_records"]) == (
         2_999,
         1,
     )

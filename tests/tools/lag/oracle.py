@@ -38,12 +38,12 @@ def _row(
 ) -> dict[str, Any]:
     if queue is None:
         return {
-            "committedOffset": offset,
-            "minOffset": None,
-            "maxOffset": None,
+            "committed_offset": offset,
+            "min_offset": None,
+            "max_offset": None,
             "lag": None,
-            "lagBytes": None,
-            "oldestUnreadAgeMs": None,
+            "lag_bytes": None,
+            "oldest_unread_age_ms": None,
         }
     lag_bytes = 0
     oldest = None
@@ -56,10 +56,10 @@ def _row(
         if oldest is None and record is not None and record["storeSize"] == entry[2]:
             oldest = now_ms - record["storeTimestamp"]
     return {
-        "committedOffset": offset,
-        "minOffset": queue["minOffset"] if queue["minOffset"] >= 0 else None,
-        "maxOffset": queue["maxOffset"],
+        "committed_offset": offset,
+        "min_offset": queue["minOffset"] if queue["minOffset"] >= 0 else None,
+        "max_offset": queue["maxOffset"],
         "lag": max(0, queue["maxOffset"] - max(offset, queue["minOffset"])),
-        "lagBytes": lag_bytes,
-        "oldestUnreadAgeMs": oldest,
+        "lag_bytes": lag_bytes,
+        "oldest_unread_age_ms": oldest,
     }

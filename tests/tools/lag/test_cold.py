@@ -193,8 +193,8 @@ def test_a_row_has_exactly_the_names_of_the_report(tmp_path: Path) -> None:
     document = rows_of(store, settings("consumption"))[0].to_json()
 
     assert list(document) == [
-        "brokerName", "topic", "queueId", "group", "committedOffset", "minOffset", "maxOffset", "lag",
-        "lagBytes", "oldestUnreadAgeMs", "skipped", "verdict", "reasons",
+        "broker", "topic", "queue", "group", "committed_offset", "min_offset", "max_offset", "lag",
+        "lag_bytes", "oldest_unread_age_ms", "skipped", "verdict", "reasons",
     ]  # fmt: skip
     assert json.loads(json.dumps(document)) == document
 

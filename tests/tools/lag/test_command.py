@@ -25,7 +25,7 @@ def test_json_is_a_row_a_line(store: str, capsys: pytest.CaptureFixture[str]) ->
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["lag"] for row in rows] == [37, 8, 31, 7]
     assert {tuple(row) for row in rows} == {COLUMNS}
-    assert {row["brokerName"] for row in rows} == {"broker-a"}
+    assert {row["broker"] for row in rows} == {"broker-a"}
 
 
 def test_the_table_ends_with_a_sum(store: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,7 +81,7 @@ def test_rows_of_many_brokers_stand_in_one_report(
     assert run(["lag", str(tmp_path / "*" / "store"), "--json", "--group", "G_all"]) == 0
 
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [row["brokerName"] for row in rows] == ["b1"] * 4 + ["b2"] * 4
+    assert [row["broker"] for row in rows] == ["b1"] * 4 + ["b2"] * 4
 
 
 @pytest.mark.parametrize("form", ["json", "jsonl", "csv", "parquet"])
@@ -114,7 +114,7 @@ def test_an_earlier_file_tells_what_stands_still(
 
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {row["verdict"] for row in rows} == {"stalled"}
-    assert {row["readPerSecond"] for row in rows} == {0.0}
+    assert {row["read_per_s"] for row in rows} == {0.0}
 
 
 def test_watching_looks_again(store: str, capsys: pytest.CaptureFixture[str]) -> None:

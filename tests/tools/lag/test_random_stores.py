@@ -41,12 +41,12 @@ def row_of(messages: list[tuple[int, int]], offset: int) -> dict[str, int | None
     """Return what is to be said of a group that committed OFFSET in a queue of MESSAGES."""
     unread = messages[offset:]
     return {
-        "committedOffset": offset,
-        "minOffset": 0,
-        "maxOffset": len(messages),
+        "committed_offset": offset,
+        "min_offset": 0,
+        "max_offset": len(messages),
         "lag": max(0, len(messages) - offset),
-        "lagBytes": sum(size for _, size in unread),
-        "oldestUnreadAgeMs": NOW_MS - unread[0][0] if unread else None,
+        "lag_bytes": sum(size for _, size in unread),
+        "oldest_unread_age_ms": NOW_MS - unread[0][0] if unread else None,
     }
 
 

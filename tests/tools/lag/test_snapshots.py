@@ -89,7 +89,7 @@ def test_a_snapshot_that_was_kept_is_the_snapshot() -> None:
     assert LagSnapshot.parse(json.dumps(document_of(rows, 77))) == LagSnapshot.of(rows, 77)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"takenAtMs":1,"rows":[{}]}', '{"rows":[]}'])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"taken_at_ms":1,"rows":[{}]}', '{"rows":[]}'])
 def test_what_is_no_snapshot_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match="cannot be read"):
         LagSnapshot.parse(text)

@@ -32,20 +32,20 @@ def main(
             "spark.executor.memory": "500m",
         },
     )
-    place = "queueId int, queueOffset bigint"
+    place = "queue int, queue_offset bigint"
     stored = (
         spark.read.format("rocketmq-store")
-        .schema(f"topic string, {place}, physicalOffset bigint")
+        .schema(f"topic string, {place}, log_offset bigint")
         .load(store)
         .where(F.col("topic") == topic)
     )
     live = (
         spark.read.format("rocketmq")
-        .schema(f"{place}, physicalOffset bigint, body binary")
+        .schema(f"{place}, log_offset bigint, body binary")
         .options(nameServer=nameserver, subscribe=topic, minPartitions=4)
         .load()
     )
-    both = live.join(F.broadcast(stored), ["queueId", "queueOffset", "physicalOffset"])
+    both = live.join(F.broadcast(stored), ["queue", "queue_offset", "log_offset"])
     writer = both.select("body").write.format("rocketmq").mode("append")
     writer.options(nameServer=nameserver, topic=copy).save()
     java_context: Any = spark.sparkContext._jsc

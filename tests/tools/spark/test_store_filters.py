@@ -38,12 +38,12 @@ def taken(filter: Filter, dataset: str = "messages", **options: bool) -> Wanted:
 @pytest.mark.parametrize(
     ("filter", "span"),
     [
-        (EqualTo(("queueOffset",), 5), Span(5, 5)),
-        (EqualNullSafe(("queueOffset",), 5), Span(5, 5)),
-        (GreaterThan(("queueOffset",), 5), Span(low=6)),
-        (GreaterThanOrEqual(("queueOffset",), 5), Span(low=5)),
-        (LessThan(("queueOffset",), 5), Span(high=4)),
-        (LessThanOrEqual(("queueOffset",), 5), Span(high=5)),
+        (EqualTo(("queue_offset",), 5), Span(5, 5)),
+        (EqualNullSafe(("queue_offset",), 5), Span(5, 5)),
+        (GreaterThan(("queue_offset",), 5), Span(low=6)),
+        (GreaterThanOrEqual(("queue_offset",), 5), Span(low=5)),
+        (LessThan(("queue_offset",), 5), Span(high=4)),
+        (LessThanOrEqual(("queue_offset",), 5), Span(high=5)),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -69,7 +69,7 @@ def test_times_are_compared_to_the_microsecond(
 ) -> None:
     value = MOMENT + timedelta(microseconds=micros)
 
-    span = taken(kind(("storeTimestamp",), value)).conditions.store_ms
+    span = taken(kind(("store_timestamp",), value)).conditions.store_ms
 
     assert span.meets(stored_ms, stored_ms) == compare(stored_ms * 1000, MOMENT_MS * 1000 + micros)
 
@@ -78,8 +78,8 @@ def test_several_filters_hold_together() -> None:
     wanted = taken(In(("topic",), ("A", "B")))
     for filter in (
         EqualTo(("topic",), "B"),
-        EqualTo(("queueId",), 3),
-        EqualTo(("brokerName",), "b"),
+        EqualTo(("queue",), 3),
+        EqualTo(("broker",), "b"),
     ):
         after = wanted.taking(filter, "messages")
         assert after is not None
@@ -95,14 +95,14 @@ def test_several_filters_hold_together() -> None:
     [
         (EqualTo(("tags",), "a"), "messages"),
         (EqualTo(("topic",), 5), "messages"),
-        (EqualTo(("queueOffset",), None), "messages"),
+        (EqualTo(("queue_offset",), None), "messages"),
         (EqualTo(("properties", "a"), "b"), "messages"),
         (Not(EqualTo(("topic",), "a")), "messages"),
         (StringStartsWith(("topic",), "a"), "messages"),
-        (GreaterThan(("storeTimestamp",), MOMENT.replace(tzinfo=None)), "messages"),
-        (EqualTo(("storeTimestamp",), MOMENT), "consumequeue"),
+        (GreaterThan(("store_timestamp",), MOMENT.replace(tzinfo=None)), "messages"),
+        (EqualTo(("store_timestamp",), MOMENT), "consumequeue"),
         (EqualTo(("topic",), "a"), "lag"),
-        (EqualTo(("queueOffset",), 1), "files"),
+        (EqualTo(("queue_offset",), 1), "files"),
     ],
     ids=str,
 )
@@ -112,6 +112,6 @@ def test_all_other_filters_stay_with_spark(filter: Filter, dataset: str) -> None
 
 def test_nulls_are_told_from_rows_of_bad_records() -> None:
     assert taken(IsNotNull(("topic",))) == Wanted()
-    assert taken(IsNotNull(("physicalOffset",)), bad_rows=True) == Wanted()
+    assert taken(IsNotNull(("log_offset",)), bad_rows=True) == Wanted()
     assert Wanted().taking(IsNotNull(("topic",)), "messages", bad_rows=True) is None
     assert Wanted().taking(IsNotNull(("tags",)), "messages") is None

@@ -49,7 +49,7 @@ def test_messages_are_those_of_apache(name: str, spark: SparkSession, tmp_path: 
 
     rows = rows_of(frame(spark, store, "messages", maxSplitBytes=30_000))
 
-    rows.sort(key=lambda row: int(row["physicalOffset"]))
+    rows.sort(key=lambda row: int(row["log_offset"]))
     assert of_messages(rows) == described(expected(name)["records"])
 
 
@@ -62,7 +62,7 @@ def test_all_other_datasets_are_those_of_apache(
     options = {key: value for key, value in settings(name).items() if key in SIZES}
 
     queues = rows_of(frame(spark, store, "queues", **options))
-    entries = frame(spark, store, "consumequeue", **options).groupBy("topic", "queueId").count()
+    entries = frame(spark, store, "consumequeue", **options).groupBy("topic", "queue").count()
     index = rows_of(frame(spark, store, "index", **options))
     files = rows_of(frame(spark, store, "files", **options))
 
@@ -70,16 +70,16 @@ def test_all_other_datasets_are_those_of_apache(
     wanted = {
         (one["topic"], one["queueId"], one["minOffset"], one["maxOffset"]) for one in with_files
     }
-    found = {(one["topic"], one["queueId"], one["minOffset"], one["maxOffset"]) for one in queues}
+    found = {(one["topic"], one["queue"], one["min_offset"], one["max_offset"]) for one in queues}
     assert wanted <= found
-    assert {(one["topic"], one["queueId"]): one["count"] for one in rows_of(entries)} == {
+    assert {(one["topic"], one["queue"]): one["count"] for one in rows_of(entries)} == {
         (one["topic"], one["queueId"]): len(one["entries"])
         for one in document["queues"]
         if one["entries"]
     }
     counts = {one["name"]: one["indexCount"] - 1 for one in document["indexFiles"]}
     assert Counter(one["file"] for one in index) == counts
-    sizes = {str(Path(one["path"]).relative_to(store)): one["sizeBytes"] for one in files}
+    sizes = {str(Path(one["path"]).relative_to(store)): one["size_bytes"] for one in files}
     assert sizes == document["filesBefore"]
 
 
@@ -91,8 +91,7 @@ def test_offsets_and_lag_are_there(spark: SparkSession, tmp_path: Path) -> None:
     lag = rows_of(frame(spark, store, "lag", schema="topic string, `group` string, lag bigint"))
 
     found = {
-        (f"{one['topic']}@{one['group']}", one["queueId"], one["committedOffset"])
-        for one in offsets
+        (f"{one['topic']}@{one['group']}", one["queue"], one["committed_offset"]) for one in offsets
     }
     wanted = {
         (key, int(queue), offset)
@@ -106,13 +105,13 @@ def test_offsets_and_lag_are_there(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_filters_are_taken_over_and_rows_are_the_same(spark: SparkSession, rolled: Path) -> None:
     conditions = [
-        "topic = 'Fill0' AND queueId = 2 AND queueOffset BETWEEN 10 AND 20",
-        "topic IN ('Fill0', 'Fill1') AND queueOffset < 5 AND tags IS NOT NULL",
-        "physicalOffset > 100000 AND physicalOffset <= 200000",
-        "brokerName = 'broker-a' AND queueId IN (0, 1) AND queueOffset = 7",
-        "brokerName = 'another'",
+        "topic = 'Fill0' AND queue = 2 AND queue_offset BETWEEN 10 AND 20",
+        "topic IN ('Fill0', 'Fill1') AND queue_offset < 5 AND tags IS NOT NULL",
+        "log_offset > 100000 AND log_offset <= 200000",
+        "broker = 'broker-a' AND queue IN (0, 1) AND queue_offset = 7",
+        "broker = 'another'",
         "topic = 'Fill0' AND keys LIKE 'k1%'",
-        "NOT (topic = 'Fill0') AND queueOffset >= 100",
+        "NOT (topic = 'Fill0') AND queue_offset >= 100",
     ]
     all_rows = frame(spark, rolled, "messages", schema=SMALL, pushdown="false").cache()
     for condition in conditions:
@@ -123,18 +122,18 @@ def test_filters_are_taken_over_and_rows_are_the_same(spark: SparkSession, rolle
 
 
 SMALL = (
-    "brokerName string, topic string, queueId int, queueOffset bigint, physicalOffset bigint, "
-    "storeTimestamp timestamp, tags string, keys string"
+    "broker string, topic string, queue int, queue_offset bigint, log_offset bigint, "
+    "store_timestamp timestamp, tags string, keys string"
 )
 
 
 def test_a_filter_on_time_is_taken_over(spark: SparkSession, rolled: Path) -> None:
     from pyspark.sql import functions
 
-    column = functions.col("storeTimestamp")
+    column = functions.col("store_timestamp")
     messages = frame(spark, rolled, "messages", schema=SMALL)
     kept_by_spark = frame(spark, rolled, "messages", schema=SMALL, pushdown="false")
-    times = sorted(row["storeTimestamp"] for row in rows_of(messages))
+    times = sorted(row["store_timestamp"] for row in rows_of(messages))
     low, high = times[500], times[1_500]
 
     found = messages.where((column >= low) & (column < high))
@@ -151,9 +150,9 @@ def plan_of(found: DataFrame) -> str:
 
 
 def test_a_query_for_few_columns_decodes_them_alone(spark: SparkSession, rolled: Path) -> None:
-    found = frame(spark, rolled, "messages", schema="queueId int, topic string")
+    found = frame(spark, rolled, "messages", schema="queue int, topic string")
 
-    assert found.columns == ["queueId", "topic"]
+    assert found.columns == ["queue", "topic"]
     assert found.where("topic = 'Fill1'").count() == 982
 
 
@@ -163,7 +162,7 @@ def test_a_query_for_few_columns_decodes_them_alone(spark: SparkSession, rolled:
         ({"dataset": "message"}, None, "dataset='message': there are messages, consumequeue"),
         ({"badRecord": "skip"}, None, "is not known: did you mean badRecords"),
         ({"badRecords": "drop"}, None, "use fail, skip or rows"),
-        ({}, "queueId bigint", "column queueId of dataset messages is int, not bigint"),
+        ({}, "queue bigint", "column queue of dataset messages is int, not bigint"),
         ({}, "offset bigint", "dataset messages has no column 'offset'"),
         ({"maxSplitBytes": "0"}, None, "write a whole number from 1 on"),
     ],
@@ -189,11 +188,9 @@ def test_many_brokers_are_read_by_one_pattern(spark: SparkSession, tmp_path: Pat
         for config in (tmp_path / folder / "store" / "config").glob("topic*.json*"):
             config.unlink()  # Both were recorded as broker-a: now the folders tell.
 
-    found = frame(spark, tmp_path / "broker-*" / "store", "messages", schema="brokerName string")
+    found = frame(spark, tmp_path / "broker-*" / "store", "messages", schema="broker string")
 
-    counts = {
-        row["brokerName"]: row["count"] for row in rows_of(found.groupBy("brokerName").count())
-    }
+    counts = {row["broker"]: row["count"] for row in rows_of(found.groupBy("broker").count())}
     assert counts == {"broker-a": 210, "broker-b": 77}
 
 
@@ -202,10 +199,10 @@ def test_bad_records_are_rows_when_that_is_asked_for(spark: SparkSession, tmp_pa
 
     found = frame(spark, store, "messages", badRecords="rows", checkCrc="true")
 
-    assert found.where("badRecord IS NOT NULL").count() == 1
+    assert found.where("bad_record IS NOT NULL").count() == 1
     assert found.where("topic IS NOT NULL").count() == 2_999
-    assert found.where("queueOffset IS NOT NULL").count() == 2_999
-    assert found.where("physicalOffset >= 0").count() == 3_000
+    assert found.where("queue_offset IS NOT NULL").count() == 2_999
+    assert found.where("log_offset >= 0").count() == 3_000
     assert frame(spark, store, "messages", badRecords="skip", checkCrc="true").count() == 2_999
     with pytest.raises(PySparkException, match="are no sound record"):
         frame(spark, store, "messages", checkCrc="true").count()

@@ -65,7 +65,7 @@ def test_lag_shows_everything_else(
     def facts(folder: Path) -> tuple[int, list[Any], str]:
         code, out, err = ran("lag", folder, "--recovery", recovery, "--json")
         rows = [json.loads(line) for line in out.splitlines()]
-        return code, [(r["topic"], r["queueId"], r["group"], r["lag"]) for r in rows], err
+        return code, [(r["topic"], r["queue"], r["group"], r["lag"]) for r in rows], err
 
     code, rows, err = facts(store)
 

@@ -41,22 +41,24 @@ if TYPE_CHECKING:
 
 #: Column → type, as Spark names it.
 _COLUMNS: Final = {
-    "brokerName": "string",
+    "broker": "string",
     "fault": "string",
     "topic": "string",
-    "queueId": "int",
+    "queue": "int",
     "count": "bigint",
-    "firstOffset": "bigint",
-    "lastOffset": "bigint",
+    "first_offset": "bigint",
+    "last_offset": "bigint",
     "why": "string",
 }
 _SCHEMA: Final = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
 _RECORDS: Final = (
-    "brokerName string, topic string, queueId int, queueOffset bigint, physicalOffset bigint, storeSize int,"
-    " sysFlag int, keys string, properties map<string,string>, badRecord string"
+    "broker string, topic string, queue int, queue_offset bigint, log_offset bigint, store_size int,"
+    " sys_flag int, keys string, properties map<string,string>, bad_record string"
 )
-_ENTRIES: Final = "brokerName string, topic string, queueId int, queueOffset bigint, physicalOffset bigint, size int"
-_KEYS: Final = "brokerName string, keyHash int, physicalOffset bigint"
+_ENTRIES: Final = (
+    "broker string, topic string, queue int, queue_offset bigint, log_offset bigint, size int"
+)
+_KEYS: Final = "broker string, key_hash int, log_offset bigint"
 
 
 def audit(
@@ -70,12 +72,12 @@ def audit(
     _require_different(locations)
     reading = Reading(bad_records="rows", check_crc=True, fail_on_data_loss=False, settings=given)
     messages = reading.dataset(spark, stores, "messages", _RECORDS)
-    records = messages.where("badRecord is null")
+    records = messages.where("bad_record is null")
     begins = _log_begins(spark, locations)
     faults = [
         of_each_store(spark, locations, partial(_file_faults, given), _SCHEMA),
         _summed(
-            messages.where("badRecord is not null"), f.lit("damaged record"), f.col("badRecord")
+            messages.where("bad_record is not null"), f.lit("damaged record"), f.col("bad_record")
         ),
         _entry_faults(records, _rest(spark, stores, given, "consumequeue", _ENTRIES), begins),
         *_index_faults(records, _rest(spark, stores, given, "index", _KEYS), begins),
@@ -83,7 +85,7 @@ def audit(
     found = faults[0]
     for more in faults[1:]:
         found = found.unionByName(more)
-    return found.orderBy("brokerName", "firstOffset", "fault", "topic", "queueId")
+    return found.orderBy("broker", "first_offset", "fault", "topic", "queue")
 
 
 def _require_different(locations: list[StoreLocation]) -> None:
@@ -111,7 +113,7 @@ def _log_begins(spark: SparkSession, locations: list[StoreLocation]) -> DataFram
         files = location.open_disk().list(f"{location.root}/commitlog")
         bases = [int(one.name) for one in files if one.size and one.name.isdigit()]
         rows.append((location.broker_name, min(bases, default=0)))
-    return spark.createDataFrame(rows, "brokerName string, logBegin bigint")
+    return spark.createDataFrame(rows, "broker string, log_begin bigint")
 
 
 def _file_faults(
@@ -127,13 +129,13 @@ def _file_faults(
 
 def _row(broker: str, fault: Fault) -> dict[str, Any]:
     return {
-        "brokerName": broker,
+        "broker": broker,
         "fault": fault.fault,
         "topic": fault.topic,
-        "queueId": fault.queue_id,
+        "queue": fault.queue_id,
         "count": 1,
-        "firstOffset": fault.offset,
-        "lastOffset": fault.offset,
+        "first_offset": fault.offset,
+        "last_offset": fault.offset,
         "why": f"{fault.path}: {fault.why}",
     }
 
@@ -146,12 +148,12 @@ def _summed(rows: DataFrame, fault: Column, why: Column) -> DataFrame:
         rows.withColumn("fault", fault)
         .withColumn("why", why)
         .where("fault is not null")
-        .groupBy("brokerName", "fault", "topic", "queueId")
+        .groupBy("broker", "fault", "topic", "queue")
         .agg(
             f.count("*").alias("count"),
-            f.min("physicalOffset").alias("firstOffset"),
-            f.max("physicalOffset").alias("lastOffset"),
-            f.min_by("why", "physicalOffset").alias("why"),
+            f.min("log_offset").alias("first_offset"),
+            f.max("log_offset").alias("last_offset"),
+            f.min_by("why", "log_offset").alias("why"),
         )
         .select(*_COLUMNS)
     )
@@ -161,38 +163,38 @@ def _entry_faults(records: DataFrame, entries: DataFrame, begins: DataFrame) -> 
     """Return how RECORDS and ENTRIES disagree. Inner batches and what is not committed need no entry of this kind."""
     from pyspark.sql import functions as f
 
-    place = ["brokerName", "physicalOffset"]
+    place = ["broker", "log_offset"]
     said = entries.where(~f.startswith("topic", f.lit(LIGHT_PREFIX))).select(
         *place, *(f.col(name).alias(f"entry_{name}") for name in COMPARED_COLUMNS)
     )
-    there = records.select(*place, *COMPARED_COLUMNS.values(), "sysFlag").withColumn(
-        "isBatch", f.expr(f"(sysFlag & {SYS_INNER_BATCH}) <> 0")
+    there = records.select(*place, *COMPARED_COLUMNS.values(), "sys_flag").withColumn(
+        "is_batch", f.expr(f"(sys_flag & {SYS_INNER_BATCH}) <> 0")
     )
-    both = said.join(there, place, "full_outer").join(f.broadcast(begins), "brokerName")
+    both = said.join(there, place, "full_outer").join(f.broadcast(begins), "broker")
     pairs = COMPARED_COLUMNS.items()
     differs = " or ".join(f"entry_{name} <> {of_record}" for name, of_record in pairs)
     fault = (
-        f.when(f.expr("sysFlag is null and physicalOffset >= logBegin"), "entry without record")
+        f.when(f.expr("sys_flag is null and log_offset >= log_begin"), "entry without record")
         .when(
-            f.expr(f"entry_size is null and not isBatch and {SERVED_SQL}"),
+            f.expr(f"entry_size is null and not is_batch and {SERVED_SQL}"),
             "record without entry",
         )
-        .when(f.expr(f"not isBatch and ({differs})"), "entry of another record")
+        .when(f.expr(f"not is_batch and ({differs})"), "entry of another record")
     )
     why = f.when(
         f.col("entry_size").isNotNull(),
         f.format_string(
             "entry %d of %s/%d says log offset %d, %d bytes",
-            *("entry_queueOffset", "entry_topic", "entry_queueId", "physicalOffset", "entry_size"),
+            *("entry_queue_offset", "entry_topic", "entry_queue", "log_offset", "entry_size"),
         ),
     ).otherwise(
         f.format_string(
             "%s/%d has no entry %d of the record at log offset %d",
-            *("topic", "queueId", "queueOffset", "physicalOffset"),
+            *("topic", "queue", "queue_offset", "log_offset"),
         )
     )
     named = both.withColumn("topic", f.coalesce("topic", "entry_topic")).withColumn(
-        "queueId", f.coalesce("queueId", "entry_queueId")
+        "queue", f.coalesce("queue", "entry_queue")
     )
     return _summed(named, fault, why)
 
@@ -203,39 +205,39 @@ def _index_faults(
     """Return keys of RECORDS that are not in INDEX, as far back as it goes, and its entries without a record."""
     from pyspark.sql import functions as f
 
-    place = ["brokerName", "physicalOffset"]
+    place = ["broker", "log_offset"]
     words = f.expr(
         "filter(concat(array(properties['UNIQ_KEY']), split(coalesce(keys, ''), ' ')),"
         " word -> word is not null and word <> '')"
     )
     keys = (
-        records.where("(sysFlag & 12) <> 12")
+        records.where("(sys_flag & 12) <> 12")
         .withColumn("word", f.explode(words))
-        .select(*place, "topic", "queueId", f.concat_ws("#", "topic", "word").alias("key"))
+        .select(*place, "topic", "queue", f.concat_ws("#", "topic", "word").alias("key"))
     )
     hashed = keys.mapInArrow(
         _with_hashes,
-        "brokerName string, physicalOffset bigint, topic string, queueId int, key string, keyHash int",
+        "broker string, log_offset bigint, topic string, queue int, key string, key_hash int",
     )
-    first = index.groupBy("brokerName").agg(f.min("physicalOffset").alias("indexBegin"))
+    first = index.groupBy("broker").agg(f.min("log_offset").alias("index_begin"))
     missing = (
-        hashed.join(f.broadcast(first), "brokerName")
-        .where("physicalOffset >= indexBegin")
-        .join(index.select(*place, "keyHash"), [*place, "keyHash"], "left_anti")
+        hashed.join(f.broadcast(first), "broker")
+        .where("log_offset >= index_begin")
+        .join(index.select(*place, "key_hash"), [*place, "key_hash"], "left_anti")
     )
     astray = (
-        index.join(f.broadcast(begins), "brokerName")
-        .where("physicalOffset >= logBegin")
+        index.join(f.broadcast(begins), "broker")
+        .where("log_offset >= log_begin")
         .join(records.select(*place), place, "left_anti")
         .withColumn("topic", f.lit(None).cast("string"))
-        .withColumn("queueId", f.lit(None).cast("int"))
+        .withColumn("queue", f.lit(None).cast("int"))
     )
     return (
         _summed(missing, f.lit("key without index entry"), f.concat(f.lit("key "), f.col("key"))),
         _summed(
             astray,
             f.lit("index entry without record"),
-            f.format_string("key hash %d says log offset %d", "keyHash", "physicalOffset"),
+            f.format_string("key hash %d says log offset %d", "key_hash", "log_offset"),
         ),
     )
 
@@ -245,4 +247,4 @@ def _with_hashes(batches: Iterator[Any]) -> Iterator[Any]:
 
     for batch in batches:
         hashes = key_hashes(java_hashes(batch.column("key").to_pylist()))
-        yield batch.append_column("keyHash", pyarrow.array(hashes))
+        yield batch.append_column("key_hash", pyarrow.array(hashes))

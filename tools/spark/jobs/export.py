@@ -33,7 +33,7 @@ def messages_by_day(spark: SparkSession, *stores: str, reading: Reading | None =
     from pyspark.sql import functions as f
 
     messages = (reading or Reading()).messages(spark, stores)
-    return messages.withColumn("day", f.to_date("storeTimestamp"))
+    return messages.withColumn("day", f.to_date("store_timestamp"))
 
 
 def export(
@@ -54,7 +54,7 @@ def export(
     frame = messages_by_day(spark, *stores, reading=reading).observe(
         seen,
         f.count("*").alias("messages"),
-        f.coalesce(f.sum("storeSize"), f.lit(0)).alias("bytes"),
+        f.coalesce(f.sum("store_size"), f.lit(0)).alias("bytes"),
     )
     writer = frame.write.mode(_MODES[mode]).partitionBy("topic", "day")
     writer.option("partitionOverwriteMode", "dynamic").parquet(to)

@@ -65,12 +65,10 @@ def _reconciled(
 ) -> DataFrame:
     """Return the rows of LOCATIONS with the committed offsets of OFFSETS in place of their own."""
     by_broker = {location.broker_name: location for location in locations}
-    brokers = spark.createDataFrame([(name,) for name in by_broker], "brokerName string")
+    brokers = spark.createDataFrame([(name,) for name in by_broker], "broker string")
     judge: Any = partial(_rows_with_offsets, by_broker, opening)
     return (
-        brokers.groupBy("brokerName")
-        .cogroup(offsets.groupBy("brokerName"))
-        .applyInArrow(judge, _schema())
+        brokers.groupBy("broker").cogroup(offsets.groupBy("broker")).applyInArrow(judge, _schema())
     )
 
 
@@ -80,15 +78,15 @@ def _rows_with_offsets(
     import pyarrow
 
     if not broker.num_rows:
-        name = offsets.column("brokerName")[0].as_py()
+        name = offsets.column("broker")[0].as_py()
         raise ConfigError(
             f"there are offsets of broker {name!r}, and no store of it: give its store too"
         )
-    location = by_broker[broker.column("brokerName")[0].as_py()]
+    location = by_broker[broker.column("broker")[0].as_py()]
     store = opening.open(location)
     store.replace_committed(
         [
-            CommittedOffset(row["topic"], row["queueId"], row["group"], row["committedOffset"])
+            CommittedOffset(row["topic"], row["queue"], row["group"], row["committed_offset"])
             for row in offsets.to_pylist()
         ]
     )

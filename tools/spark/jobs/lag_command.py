@@ -116,18 +116,18 @@ def rows_of(frame: DataFrame) -> list[LagRow]:
 def _row(values: dict[str, Any]) -> LagRow:
     facts = LagFacts(
         topic=values["topic"],
-        queue_id=values["queueId"],
+        queue_id=values["queue"],
         group=values["group"],
-        committed_offset=values["committedOffset"],
-        min_offset=values["minOffset"],
-        max_offset=values["maxOffset"],
+        committed_offset=values["committed_offset"],
+        min_offset=values["min_offset"],
+        max_offset=values["max_offset"],
         skipped=values["skipped"],
     )
     return LagRow(
-        broker_name=values["brokerName"],
+        broker_name=values["broker"],
         facts=facts,
-        lag_bytes=values["lagBytes"],
-        oldest_unread_age_ms=values["oldestUnreadAgeMs"],
+        lag_bytes=values["lag_bytes"],
+        oldest_unread_age_ms=values["oldest_unread_age_ms"],
         verdict=LagVerdict(values["verdict"]),
         reasons=tuple(values["reasons"]),
     )

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_NAMES: Final = ("brokerName", "topic", "queueId", "group", "committedOffset")
-_COLUMNS: Final = "brokerName string, topic string, queueId int, `group` string, committedOffset bigint"  # fmt: skip
+_NAMES: Final = ("broker", "topic", "queue", "group", "committed_offset")
+_COLUMNS: Final = "broker string, topic string, queue int, `group` string, committed_offset bigint"  # fmt: skip
 
 
 def committed_offsets(
     spark: SparkSession, *stores: str, broker_name: str | None = None
 ) -> DataFrame:
-    """Return brokerName, topic, queueId, group and committedOffset of every offset that STORES hold.
+    """Return broker, topic, queue, group and committed_offset of every offset that STORES hold.
 
     STORES are as `lag` takes them. A store that never had the file has no rows. The query fails where neither the file
     nor its `.bak` can be read, and says which. Keys without "@" belong to no group and are left out.

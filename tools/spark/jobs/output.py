@@ -2,8 +2,8 @@
 
 parquet:FOLDER    Parquet files; what was in FOLDER is replaced
 json:FOLDER       a JSON object a line; what was in FOLDER is replaced
-folder:FOLDER     Parquet files, added to those of earlier runs: each run is a sub-folder snapshotTime=…, and a column
-table:NAME        rows added to a table of the session's catalog, with a column snapshotTime
+folder:FOLDER     Parquet files, added to those of earlier runs: each run is a sub-folder snapshot_time=…, and a column
+table:NAME        rows added to a table of the session's catalog, with a column snapshot_time
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 FORMS: Final = ("parquet:FOLDER", "json:FOLDER", "folder:FOLDER", "table:NAME")
-_SNAPSHOT: Final = "snapshotTime"
+_SNAPSHOT: Final = "snapshot_time"
 _ROWS_MAX: Final = 1_000
 
 

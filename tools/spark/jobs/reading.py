@@ -39,7 +39,7 @@ class Reading:
         for bound_ms, is_inside in ((self.since_ms, "__ge__"), (self.until_ms, "__lt__")):
             if bound_ms is not None:
                 bound = datetime.fromtimestamp(bound_ms / 1000, UTC)
-                frame = frame.where(getattr(frame["storeTimestamp"], is_inside)(bound))
+                frame = frame.where(getattr(frame["store_timestamp"], is_inside)(bound))
         return frame
 
     def dataset(

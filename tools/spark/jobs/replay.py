@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 REPLAYED_FROM: Final = "REPLAYED_FROM"
 _COLUMNS: Final = (
-    "brokerName string, topic string, queueId int, queueOffset bigint, storeTimestamp timestamp, tags string,"
-    " keys string, shardingKey string, properties map<string,string>, body binary"
+    "broker string, topic string, queue int, queue_offset bigint, store_timestamp timestamp, tags string,"
+    " keys string, sharding_key string, properties map<string,string>, body binary"
 )
 
 
@@ -30,14 +30,14 @@ def replayed(
     from pyspark.sql import functions as f
 
     messages = (reading or Reading()).messages(spark, stores, _COLUMNS)
-    origin = f.concat_ws("/", "brokerName", "topic", "queueId", "queueOffset")
+    origin = f.concat_ws("/", "broker", "topic", "queue", "queue_offset")
     own = f.map_filter("properties", lambda name, _: name != REPLAYED_FROM)
     return messages.select(
         f.lit(topic).alias("topic") if topic else f.col("topic"),
         "body",
         "tags",
         "keys",
-        "shardingKey",
+        "sharding_key",
         f.map_concat(own, f.create_map(f.lit(REPLAYED_FROM), origin)).alias("properties"),
     )
 

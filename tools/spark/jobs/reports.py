@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _DEAD_LETTERS: Final = (
-    "brokerName string, topic string, queueId int, queueOffset bigint, storeTimestamp timestamp,"
-    " bornTimestamp timestamp, storeSize int, reconsumeTimes int, messageId string, tags string, keys string,"
+    "broker string, topic string, queue int, queue_offset bigint, store_timestamp timestamp,"
+    " born_timestamp timestamp, store_size int, reconsume_times int, message_id string, tags string, keys string,"
     " properties map<string,string>"
 )
 
@@ -32,7 +32,7 @@ _DEAD_LETTERS: Final = (
 def dead_letters(spark: SparkSession, *stores: str, reading: Reading | None = None) -> DataFrame:
     """Return every dead letter that STORES hold, a row each: whose, where it came from, when it died, how often tried.
 
-    Only the queues of dead letters are read. originTopic and originMessageId are null where the letter does not say.
+    Only the queues of dead letters are read. origin_topic and origin_message_id are null where the letter does not say.
     """
     from pyspark.sql import functions as f
 
@@ -45,32 +45,32 @@ def dead_letters(spark: SparkSession, *stores: str, reading: Reading | None = No
     properties = f.col("properties")
     return letters.select(
         f.expr(f"substring(topic, {len(DEAD_LETTER_PREFIX) + 1})").alias("group"),
-        "brokerName",
-        "queueId",
-        "queueOffset",
+        "broker",
+        "queue",
+        "queue_offset",
         f.coalesce(properties[DEAD_LETTER_ORIGIN_TOPIC], properties[RETRY_TOPIC]).alias(
-            "originTopic"
+            "origin_topic"
         ),
-        properties[DEAD_LETTER_ORIGIN_MESSAGE_ID].alias("originMessageId"),
-        "messageId",
+        properties[DEAD_LETTER_ORIGIN_MESSAGE_ID].alias("origin_message_id"),
+        "message_id",
         "tags",
         "keys",
-        "reconsumeTimes",
-        "bornTimestamp",
-        f.col("storeTimestamp").alias("diedTimestamp"),
-        "storeSize",
-    ).orderBy("group", "diedTimestamp", "brokerName", "queueId", "queueOffset")
+        "reconsume_times",
+        "born_timestamp",
+        f.col("store_timestamp").alias("died_timestamp"),
+        "store_size",
+    ).orderBy("group", "died_timestamp", "broker", "queue", "queue_offset")
 
 
 def tags(spark: SparkSession, *stores: str, reading: Reading | None = None) -> DataFrame:
     """Return messages and bytes of STORES by topic and tag, the most first; the tag is null where there is none."""
     from pyspark.sql import functions as f
 
-    columns = "topic string, tags string, storeSize int, storeTimestamp timestamp"
+    columns = "topic string, tags string, store_size int, store_timestamp timestamp"
     messages = (reading or Reading()).messages(spark, stores, columns)
     return (
         messages.groupBy("topic", "tags")
-        .agg(f.count("*").alias("messages"), f.sum("storeSize").alias("sizeBytes"))
+        .agg(f.count("*").alias("messages"), f.sum("store_size").alias("size_bytes"))
         .orderBy(f.desc("messages"), "topic", "tags")
     )
 
@@ -79,14 +79,14 @@ def keys(spark: SparkSession, *stores: str, reading: Reading | None = None) -> D
     """Return how many messages of STORES have each key, by topic, the most first; a message may have several."""
     from pyspark.sql import functions as f
 
-    columns = "topic string, keys string, storeSize int, storeTimestamp timestamp"
+    columns = "topic string, keys string, store_size int, store_timestamp timestamp"
     messages = (reading or Reading()).messages(spark, stores, columns).where("keys is not null")
     words = messages.select(
-        "topic", f.explode(f.split("keys", " ")).alias("key"), "storeSize"
+        "topic", f.explode(f.split("keys", " ")).alias("key"), "store_size"
     ).where("key <> ''")
     return (
         words.groupBy("topic", "key")
-        .agg(f.count("*").alias("messages"), f.sum("storeSize").alias("sizeBytes"))
+        .agg(f.count("*").alias("messages"), f.sum("store_size").alias("size_bytes"))
         .orderBy(f.desc("messages"), "topic", "key")
     )
 
@@ -95,15 +95,15 @@ def rates(spark: SparkSession, *stores: str, reading: Reading | None = None) -> 
     """Return by topic and minute how many messages STORES took, and their bytes: in all, in the mean, at most."""
     from pyspark.sql import functions as f
 
-    columns = "topic string, storeTimestamp timestamp, storeSize int"
+    columns = "topic string, store_timestamp timestamp, store_size int"
     messages = (reading or Reading()).messages(spark, stores, columns)
     return (
-        messages.groupBy("topic", f.date_trunc("minute", "storeTimestamp").alias("minute"))
+        messages.groupBy("topic", f.date_trunc("minute", "store_timestamp").alias("minute"))
         .agg(
             f.count("*").alias("messages"),
-            f.sum("storeSize").alias("sizeBytes"),
-            f.round(f.avg("storeSize"), 1).alias("meanBytes"),
-            f.max("storeSize").alias("largestBytes"),
+            f.sum("store_size").alias("size_bytes"),
+            f.round(f.avg("store_size"), 1).alias("mean_bytes"),
+            f.max("store_size").alias("largest_bytes"),
         )
         .orderBy("minute", "topic")
     )

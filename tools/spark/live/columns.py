@@ -1,14 +1,14 @@
 """The columns of the live source: those of every dataset of messages, or Kafka's names for them.
 
-    Kafka's        is                                       type
-    key            keys (KEYS), as bytes                    binary
-    value          body                                     binary
-    topic          topic                                    string
-    partition      queueId: unique on one broker only       int
-    offset         queueOffset                              bigint
-    timestamp      storeTimestamp                           timestamp
-    timestampType  1: when the log took it                  int
-    headers        properties, with includeHeaders=true     array<struct<key:string,value:binary>>
+    Kafka's        is                                    type
+    key            keys (KEYS), as bytes                 binary
+    value          body                                  binary
+    topic          topic                                 string
+    partition      queue: unique on one broker only      int
+    offset         queue_offset                          bigint
+    timestamp      store_timestamp                       timestamp
+    timestampType  1: when the log took it               int
+    headers        properties, with includeHeaders=true  array<struct<key:string,value:binary>>
 
 A reader makes the columns that the user's schema names, in its order.
 """
@@ -36,15 +36,15 @@ _KAFKA: Final = {
     "key": ("keys", "binary"),
     "value": ("body", "binary"),
     "topic": ("topic", "string"),
-    "partition": ("queueId", "int32"),
-    "offset": ("queueOffset", "int64"),
-    "timestamp": ("storeTimestamp", "time"),
-    "timestampType": ("queueId", "int32"),
+    "partition": ("queue", "int32"),
+    "offset": ("queue_offset", "int64"),
+    "timestamp": ("store_timestamp", "time"),
+    "timestampType": ("queue", "int32"),
     "headers": ("properties", "headers"),
 }
 _LOG_APPEND_TIME: Final = 1
 #: A dataset of files has it, a broker serves no bad records.
-_NOT_LIVE: Final = "badRecord"
+_NOT_LIVE: Final = "bad_record"
 
 
 def live_schema(style: str, *, headers: bool = False) -> pyarrow.Schema:

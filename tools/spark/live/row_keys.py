@@ -26,7 +26,7 @@ SPARK_SEQUENCE: Final = "SPARK_SEQ"
 
 
 #: Columns by which repeats are told.
-_NEEDED: Final = ("brokerName", "topic", "queueId", "queueOffset", "properties", "body")
+_NEEDED: Final = ("broker", "topic", "queue", "queue_offset", "properties", "body")
 
 
 _KEY: Final = "__spark_sequence"
@@ -47,11 +47,11 @@ def without_repeats(frame: DataFrame, *, within: str | None = None) -> DataFrame
     """Return FRAME, messages as `format("rocketmq")` reads them, without repeats.
 
     A stream needs WITHIN, such as "1 hour", or else it would remember every key for ever: repeats that come later than
-    that, by storeTimestamp, are not told any more. Raises ConfigError where a column is missing, or a stream's WITHIN.
+    that, by store_timestamp, are not told any more. Raises ConfigError where a column is missing, or a stream's WITHIN.
     """
     from pyspark.sql import functions as F
 
-    needed = (*_NEEDED, "storeTimestamp") if within else _NEEDED
+    needed = (*_NEEDED, "store_timestamp") if within else _NEEDED
     missing = [name for name in needed if name not in frame.columns]
     if missing:
         raise ConfigError(
@@ -63,10 +63,10 @@ def without_repeats(frame: DataFrame, *, within: str | None = None) -> DataFrame
             'without_repeats of a stream needs a bound, within="1 hour", or it would remember every key for ever',
             field="within",
         )
-    place = F.concat_ws("\x01", "brokerName", "topic", "queueId", "queueOffset")
+    place = F.concat_ws("\x01", "broker", "topic", "queue", "queue_offset")
     keyed = frame.withColumn(_KEY, F.coalesce(F.col("properties")[SPARK_SEQUENCE], place))
     keys = [_KEY, "body"]
     if within is None:
         return keyed.dropDuplicates(keys).drop(_KEY)
-    marked = keyed.withWatermark("storeTimestamp", within)
+    marked = keyed.withWatermark("store_timestamp", within)
     return marked.dropDuplicatesWithinWatermark(keys).drop(_KEY)

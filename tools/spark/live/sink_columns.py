@@ -3,15 +3,15 @@
     body (or value)      binary or string     what is sent; not null, not empty
     topic                string               not needed where the option `topic` is given, which goes before it
     tags, keys (or key)  string               keys: words separated by blanks
-    shardingKey          string               rows with the same one go to the same queue, in order
-    priority             int                  from 0 on: the queue with this number; not with a shardingKey or a time
-    queueId, brokerName  int, string          the very queue, with the option keepQueues; else they are ignored
-    delayLevel           int                  one of the broker's delays
-    deliverTimestamp     timestamp or bigint  when it is delivered; milliseconds
+    sharding_key         string               rows with the same one go to the same queue, in order
+    priority             int                  from 0 on: the queue with this number; not with a sharding_key or a time
+    queue, broker        int, string          the very queue, with the option keepQueues; else they are ignored
+    delay_level          int                  one of the broker's delays
+    deliver_timestamp    timestamp or bigint  when it is delivered; milliseconds
     properties           map<string,string>   the application's own
 
-The broker sets the source's other columns (queueOffset, storeTimestamp, …), so they are ignored and rows that were read
-can be written as they are. Properties that belong to brokers and producers are ignored as well. TAGS, KEYS,
+The broker sets the source's other columns (queue_offset, store_timestamp, …), so they are ignored and rows that were
+read can be written as they are. Properties that belong to brokers and producers are ignored as well. TAGS, KEYS,
 __SHARDINGKEY and _SYS_MSG_PRIORITY_ among the properties count where their column is missing. Any other column is an
 error.
 """
@@ -37,35 +37,35 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "topic": _TEXT,
     "tags": _TEXT,
     "keys": _TEXT,
-    "shardingKey": _TEXT,
+    "sharding_key": _TEXT,
     "priority": _WHOLE,
-    "queueId": _WHOLE,
-    "brokerName": _TEXT,
-    "delayLevel": _WHOLE,
-    "deliverTimestamp": ("timestamp", "bigint"),
+    "queue": _WHOLE,
+    "broker": _TEXT,
+    "delay_level": _WHOLE,
+    "deliver_timestamp": ("timestamp", "bigint"),
     "properties": ("map<string,string>",),
 }
 ALIASES: Final = {"value": "body", "key": "keys"}
 IGNORED: Final = frozenset(
     {
-        "queueOffset",
-        "physicalOffset",
-        "storeSize",
-        "storeTimestamp",
-        "bornTimestamp",
-        "bornHost",
-        "storeHost",
+        "queue_offset",
+        "log_offset",
+        "store_size",
+        "store_timestamp",
+        "born_timestamp",
+        "born_host",
+        "store_host",
         "flag",
-        "sysFlag",
-        "reconsumeTimes",
-        "bodyCrc",
-        "preparedTransactionOffset",
-        "messageId",
-        "rawProperties",
+        "sys_flag",
+        "reconsume_times",
+        "body_crc",
+        "prepared_transaction_offset",
+        "message_id",
+        "raw_properties",
     }
 )
 #: Properties that count as columns where these are not there.
-_AS_COLUMNS: Final = {"tags": TAGS, "keys": KEYS, "shardingKey": SHARDING_KEY}
+_AS_COLUMNS: Final = {"tags": TAGS, "keys": KEYS, "sharding_key": SHARDING_KEY}
 
 
 def sink_columns(
@@ -100,7 +100,7 @@ def sink_columns(
             raise ConfigError(f"column {column!r} is missing: add it{hint}", field=column)
     ignored = {"topic"} if topic else set()
     if not keep_queues:
-        ignored |= {"queueId", "brokerName"}
+        ignored |= {"queue", "broker"}
     return {column: index for column, index in found.items() if column not in ignored}
 
 
@@ -147,11 +147,11 @@ class Rows:
             body.encode() if isinstance(body, str) else body,
             keys=[word for word in (row["keys"] or "").split(KEY_SEPARATOR) if word],
             tag=row["tags"] or None,
-            sharding_key=row["shardingKey"] or None,
+            sharding_key=row["sharding_key"] or None,
             priority=_priority(row, properties),
             queue=_queue(topic or "", row),
-            delay_level=row.get("delayLevel") or 0,
-            deliver_at=_instant(row.get("deliverTimestamp")),
+            delay_level=row.get("delay_level") or 0,
+            deliver_at=_instant(row.get("deliver_timestamp")),
             properties=own,
         )
 
@@ -160,13 +160,13 @@ def _priority(row: Mapping[str, Any], properties: Mapping[str, str]) -> int | No
     """Return the priority of ROW; one among PROPERTIES counts where the row asks for nothing that excludes it."""
     if "priority" in row:
         return None if row["priority"] is None else int(row["priority"])
-    if row["shardingKey"] or row.get("delayLevel") or row.get("deliverTimestamp") is not None:
+    if row["sharding_key"] or row.get("delay_level") or row.get("deliver_timestamp") is not None:
         return None
     return whole_number(properties.get(PRIORITY) or "")
 
 
 def _queue(topic: str, row: Mapping[str, Any]) -> Queue | int | None:
-    number, broker = row.get("queueId"), row.get("brokerName")
+    number, broker = row.get("queue"), row.get("broker")
     if number is None:
         return None
     return int(number) if broker is None else Queue(topic, broker, int(number))

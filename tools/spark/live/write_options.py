@@ -44,7 +44,7 @@ class WriteOptions:
     compress_above_bytes: int = COMPRESS_OVER_BYTES
     #: Have brokers drop what a repeated task sends again: asks for rows that come in the same order again.
     idempotence: bool = False
-    #: Rows go to the queue that their columns queueId and brokerName say.
+    #: Rows go to the queue that their columns queue and broker say.
     keep_queues: bool = False
     #: What a batch's rows are told apart by from other batches'; empty: one of its own for each write.
     job_id: str = ""

@@ -59,7 +59,7 @@ ALL: Final = Span()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """Conditions on the columns topic, queueId, queueOffset, physicalOffset, and storeTimestamp in milliseconds.
+    """Conditions on the columns topic, queue, queue_offset, log_offset, and store_timestamp in milliseconds.
 
     None: any topic, any queue.
     """

@@ -123,7 +123,7 @@ class QueueColumns:
     def batches(self, disk: Disk, part: QueuePart, rows_max: int) -> Iterator[pyarrow.RecordBatch]:
         """Yield the entries of PART that are wanted, at most ROWS_MAX in a batch."""
         extension = None
-        if "tagsCode" in self.schema.names and not part.is_batch:
+        if "tags_code" in self.schema.names and not part.is_batch:
             extension = QueueExtension(disk, posixpath.dirname(part.file.path))
         for piece in part.split(min(READ_BYTES, rows_max * part.format.size)):
             entries = read_entries(disk, piece)
@@ -149,13 +149,13 @@ class QueueColumns:
         count = len(entries)
         topic = self._topics.setdefault(part.topic, ConstantColumn(part.topic))
         makers: dict[str, Any] = {
-            "brokerName": lambda: self._broker.rows(count),
+            "broker": lambda: self._broker.rows(count),
             "topic": lambda: topic.rows(count),
-            "queueId": lambda: pa.array(np.full(count, part.queue_id, np.int32)),
-            "queueOffset": lambda: pa.array(offsets),
-            "physicalOffset": lambda: pa.array(entries["log_offset"].astype(np.int64)),
+            "queue": lambda: pa.array(np.full(count, part.queue_id, np.int32)),
+            "queue_offset": lambda: pa.array(offsets),
+            "log_offset": lambda: pa.array(entries["log_offset"].astype(np.int64)),
             "size": lambda: pa.array(entries["size"].astype(np.int32)),
-            "tagsCode": lambda: pa.array(entries["tags_code"].astype(np.int64)),
+            "tags_code": lambda: pa.array(entries["tags_code"].astype(np.int64)),
         }
         arrays = [makers[name]() for name in self.schema.names]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)

@@ -1,6 +1,6 @@
 """The files of a store as rows: what kind each is, how long, how much of it is in use, and from when to when.
 
-usedBytes and the times are given where a few small reads find them, else they are null: a log file is used up to its
+used_bytes and the times are given where a few small reads find them, else they are null: a log file is used up to its
 end but for the last one, and begins with its first record; an index file has both in its header; for a queue file the
 end of its entries is known.
 """
@@ -113,11 +113,11 @@ def _row(
     return {
         "kind": kind,
         "path": path,
-        "baseOffset": base,
-        "sizeBytes": size,
-        "usedBytes": used,
-        "firstTimestamp": _instant(times_ms[0]),
-        "lastTimestamp": _instant(times_ms[1]),
+        "base_offset": base,
+        "size_bytes": size,
+        "used_bytes": used,
+        "first_timestamp": _instant(times_ms[0]),
+        "last_timestamp": _instant(times_ms[1]),
     }
 
 

@@ -1,6 +1,6 @@
 """Index files as rows: one row per entry, in the order in which keys were put (store/format/index.py has the format).
 
-keyHash is the key's; storeTimestamp has whole seconds, counted from the file's begin time; previous is the number of
+key_hash is the key's; store_timestamp has whole seconds, counted from the file's begin time; previous is the number of
 the entry before in the chain of the slot, 0 at its end. Entry 0 is never used, so the first row is entry 1.
 """
 
@@ -101,12 +101,12 @@ class IndexColumns:
         count = len(entries)
         hashes = entries["key_hash"].astype(np.int32)
         makers: dict[str, Any] = {
-            "brokerName": lambda: self._broker.rows(count),
+            "broker": lambda: self._broker.rows(count),
             "file": lambda: file.rows(count),
             "slot": lambda: pa.array(hashes % np.int32(part.slots)),
-            "keyHash": lambda: pa.array(hashes),
-            "physicalOffset": lambda: pa.array(entries["log_offset"].astype(np.int64)),
-            "storeTimestamp": lambda: instants(times),
+            "key_hash": lambda: pa.array(hashes),
+            "log_offset": lambda: pa.array(entries["log_offset"].astype(np.int64)),
+            "store_timestamp": lambda: instants(times),
             "previous": lambda: pa.array(entries["previous"].astype(np.int32)),
         }
         arrays = [makers[name]() for name in self.schema.names]

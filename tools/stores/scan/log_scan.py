@@ -192,10 +192,10 @@ class MessageRows:
 
     def _row_of(self, damage: LogDamage) -> pyarrow.RecordBatch:
         row: dict[str, Any] = {
-            "brokerName": self._columns.broker_name,
-            "physicalOffset": damage.start,
-            "storeSize": damage.size,
-            "badRecord": damage.why,
+            "broker": self._columns.broker_name,
+            "log_offset": damage.start,
+            "store_size": damage.size,
+            "bad_record": damage.why,
         }
         schema = self._columns.schema
         return arrow().RecordBatch.from_pylist(

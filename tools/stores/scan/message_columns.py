@@ -3,12 +3,12 @@
 A column costs only if it is asked for. Numbers are passed as they are, texts and bodies by their places in the records'
 bytes.
 
-    messageId    the id that the sender gave it (UNIQ_KEY), or else the offset id, as in every RocketMQ client
+    message_id    the id that the sender gave it (UNIQ_KEY), or else the offset id, as in every RocketMQ client
     tags, keys   the properties TAGS and KEYS as they are stored: null without, several keys separated by spaces
-    body         as it was sent: what sysFlag says is compressed is decompressed; with DECOMPRESS false as it is stored
-    bodyCrc      of the body as it is stored
+    body         as it was sent: what sys_flag says is compressed is decompressed; with DECOMPRESS false as it is stored
+    body_crc      of the body as it is stored
 
-An *inner batch* (sysFlag bit 7: many messages in the body of one record) is one row, as it is one record.
+An *inner batch* (sys_flag bit 7: many messages in the body of one record) is one row, as it is one record.
 """
 
 from __future__ import annotations
@@ -254,27 +254,27 @@ def _host_text(packed: int | bytes) -> str:
 
 
 _MAKERS: Final[dict[str, Callable[[_Rows], Any]]] = {
-    "brokerName": lambda rows: rows.broker.rows(len(rows)),
+    "broker": lambda rows: rows.broker.rows(len(rows)),
     "topic": lambda rows: rows.text("topic"),
-    "queueId": lambda rows: rows.number("queue_id"),
-    "queueOffset": lambda rows: rows.number("queue_offset"),
-    "physicalOffset": lambda rows: rows.number("log_offset"),
-    "storeSize": _Rows.store_size,
-    "storeTimestamp": lambda rows: rows.time("store_ms"),
-    "bornTimestamp": lambda rows: rows.time("born_ms"),
-    "bornHost": _Rows.born_host,
-    "storeHost": _Rows.store_host,
+    "queue": lambda rows: rows.number("queue_id"),
+    "queue_offset": lambda rows: rows.number("queue_offset"),
+    "log_offset": lambda rows: rows.number("log_offset"),
+    "store_size": _Rows.store_size,
+    "store_timestamp": lambda rows: rows.time("store_ms"),
+    "born_timestamp": lambda rows: rows.time("born_ms"),
+    "born_host": _Rows.born_host,
+    "store_host": _Rows.store_host,
     "flag": lambda rows: rows.number("flag"),
-    "sysFlag": lambda rows: rows.number("sys_flag"),
-    "reconsumeTimes": lambda rows: rows.number("reconsume_times"),
-    "bodyCrc": lambda rows: rows.number("body_crc"),
-    "preparedTransactionOffset": lambda rows: rows.number("prepared_offset"),
-    "messageId": _Rows.message_id,
+    "sys_flag": lambda rows: rows.number("sys_flag"),
+    "reconsume_times": lambda rows: rows.number("reconsume_times"),
+    "body_crc": lambda rows: rows.number("body_crc"),
+    "prepared_transaction_offset": lambda rows: rows.number("prepared_offset"),
+    "message_id": _Rows.message_id,
     "tags": lambda rows: rows.property(TAGS),
     "keys": lambda rows: rows.property(KEYS),
-    "shardingKey": lambda rows: rows.property(SHARDING_KEY),
+    "sharding_key": lambda rows: rows.property(SHARDING_KEY),
     "properties": _Rows.properties,
-    "rawProperties": lambda rows: rows.text("properties"),
-    "badRecord": _Rows.nothing,
+    "raw_properties": lambda rows: rows.text("properties"),
+    "bad_record": _Rows.nothing,
     "body": _Rows.body,
 }

@@ -73,7 +73,7 @@ class ScanOptions:
         if self.columns is not None:
             return projected(self.dataset, self.columns)
         shown = self.dataset == "messages" and self.bad_records == "rows"
-        return schema_of(self.dataset, ("badRecord",) if shown else ())
+        return schema_of(self.dataset, ("bad_record",) if shown else ())
 
     @property
     def rows_max(self) -> int:
@@ -250,7 +250,7 @@ def _rows_batch(
 ) -> pyarrow.RecordBatch:
     documents = [
         {name: row.get(name) for name in schema.names}
-        for row in ({"brokerName": broker, **one} for one in rows)
+        for row in ({"broker": broker, **one} for one in rows)
     ]
     return arrow().RecordBatch.from_pylist(documents, schema=schema)
 

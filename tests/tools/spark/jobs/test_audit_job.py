@@ -63,7 +63,7 @@ def faults(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> dic
         named_store(f"damaged-{name}", root / name)
     found = defaultdict(list)
     for row in audit(spark, f"{root}/*").collect():
-        found[row.brokerName].append(row)
+        found[row.broker].append(row)
     return found
 
 
@@ -83,8 +83,8 @@ def test_faults_say_how_many_and_where(faults: dict[str, list[Row]]) -> None:
     longer = [row for row in faults["long-queue"] if row.fault == "entry without record"]
     lost = [row for row in faults["missing-middle-log"] if row.fault == "entry without record"]
 
-    assert flipped.firstOffset == 819308
-    assert [(row.topic, row.queueId, row["count"]) for row in longer] == [("Fill0", 0, 3)]
+    assert flipped.first_offset == 819308
+    assert [(row.topic, row.queue, row["count"]) for row in longer] == [("Fill0", 0, 3)]
     assert sum(row["count"] for row in lost) == 121
 
 

@@ -81,7 +81,7 @@ def test_committed_offsets_are_those_that_apache_reads(tmp_path: Path, spark: Sp
 
     found: dict[str, dict[str, int]] = {}
     for row in committed_offsets(spark, str(root)).collect():
-        found.setdefault(f"{row.topic}@{row.group}", {})[str(row.queueId)] = row.committedOffset
+        found.setdefault(f"{row.topic}@{row.group}", {})[str(row.queue)] = row.committed_offset
 
     assert found == expected("consumption")["config"]["consumerOffsets"]
 
@@ -143,7 +143,7 @@ def test_offsets_of_a_broker_without_a_store_are_refused(
     root = recorded_store("basic", tmp_path / "store")
     foreign = spark.createDataFrame(
         [("broker-z", "T", 0, "g", 1)],
-        "brokerName string, topic string, queueId int, `group` string, committedOffset bigint",
+        "broker string, topic string, queue int, `group` string, committed_offset bigint",
     )
 
     with pytest.raises(ConfigError, match="broker-z"), told_plainly():
@@ -235,7 +235,7 @@ def test_the_command_prints_what_pocketmq_lag_prints(
     assert cli.run(["lag", str(root), "--json"]) == 0
     plain = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
-    ages = "oldestUnreadAgeMs"
+    ages = "oldest_unread_age_ms"
     assert [row | {ages: None} for row in on_spark] == [row | {ages: None} for row in plain]
     assert [row[ages] is None for row in on_spark] == [row[ages] is None for row in plain]
 
@@ -254,7 +254,7 @@ def test_rows_are_written_where_out_says(form: str, tmp_path: Path, spark: Spark
     once = len(plain_rows(root, Opening(now_ms=NOW_MS)))
     assert len(rows) == once * (2 if form == "folder" else 1)
     if form == "folder":
-        assert len({row.snapshotTime for row in rows}) == 2
+        assert len({row.snapshot_time for row in rows}) == 2
 
 
 def test_a_table_grows_by_every_look(spark: SparkSession, tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_a_table_grows_by_every_look(spark: SparkSession, tmp_path: Path) -> Non
 
     assert [cli.run(arguments), cli.run(arguments)] == [0, 0]
 
-    assert spark.table("lag_looks").select("snapshotTime").distinct().count() == 2
+    assert spark.table("lag_looks").select("snapshot_time").distinct().count() == 2
     spark.sql("DROP TABLE lag_looks")
 
 

@@ -44,7 +44,7 @@ def test_tags_are_counted_by_topic(consumption: str, spark: SparkSession) -> Non
     wanted = Counter((one["topic"], one["properties"].get("TAGS")) for one in recorded_messages())
     assert {place: row.messages for place, row in found.items()} == wanted
     total = sum(one["storeSize"] for one in recorded_messages())
-    assert sum(row.sizeBytes for row in found.values()) == total
+    assert sum(row.size_bytes for row in found.values()) == total
 
 
 def test_keys_are_single_words(consumption: str, spark: SparkSession) -> None:
@@ -69,7 +69,7 @@ def test_rates_are_by_minute(consumption: str, spark: SparkSession) -> None:
     )
     assert sorted(found.values()) == sorted(wanted.values())
     assert {topic for topic, _ in found} == {topic for topic, _ in wanted}
-    assert all(row.meanBytes <= row.largestBytes <= row.sizeBytes for row in rows)
+    assert all(row.mean_bytes <= row.largest_bytes <= row.size_bytes for row in rows)
 
 
 def test_dead_letters_say_where_they_came_from(consumption: str, spark: SparkSession) -> None:
@@ -78,8 +78,8 @@ def test_dead_letters_say_where_they_came_from(consumption: str, spark: SparkSes
     dead = [one for one in recorded_messages() if one["topic"].startswith("%DLQ%")]
     assert len(found) == len(dead) == 4
     assert {row.group for row in found} == {"G_failing"}
-    assert all(row.originTopic for row in found)
-    assert {row.queueOffset for row in found} == {one["queueOffset"] for one in dead}
+    assert all(row.origin_topic for row in found)
+    assert {row.queue_offset for row in found} == {one["queueOffset"] for one in dead}
 
 
 def test_a_store_without_dead_letters_has_none(tmp_path: Path, spark: SparkSession) -> None:
@@ -114,9 +114,9 @@ def test_an_export_has_every_message_of_its_range_once(
         done = export(spark, consumption, to=f"{tmp_path}/out", reading=reading, mode=mode)
         assert done.messages == len(wanted)
 
-    rows = spark.read.parquet(f"{tmp_path}/out").select("physicalOffset", "topic", "day").collect()
+    rows = spark.read.parquet(f"{tmp_path}/out").select("log_offset", "topic", "day").collect()
     assert len(rows) == len(wanted)
-    assert {row.physicalOffset for row in rows} == wanted
+    assert {row.log_offset for row in rows} == wanted
     assert {row.topic for row in rows} <= {one["topic"] for one in recorded_messages()}
     assert any((tmp_path / "out").glob("topic=*/day=*/*.parquet"))
 

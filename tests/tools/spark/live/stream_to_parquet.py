@@ -22,7 +22,7 @@ def main(nameserver: str, topic: str, folder: str, *finish: str) -> None:
     spark = spark_session("to-parquet", master="local[2]", settings=settings)
     stream = (
         spark.readStream.format("rocketmq")
-        .schema("queueId int, queueOffset bigint, body binary")
+        .schema("queue int, queue_offset bigint, body binary")
         .options(nameServer=nameserver, subscribe=topic, consumerGroup="to-parquet")
         .option("maxOffsetsPerTrigger", 1_000_000 if finish else 100)
         .load()

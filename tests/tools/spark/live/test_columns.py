@@ -33,7 +33,7 @@ def part(*bodies: bytes, sys_flag: int = 0, begin: int = 0) -> Fetched:
 
 
 def test_a_batch_has_the_columns_asked_for_in_their_order() -> None:
-    layout = Layout.of(["body", "topic", "bornTimestamp", "queueId"], "rocketmq")
+    layout = Layout.of(["body", "topic", "born_timestamp", "queue"], "rocketmq")
 
     batch = layout.batch(part(b"a", b"b", b"c", begin=1), Losses(True))
 
@@ -41,8 +41,8 @@ def test_a_batch_has_the_columns_asked_for_in_their_order() -> None:
     assert batch.to_pydict() == {
         "body": [b"b", b"c"],
         "topic": ["orders"] * 2,
-        "bornTimestamp": [datetime.fromtimestamp(BORN_MS / 1000, UTC)] * 2,
-        "queueId": [2, 2],
+        "born_timestamp": [datetime.fromtimestamp(BORN_MS / 1000, UTC)] * 2,
+        "queue": [2, 2],
     }
 
 
@@ -83,7 +83,7 @@ def test_a_body_that_cannot_be_decompressed_is_a_loss() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "style"), [("colour", "rocketmq"), ("badRecord", "rocketmq"), ("body", "kafka")]
+    ("name", "style"), [("colour", "rocketmq"), ("bad_record", "rocketmq"), ("body", "kafka")]
 )
 def test_a_column_that_is_not_there_is_named(name: str, style: str) -> None:
     with pytest.raises(ConfigError, match=name):

@@ -111,23 +111,23 @@ def run(frame: DataFrame, folder: Path, **sink: str) -> list[dict[str, Any]]:
 def test_a_batch_reads_each_message_with_its_columns(topic: Topic) -> None:
     topic.send(0, 3_000)
 
-    rows = topic.read(minPartitions=5).select("queueId", "queueOffset", "keys", "body").collect()
+    rows = topic.read(minPartitions=5).select("queue", "queue_offset", "keys", "body").collect()
 
     assert sorted(int(bytes(row.body)) for row in rows) == list(range(3_000))
     for row in rows:
         number = int(bytes(row.body))
-        assert (row.queueId, row.queueOffset) == (number % QUEUES, number // QUEUES)
+        assert (row.queue, row.queue_offset) == (number % QUEUES, number // QUEUES)
         assert row["keys"] == f"k{number}"
 
 
 def test_the_columns_of_a_schema_are_those_that_are_read(topic: Topic) -> None:
     topic.send(0, 4)
 
-    frame = topic.spark.read.format("rocketmq").schema("rawProperties string, queueOffset bigint")
+    frame = topic.spark.read.format("rocketmq").schema("raw_properties string, queue_offset bigint")
     rows = frame.options(nameServer=topic.nameserver, subscribe=topic.name).load().collect()
 
-    assert all("KEYS\x01k" in row.rawProperties for row in rows)
-    assert sorted(row.queueOffset for row in rows) == [0, 0, 0, 1]
+    assert all("KEYS\x01k" in row.raw_properties for row in rows)
+    assert sorted(row.queue_offset for row in rows) == [0, 0, 0, 1]
 
 
 def test_brokers_leave_out_what_the_filter_does_not_want(topic: Topic) -> None:
@@ -312,9 +312,9 @@ def test_a_stream_from_topic_to_topic_repeats_nothing_of_a_batch_that_runs_again
 
 
 def test_a_schema_with_another_type_is_told(topic: Topic) -> None:
-    reader = topic.spark.read.format("rocketmq").schema("queueId string")
+    reader = topic.spark.read.format("rocketmq").schema("queue string")
 
-    with pytest.raises(Exception, match="queueId is int, not string"):
+    with pytest.raises(Exception, match="queue is int, not string"):
         reader.options(nameServer=topic.nameserver, subscribe=topic.name).load().count()
 
 

@@ -24,7 +24,7 @@ def messages(option: str = "t", first_row: int = 0, **columns: Any) -> list[Mess
 
 
 def test_columns_are_found_where_they_stand() -> None:
-    fields = [("key", "string"), ("queueOffset", "bigint"), ("value", "binary")]
+    fields = [("key", "string"), ("queue_offset", "bigint"), ("value", "binary")]
 
     assert sink_columns(fields, "t") == {"keys": 0, "body": 2}
 
@@ -37,10 +37,10 @@ def test_every_column_of_the_sink_and_of_the_source_is_taken() -> None:
 
 
 def test_rows_keep_their_queues_only_where_that_is_asked_for() -> None:
-    fields = [("body", "binary"), ("queueId", "int"), ("brokerName", "string")]
+    fields = [("body", "binary"), ("queue", "int"), ("broker", "string")]
 
     assert set(sink_columns(fields, "t")) == {"body"}
-    assert set(sink_columns(fields, "t", keep_queues=True)) == {"body", "queueId", "brokerName"}
+    assert set(sink_columns(fields, "t", keep_queues=True)) == {"body", "queue", "broker"}
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def test_a_row_is_a_message_with_all_that_it_says() -> None:
             "topic": ["orders"],
             "tags": ["paid"],
             "keys": ["k1 k2"],
-            "queueId": pa.array([2], pa.int32()),
-            "brokerName": ["broker-a"],
+            "queue": pa.array([2], pa.int32()),
+            "broker": ["broker-a"],
             "properties": pa.array([[("colour", "red")]], MAP),
         },
     )
@@ -132,7 +132,7 @@ def test_a_time_is_milliseconds_or_a_timestamp() -> None:
     at_ms = 1_893_456_000_000
 
     stamps = [
-        messages(body=[b"b"], deliverTimestamp=pa.array([value], kind))[0].deliver_at_ms
+        messages(body=[b"b"], deliver_timestamp=pa.array([value], kind))[0].deliver_at_ms
         for value, kind in (
             (at_ms, pa.int64()),
             (instant, pa.timestamp("us", "UTC")),
@@ -150,7 +150,7 @@ def test_a_time_is_milliseconds_or_a_timestamp() -> None:
         ({"body": [b"a", None]}, ("row 11", "'body' is null")),
         ({"body": [b"a", b""]}, ("row 11", "empty")),
         ({"body": [b"a", b"b"], "tags": ["x", "a\x01b"]}, ("row 11",)),
-        ({"body": [b"a", b"b"], "queueId": [0, -1]}, ("row 11", "-1")),
+        ({"body": [b"a", b"b"], "queue": [0, -1]}, ("row 11", "-1")),
     ],
     ids=["null", "empty", "tag", "queue"],
 )
@@ -174,6 +174,6 @@ def test_a_priority_is_a_column_or_else_a_property() -> None:
     (column,) = messages(body=[b"b"], priority=pa.array([3], pa.int32()), properties=number)
     (null,) = messages(body=[b"b"], priority=none, properties=number)
     (read,) = messages(body=[b"b"], properties=number)
-    (keyed,) = messages(body=[b"b"], shardingKey=["s"], properties=number)
+    (keyed,) = messages(body=[b"b"], sharding_key=["s"], properties=number)
 
     assert [one.priority for one in (column, null, read, keyed)] == [3, None, 5, None]

@@ -82,7 +82,7 @@ def writer(tmp_path: Path) -> Iterator[Writer]:
 def test_every_message_is_read_once_while_more_come(
     conditions: Conditions, writer: Writer, tmp_path: Path
 ) -> None:
-    columns = ("queueId", "queueOffset", "physicalOffset")
+    columns = ("queue", "queue_offset", "log_offset")
     scan = Scan(ScanOptions(columns=columns, split_bytes=20_000), conditions)
     writer.start()
 
@@ -97,7 +97,7 @@ def test_every_message_is_read_once_while_more_come(
                 rows += batch.to_pylist()
         by_queue: dict[int, list[int]] = defaultdict(list)
         for row in rows:
-            by_queue[row["queueId"]].append(row["queueOffset"])
+            by_queue[row["queue"]].append(row["queue_offset"])
         assert before <= len(rows) <= after
         for offsets in by_queue.values():
             assert sorted(offsets) == list(range(len(offsets)))

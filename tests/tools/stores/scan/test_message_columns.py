@@ -54,7 +54,7 @@ def test_a_recorded_log_has_the_rows_that_apache_finds(name: str, tmp_path: Path
             rows += columns.batch(found.data, found.columns).to_pylist()
 
     assert of_messages(rows) == described(expected(name)["records"])
-    assert {row["brokerName"] for row in rows} == {"broker-a"}
+    assert {row["broker"] for row in rows} == {"broker-a"}
 
 
 @given(
@@ -133,24 +133,24 @@ def test_what_is_decompressed_at_a_time_is_bounded() -> None:
 
 
 def test_a_message_without_an_id_of_its_own_has_the_offset_id() -> None:
-    rows = rows_of([a_record(), a_record(b"UNIQ_KEY\x01mine\x02")], "messageId")
+    rows = rows_of([a_record(), a_record(b"UNIQ_KEY\x01mine\x02")], "message_id")
 
-    assert [row["messageId"] for row in rows] == ["0" * 32, "mine"]
+    assert [row["message_id"] for row in rows] == ["0" * 32, "mine"]
 
 
 def test_a_time_beyond_64_bits_of_microseconds_is_not_known() -> None:
     record = encode_record(Record(topic="T", body=b"", born_timestamp_ms=1 << 62))
 
-    assert rows_of([record], "bornTimestamp") == [{"bornTimestamp": None}]
+    assert rows_of([record], "born_timestamp") == [{"born_timestamp": None}]
 
 
 def test_an_unknown_column_is_refused_with_those_there_are() -> None:
-    with pytest.raises(ConfigError, match="no column 'offset': it has brokerName, topic"):
+    with pytest.raises(ConfigError, match="no column 'offset': it has broker, topic"):
         projected("messages", ["offset"])
 
 
 def test_no_records_make_an_empty_batch() -> None:
-    made = MessageColumns(schema_of("messages", ("rawProperties",)), "b")
+    made = MessageColumns(schema_of("messages", ("raw_properties",)), "b")
 
     batch = made.batch(np.zeros(0, np.uint8), parse_run(b"", np.zeros(0, np.int64)))
 

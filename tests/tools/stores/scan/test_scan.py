@@ -36,7 +36,7 @@ def scanned(store: Path | str, conditions: Conditions | None = None, **options: 
 
 
 def by_place(rows: list[Row]) -> list[Row]:
-    return sorted(of_messages(rows), key=lambda row: row["physicalOffset"])
+    return sorted(of_messages(rows), key=lambda row: row["log_offset"])
 
 
 @pytest.mark.parametrize("name", by_size(SOUND))
@@ -47,7 +47,7 @@ def test_messages_are_those_of_apache(name: str, split_bytes: int, tmp_path: Pat
     rows = scanned(store, split_bytes=split_bytes)
 
     assert of_messages(rows) == described(expected(name)["records"])
-    assert {row["brokerName"] for row in rows} == {"broker-a"}
+    assert {row["broker"] for row in rows} == {"broker-a"}
 
 
 @pytest.mark.parametrize("name", by_size(SOUND))
@@ -70,8 +70,8 @@ def test_queue_entries_are_those_of_apache(name: str, tmp_path: Path) -> None:
 
     found: dict[tuple[str, int], list[list[int]]] = {}
     for row in rows:
-        entry = [row["queueOffset"], row["physicalOffset"], row["size"], row["tagsCode"]]
-        found.setdefault((row["topic"], row["queueId"]), []).append(entry)
+        entry = [row["queue_offset"], row["log_offset"], row["size"], row["tags_code"]]
+        found.setdefault((row["topic"], row["queue"]), []).append(entry)
     wanted = {
         (queue["topic"], queue["queueId"]): [entry[:4] for entry in queue["entries"]]
         for queue in expected(name)["queues"]
@@ -96,9 +96,9 @@ def test_files_are_those_that_are_there(name: str, tmp_path: Path) -> None:
 
     rows = scanned(store, dataset="files")
 
-    sizes = {str(Path(row["path"]).relative_to(store)): row["sizeBytes"] for row in rows}
+    sizes = {str(Path(row["path"]).relative_to(store)): row["size_bytes"] for row in rows}
     assert sizes == expected(name)["filesBefore"]
-    assert all((row["usedBytes"] or 0) <= row["sizeBytes"] for row in rows)
+    assert all((row["used_bytes"] or 0) <= row["size_bytes"] for row in rows)
 
 
 @pytest.mark.parametrize("name", by_size(DAMAGED))
@@ -112,8 +112,8 @@ def test_a_damaged_store_is_read_to_its_end(name: str, tmp_path: Path) -> None:
 
     rows = scanned(store, **options)
 
-    apaches = {row["physicalOffset"]: row for row in described(expected(name).get("records", []))}
-    ours = {row["physicalOffset"]: row for row in of_messages(rows)}
+    apaches = {row["log_offset"]: row for row in described(expected(name).get("records", []))}
+    ours = {row["log_offset"]: row for row in of_messages(rows)}
     if name == "damaged-stale-tail":  # Apache takes records that say they stand elsewhere.
         apaches = {at: row for at, row in apaches.items() if at < 1_555_014}
     assert {at: ours[at] for at in apaches} == apaches
@@ -158,8 +158,8 @@ def test_bad_records_fail_or_are_counted_or_are_rows(tmp_path: Path) -> None:
     shown = scanned(store, bad_records="rows")
 
     assert len(skipped) == 2_999
-    (bad,) = [row for row in shown if row["badRecord"] is not None]
-    assert bad["physicalOffset"] == 131_072
+    (bad,) = [row for row in shown if row["bad_record"] is not None]
+    assert bad["log_offset"] == 131_072
     assert bad["topic"] is None
     assert len(shown) == 3_000
 
@@ -170,28 +170,28 @@ def test_a_wrong_body_is_bad_where_the_crc_is_checked(tmp_path: Path) -> None:
     assert len(scanned(store)) == 3_000
     assert len(scanned(store, check_crc=True, bad_records="skip")) == 2_999
     shown = scanned(store, check_crc=True, bad_records="rows")
-    assert [row["physicalOffset"] for row in shown if row["badRecord"] is not None] == [819_308]
+    assert [row["log_offset"] for row in shown if row["bad_record"] is not None] == [819_308]
 
 
 def test_conditions_leave_out_what_does_not_meet_them(tmp_path: Path) -> None:
     store = recorded_store("rolled", tmp_path / "store")
     rows = scanned(store)
-    times = sorted(row["storeTimestamp"] for row in rows)
+    times = sorted(row["store_timestamp"] for row in rows)
     low, high = (round(times[at].timestamp() * 1000) for at in (1_000, 2_000))
 
     def after(ms: int) -> datetime:
         return datetime.fromtimestamp(ms / 1000, UTC)
 
     cases: list[tuple[Conditions, Callable[[Row], bool]]] = [
-        (Conditions(queue_ids=frozenset({1, 3})), lambda row: row["queueId"] in (1, 3)),
+        (Conditions(queue_ids=frozenset({1, 3})), lambda row: row["queue"] in (1, 3)),
         (
             Conditions(log_offsets=Span(100_000, 900_001)),
-            lambda row: 100_000 <= row["physicalOffset"] <= 900_001,
+            lambda row: 100_000 <= row["log_offset"] <= 900_001,
         ),
-        (Conditions(queue_offsets=Span(50, 70)), lambda row: 50 <= row["queueOffset"] <= 70),
+        (Conditions(queue_offsets=Span(50, 70)), lambda row: 50 <= row["queue_offset"] <= 70),
         (
             Conditions(store_ms=Span(low, high)),
-            lambda row: after(low) <= row["storeTimestamp"] <= after(high),
+            lambda row: after(low) <= row["store_timestamp"] <= after(high),
         ),
         (
             Conditions(
@@ -201,14 +201,14 @@ def test_conditions_leave_out_what_does_not_meet_them(tmp_path: Path) -> None:
             ),
             lambda row: (
                 row["topic"] in ("Fill0", "Fill2")
-                and row["queueId"] < 2
-                and 10 <= row["queueOffset"] <= 20
+                and row["queue"] < 2
+                and 10 <= row["queue_offset"] <= 20
             ),
         ),
         (
             Conditions(topics=frozenset({"Fill0"}), store_ms=Span(low, high)),
             lambda row: (
-                row["topic"] == "Fill0" and after(low) <= row["storeTimestamp"] <= after(high)
+                row["topic"] == "Fill0" and after(low) <= row["store_timestamp"] <= after(high)
             ),
         ),
         (Conditions(topics=frozenset({"NoSuch"})), lambda _: False),
@@ -236,9 +236,9 @@ def test_a_range_of_queue_offsets_reads_few_bytes(tmp_path: Path) -> None:
 def test_columns_come_in_the_order_in_which_they_are_wanted(tmp_path: Path) -> None:
     store = recorded_store("basic", tmp_path / "store")
 
-    row = scanned(store, columns=("tags", "queueId"))[0]
+    row = scanned(store, columns=("tags", "queue"))[0]
 
-    assert list(row) == ["tags", "queueId"]
+    assert list(row) == ["tags", "queue"]
     with pytest.raises(ConfigError, match="dataset index has no column 'body'"):
         scanned(store, dataset="index", columns=("body",))
 
