@@ -45,13 +45,13 @@ def to_json(store: str, target: str, repaired: Repaired) -> dict[str, Any]:
     return {
         "store": store,
         "copy": target,
-        "logBegin": repaired.recovery.log_begin,
-        "logEnd": repaired.recovery.log_end,
+        "log_begin": repaired.recovery.log_begin,
+        "log_end": repaired.recovery.log_end,
         "fitted": repaired.fitted.sentences,
         "recovery": repaired.recovery.to_json(),
         "lost": repaired.losses.to_json(),
-        "linkedFiles": copied.linked_files,
-        "copiedFiles": copied.copied_files,
+        "linked_files": copied.linked_files,
+        "copied_files": copied.copied_files,
     }
 
 

@@ -377,11 +377,11 @@ class Producers:
         unknown = self.unknown_before
         return {
             "sequences": len(self.sequences),
-            "crowdedOut": self.sequences.crowded_out,
-            "scannedBytes": self._scanned_bytes,
-            "unknownBefore": None
+            "crowded_out": self.sequences.crowded_out,
+            "scanned_bytes": self._scanned_bytes,
+            "unknown_before": None
             if unknown is None
-            else {"logOffset": unknown[0], "time": format_instant(unknown[1])},
+            else {"log_offset": unknown[0], "time": format_instant(unknown[1])},
         }
 
 

@@ -82,10 +82,10 @@ class RecoveryReport:
         return {
             "policy": str(self.policy),
             "clean": self.clean,
-            "logBegin": self.log_begin,
-            "logEnd": self.log_end,
-            "scannedRecords": self.scanned_records,
-            "scannedBytes": self.scanned_bytes,
+            "log_begin": self.log_begin,
+            "log_end": self.log_end,
+            "scanned_records": self.scanned_records,
+            "scanned_bytes": self.scanned_bytes,
             "findings": [
                 {
                     "kind": str(finding.kind),
@@ -93,7 +93,7 @@ class RecoveryReport:
                     "offset": finding.offset,
                     "why": finding.why,
                     "records": finding.records,
-                    "sizeBytes": finding.size_bytes,
+                    "size_bytes": finding.size_bytes,
                 }
                 for finding in self.findings
             ],

@@ -145,7 +145,7 @@ def test_a_torn_extension_costs_its_codes_alone(path: Path) -> None:
 
 def test_the_inspector_resolves_and_compares_what_java_resolves(path: Path) -> None:
     shown = lines(path, "queue", "BasicOne", "0")
-    assert [row["tagsCode"] for row in shown] == [
+    assert [row["tags_code"] for row in shown] == [
         code for *_, code in java_entries()["BasicOne", 0]
     ]
     assert not document(path, "verify")["wrong"]
@@ -157,7 +157,7 @@ def test_the_inspector_resolves_and_compares_what_java_resolves(path: Path) -> N
     findings = document(path, "verify")["findings"]
 
     assert [(one["kind"], one["count"]) for one in findings if one["wrong"]] == [
-        ("tagsCodeWrong", 1)
+        ("tags_code_wrong", 1)
     ]
 
 

@@ -139,13 +139,13 @@ def test_the_life_of_a_message_is_what_why_tells(
     message = api.post("/api/topics/lived/messages", body="x")["message_id"]
     told = shell("why", message, str(server.ready["store"]), "--json").documents
     shown = api.get(f"/api/messages/{message}/life")["stories"]
-    assert [story["brokerName"] for story in shown] == ["broker-a"]
+    assert [story["broker"] for story in shown] == ["broker-a"]
     for story in (*told, *shown):
-        del story["brokerName"]  # Files alone do not tell it.
+        del story["broker"]  # Files alone do not tell it.
         del story["notes"]  # They say when tables were written, which goes on.
     assert shown == told
     place = api.get(f"/api/messages/{part('lived/0/0')}/life")["stories"]
-    assert [one["messageId"] for one in place] == [message]
+    assert [one["message_id"] for one in place] == [message]
     assert api.ask("GET", "/api/messages/unknown/life")[0] == 404
 
 

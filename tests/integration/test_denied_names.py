@@ -447,8 +447,8 @@ async def test_the_life_of_a_message_leaves_out_hidden_groups(served: Served) ->
     (whole,), (story,) = every["stories"], seen["stories"]
     assert {one["group"] for one in whole["groups"]} == {"hidden", "reader"}
     assert {one["group"] for one in story["groups"]} == {"reader"}
-    assert "leftOut" not in whole
-    assert story["leftOut"] == 1
+    assert "left_out" not in whole
+    assert story["left_out"] == 1
     assert story["notes"][-1].startswith("left out 1 events and groups")
     assert "1 left out: you may not see them" in html
     assert "hidden" not in json.dumps(story)

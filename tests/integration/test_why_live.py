@@ -33,9 +33,9 @@ def test_a_live_broker_knows_what_its_files_say(call: Shell, server: ServerProce
         assert [event["kind"] for event in told["events"]] == [
             event["kind"] for event in read["events"]
         ]
-        for name in ("messageId", "topic", "keys", "state"):
+        for name in ("message_id", "topic", "keys", "state"):
             assert told[name] == read[name]
-        assert told["brokerName"] == "broker-a"  # Of files it is the name of their folder.
+        assert told["broker"] == "broker-a"  # Of files it is the name of their folder.
     shown = call("why", sent["message_id"])
     assert shown.code == 0
     assert "topic orders" in shown.out

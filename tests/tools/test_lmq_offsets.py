@@ -63,7 +63,7 @@ def test_inspect_shows_the_same_offsets(plain: Path, light: Path) -> None:
         for store in (plain, light)
     ]
     assert texts[0] == texts[1]
-    assert "committedOffset" in texts[0]
+    assert "committed_offset" in texts[0]
 
 
 def test_why_knows_where_groups_stand(plain: Path, light: Path) -> None:

@@ -89,11 +89,11 @@ def test_verify_shows_when_each_file_was_verified_in_the_background(
     code, out = ran(capsys, "inspect", str(tmp_path / "store"), "verify", "--json")
     _, text = ran(capsys, "inspect", str(tmp_path / "store"), "verify")
 
-    first, *others = json.loads(out)["lastVerified"]
+    first, *others = json.loads(out)["last_verified"]
     assert code == 0
     assert [first["file"], *[one["file"] for one in others]] == files
-    assert (first["verifiedMs"], first["bytes"], first["damaged"]) == (clock.now_ms, 4096, 0)
-    assert {one["verifiedMs"] for one in others} == {None}
+    assert (first["verified_ms"], first["bytes"], first["damaged"]) == (clock.now_ms, 4096, 0)
+    assert {one["verified_ms"] for one in others} == {None}
     assert f"{files[0]}: 4,096 bytes verified in the background at 2023-11-14" in text
     assert f"{files[1]}: not verified yet" in text
     assert ScrubNotes.load(store.disk, str(tmp_path / "store/pocketmq")).files == {

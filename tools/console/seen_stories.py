@@ -38,5 +38,5 @@ def seen_story(
         "events": [row | {"text": shown(row["text"])} for row in events],
         "groups": [row | {"text": shown(row["text"])} for row in groups],
         "notes": [*map(shown, story["notes"]), note],
-        "leftOut": left_out,
+        "left_out": left_out,
     }

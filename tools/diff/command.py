@@ -126,13 +126,13 @@ def to_json(a: str, b: str, found: Difference, limit: int) -> dict[str, Any]:
         "a": a,
         "b": b,
         "same": found.is_same,
-        "messagesCompared": sum(queue.compared for queue in found.queues),
-        "onlyInA": sum(queue.only_a for queue in found.queues),
-        "onlyInB": sum(queue.only_b for queue in found.queues),
+        "messages_compared": sum(queue.compared for queue in found.queues),
+        "only_in_a": sum(queue.only_a for queue in found.queues),
+        "only_in_b": sum(queue.only_b for queue in found.queues),
         "differing": sum(queue.differing for queue in found.queues),
         "fields": dict(sum((queue.fields for queue in found.queues), Counter())),
-        "queueCount": len(found.queues),
-        "queuesDifferent": len(different),
+        "queue_count": len(found.queues),
+        "queues_different": len(different),
         "queues": [_queue(queue) for queue in different[:limit]],
         "tables": [table.to_json(limit) for table in found.tables if not table.is_same],
     }
@@ -141,14 +141,16 @@ def to_json(a: str, b: str, found: Difference, limit: int) -> dict[str, Any]:
 def _queue(queue: QueueDifference) -> dict[str, Any]:
     return {
         "topic": queue.name[0],
-        "queueId": queue.name[1],
-        "boundsA": queue.bounds_a,
-        "boundsB": queue.bounds_b,
-        "onlyInA": {"count": queue.only_a, "spans": queue.spans_only_a},
-        "onlyInB": {"count": queue.only_b, "spans": queue.spans_only_b},
+        "queue": queue.name[1],
+        "bounds_a": queue.bounds_a,
+        "bounds_b": queue.bounds_b,
+        "only_in_a": {"count": queue.only_a, "spans": queue.spans_only_a},
+        "only_in_b": {"count": queue.only_b, "spans": queue.spans_only_b},
         "differing": {
             "count": queue.differing,
-            "first": [{"queueOffset": number, "fields": names} for number, names in queue.examples],
+            "first": [
+                {"queue_offset": number, "fields": names} for number, names in queue.examples
+            ],
         },
     }
 
@@ -159,14 +161,14 @@ def lines_of(a: str, b: str, found: Difference, limit: int) -> Iterator[str]:
     yield f"A {a}"
     yield f"B {b}"
     yield (
-        f"{counted(document['messagesCompared'], 'message')} in both, {document['differing']:,} of them differ,"
-        f" {document['onlyInA']:,} only in A, {document['onlyInB']:,} only in B,"
-        f" {document['queuesDifferent']:,} of {document['queueCount']:,} queues differ"
+        f"{counted(document['messages_compared'], 'message')} in both, {document['differing']:,} of them differ,"
+        f" {document['only_in_a']:,} only in A, {document['only_in_b']:,} only in B,"
+        f" {document['queues_different']:,} of {document['queue_count']:,} queues differ"
     )
     different = [queue for queue in found.queues if not queue.is_same]
     for queue in different[:limit]:
         yield from _queue_lines(queue)
-    hidden = document["queuesDifferent"] - len(document["queues"])
+    hidden = document["queues_different"] - len(document["queues"])
     if hidden:
         yield f"… and {hidden:,} more queues"
     for table in document["tables"]:

@@ -205,18 +205,18 @@ def _differing_fields(a: Record, b: Record, what: Compared) -> list[str]:
         "tags": (a.properties.get("TAGS"), b.properties.get("TAGS")),
         "keys": (a.properties.get("KEYS"), b.properties.get("KEYS")),
         "flag": (a.flag, b.flag),
-        "sysFlag": (a.sys_flag & bits, b.sys_flag & bits),
-        "reconsumeTimes": (a.reconsume_times, b.reconsume_times),
+        "sys_flag": (a.sys_flag & bits, b.sys_flag & bits),
+        "reconsume_times": (a.reconsume_times, b.reconsume_times),
     }
     if what.times:
-        pairs["storeTimestamp"] = (a.store_timestamp_ms, b.store_timestamp_ms)
-        pairs["bornTimestamp"] = (a.born_timestamp_ms, b.born_timestamp_ms)
+        pairs["stored_ms"] = (a.store_timestamp_ms, b.store_timestamp_ms)
+        pairs["born_ms"] = (a.born_timestamp_ms, b.born_timestamp_ms)
     if what.hosts:
-        pairs["storeHost"] = (a.store_host, b.store_host)
-        pairs["bornHost"] = (a.born_host, b.born_host)
+        pairs["store_host"] = (a.store_host, b.store_host)
+        pairs["born_host"] = (a.born_host, b.born_host)
     if what.places:
-        pairs["physicalOffset"] = (a.log_offset, b.log_offset)
-        pairs["preparedTransactionOffset"] = (
+        pairs["log_offset"] = (a.log_offset, b.log_offset)
+        pairs["prepared_transaction_offset"] = (
             a.prepared_transaction_offset,
             b.prepared_transaction_offset,
         )
@@ -254,8 +254,8 @@ class TableDifference:
         """Return plain values, with at most MOST names of each kind."""
         return {
             "table": self.table,
-            "onlyInA": {"count": len(self.only_a), "first": self.only_a[:most]},
-            "onlyInB": {"count": len(self.only_b), "first": self.only_b[:most]},
+            "only_in_a": {"count": len(self.only_a), "first": self.only_a[:most]},
+            "only_in_b": {"count": len(self.only_b), "first": self.only_b[:most]},
             "changed": {
                 "count": len(self.changed),
                 "first": [
@@ -271,7 +271,7 @@ def compare_tables(a: JavaConfig, b: JavaConfig) -> list[TableDifference]:
         _compared("topics", _beans(a.topics), _beans(b.topics)),
         _compared("groups", _beans(a.groups), _beans(b.groups)),
         _compared("offsets", dict(_offsets(a)), dict(_offsets(b))),
-        _compared("delayLevels", _levels(a), _levels(b)),
+        _compared("delay_levels", _levels(a), _levels(b)),
     ]
 
 

@@ -52,16 +52,16 @@ class StartChanges:
     def to_json(self) -> dict[str, Any]:
         """Return the changes as plain values; lists have at most `NAMES_MAX` names."""
         return {
-            "cutBytes": self.cut_bytes,
-            "revivedBytes": self.revived_bytes,
-            "revivedRecords": self.revived_records,
-            "queueEntriesCut": self.entries_cut,
-            "queueEntriesMade": self.entries_made,
-            "queuesChanged": self.queues_changed,
-            "deletedLogFiles": _named(self.deleted_log_files),
-            "deletedIndexFiles": _named(self.deleted_index_files),
-            "changedIndexFiles": _named(self.changed_index_files),
-            "configFilesSetAside": _named(self.config_files),
+            "cut_bytes": self.cut_bytes,
+            "revived_bytes": self.revived_bytes,
+            "revived_records": self.revived_records,
+            "queue_entries_cut": self.entries_cut,
+            "queue_entries_made": self.entries_made,
+            "queues_changed": self.queues_changed,
+            "deleted_log_files": _named(self.deleted_log_files),
+            "deleted_index_files": _named(self.deleted_index_files),
+            "changed_index_files": _named(self.changed_index_files),
+            "config_files_set_aside": _named(self.config_files),
         }
 
 

@@ -35,8 +35,8 @@ class PowerCut:
         return {
             "messages": self.messages,
             "bytes": self.size_bytes,
-            "fromLogOffset": self.from_log_offset,
-            "flushedUntil": self.flushed_ms,
+            "from_log_offset": self.from_log_offset,
+            "flushed_until_ms": self.flushed_ms,
             "why": self.why,
         }
 
@@ -111,10 +111,10 @@ class StartVerdict:
         if self.losses is None or self.changes is None or self.keys is None:
             return document
         document |= {
-            "logBegin": outcome.log_begin,
-            "logEnd": outcome.log_end,
+            "log_begin": outcome.log_begin,
+            "log_end": outcome.log_end,
             "lost": self.losses.to_json(),
-            "servedDamaged": len(self.losses.served_damaged),
+            "served_damaged": len(self.losses.served_damaged),
             "changes": self.changes.to_json(),
             "keys": self.keys.to_json(),
         }
@@ -156,20 +156,20 @@ class Diagnosis:
             "store": self.store,
             "healthy": self.is_healthy,
             "safe": self.is_safe,
-            "abortPresent": self.abort_present,
-            "whatIf": self.what_if,
+            "abort_present": self.abort_present,
+            "what_if": self.what_if,
             "now": {
-                "logBegin": evidence.log_begin,
-                "usedEnd": evidence.used_end,
+                "log_begin": evidence.log_begin,
+                "used_end": evidence.used_end,
                 "messages": evidence.count(MessageState.SOUND),
                 "damaged": evidence.count(MessageState.DAMAGED),
                 "missing": evidence.count(MessageState.MISSING),
-                "ofDeletedTopics": evidence.count(MessageState.DELETED),
-                "entriesBehindTheLog": evidence.beyond,
-                "entriesOfExpiredFiles": evidence.expired,
+                "of_deleted_topics": evidence.count(MessageState.DELETED),
+                "entries_beyond_log_end": evidence.beyond,
+                "entries_of_expired_files": evidence.expired,
                 "notes": evidence.notes,
             },
-            "powerCut": self.power_cut.to_json(),
+            "power_cut": self.power_cut.to_json(),
             "apache": self.apache.to_json(),
             "ours": self.ours.to_json(),
             "warnings": self.ours.outcome.warnings,

@@ -27,7 +27,7 @@ class KeysFound:
         return {
             "checked": self.checked,
             "found": self.found,
-            "isSample": self.is_sample,
+            "is_sample": self.is_sample,
             "lost": [{"topic": topic, "key": key} for topic, key, kind in self.lost if not kind],
         }
 

@@ -75,7 +75,7 @@ class StartLosses:
             "why": self._why(reason, lost),
             "messages": len(lost),
             "bytes": int(lost.size.sum()),
-            "queueCount": len(numbers),
+            "queue_count": len(numbers),
             "queues": [self._queue(lost.take(lost.queue == numbers[row])) for row in order],
             "samples": self._samples(lost),
         }
@@ -84,11 +84,11 @@ class StartLosses:
         topic, queue = self.evidence.names[int(lost.queue[0])]
         return {
             "topic": topic,
-            "queueId": queue,
+            "queue": queue,
             "messages": len(lost),
             "bytes": int(lost.size.sum()),
-            "firstQueueOffset": int(lost.queue_offset.min()),
-            "lastQueueOffset": int(lost.queue_offset.max()),
+            "first_queue_offset": int(lost.queue_offset.min()),
+            "last_queue_offset": int(lost.queue_offset.max()),
         }
 
     def _why(self, reason: Reason, lost: Messages) -> str:
@@ -129,20 +129,20 @@ class StartLosses:
         at = int(lost.log_offset[row])
         sample: dict[str, Any] = {
             "topic": topic,
-            "queueId": queue,
-            "queueOffset": int(lost.queue_offset[row]),
-            "physicalOffset": at,
-            "storeSize": int(lost.size[row]),
-            "storeTimestamp": None,
-            "messageId": None,
+            "queue": queue,
+            "queue_offset": int(lost.queue_offset[row]),
+            "log_offset": at,
+            "store_size": int(lost.size[row]),
+            "stored_ms": None,
+            "message_id": None,
             "keys": None,
             "tags": None,
         }
         record = None if lost.state[row] == MessageState.MISSING else self.evidence.record(at)
         if record is not None:
             sample |= {
-                "storeTimestamp": record.store_timestamp_ms,
-                "messageId": record.properties.get("UNIQ_KEY") or record.message_id,
+                "stored_ms": record.store_timestamp_ms,
+                "message_id": record.properties.get("UNIQ_KEY") or record.message_id,
                 "keys": record.properties.get("KEYS"),
                 "tags": record.properties.get("TAGS"),
             }

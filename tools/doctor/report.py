@@ -154,17 +154,17 @@ def _losses_lines(apache: StartVerdict, ours: StartVerdict) -> Iterator[str]:
 def reason_lines(reason: dict[str, Any]) -> Iterator[str]:
     """Yield the queues, and some messages, of what is lost for one REASON (see `Losses.to_json`)."""
     for queue in reason["queues"][:_QUEUES_SHOWN]:
-        place = f"{queue['topic']}/{queue['queueId']}"
-        first, last = queue["firstQueueOffset"], queue["lastQueueOffset"]
+        place = f"{queue['topic']}/{queue['queue']}"
+        first, last = queue["first_queue_offset"], queue["last_queue_offset"]
         span = f"offset {first:,}" if first == last else f"offsets {first:,} to {last:,}"
         yield f"  {place}: {queue['messages']:,}, {span}, {queue['bytes']:,} bytes"
-    if reason["queueCount"] > _QUEUES_SHOWN:
-        yield f"  … and {reason['queueCount'] - _QUEUES_SHOWN:,} more queues"
+    if reason["queue_count"] > _QUEUES_SHOWN:
+        yield f"  … and {reason['queue_count'] - _QUEUES_SHOWN:,} more queues"
     for sample in reason["samples"]:
-        known = [f"log offset {sample['physicalOffset']:,}"]
-        if sample["storeTimestamp"] is not None:
-            known.append(f"stored {format_instant(sample['storeTimestamp'])}")
-        named = ("messageId", "keys", "tags")
+        known = [f"log offset {sample['log_offset']:,}"]
+        if sample["stored_ms"] is not None:
+            known.append(f"stored {format_instant(sample['stored_ms'])}")
+        named = ("message_id", "keys", "tags")
         known += [f"{name} {sample[name]}" for name in named if sample[name]]
-        place = f"{sample['topic']}/{sample['queueId']}/{sample['queueOffset']:,}"
+        place = f"{sample['topic']}/{sample['queue']}/{sample['queue_offset']:,}"
         yield f"  for example {place}: {', '.join(known)}"

@@ -68,10 +68,10 @@ class TimerFiles:
             due_ms = slot.time * self.precision_ms
             yield {
                 "slot": number,
-                "dueTimestamp": due_ms,
-                "num": slot.count,
-                "firstPos": slot.first,
-                "lastPos": slot.last,
+                "due_ms": due_ms,
+                "messages": slot.count,
+                "first_position": slot.first,
+                "last_position": slot.last,
                 "pending": due_ms >= self.checkpoint.last_read_ms,
                 "problem": self._slot_problem(number, slot.time, slot.first, slot.last),
             }
@@ -112,23 +112,23 @@ def _record(position: int, row: Any, sound: bool) -> dict[str, Any]:
     return {
         "position": position,
         "previous": previous if previous >= 0 else None,
-        "dueTimestamp": write_ms + int(row["delay_ms"]),
-        "writeTimestamp": write_ms,
+        "due_ms": write_ms + int(row["delay_ms"]),
+        "written_ms": write_ms,
         "kind": " ".join(name for bit, name in _BITS if magic & bit) or "ordinary",
-        "physicalOffset": int(row["log_offset"]),
+        "log_offset": int(row["log_offset"]),
         "size": int(row["message_size"]),
-        "topicHash": int(row["topic_hash"]),
+        "topic_hash": int(row["topic_hash"]),
         "problem": None if sound else f"unknown bits {magic & 0xFFFFFFFF:#x}",
     }
 
 
 _PROPERTIES: Final = {
-    "realTopic": names.REAL_TOPIC,
-    "realQueueId": names.REAL_QUEUE_ID,
-    "producerGroup": names.PRODUCER_GROUP,
-    "messageId": names.UNIQ_KEY,
-    "transactionId": names.TRANSACTION_ID,
-    "checkTimes": names.TRANSACTION_CHECK_TIMES,
+    "real_topic": names.REAL_TOPIC,
+    "real_queue": names.REAL_QUEUE_ID,
+    "producer_group": names.PRODUCER_GROUP,
+    "message_id": names.UNIQ_KEY,
+    "transaction_id": names.TRANSACTION_ID,
+    "check_times": names.TRANSACTION_CHECK_TIMES,
 }
 
 
@@ -149,7 +149,7 @@ def half_messages(files: StoreView, walk: LogWalk) -> Iterator[dict[str, Any]]:
             )
         for part in queue_records(files, walk, HALF_TOPIC, queue_id):
             for row in _rows(part):
-                offset, key = row["queueOffset"], row["messageId"]
+                offset, key = row["queue_offset"], row["message_id"]
                 again = key is not None and newest[key] > offset
                 state = "ended" if offset in done else "put again" if again else "open"
                 yield row | {"state": state}
@@ -160,14 +160,14 @@ def _rows(part: LogStretch) -> Iterator[dict[str, Any]]:
     texts = {field: ranges.texts(name) for field, name in _PROPERTIES.items()}
     columns = part.columns
     for row, offset in enumerate(columns.queue_offset.tolist()):
-        checks = texts["checkTimes"][row] or "0"
+        checks = texts["check_times"][row] or "0"
         yield {
-            "queueOffset": offset,
-            "physicalOffset": int(part.offsets[row]),
+            "queue_offset": offset,
+            "log_offset": int(part.offsets[row]),
             **{field: found[row] for field, found in texts.items()},
-            "checkTimes": int(checks) if checks.isdecimal() else None,
-            "bornTimestamp": int(columns.born_ms[row]),
-            "storeTimestamp": int(columns.store_ms[row]),
+            "check_times": int(checks) if checks.isdecimal() else None,
+            "born_ms": int(columns.born_ms[row]),
+            "stored_ms": int(columns.store_ms[row]),
         }
 
 
@@ -206,44 +206,44 @@ def queue_records(
 LEVELS: Final = (
     Column("level", kind="number"),
     Column("delay"),
-    Column("queueId", "queue", "number"),
-    Column("minOffset", "from", "number"),
-    Column("maxOffset", "to", "number"),
-    Column("deliveredOffset", "delivered to", "number"),
+    Column("queue", kind="number"),
+    Column("min_offset", "from", "number"),
+    Column("max_offset", "to", "number"),
+    Column("delivered_offset", "delivered to", "number"),
     Column("waiting", kind="number"),
-    Column("nextDueTimestamp", "next is due", "time"),
-    Column("lastDueTimestamp", "last is due", "time"),
+    Column("next_due_ms", "next is due", "time"),
+    Column("last_due_ms", "last is due", "time"),
 )
 SLOT_COLUMNS: Final = (
-    Column("dueTimestamp", "due", "time"),
+    Column("due_ms", "due", "time"),
     Column("slot", kind="plain"),
-    Column("num", "messages", "number"),
+    Column("messages", kind="number"),
     Column("pending"),
-    Column("firstPos", "first record", "number"),
-    Column("lastPos", "last record", "number"),
+    Column("first_position", "first record", "number"),
+    Column("last_position", "last record", "number"),
     Column("problem", kind="problem"),
 )
 TIMER_RECORDS: Final = (
     Column("position", kind="number"),
     Column("previous", kind="number"),
-    Column("dueTimestamp", "due", "time"),
-    Column("writeTimestamp", "entered", "time"),
+    Column("due_ms", "due", "time"),
+    Column("written_ms", "entered", "time"),
     Column("kind"),
-    Column("physicalOffset", "log offset", "number"),
+    Column("log_offset", "log offset", "number"),
     Column("size", kind="number"),
-    Column("topicHash", "topic's hash", "plain"),
+    Column("topic_hash", "topic's hash", "plain"),
     Column("problem", kind="problem"),
 )
 HALVES: Final = (
-    Column("queueOffset", "offset", "number"),
-    Column("physicalOffset", "log offset", "number"),
+    Column("queue_offset", "offset", "number"),
+    Column("log_offset", "log offset", "number"),
     Column("state"),
-    Column("realTopic", "topic"),
-    Column("realQueueId", "queue"),
-    Column("producerGroup", "producer group"),
-    Column("checkTimes", "checks", "number"),
-    Column("storeTimestamp", "stored", "time"),
-    Column("transactionId", "transaction"),
+    Column("real_topic", "topic"),
+    Column("real_queue", "queue"),
+    Column("producer_group", "producer group"),
+    Column("check_times", "checks", "number"),
+    Column("stored_ms", "stored", "time"),
+    Column("transaction_id", "transaction"),
 )
 
 
@@ -275,14 +275,14 @@ def _level_rows(files: StoreView) -> Iterator[Row]:
         yield {
             "level": level,
             "delay": format_duration(delays[level - 1]) if known else None,
-            "delayMs": delays[level - 1] if known else None,
-            "queueId": folder.queue_id,
-            "minOffset": bounds.min_offset,
-            "maxOffset": bounds.max_offset,
-            "deliveredOffset": done,
+            "delay_ms": delays[level - 1] if known else None,
+            "queue": folder.queue_id,
+            "min_offset": bounds.min_offset,
+            "max_offset": bounds.max_offset,
+            "delivered_offset": done,
             "waiting": bounds.max_offset - begin,
-            "nextDueTimestamp": _due(entries, begin, bounds.max_offset),
-            "lastDueTimestamp": _due(entries, max(begin, bounds.max_offset - 1), bounds.max_offset),
+            "next_due_ms": _due(entries, begin, bounds.max_offset),
+            "last_due_ms": _due(entries, max(begin, bounds.max_offset - 1), bounds.max_offset),
         }
 
 
@@ -330,12 +330,12 @@ def _timer_document(
             "masterTimerQueueOffset": checkpoint.master_queue_offset,
             "dataVersion": checkpoint.version.to_json(),
         },
-        "wheelProblem": timers.wheel_problem,
+        "wheel_problem": timers.wheel_problem,
         "log": [
-            {"file": file.name, "sizeBytes": file.size, "records": timers.count(file)}
+            {"file": file.name, "size_bytes": file.size, "records": timers.count(file)}
             for file in timers.log.files
         ],
-        "pendingByTopic": Tables(files).timers_pending(),
+        "pending_by_topic": Tables(files).timers_pending(),
         "slots": slots,
     }
 

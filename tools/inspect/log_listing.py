@@ -30,16 +30,16 @@ from .record_rows import (
 from .stored_tables import Tables, or_unknown
 
 RECORD_COLUMNS: Final = (
-    Column("physicalOffset", "log offset", "number"),
-    Column("storeSize", "size", "number"),
+    Column("log_offset", "log offset", "number"),
+    Column("store_size", "size", "number"),
     Column("topic"),
-    Column("queueId", "queue", "number"),
-    Column("queueOffset", "offset", "number"),
-    Column("storeTimestamp", "stored", "time"),
-    Column("bodySize", "body", "number"),
+    Column("queue", kind="number"),
+    Column("queue_offset", "offset", "number"),
+    Column("stored_ms", "stored", "time"),
+    Column("body_size", "body", "number"),
     Column("tags"),
     Column("keys"),
-    Column("messageId", "id"),
+    Column("message_id", "id"),
     Column("problem", kind="problem"),
 )
 

@@ -2,7 +2,7 @@
 
 The overview reads every file's name and length; of the log the first bytes of each file (HEADS_MAX of them) and the
 last records; of each queue (QUEUES_MAX of them) its first and last entry; the tables. It does not read the records
-between, bodies and CRCs, other queue entries, and index entries; `notLookedAt` says so.
+between, bodies and CRCs, other queue entries, and index entries; `not_examined` says so.
 
 Findings have a severity: `refused` (a broker does not start), `wrong` (something is lost or contradicts), `note` (worth
 knowing).
@@ -208,8 +208,8 @@ class Overview:
         self.look_at_queues()
         parts = {
             "store": self.files.root,
-            "abortPresent": self.files.disk.exists(self.files.path("abort")),
-            "lockHeld": lock_is_held(self.files.path("lock")),
+            "abort_present": self.files.disk.exists(self.files.path("abort")),
+            "lock_held": lock_is_held(self.files.path("lock")),
             "log": self._log(),
             "topics": list(self.topics()),
             "groups": list(self.groups()),
@@ -223,7 +223,7 @@ class Overview:
         return parts | {
             "health": [asdict(one) for one in found],
             "refused": any(one.severity == "refused" for one in found),
-            "notLookedAt": self._not_looked_at(),
+            "not_examined": self._not_looked_at(),
         }
 
     def look_at_queues(self, queues_max: int | None = QUEUES_MAX) -> None:
@@ -251,10 +251,10 @@ class Overview:
         row = self.walk.row
         first = self.walk.first()
         return {
-            "minPhyOffset": row.begin,
-            "maxPhyOffset": self.walk.end,
+            "min_log_offset": row.begin,
+            "max_log_offset": self.walk.end,
             "files": len(row.files),
-            "fileSize": row.usual_size,
+            "file_size": row.usual_size,
             "first": None if first is None else next(record_rows(first, np.arange(1))),
             "last": self._last(),
         }
@@ -278,12 +278,12 @@ class Overview:
             yield {
                 "topic": topic,
                 "queues": len(found),
-                "minOffset": min((one.min_offset for one in found), default=None),
-                "maxOffset": max((one.max_offset for one in found), default=None),
+                "min_offset": min((one.min_offset for one in found), default=None),
+                "max_offset": max((one.max_offset for one in found), default=None),
                 "messages": sum(one.max_offset - one.min_offset for one in found),
-                "readQueueNums": None if config is None else config.read_queues,
-                "writeQueueNums": None if config is None else config.write_queues,
-                "perm": None if config is None else config.permission,
+                "read_queues": None if config is None else config.read_queues,
+                "write_queues": None if config is None else config.write_queues,
+                "permission": None if config is None else config.permission,
                 "attributes": {} if config is None else config.attributes,
             }
 
@@ -314,9 +314,9 @@ class Overview:
             if topic == SCHEDULE_TOPIC
         )
         return {
-            "byDelayLevel": levels,
+            "by_delay_level": levels,
             "timed": sum(self.tables.timers_pending().values()),
-            "openTransactions": sum(self.tables.transactions_open().values()),
+            "open_transactions": sum(self.tables.transactions_open().values()),
             "delivered": self._delivered(),
         }
 
@@ -339,7 +339,7 @@ class Overview:
                 elif path not in QUEUE_FOLDERS:
                     folders.append(path)
         for kind, sizes in sorted(found.items()):
-            yield {"folder": kind, "files": len(sizes), "sizeBytes": sum(sizes)}
+            yield {"folder": kind, "files": len(sizes), "size_bytes": sum(sizes)}
 
     def _checkpoint(self) -> dict[str, int] | None:
         return checkpoint(self.files.checkpoint()) if self.files.has("checkpoint") else None
@@ -364,9 +364,9 @@ class Overview:
             self._findings.append(HealthFinding("wrong", text))
         return {
             "cluster": None if identity is None else identity.cluster,
-            "brokerName": None if identity is None else identity.name,
-            "brokerId": None if identity is None else identity.id,
-            "epochs": [{"epoch": epoch, "startOffset": start} for epoch, start in epochs],
+            "broker": None if identity is None else identity.name,
+            "broker_id": None if identity is None else identity.id,
+            "epochs": [{"epoch": epoch, "start_offset": start} for epoch, start in epochs],
             "damaged": len(damaged),
         }
 

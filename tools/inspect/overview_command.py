@@ -22,8 +22,8 @@ _STYLES: Final = {"refused": "red", "wrong": "red", "note": "yellow"}
 TOPICS: Final = (
     Column("topic"),
     Column("queues", "used queues", "number"),
-    Column("minOffset", "from", "number"),
-    Column("maxOffset", "to", "number"),
+    Column("min_offset", "from", "number"),
+    Column("max_offset", "to", "number"),
     Column("messages", kind="number"),
 )
 GROUPS: Final = (
@@ -35,7 +35,7 @@ GROUPS: Final = (
 FILES: Final = (
     Column("folder"),
     Column("files", kind="number"),
-    Column("sizeBytes", "bytes (length)", "number"),
+    Column("size_bytes", "bytes (length)", "number"),
 )
 
 
@@ -65,7 +65,7 @@ def _print(document: dict[str, Any]) -> None:
         console.print(
             f"{text}, {delivered:,} delivered and not acknowledged" if delivered else text
         )
-    held = [row for row in document["topics"] if row["messages"] or row["maxOffset"]]
+    held = [row for row in document["topics"] if row["messages"] or row["max_offset"]]
     _print_rows(console, held, TOPICS, "topics", len(document["topics"]) - len(held))
     _print_rows(console, document["groups"], GROUPS, "consumer groups")
     _print_rows(console, document["files"], FILES, "files")
@@ -78,23 +78,23 @@ def _print(document: dict[str, Any]) -> None:
 
 def _owner(document: Row) -> str:
     """Return what is known of the broker that has, or had, the store open."""
-    if document["lockHeld"]:
+    if document["lock_held"]:
         return "a broker has it open"
-    if document["abortPresent"]:
+    if document["abort_present"]:
         return "its broker was killed, or runs on another machine (abort is there)"
     return "stopped cleanly"
 
 
 def _print_log(console: Console, log: Row) -> None:
-    begin, end = log["minPhyOffset"], log["maxPhyOffset"]
+    begin, end = log["min_log_offset"], log["max_log_offset"]
     console.print(
-        f"log {begin:,}–{end:,}: {end - begin:,} bytes in {counted(log['files'], 'file')} of {log['fileSize']:,}"
+        f"log {begin:,}–{end:,}: {end - begin:,} bytes in {counted(log['files'], 'file')} of {log['file_size']:,}"
     )
     for name in ("first", "last"):
         row = log[name]
         if row is not None:
-            place = f"{row['topic']}/{row['queueId']}@{row['queueOffset']}"
-            told = f"{format_instant(row['storeTimestamp'])}  {place}, log offset {row['physicalOffset']:,}"
+            place = f"{row['topic']}/{row['queue']}@{row['queue_offset']}"
+            told = f"{format_instant(row['stored_ms'])}  {place}, log offset {row['log_offset']:,}"
             console.print(Text(f"  {name:<5}  {told}"))
 
 
@@ -118,13 +118,15 @@ def _print_checkpoint(values: Row) -> str:
 
 
 def _replica(replica: Row) -> str:
-    name, epochs = replica["brokerName"], replica["epochs"]
-    who = f"{name} of {replica['cluster']}, id {replica['brokerId']}" if name else "of no known set"
+    name, epochs = replica["broker"], replica["epochs"]
+    who = (
+        f"{name} of {replica['cluster']}, id {replica['broker_id']}" if name else "of no known set"
+    )
     if not epochs:
         return f"replica: {who}; no epoch has begun"
     last = epochs[-1]
     return (
-        f"replica: {who}; epoch {last['epoch']} from log offset {last['startOffset']:,}"
+        f"replica: {who}; epoch {last['epoch']} from log offset {last['start_offset']:,}"
         f" ({len(epochs):,} epochs)"
     )
 
@@ -139,6 +141,6 @@ def _print_health(console: Console, document: dict[str, Any]) -> None:
         )
     if len(found) > _ROWS_MAX:
         console.print(f"… and {len(found) - _ROWS_MAX:,} more findings", style="dim")
-    if document["notLookedAt"]:
-        told = "; ".join(document["notLookedAt"])
+    if document["not_examined"]:
+        told = "; ".join(document["not_examined"])
         console.print(f"not looked at: {told}. `verify` looks at everything", style="dim")

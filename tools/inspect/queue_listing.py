@@ -29,12 +29,12 @@ from .output import (
 )
 
 ENTRY_COLUMNS: Final = (
-    Column("queueOffset", "offset", "number"),
+    Column("queue_offset", "offset", "number"),
     Column("messages", kind="number"),
-    Column("physicalOffset", "log offset", "number"),
+    Column("log_offset", "log offset", "number"),
     Column("size", kind="number"),
-    Column("tagsCode", "tags code", "plain"),
-    Column("storeTimestamp", "stored", "time"),
+    Column("tags_code", "tags code", "plain"),
+    Column("stored_ms", "stored", "time"),
     Column("problem", kind="problem"),
 )
 
@@ -135,19 +135,19 @@ class QueueListing:
             range(first, first + len(entries)), entries, codes, strict=True
         ):
             row: dict[str, Any] = {
-                "queueOffset": number,
-                "physicalOffset": int(entry["log_offset"]),
+                "queue_offset": number,
+                "log_offset": int(entry["log_offset"]),
                 "size": int(entry["size"]),
-                "tagsCode": int(entry["tags_code"]),
+                "tags_code": int(entry["tags_code"]),
             }
             if self._folder.is_batch:
-                row["queueOffset"] = int(entry["base"])
-                row |= {"messages": int(entry["count"]), "storeTimestamp": int(entry["store_ms"])}
+                row["queue_offset"] = int(entry["base"])
+                row |= {"messages": int(entry["count"]), "stored_ms": int(entry["store_ms"])}
             yield row | {"problem": fault_of(code)}
 
 
 def _hole(first: int, end: int) -> Row:
     return {
-        "queueOffset": first,
+        "queue_offset": first,
         "problem": f"no file covers {counted(end - first, 'entry')} from here on",
     }

@@ -363,15 +363,15 @@ def _document(
 ) -> dict[str, Any]:
     wrong = [f"{field.name.strip()}: {field.wrong}" for field in fields if field.wrong]
     return {
-        "physicalOffset": at,
+        "log_offset": at,
         "file": file.name,
-        "filePosition": at - file.start,
-        "storeSize": len(data),
+        "file_position": at - file.start,
+        "store_size": len(data),
         "problems": wrong + ([problem] if problem else []),
         "fields": [
             {
                 "name": field.name.strip(),
-                "isProperty": field.name.startswith(" "),
+                "is_property": field.name.startswith(" "),
                 "at": field.at,
                 "size": field.size,
                 "hex": data[field.at : field.at + field.size].hex(),

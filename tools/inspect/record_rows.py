@@ -1,4 +1,4 @@
-"""Records of a stretch as rows: one dict a record, with RocketMQ's names, for tables and programs; and as they come.
+"""Records of a stretch as rows: one dict per record, for tables and programs; and as they come.
 
 Only the records that are shown are made into rows; which ones those are is decided on whole columns. A log that a
 broker appends to is followed: every POLL_MS what is new is printed. A record may be seen while it is written. So one
@@ -101,21 +101,21 @@ def _rows_of(part: LogStretch, rows: Rows) -> Iterator[Row]:
     displaced = chosen.displaced
     for row, offset in enumerate(chosen.offsets.tolist()):
         yield {
-            "physicalOffset": offset,
-            "storeSize": int(columns.sizes[row]),
+            "log_offset": offset,
+            "store_size": int(columns.sizes[row]),
             "topic": _text(part.view, int(columns.topic_start[row]), int(columns.topic_size[row])),
-            "queueId": int(columns.queue_id[row]),
-            "queueOffset": int(columns.queue_offset[row]),
-            "storeTimestamp": int(columns.store_ms[row]),
-            "bornTimestamp": int(columns.born_ms[row]),
+            "queue": int(columns.queue_id[row]),
+            "queue_offset": int(columns.queue_offset[row]),
+            "stored_ms": int(columns.store_ms[row]),
+            "born_ms": int(columns.born_ms[row]),
             **_hosts(part.view, int(columns.starts[row]), int(columns.sys_flag[row])),
             "flag": int(columns.flag[row]),
-            "sysFlag": int(columns.sys_flag[row]),
-            "reconsumeTimes": int(columns.reconsume_times[row]),
-            "preparedTransactionOffset": int(columns.prepared_offset[row]),
-            "bodyCrc": int(columns.body_crc[row]),
-            "bodySize": int(columns.body_size[row]),
-            "messageId": texts[0][row],
+            "sys_flag": int(columns.sys_flag[row]),
+            "reconsume_times": int(columns.reconsume_times[row]),
+            "prepared_transaction_offset": int(columns.prepared_offset[row]),
+            "body_crc": int(columns.body_crc[row]),
+            "body_size": int(columns.body_size[row]),
+            "message_id": texts[0][row],
             "tags": texts[1][row],
             "keys": texts[2][row],
             "problem": _problem(chosen, row, bool(wrong[row]), bool(displaced[row])),
@@ -126,8 +126,8 @@ def gap_row(gap: Gap) -> Row:
     """Return GAP as a row among records."""
     size = gap.end - gap.start
     return {
-        "physicalOffset": gap.start,
-        "storeSize": size,
+        "log_offset": gap.start,
+        "store_size": size,
         "problem": f"{gap.kind}: {size:,} bytes: {gap.why}",
     }
 
@@ -146,8 +146,8 @@ def _hosts(view: memoryview, at: int, sys_flag: int) -> dict[str, str]:
     store_size = 16 if sys_flag & record.SYS_STORE_V6 else 4
     store_at = at + record.BORN_HOST_AT + 4 + born_size + 8
     return {
-        "bornHost": str(host_at(view, at + record.BORN_HOST_AT, born_size)),
-        "storeHost": str(host_at(view, store_at, store_size)),
+        "born_host": str(host_at(view, at + record.BORN_HOST_AT, born_size)),
+        "store_host": str(host_at(view, store_at, store_size)),
     }
 
 
@@ -215,10 +215,10 @@ async def follow_log(follower: LogFollower, output: Output, clock: Clock | None 
 
 def _line(row: Row) -> str:
     words = [
-        format_instant(row["storeTimestamp"]),
-        f"{row['physicalOffset']:,}",
-        f"{row['topic']}/{row['queueId']}@{row['queueOffset']}",
-        f"{row['bodySize']:,} bytes",
-        *(f"{name}={row[name]}" for name in ("tags", "keys", "messageId") if row[name]),
+        format_instant(row["stored_ms"]),
+        f"{row['log_offset']:,}",
+        f"{row['topic']}/{row['queue']}@{row['queue_offset']}",
+        f"{row['body_size']:,} bytes",
+        *(f"{name}={row[name]}" for name in ("tags", "keys", "message_id") if row[name]),
     ]
     return "  ".join(words) + (f"  {row['problem']}" if row["problem"] else "")

@@ -22,30 +22,30 @@ from .stored_tables import Tables, or_unknown
 OFFSETS: Final = (
     Column("group"),
     Column("topic"),
-    Column("queueId", "queue", "number"),
-    Column("committedOffset", "committed", "number"),
-    Column("pulledOffset", "pulled", "number"),
-    Column("minOffset", "from", "number"),
-    Column("maxOffset", "to", "number"),
+    Column("queue", kind="number"),
+    Column("committed_offset", "committed", "number"),
+    Column("pulled_offset", "pulled", "number"),
+    Column("min_offset", "from", "number"),
+    Column("max_offset", "to", "number"),
     Column("lag", kind="number"),
     Column("problem", kind="problem"),
 )
 TOPICS: Final = (
     Column("topic"),
     Column("queues", kind="number"),
-    Column("minOffset", "from", "number"),
-    Column("maxOffset", "to", "number"),
+    Column("min_offset", "from", "number"),
+    Column("max_offset", "to", "number"),
     Column("messages", kind="number"),
-    Column("readQueueNums", "read queues", "number"),
-    Column("writeQueueNums", "write queues", "number"),
-    Column("perm", "permission"),
+    Column("read_queues", "read queues", "number"),
+    Column("write_queues", "write queues", "number"),
+    Column("permission"),
     Column("attributes"),
 )
 GROUPS: Final = (
     Column("group"),
-    Column("consumeEnable", "may consume"),
-    Column("retryMaxTimes", "retries", "number"),
-    Column("retryQueueNums", "retry queues", "number"),
+    Column("consume_enable", "may consume"),
+    Column("retry_max_times", "retries", "number"),
+    Column("retry_queues", "retry queues", "number"),
     Column("orderly"),
     Column("topics", kind="number"),
     Column("behind", kind="number"),
@@ -82,7 +82,7 @@ def checkpoint(*, as_json: bool, as_jsonl: bool) -> None:
         for number, (name, value) in enumerate(checkpoint_fields(values).items())
     ]
     size = files.disk.size(files.path("checkpoint")) if there else 0
-    document: dict[str, Any] = {"present": there, "sizeBytes": size, "fields": fields}
+    document: dict[str, Any] = {"present": there, "size_bytes": size, "fields": fields}
     output.document(document, lambda: _print_checkpoint(document))
 
 
@@ -91,7 +91,7 @@ def _print_checkpoint(document: dict[str, Any]) -> None:
     if not document["present"]:
         console.print("there is no checkpoint: a broker begins with zeros", style="yellow")
         return
-    console.print(Text.assemble(("checkpoint", "bold"), f"  {document['sizeBytes']:,} bytes"))
+    console.print(Text.assemble(("checkpoint", "bold"), f"  {document['size_bytes']:,} bytes"))
     for field in document["fields"]:
         value, shown = field["value"], f"{field['value']:,}"
         if field["name"] in _TIMES:
@@ -149,9 +149,9 @@ def _offset_rows(
             row: dict[str, Any] = {
                 "group": of_group,
                 "topic": of_topic,
-                "queueId": queue_id,
-                "committedOffset": committed,
-                "pulledOffset": pulled.get(queue_id),
+                "queue": queue_id,
+                "committed_offset": committed,
+                "pulled_offset": pulled.get(queue_id),
             }
             bounds = _bounds(files, tables, (of_topic, queue_id), log_begin)
             yield row | _against(bounds, committed)
@@ -173,7 +173,7 @@ def _bounds(
 
 def _against(bounds: QueueExtent | None, committed: int) -> dict[str, Any]:
     if bounds is None:
-        return {"minOffset": None, "maxOffset": None, "lag": None, "problem": "no such queue"}
+        return {"min_offset": None, "max_offset": None, "lag": None, "problem": "no such queue"}
     problem = None
     if committed > bounds.max_offset:
         problem = "ahead of the queue"
@@ -182,8 +182,8 @@ def _against(bounds: QueueExtent | None, committed: int) -> dict[str, Any]:
             f"{counted(bounds.min_offset - committed, 'message')} behind the queue's beginning"
         )
     return {
-        "minOffset": bounds.min_offset,
-        "maxOffset": bounds.max_offset,
+        "min_offset": bounds.min_offset,
+        "max_offset": bounds.max_offset,
         "lag": max(0, bounds.max_offset - committed),
         "problem": problem,
     }
@@ -206,9 +206,9 @@ def topics(*, limit: int | None, as_json: bool, as_jsonl: bool) -> None:
 
 def _for_people(row: dict[str, Any]) -> dict[str, Any]:
     attributes = ", ".join(f"{name}={value}" for name, value in sorted(row["attributes"].items()))
-    perm = row["perm"]
+    perm = row["permission"]
     names = None if perm is None else " ".join(name for bit, name in _PERMISSIONS if perm & bit)
-    return {"attributes": attributes or None, "perm": names}
+    return {"attributes": attributes or None, "permission": names}
 
 
 @click.command()
@@ -232,9 +232,9 @@ def _group_rows(found: Overview) -> Iterator[Row]:
         config, read = known.get(name), progress.get(name, [])
         yield {
             "group": name,
-            "consumeEnable": None if config is None else config.consume_enable,
-            "retryMaxTimes": None if config is None else config.retry_times_max,
-            "retryQueueNums": None if config is None else config.retry_queues,
+            "consume_enable": None if config is None else config.consume_enable,
+            "retry_max_times": None if config is None else config.retry_times_max,
+            "retry_queues": None if config is None else config.retry_queues,
             "orderly": None if config is None else config.consume_message_orderly,
             "topics": len(read),
             "behind": sum(row["behind"] for row in read) if read else None,

@@ -18,8 +18,8 @@ TABLES: Final = (
     Column("entries", kind="number"),
     Column("counter", kind="number"),
     Column("snapshot", kind="number"),
-    Column("snapshotBytes", "snapshot bytes", "number"),
-    Column("journalBytes", "bytes since", "number"),
+    Column("snapshot_bytes", "snapshot bytes", "number"),
+    Column("journal_bytes", "bytes since", "number"),
     Column("incomplete"),
 )
 GAPS: Final = (
@@ -62,8 +62,8 @@ def tables_in(disk: Disk, folder: str) -> dict[str, Any]:
                 "entries": len(one),
                 "counter": None if one.version is None else one.version.counter,
                 "snapshot": found.bases.get(one.number),
-                "snapshotBytes": found.kept.get(one.number),
-                "journalBytes": found.since.get(one.number, 0),
+                "snapshot_bytes": found.kept.get(one.number),
+                "journal_bytes": found.since.get(one.number, 0),
                 "incomplete": one.number in found.incomplete,
             }
             for one in raw

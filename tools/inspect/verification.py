@@ -43,27 +43,27 @@ PLACES_MAX: Final = 20
 
 #: Kind, (what it is, is the store wrong for it?).
 KINDS: Final[dict[str, tuple[str, bool]]] = {
-    "logFileMissing": ("ranges of the log whose file is missing", True),
-    "logDamaged": ("places in the log where no record can be read", True),
-    "crcWrong": ("records whose body does not fit its CRC", True),
+    "log_file_missing": ("ranges of the log whose file is missing", True),
+    "log_damaged": ("places in the log where no record can be read", True),
+    "crc_wrong": ("records whose body does not fit its CRC", True),
     "displaced": ("records that say that they stand elsewhere", True),
-    "recordWithoutEntry": ("records without an entry in their queue", True),
-    "queueFileMissing": ("ranges of a queue whose file is missing", True),
-    "entryFileMissing": ("queue entries whose record's file is missing", True),
-    "entryBehindEnd": ("queue entries that point behind the log's end", True),
-    "entryWithoutRecord": ("queue entries that point to no record", True),
-    "entryOfAnother": ("queue entries that point to another message's record", True),
-    "entrySizeWrong": ("queue entries with another size than their record", True),
-    "tagsCodeWrong": ("queue entries with a wrong tags code", True),
-    "indexDamaged": ("index files that contradict themselves", True),
-    "indexWithoutRecord": ("index entries that point to no record", True),
-    "indexWithoutKey": ("index entries whose record has no such key", True),
-    "notDispatched": ("records at the log's end that are in no queue yet", False),
-    "staleTail": ("places behind the log's end where old bytes look like a record", False),
-    "topicGone": ("records of topics that were deleted, or deleted and made again", False),
+    "record_without_entry": ("records without an entry in their queue", True),
+    "queue_file_missing": ("ranges of a queue whose file is missing", True),
+    "entry_file_missing": ("queue entries whose record's file is missing", True),
+    "entry_beyond_end": ("queue entries that point behind the log's end", True),
+    "entry_without_record": ("queue entries that point to no record", True),
+    "entry_of_another": ("queue entries that point to another message's record", True),
+    "entry_size_wrong": ("queue entries with another size than their record", True),
+    "tags_code_wrong": ("queue entries with a wrong tags code", True),
+    "index_damaged": ("index files that contradict themselves", True),
+    "index_without_record": ("index entries that point to no record", True),
+    "index_without_key": ("index entries whose record has no such key", True),
+    "not_dispatched": ("records at the log's end that are in no queue yet", False),
+    "stale_tail": ("places behind the log's end where old bytes look like a record", False),
+    "topic_gone": ("records of topics that were deleted, or deleted and made again", False),
     "voided": ("records that recovery put in place of damage", False),
-    "entryRepeated": ("queue entries that recovery repeated in place of lost ones", False),
-    "keyNotIndexed": ("keys of records that the index has not", False),
+    "entry_repeated": ("queue entries that recovery repeated in place of lost ones", False),
+    "key_not_indexed": ("keys of records that the index has not", False),
 }
 #: Bits of a key hash; a stretch of the log is far shorter than what is left of 64.
 _HASH_BITS: Final = 31
@@ -113,9 +113,9 @@ class Tally:
         """Return everything, by name."""
         return {
             "records": self.records,
-            "logBytes": self.log_bytes,
+            "log_bytes": self.log_bytes,
             "entries": self.entries,
-            "indexEntries": self.index_entries,
+            "index_entries": self.index_entries,
             "wrong": self.is_wrong,
             "findings": [
                 {
@@ -153,7 +153,7 @@ class IndexPass:
         for name in index_names(self._files):
             found = open_index(self._files, name)
             if found is None or not found.is_whole:
-                self._tally.add("indexDamaged", [f"{name.name}: {name.size:,} bytes"], 1)
+                self._tally.add("index_damaged", [f"{name.name}: {name.size:,} bytes"], 1)
             elif self._agrees(name, found):
                 self._tally.index_entries += found.count - 1
                 yield _Row(found)
@@ -167,7 +167,7 @@ class IndexPass:
             check_index_file(file, LogPlaces(0, np.empty(0, np.int64), lambda _: False))
         except (CorruptIndex, struct.error) as error:
             told = error.message if isinstance(error, CorruptIndex) else str(error)
-            self._tally.add("indexDamaged", [told.partition(" cannot be")[0]], 1)
+            self._tally.add("index_damaged", [told.partition(" cannot be")[0]], 1)
             return False
         return True
 
@@ -229,9 +229,9 @@ class IndexPass:
         keys = (of_records - base) << _HASH_BITS | wanted
         strange = ~np.isin(found, keys)
         no_record = strange & ~np.isin(offsets, records)
-        self._add("indexWithoutRecord", no_record, offsets, hashes)
-        self._add("indexWithoutKey", strange & ~no_record, offsets, hashes)
-        self._add("keyNotIndexed", ~np.isin(keys, found), of_records, wanted)
+        self._add("index_without_record", no_record, offsets, hashes)
+        self._add("index_without_key", strange & ~no_record, offsets, hashes)
+        self._add("key_not_indexed", ~np.isin(keys, found), of_records, wanted)
 
     def _add(
         self,
@@ -250,19 +250,19 @@ class IndexPass:
     def finish(self) -> None:
         """Count the index entries after the end of the log."""
         offsets, hashes = self._take(1 << 62)
-        self._add("indexWithoutRecord", np.ones(len(offsets), np.bool_), offsets, hashes)
+        self._add("index_without_record", np.ones(len(offsets), np.bool_), offsets, hashes)
 
 
 Rows = NDArray[np.intp]
 
 _KINDS: Final = {
-    agreement.NO_FILE: "entryFileMissing",
-    agreement.BEHIND_END: "entryBehindEnd",
-    agreement.NO_RECORD: "entryWithoutRecord",
-    agreement.OTHER_MESSAGE: "entryOfAnother",
-    agreement.WRONG_SIZE: "entrySizeWrong",
-    agreement.WRONG_TAGS: "tagsCodeWrong",
-    agreement.REPEATED: "entryRepeated",
+    agreement.NO_FILE: "entry_file_missing",
+    agreement.BEHIND_END: "entry_beyond_end",
+    agreement.NO_RECORD: "entry_without_record",
+    agreement.OTHER_MESSAGE: "entry_of_another",
+    agreement.WRONG_SIZE: "entry_size_wrong",
+    agreement.WRONG_TAGS: "tags_code_wrong",
+    agreement.REPEATED: "entry_repeated",
 }
 
 
@@ -366,7 +366,7 @@ class QueuePass:
         offsets = columns.log_offset[rows]
         if self._note_undispatched(offsets, f"{topic}/{queue_id}"):
             return
-        kind = "recordWithoutEntry" if topic in self._topics else "topicGone"
+        kind = "record_without_entry" if topic in self._topics else "topic_gone"
         self._tally.add(kind, _places(offsets, f"{topic}/{queue_id}"), len(rows))
 
     def _without_entry(
@@ -381,9 +381,9 @@ class QueuePass:
             old = (offsets < begin) & (numbers >= queue.bounds.first)
         lost = ~new & ~old
         for kind, chosen in (
-            ("notDispatched", new),
-            ("topicGone", old),
-            ("recordWithoutEntry", lost),
+            ("not_dispatched", new),
+            ("topic_gone", old),
+            ("record_without_entry", lost),
         ):
             places = _places(offsets[chosen], queue.name)
             self._tally.add(kind, places, int(np.count_nonzero(chosen)))
@@ -399,7 +399,7 @@ class QueuePass:
         new = self._undispatched(offsets)
         if not new.all():
             return False
-        self._tally.add("notDispatched", _places(offsets, name), len(offsets))
+        self._tally.add("not_dispatched", _places(offsets, name), len(offsets))
         return True
 
     # --- entry by entry ------------------------------------------------------------------------------------------
@@ -431,7 +431,7 @@ class QueuePass:
 
     def _hole(self, queue: CheckedQueue, begin: int, end: int) -> None:
         if begin < end:
-            self._tally.add("queueFileMissing", [f"{queue.name} @{begin}–{end}"], 1)
+            self._tally.add("queue_file_missing", [f"{queue.name} @{begin}–{end}"], 1)
 
 
 def _places(offsets: record_run.Longs, name: str = "") -> Iterator[str]:
@@ -439,7 +439,7 @@ def _places(offsets: record_run.Longs, name: str = "") -> Iterator[str]:
         yield f"log offset {offset:,}" + (f" of {name}" if name else "")
 
 
-_GAP_KINDS: Final = {"missing": "logFileMissing", "damaged": "logDamaged"}
+_GAP_KINDS: Final = {"missing": "log_file_missing", "damaged": "log_damaged"}
 
 
 class Verification:
@@ -470,7 +470,7 @@ class Verification:
         self._queues.finish()
         self._index.finish()
         if self._walk.has_stale_tail:
-            self.tally.add("staleTail", [f"log offset {self._walk.end:,}"], 1)
+            self.tally.add("stale_tail", [f"log offset {self._walk.end:,}"], 1)
         yield self.total_bytes
 
     def _see_gap(self, gap: Gap) -> None:
@@ -483,7 +483,7 @@ class Verification:
         self.tally.records += len(columns)
         self.tally.log_bytes += int(columns.sizes.sum())
         wrong = np.flatnonzero(record_run.crc_mismatches(part.view, columns))
-        self.tally.add("crcWrong", _told(columns, part.file.start, wrong), len(wrong))
+        self.tally.add("crc_wrong", _told(columns, part.file.start, wrong), len(wrong))
         displaced = part.displaced
         if displaced.any():
             rows = np.flatnonzero(displaced)

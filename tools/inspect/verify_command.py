@@ -46,9 +46,9 @@ def verify(context: click.Context, *, quiet: bool, as_json: bool, as_jsonl: bool
     verification = Verification(files)
     _run(verification, quiet)
     document = verification.tally.document()
-    document["lastVerified"] = _last_verified(files)
-    document["elapsedMs"] = max(1, clock.now_ms() - began_ms)
-    document["bytesPerSecond"] = document["logBytes"] * 1000 // document["elapsedMs"]
+    document["last_verified"] = _last_verified(files)
+    document["elapsed_ms"] = max(1, clock.now_ms() - began_ms)
+    document["bytes_per_s"] = document["log_bytes"] * 1000 // document["elapsed_ms"]
     output.document(document, lambda: _print(document))
     if document["wrong"]:
         context.exit(1)
@@ -61,7 +61,7 @@ def _last_verified(files: StoreView) -> list[dict[str, Any]]:
     return [
         {
             "file": posixpath.basename(file.path),
-            "verifiedMs": None if note is None else note.verified_ms,
+            "verified_ms": None if note is None else note.verified_ms,
             "bytes": 0 if note is None else note.size_bytes,
             "damaged": 0 if note is None else note.damaged,
         }
@@ -71,9 +71,9 @@ def _last_verified(files: StoreView) -> list[dict[str, Any]]:
 
 
 def _told_to_people(row: dict[str, Any]) -> str:
-    if row["verifiedMs"] is None:
+    if row["verified_ms"] is None:
         return f"{row['file']}: not verified yet in the background"
-    when = format_instant(row["verifiedMs"])
+    when = format_instant(row["verified_ms"])
     found = f", {row['damaged']:,} places damaged then" if row["damaged"] else ""
     return f"{row['file']}: {row['bytes']:,} bytes verified in the background at {when}{found}"
 
@@ -103,14 +103,14 @@ def _exhaust(steps: Iterable[int]) -> None:
 
 def _print(document: dict[str, Any]) -> None:
     console = people()
-    seconds = document["elapsedMs"] / 1000
-    megabytes = document["bytesPerSecond"] / 1e6
+    seconds = document["elapsed_ms"] / 1000
+    megabytes = document["bytes_per_s"] / 1e6
     console.print(
-        f"{counted(document['records'], 'record')}, {document['logBytes']:,} bytes;"
+        f"{counted(document['records'], 'record')}, {document['log_bytes']:,} bytes;"
         f" {counted(document['entries'], 'queue entry')}; "
-        f"{counted(document['indexEntries'], 'index entry')}: {seconds:.1f} s, {megabytes:,.0f} MB/s"
+        f"{counted(document['index_entries'], 'index entry')}: {seconds:.1f} s, {megabytes:,.0f} MB/s"
     )
-    for row in document["lastVerified"]:
+    for row in document["last_verified"]:
         console.print(Text(_told_to_people(row), style="dim"))
     for finding in document["findings"]:
         style = "red" if finding["wrong"] else "yellow"

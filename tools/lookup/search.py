@@ -84,14 +84,14 @@ class LookupAnswer:
             "strays": self.strays,
             "repeats": self.repeats,
             "expired": [
-                {"physicalOffset": one.log_offset, "storedAbout": one.time_ms, "file": one.file}
+                {"log_offset": one.log_offset, "stored_about_ms": one.time_ms, "file": one.file}
                 for one in self.expired
             ],
             "unreadable": [
-                {"physicalOffset": one.log_offset, "why": one.why} for one in self.unreadable
+                {"log_offset": one.log_offset, "why": one.why} for one in self.unreadable
             ],
-            "scannedBytes": self.scanned_bytes,
-            "mayHaveExisted": self.may_have_existed,
+            "scanned_bytes": self.scanned_bytes,
+            "may_have_existed": self.may_have_existed,
             "notes": self.notes,
         }
 

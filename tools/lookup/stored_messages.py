@@ -11,7 +11,15 @@ import click
 
 from ...client import ReceivedMessage
 from ...proto.errors import MessageNotFound, PocketMQError
-from ...proto.properties import KEYS, PRIORITY, SHARDING_KEY, TAGS, UNIQ_KEY, whole_number
+from ...proto.properties import (
+    KEY_SEPARATOR,
+    KEYS,
+    PRIORITY,
+    SHARDING_KEY,
+    TAGS,
+    UNIQ_KEY,
+    whole_number,
+)
 from ...proto.record import Record, decompress_body
 from ...store.os_disk import OsDisk
 from ..output import (
@@ -30,31 +38,31 @@ from .search import LookupAnswer, StoreSearch
 def message_row(stored: StoredRecord, broker: str) -> dict[str, Any]:
     """Return STORED as JSON shows it; what a message does not have is null.
 
-    `body` is text, or null with `bodyBase64`, and `bodyFault` for one that cannot be decoded: then
+    `body` is text, or null with `body_base64`, and `body_fault` for one that cannot be decoded: then
     these are the stored bytes.
     """
     record = stored.record
     return {
-        "brokerName": broker,
+        "broker": broker,
         "topic": record.topic,
-        "queueId": record.queue_id,
-        "queueOffset": record.queue_offset,
-        "physicalOffset": stored.log_offset,
-        "storeSize": len(stored.data),
-        "storeTimestamp": record.store_timestamp_ms,
-        "bornTimestamp": record.born_timestamp_ms,
-        "bornHost": str(record.born_host),
-        "storeHost": str(record.store_host),
+        "queue": record.queue_id,
+        "queue_offset": record.queue_offset,
+        "log_offset": stored.log_offset,
+        "store_size": len(stored.data),
+        "stored_ms": record.store_timestamp_ms,
+        "born_ms": record.born_timestamp_ms,
+        "born_host": str(record.born_host),
+        "store_host": str(record.store_host),
         "flag": record.flag,
-        "sysFlag": record.sys_flag,
-        "reconsumeTimes": record.reconsume_times,
-        "bodyCrc": record.body_crc,
-        "preparedTransactionOffset": record.prepared_transaction_offset,
-        "messageId": record.properties.get(UNIQ_KEY),
-        "offsetMessageId": record.message_id,
-        "tags": record.properties.get(TAGS),
-        "keys": record.properties.get(KEYS),
-        "shardingKey": record.properties.get(SHARDING_KEY),
+        "sys_flag": record.sys_flag,
+        "reconsume_times": record.reconsume_times,
+        "body_crc": record.body_crc,
+        "prepared_transaction_offset": record.prepared_transaction_offset,
+        "message_id": record.properties.get(UNIQ_KEY),
+        "offset_message_id": record.message_id,
+        "keys": [word for word in record.properties.get(KEYS, "").split(KEY_SEPARATOR) if word],
+        "tag": record.properties.get(TAGS),
+        "sharding_key": record.properties.get(SHARDING_KEY),
         "priority": whole_number(record.properties.get(PRIORITY, "")),
         "properties": dict(record.properties),
         **_body(record),
@@ -65,13 +73,10 @@ def message_row(stored: StoredRecord, broker: str) -> dict[str, Any]:
 
 def _body(record: Record) -> dict[str, str | None]:
     try:
-        fields = body_fields(decompress_body(record.body, record.sys_flag))
+        return body_fields(decompress_body(record.body, record.sys_flag))
     except PocketMQError as error:
         stored = base64.b64encode(record.body).decode()
-        return {"body": None, "bodyBase64": stored, "bodyFault": error.message}
-    if "body_base64" in fields:
-        fields["bodyBase64"] = fields.pop("body_base64")
-    return fields
+        return {"body": None, "body_base64": stored, "body_fault": error.message}
 
 
 def raw_body(message: ReceivedMessage) -> bytes:
@@ -96,7 +101,7 @@ def print_stored(stored: StoredRecord, broker: str) -> None:
     fields, size = _body(record), len(stored.data)
     body = fields["body"]
     if body is None:
-        body = fields.get("bodyFault") or f"{len(record.body):,} bytes, no text"
+        body = fields.get("body_fault") or f"{len(record.body):,} bytes, no text"
     print_pairs(
         {
             "topic": record.topic,
@@ -147,7 +152,7 @@ def print_from_files(
         print_stored(stored, broker)
     if as_json:
         for place, found in answers:
-            document = {"brokerName": place.broker_name, **found.summary()}
+            document = {"broker": place.broker_name, **found.summary()}
             click.echo(json.dumps(document, ensure_ascii=False), err=True)
     told = _told(answers)
     if not rows:

@@ -62,21 +62,21 @@ def print_story(console: Console, story: Mapping[str, Any]) -> None:
 
 def _print_life(console: Console, story: Mapping[str, Any]) -> None:
     words = [
-        story["messageId"] or "a message without an id",
+        story["message_id"] or "a message without an id",
         f"topic {story['topic'] or '?'}",
         f"keys {story['keys'] or '-'}",
         f"tag {story['tags'] or '-'}",
-        f"broker {story['brokerName']}",
+        f"broker {story['broker']}",
     ]
     console.print(Text("  ".join(words), style="bold"), soft_wrap=True)
-    if story["bornTimestamp"] is not None:
-        console.print(Text(f"born {instant(story['bornTimestamp'])}"), soft_wrap=True)
+    if story["born_ms"] is not None:
+        console.print(Text(f"born {instant(story['born_ms'])}"), soft_wrap=True)
     if story["trace"] is not None:
         console.print(Text(f"trace {story['trace']}"), soft_wrap=True)
     console.print(_events_table(story["events"]))
     for view in story["groups"]:
         if view["verdict"] != "read":  # That is an event, and so is a failure.
-            where = f"{view['topic']}/{view['queueId']} at offset {view['queueOffset']:,}"
+            where = f"{view['topic']}/{view['queue']} at offset {view['queue_offset']:,}"
             console.print(Text(f"group {view['group']}, {where}: {view['text']}"), soft_wrap=True)
 
 
@@ -87,7 +87,7 @@ def _events_table(events: Sequence[Mapping[str, Any]]) -> Table:
     table.add_column("log offset", justify="right", no_wrap=True)
     table.add_column("file", overflow="fold")
     for event in events:
-        offset, file = event["physicalOffset"], event["file"] or ""
+        offset, file = event["log_offset"], event["file"] or ""
         place = "" if offset is None else f"{offset:,}"
         text = Text(event["text"], style=_STYLES.get(event["kind"], ""))
         table.add_row(_when(event), text, place, file.rsplit("/", 1)[-1])
@@ -97,7 +97,7 @@ def _events_table(events: Sequence[Mapping[str, Any]]) -> Table:
 def _when(event: Mapping[str, Any]) -> str:
     if event["time"] is None:
         return "?"
-    return ("≤ " if event["timeIsBound"] else "  ") + instant(event["time"])
+    return ("≤ " if event["time_is_bound"] else "  ") + instant(event["time"])
 
 
 @click.command(cls=TakesStores)

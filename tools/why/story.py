@@ -47,14 +47,14 @@ class Event:
         return {
             "kind": self.kind,
             "time": self.time_ms,
-            "timeIsBound": self.is_bound,
+            "time_is_bound": self.is_bound,
             "text": self.text,
             "group": self.group,
             "due": self.due_ms,
             "topic": record and record.topic,
-            "queueId": None if record is None else record.queue_id,
-            "queueOffset": None if record is None else record.queue_offset,
-            "physicalOffset": None if self.copy is None else self.copy.log_offset,
+            "queue": None if record is None else record.queue_id,
+            "queue_offset": None if record is None else record.queue_offset,
+            "log_offset": None if self.copy is None else self.copy.log_offset,
             "file": None if self.copy is None else self.copy.path,
         }
 
@@ -84,9 +84,9 @@ class GroupView:
             "verdict": self.verdict,
             "text": self.text,
             "topic": self.topic,
-            "queueId": self.queue,
-            "queueOffset": self.offset,
-            "committedOffset": self.committed,
+            "queue": self.queue,
+            "queue_offset": self.offset,
+            "committed_offset": self.committed,
             "before": self.before_ms,
         }
 
@@ -111,12 +111,12 @@ class Story:
     def document(self, broker: str) -> dict[str, Any]:
         """Return the story as JSON shows it."""
         return {
-            "brokerName": broker,
-            "messageId": self.message_id,
+            "broker": broker,
+            "message_id": self.message_id,
             "topic": self.topic,
             "keys": self.keys,
             "tags": self.tags,
-            "bornTimestamp": self.born_ms,
+            "born_ms": self.born_ms,
             "trace": self.trace,
             "state": self.state,
             "conclusion": self.conclusion,

@@ -75,9 +75,9 @@ async def test_a_clean_stop_leaves_nothing_to_read(tmp_path: Path) -> None:
     async with life(tmp_path) as rig:
         assert rig.producers.to_json() == {
             "sequences": 2,
-            "crowdedOut": 0,
-            "scannedBytes": 0,
-            "unknownBefore": None,
+            "crowded_out": 0,
+            "scanned_bytes": 0,
+            "unknown_before": None,
         }
 
 
@@ -91,7 +91,7 @@ async def test_after_a_kill_only_what_came_behind_the_snapshot_is_read(tmp_path:
         end = rig.store.max_log_offset
 
     async with life(tmp_path) as rig:
-        assert rig.producers.to_json()["scannedBytes"] == end - saved
+        assert rig.producers.to_json()["scanned_bytes"] == end - saved
         assert await repeated(rig, numbered_run(bodies(18, 6), 18)) == (6, 18)
 
 
@@ -246,7 +246,7 @@ async def test_without_a_snapshot_what_is_gone_from_the_log_is_unknown_and_said(
             begin = rig.store.min_log_offset
             assert rig.producers.unknown_before is not None
             assert rig.producers.unknown_before[0] == begin > 0
-            assert rig.producers.to_json()["unknownBefore"] is not None
+            assert rig.producers.to_json()["unknown_before"] is not None
             assert await repeated(rig, numbered_run(bodies(18, 3, 200), 18)) == (3, 18)
             assert await repeated(rig, numbered_run(bodies(21, 3), 21)) == (0, 21)
             old = await rig.refusal(numbered_run(bodies(0, 3, 200), 0))
@@ -308,7 +308,7 @@ async def test_a_full_disk_only_makes_the_next_start_read_more(
 
     assert "producers not saved reason=not synced: no room" in caplog.text
     async with life(tmp_path) as rig:
-        assert rig.producers.to_json()["scannedBytes"] == rig.store.max_log_offset
+        assert rig.producers.to_json()["scanned_bytes"] == rig.store.max_log_offset
         assert await repeated(rig, numbered_run(bodies(18, 3), 18)) == (3, 18)
 
 

@@ -59,7 +59,7 @@ async def test_a_new_master_knows_who_was_idle_and_reads_nothing_of_its_log(
         running = broker_of(new)._running
         assert running is not None
         found = running.parts.producers.to_json()
-        assert (found["scannedBytes"], found["unknownBefore"]) == (0, None)
+        assert (found["scanned_bytes"], found["unknown_before"]) == (0, None)
         async with peer_of(new) as peer:
             assert await sent(peer, IDLE, 0) == 3
             assert await sent(peer, IDLE, 3) == 0
@@ -194,7 +194,7 @@ def test_a_start_after_a_kill_reads_what_came_behind_the_last_snapshot(tmp_path:
 
     again = opened(tmp_path, clock)
 
-    assert again.producers.to_json()["scannedBytes"] == master.max_log_offset - saved
+    assert again.producers.to_json()["scanned_bytes"] == master.max_log_offset - saved
     assert known(again.producers) == read_anew(again.store)
     again.close()
     master.close()

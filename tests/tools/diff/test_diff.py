@@ -81,8 +81,8 @@ def test_what_recovery_takes_out_is_only_in_the_other(tmp_path: Path) -> None:
 
     found = document(a, b)
 
-    assert (found["messagesCompared"], found["onlyInA"], found["onlyInB"]) == (2879, 121, 0)
-    queues = {(q["topic"], q["queueId"]): q["onlyInA"] for q in found["queues"]}
+    assert (found["messages_compared"], found["only_in_a"], found["only_in_b"]) == (2879, 121, 0)
+    queues = {(q["topic"], q["queue"]): q["only_in_a"] for q in found["queues"]}
     assert queues["Fill0", 0] == {"count": 34, "spans": [[476, 509]]}
     assert "Fill0/0: 34 only in A: 476–509" in run(a, b).stdout.splitlines()
 
@@ -94,7 +94,7 @@ def test_order_in_the_log_and_time_mean_nothing_unless_asked_for(tmp_path: Path)
     b = store_of(tmp_path / "b", by_queue, now_ms=1_800_000_000_000)
 
     assert run(a, b, *SMALL).exit_code == 0
-    for option, name in (("--compare-times", "storeTimestamp"), ("--places", "physicalOffset")):
+    for option, name in (("--compare-times", "stored_ms"), ("--places", "log_offset")):
         found = document(a, b, option, *SMALL)
         assert found["fields"][name] > 50
     assert run(a, b, "--hosts", *SMALL).exit_code == 0
@@ -128,7 +128,7 @@ def test_what_differs_in_a_message_is_named(
 
     assert found["fields"] == {field: 1}
     [queue] = found["queues"]
-    assert queue["differing"]["first"] == [{"queueOffset": 1, "fields": [field]}]
+    assert queue["differing"]["first"] == [{"queue_offset": 1, "fields": [field]}]
 
 
 def test_tables_are_compared(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_tables_are_compared(tmp_path: Path) -> None:
     tables = {table["table"]: table for table in found["tables"]}
     assert tables["offsets"]["changed"]["first"] == [{"name": "Popped@G_pop/1", "a": 20, "b": 19}]
     assert tables["topics"]["changed"]["count"] == 1
-    assert found["queuesDifferent"] == 0
+    assert found["queues_different"] == 0
     assert run(a, b, "--topic", "Popped").exit_code == 0
 
 
@@ -157,7 +157,7 @@ def test_a_limit_bounds_what_is_printed_and_not_what_is_counted(tmp_path: Path) 
 
     found = document(a, b, "--limit", "2", *SMALL)
 
-    assert (found["differing"], found["queuesDifferent"], len(found["queues"])) == (90, 9, 2)
+    assert (found["differing"], found["queues_different"], len(found["queues"])) == (90, 9, 2)
     assert all(len(queue["differing"]["first"]) == 2 for queue in found["queues"])
     assert "… and 7 more queues" in run(a, b, "--limit", "2", *SMALL).stdout
 
@@ -192,8 +192,8 @@ def test_counts_are_those_of_a_comparison_one_by_one(
 
     found = document(a, b, *SMALL)
 
-    assert found["messagesCompared"] == both
+    assert found["messages_compared"] == both
     assert found["differing"] == sum(number < both for number in changed)
-    assert found["onlyInA"] == max(0, tail_b - tail_a)
-    assert found["onlyInB"] == max(0, tail_a - tail_b)
+    assert found["only_in_a"] == max(0, tail_b - tail_a)
+    assert found["only_in_b"] == max(0, tail_a - tail_b)
     shutil.rmtree(home)

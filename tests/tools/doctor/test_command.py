@@ -154,7 +154,7 @@ async def test_messages_of_a_deleted_topic_are_not_lost(tmp_path: Path) -> None:
     found = run(store.path, "--json")
     document = json.loads(found.stdout)
     assert (found.exit_code, document["healthy"]) == (0, True)
-    assert (document["now"]["messages"], document["now"]["ofDeletedTopics"]) == (2, 6)
+    assert (document["now"]["messages"], document["now"]["of_deleted_topics"]) == (2, 6)
     assert "6 more of topics that were deleted" in run(store.path).stdout
     assert command(["inspect", store.path, "verify"]) == 0
 

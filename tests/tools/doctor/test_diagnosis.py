@@ -130,7 +130,7 @@ def test_the_diagnosis_is_plain_json_of_a_bounded_size() -> None:
     assert document["apache"]["lost"]["messages"] == 1752
     [reason] = document["apache"]["lost"]["reasons"]
     assert sum(queue["messages"] for queue in reason["queues"]) == 1752
-    assert all(sample["storeTimestamp"] for sample in reason["samples"])
+    assert all(sample["stored_ms"] for sample in reason["samples"])
 
 
 def test_messages_that_are_cut_are_said_to_lie_behind_the_damage() -> None:

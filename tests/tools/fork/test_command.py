@@ -40,12 +40,12 @@ def test_json_says_the_same(tmp_path: Path) -> None:
 
     document = json.loads(CliRunner().invoke(fork, [*words, *SETS]).stdout)
 
-    assert document["newestStoreTimestamp"] == times[1500]
-    assert document["isEnd"] is False
-    assert document["linkedFiles"] > 20
+    assert document["newest_stored_ms"] == times[1500]
+    assert document["is_end"] is False
+    assert document["linked_files"] > 20
     first_later = next(t for t in times if t > times[1500])
     later = next(r for r in expected("rolled")["records"] if r["storeTimestamp"] == first_later)
-    assert document["cutOffset"] == later["physicalOffset"]
+    assert document["cut_offset"] == later["physicalOffset"]
 
 
 def test_a_moment_before_everything_gives_an_empty_store(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_moment_before_everything_gives_an_empty_store(tmp_path: Path) -> None
 
     assert result.exit_code == 0
     document = json.loads(result.stdout)
-    assert (document["logBegin"], document["logEnd"]) == (0, 0)
+    assert (document["log_begin"], document["log_end"]) == (0, 0)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_every_new_record_comes_once_over_many_files(tmp_path: Path) -> None:
             make_run("Live", number % 3, [b"x" * (7 * number + 1)] * (number % 4 + 1))
         )
         appended += run.log_offsets.tolist()
-        seen += [row["physicalOffset"] for row in followed.new_rows()]
+        seen += [row["log_offset"] for row in followed.new_rows()]
 
     store.close()
     assert seen == appended
@@ -57,7 +57,7 @@ def test_a_filter_holds_for_new_records_too(tmp_path: Path) -> None:
 
     assert [row["topic"] for row in followed.new_rows()] == ["Wanted"]
     store.append(make_run("Wanted", 0, [b"d"]))
-    assert [row["queueOffset"] for row in followed.new_rows()] == [1]
+    assert [row["queue_offset"] for row in followed.new_rows()] == [1]
     store.close()
 
 
@@ -102,7 +102,7 @@ async def test_following_prints_as_time_passes(
     await following
     store.close()
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(row["queueOffset"], row["body"]) for row in told] == [(0, "0"), (1, "1"), (2, "2")]
+    assert [(row["queue_offset"], row["body"]) for row in told] == [(0, "0"), (1, "1"), (2, "2")]
 
 
 def test_following_from_a_place_prints_what_is_there_first() -> None:
@@ -113,6 +113,6 @@ def test_following_from_a_place_prints_what_is_there_first() -> None:
     first, second = result.stdout.splitlines()
     assert first == (
         "2026-11-21 02:07:57.075Z  1,554,254  Fill1/1@504  94 bytes"
-        "  messageId=FD000000000000000000000000000002451F4E0E2F2A677454930BB6"
+        "  message_id=FD000000000000000000000000000002451F4E0E2F2A677454930BB6"
     )
     assert "Fill2/2@276" in second

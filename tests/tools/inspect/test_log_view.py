@@ -10,6 +10,20 @@ import pytest
 from ...recorded import expected, recorded_store
 from .inspecting import lines, unchanged, view
 
+#: Fields, and Apache's names of them.
+SAME = {
+    "log_offset": "physicalOffset",
+    "store_size": "storeSize",
+    "topic": "topic",
+    "queue": "queueId",
+    "queue_offset": "queueOffset",
+    "flag": "flag",
+    "stored_ms": "storeTimestamp",
+    "born_ms": "bornTimestamp",
+    "sys_flag": "sysFlag",
+    "reconsume_times": "reconsumeTimes",
+}
+
 
 @pytest.mark.parametrize("name", ["basic", "encodings", "rolled", "transactions", "delays"])
 def test_rows_have_the_fields_that_apache_reads(name: str) -> None:
@@ -18,17 +32,16 @@ def test_rows_have_the_fields_that_apache_reads(name: str) -> None:
     wanted = expected(name)["records"]
     assert len(rows) == len(wanted)
     for row, record in zip(rows, wanted, strict=True):
-        for field in ("physicalOffset", "storeSize", "topic", "queueId", "queueOffset", "flag"):
-            assert row[field] == record[field]
-        for field in ("storeTimestamp", "bornTimestamp", "sysFlag", "reconsumeTimes"):
-            assert row[field] == record[field]
-        assert row["bodyCrc"] == record["bodyCRC"]
-        assert row["bodySize"] == record["rawBodyLength"]
+        assert {name: row[name] for name in SAME} == {
+            name: record[theirs] for name, theirs in SAME.items()
+        }
+        assert row["body_crc"] == record["bodyCRC"]
+        assert row["body_size"] == record["rawBodyLength"]
         assert row["tags"] == record["properties"].get("TAGS")
         assert row["keys"] == record["properties"].get("KEYS")
-        assert row["messageId"] == record["properties"].get("UNIQ_KEY")
+        assert row["message_id"] == record["properties"].get("UNIQ_KEY")
         assert row["problem"] is None
-        assert row["bornHost"].rsplit(":", 1)[1] == record["bornHost"].rsplit(":", 1)[1]
+        assert row["born_host"].rsplit(":", 1)[1] == record["bornHost"].rsplit(":", 1)[1]
 
 
 def test_filters_choose_records() -> None:
@@ -42,8 +55,7 @@ def test_filters_choose_records() -> None:
     wanted = [
         row
         for row in every
-        if row["physicalOffset"] >= 100_000
-        and (row.get("topic"), row.get("queueId")) == ("Fill2", 3)
+        if row["log_offset"] >= 100_000 and (row.get("topic"), row.get("queue")) == ("Fill2", 3)
     ]
     assert found == wanted[:7]
 
@@ -51,12 +63,12 @@ def test_filters_choose_records() -> None:
 def test_a_range_of_times_is_from_and_up_to() -> None:
     store = unchanged("rolled")
     every = [row for row in lines(store, "log") if "topic" in row]
-    begin, end = every[1000]["storeTimestamp"], every[2000]["storeTimestamp"]
+    begin, end = every[1000]["stored_ms"], every[2000]["stored_ms"]
 
     found = lines(store, "log", "--since", f"@{begin}", "--until", f"@{end}", "--topic", "Fill1")
 
     assert found == [
-        row for row in every if begin <= row["storeTimestamp"] < end and row["topic"] == "Fill1"
+        row for row in every if begin <= row["stored_ms"] < end and row["topic"] == "Fill1"
     ]
 
 
@@ -89,8 +101,8 @@ def test_a_wrong_crc_and_damaged_bytes_are_told(tmp_path: Path) -> None:
 
     assert first["problem"] == "the body does not fit its CRC"
     assert damage == {
-        "physicalOffset": 927,
-        "storeSize": 281,
+        "log_offset": 927,
+        "store_size": 281,
         "problem": "damaged: 281 bytes: no record: size 0, magic DAA320A7",
     }
 

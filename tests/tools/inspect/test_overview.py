@@ -28,9 +28,9 @@ def test_bounds_are_those_of_apaches_reader(name: str) -> None:
 
     wanted = expected(name)
     log = found["log"]
-    assert log["maxPhyOffset"] == wanted["maxPhyOffset"]
-    assert log["first"]["physicalOffset"] == wanted["records"][0]["physicalOffset"]
-    assert log["last"]["physicalOffset"] == wanted["records"][-1]["physicalOffset"]
+    assert log["max_log_offset"] == wanted["maxPhyOffset"]
+    assert log["first"]["log_offset"] == wanted["records"][0]["physicalOffset"]
+    assert log["last"]["log_offset"] == wanted["records"][-1]["physicalOffset"]
     topics = {row["topic"]: row for row in found["topics"]}
     for queue in wanted["queues"]:
         if name in ("unclean", "cleaned-queues-behind"):  # entries not yet there, or behind
@@ -39,8 +39,8 @@ def test_bounds_are_those_of_apaches_reader(name: str) -> None:
         if not row["queues"]:  # a queue that only the tables know
             assert queue["maxOffset"] == 0
             continue
-        assert row["minOffset"] <= queue["minOffset"]
-        assert row["maxOffset"] >= queue["maxOffset"]
+        assert row["min_offset"] <= queue["minOffset"]
+        assert row["max_offset"] >= queue["maxOffset"]
     messages = sum(row["messages"] for row in found["topics"])
     if name not in ("unclean", "cleaned-queues-behind"):
         assert messages == sum(q["maxOffset"] - q["minOffset"] for q in wanted["queues"])
@@ -53,7 +53,7 @@ def test_queue_files_that_are_behind_do_not_count() -> None:
         for row in document(unchanged("cleaned-queues-behind"), "overview")["topics"]
     }
 
-    assert topics["Fill0"]["minOffset"] == 322  # Apache says 0, though these messages are gone
+    assert topics["Fill0"]["min_offset"] == 322  # Apache says 0, though these messages are gone
 
 
 def test_the_files_of_a_replica_are_told(tmp_path: Path) -> None:
@@ -65,9 +65,9 @@ def test_the_files_of_a_replica_are_told(tmp_path: Path) -> None:
     found = document(store, "overview")
     assert found["replica"] == {
         "cluster": "DefaultCluster",
-        "brokerName": "broker-a",
-        "brokerId": 1,
-        "epochs": [{"epoch": 1, "startOffset": 0}, {"epoch": 3, "startOffset": 92}],
+        "broker": "broker-a",
+        "broker_id": 1,
+        "epochs": [{"epoch": 1, "start_offset": 0}, {"epoch": 3, "start_offset": 92}],
         "damaged": 0,
     }
     assert found["health"] == []
@@ -141,7 +141,7 @@ def test_people_see_the_same_without_naming_the_view() -> None:
 def test_what_waits_is_counted() -> None:
     found = document(unchanged("delays"), "overview")["waiting"]
 
-    assert found["byDelayLevel"] == 15
+    assert found["by_delay_level"] == 15
     assert found["timed"] == 9
 
 
@@ -206,7 +206,7 @@ def test_a_hundred_gigabytes_are_not_read(tmp_path: Path) -> None:
 
     found = Overview(StoreView(disk, str(store))).document()
 
-    assert found["log"]["maxPhyOffset"] == 99 * GIB + 5_000 * len(record_at(0))
+    assert found["log"]["max_log_offset"] == 99 * GIB + 5_000 * len(record_at(0))
     assert found["log"]["files"] == 100
     assert disk.opened < 400
     shutil.rmtree(store)
@@ -219,9 +219,9 @@ def test_a_live_store_is_told_from_one_whose_broker_was_killed(tmp_path: Path) -
     told = view(tmp_path / "store").stdout
     store.close()
 
-    assert (live["abortPresent"], live["lockHeld"]) == (True, True)
+    assert (live["abort_present"], live["lock_held"]) == (True, True)
     assert "a broker has it open" in told
     after = document(tmp_path / "store", "overview")
-    assert (after["abortPresent"], after["lockHeld"]) == (False, False)
+    assert (after["abort_present"], after["lock_held"]) == (False, False)
     assert "stopped cleanly" in view(tmp_path / "store").stdout
     assert "its broker was killed" in view(unchanged("unclean")).stdout

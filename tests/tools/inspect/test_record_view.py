@@ -14,7 +14,7 @@ from .inspecting import document, lines, unchanged, view
 
 
 def fields(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {field["name"]: field for field in found["fields"] if not field["isProperty"]}
+    return {field["name"]: field for field in found["fields"] if not field["is_property"]}
 
 
 @pytest.mark.parametrize("name", ["basic", "encodings", "transactions", "prop-crc"])
@@ -26,7 +26,7 @@ def test_fields_cover_every_byte_in_order(name: str) -> None:
         for field in found["fields"]:
             assert (field["at"], len(field["hex"])) == (at, 2 * field["size"])
             at += field["size"]
-        assert at == record["storeSize"] == found["storeSize"]
+        assert at == record["storeSize"] == found["store_size"]
         assert found["problems"] == []
 
 
@@ -42,7 +42,7 @@ def test_values_are_those_that_apache_reads(name: str) -> None:
         for same in ("bornTimestamp", "storeTimestamp", "reconsumeTimes", "topic"):
             assert values[same] == record[same]
         assert values["bodyLength"] == record["rawBodyLength"]
-        properties = {f["name"]: f["value"] for f in found["fields"] if f["isProperty"]}
+        properties = {f["name"]: f["value"] for f in found["fields"] if f["is_property"]}
         assert properties == record["properties"]
 
 
@@ -114,7 +114,7 @@ def test_any_bytes_give_fields_and_no_traceback() -> None:
     whole = document(unchanged("encodings"), "record", "0")
     data = bytes.fromhex("".join(field["hex"] for field in whole["fields"]))
     rng = random.Random(7)
-    assert len(data) == first["storeSize"]
+    assert len(data) == first["store_size"]
 
     for _ in range(2000):
         changed = bytearray(data)

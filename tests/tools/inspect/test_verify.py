@@ -49,7 +49,7 @@ def test_a_sound_store_is_sound(name: str) -> None:
 def test_what_was_not_dispatched_yet_is_not_wrong() -> None:
     found = document(unchanged("unclean"), "verify")
 
-    assert {one["kind"] for one in found["findings"]} == {"notDispatched", "keyNotIndexed"}
+    assert {one["kind"] for one in found["findings"]} == {"not_dispatched", "key_not_indexed"}
 
 
 def break_crc(store: Path) -> None:
@@ -123,23 +123,26 @@ def break_index_link(store: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "wanted"),
     [
-        (break_crc, {"crcWrong": 1}),
+        (break_crc, {"crc_wrong": 1}),
         (
             break_head,
-            {"logDamaged": 1, "entryWithoutRecord": 1, "indexWithoutRecord": 4},
+            {"log_damaged": 1, "entry_without_record": 1, "index_without_record": 4},
         ),
-        (move_record, {"displaced": 1, "entryWithoutRecord": 1, "indexWithoutRecord": 4}),
-        (lose_log_file, {"logFileMissing": 1, "entryFileMissing": 121, "indexWithoutRecord": 300}),
-        (lose_queue_file, {"recordWithoutEntry": 100, "queueFileMissing": 1}),
-        (lose_queue, {"recordWithoutEntry": 267}),
-        (point_nowhere, {"recordWithoutEntry": 1, "entryWithoutRecord": 1}),
-        (point_behind, {"recordWithoutEntry": 1, "entryBehindEnd": 1}),
-        (swap_entries, {"recordWithoutEntry": 2, "entryOfAnother": 2}),
-        (change_size, {"entrySizeWrong": 1}),
-        (change_tags, {"tagsCodeWrong": 1}),
-        (move_index_entry, {"indexDamaged": 1}),
-        (rename_key, {"indexWithoutKey": 1}),
-        (break_index_link, {"indexDamaged": 1}),
+        (move_record, {"displaced": 1, "entry_without_record": 1, "index_without_record": 4}),
+        (
+            lose_log_file,
+            {"log_file_missing": 1, "entry_file_missing": 121, "index_without_record": 300},
+        ),
+        (lose_queue_file, {"record_without_entry": 100, "queue_file_missing": 1}),
+        (lose_queue, {"record_without_entry": 267}),
+        (point_nowhere, {"record_without_entry": 1, "entry_without_record": 1}),
+        (point_behind, {"record_without_entry": 1, "entry_beyond_end": 1}),
+        (swap_entries, {"record_without_entry": 2, "entry_of_another": 2}),
+        (change_size, {"entry_size_wrong": 1}),
+        (change_tags, {"tags_code_wrong": 1}),
+        (move_index_entry, {"index_damaged": 1}),
+        (rename_key, {"index_without_key": 1}),
+        (break_index_link, {"index_damaged": 1}),
     ],
 )
 def test_damage_is_told_by_its_kind(
@@ -166,18 +169,18 @@ def test_places_are_named(rolled: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "kinds"),
     [
-        ("damaged-flip-recent", {"crcWrong"}),
-        ("damaged-garbage-index", {"indexDamaged"}),
-        ("damaged-short-index", {"indexDamaged"}),
-        ("damaged-long-queue", {"entryBehindEnd"}),
-        ("damaged-missing-last-queue-file", {"recordWithoutEntry"}),
+        ("damaged-flip-recent", {"crc_wrong"}),
+        ("damaged-garbage-index", {"index_damaged"}),
+        ("damaged-short-index", {"index_damaged"}),
+        ("damaged-long-queue", {"entry_beyond_end"}),
+        ("damaged-missing-last-queue-file", {"record_without_entry"}),
         (
             "damaged-missing-middle-log",
-            {"logFileMissing", "entryFileMissing", "indexWithoutRecord"},
+            {"log_file_missing", "entry_file_missing", "index_without_record"},
         ),
-        ("damaged-no-queues", {"recordWithoutEntry"}),
-        ("damaged-no-queues-unclean", {"recordWithoutEntry"}),
-        ("damaged-torn-tail", {"entryBehindEnd", "indexWithoutRecord"}),
+        ("damaged-no-queues", {"record_without_entry"}),
+        ("damaged-no-queues-unclean", {"record_without_entry"}),
+        ("damaged-torn-tail", {"entry_beyond_end", "index_without_record"}),
         ("damaged-broken-json", set()),
         ("damaged-no-config", set()),
     ],

@@ -24,7 +24,7 @@ def test_queues_list_the_entries_that_apache_reads(name: str) -> None:
 
         found = lines(unchanged(name), "queue", queue["topic"], str(queue["queueId"]))
 
-        fields = ("queueOffset", "physicalOffset", "size", "tagsCode")
+        fields = ("queue_offset", "log_offset", "size", "tags_code")
         assert [[row[field] for field in fields] for row in found] == [one[:4] for one in wanted]
         assert all(row["problem"] is None for row in found)
 
@@ -35,14 +35,14 @@ def test_a_queue_is_listed_from_to_and_from_its_end() -> None:
     between = lines(store, "queue", "Fill0", "0", "--since", "98", "--until", "103")
     last = lines(store, "queue", "Fill0", "0", "--last", "2")
 
-    assert [row["queueOffset"] for row in between] == [98, 99, 100, 101, 102]
-    assert [row["queueOffset"] for row in last] == [958, 959]
+    assert [row["queue_offset"] for row in between] == [98, 99, 100, 101, 102]
+    assert [row["queue_offset"] for row in last] == [958, 959]
 
 
 def test_batches_are_found_by_a_queue_offset_inside() -> None:
     found = lines(unchanged("encodings"), "queue", "InnerBatched", "0", "--since", "5")
 
-    assert [(row["queueOffset"], row["messages"]) for row in found] == [(2, 20)]
+    assert [(row["queue_offset"], row["messages"]) for row in found] == [(2, 20)]
 
 
 def test_entries_say_what_is_wrong_with_them(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_hole_in_a_queue_is_a_row() -> None:
 
     found = lines(store, "queue", "Fill0", "0", "--since", "499", "--limit", "3")
 
-    assert [row["queueOffset"] for row in found] == [499, 500, 600]
+    assert [row["queue_offset"] for row in found] == [499, 500, 600]
     assert found[1]["problem"] == "no file covers 100 entries from here on"
 
 
@@ -90,11 +90,11 @@ def test_index_files_have_the_headers_that_apache_reads(name: str) -> None:
     assert [
         {
             "name": row["file"],
-            "beginTimestamp": row["beginTimestamp"],
-            "endTimestamp": row["endTimestamp"],
-            "beginPhyOffset": row["beginPhyOffset"],
-            "endPhyOffset": row["endPhyOffset"],
-            "hashSlotCount": row["slotsUsed"],
+            "beginTimestamp": row["begin_ms"],
+            "endTimestamp": row["end_ms"],
+            "beginPhyOffset": row["begin_log_offset"],
+            "endPhyOffset": row["end_log_offset"],
+            "hashSlotCount": row["slots_used"],
             "indexCount": row["entries"] + 1,
         }
         for row in found
@@ -104,21 +104,21 @@ def test_index_files_have_the_headers_that_apache_reads(name: str) -> None:
 
 def test_index_entries_point_to_records_with_keys() -> None:
     store = unchanged("rolled")
-    records = {row["physicalOffset"]: row for row in lines(store, "log") if "topic" in row}
+    records = {row["log_offset"]: row for row in lines(store, "log") if "topic" in row}
 
     found = lines(store, "index", "last")
 
     assert len(found) == 1411
     for row in found:
-        record = records[row["physicalOffset"]]
-        assert abs(record["storeTimestamp"] - row["storeTimestamp"]) < 1000
-        assert row["slot"] == row["keyHash"] % 500
+        record = records[row["log_offset"]]
+        assert abs(record["stored_ms"] - row["stored_ms"]) < 1000
+        assert row["slot"] == row["key_hash"] % 500
     chosen = found[700]
-    same = lines(store, "index", "last", "--hash", str(chosen["keyHash"]))
+    same = lines(store, "index", "last", "--hash", str(chosen["key_hash"]))
     assert chosen in same
-    assert {row["keyHash"] for row in same} == {chosen["keyHash"]}
-    later = lines(store, "index", "last", "--since", str(chosen["physicalOffset"]))
-    assert later[0]["physicalOffset"] == chosen["physicalOffset"]
+    assert {row["key_hash"] for row in same} == {chosen["key_hash"]}
+    later = lines(store, "index", "last", "--since", str(chosen["log_offset"]))
+    assert later[0]["log_offset"] == chosen["log_offset"]
 
 
 def test_an_index_file_that_is_not_there_is_not_found() -> None:
@@ -144,10 +144,10 @@ def test_offsets_stand_beside_their_queues(name: str) -> None:
     table: dict[str, dict[str, int]] = {}
     for row in found:
         key = f"{row['topic']}@{row['group']}"
-        table.setdefault(key, {})[str(row["queueId"])] = row["committedOffset"]
-        if row["maxOffset"] is not None:
-            end = ends.get((row["topic"], row["queueId"]), 0)
-            assert (row["maxOffset"], row["lag"]) == (end, max(0, end - row["committedOffset"]))
+        table.setdefault(key, {})[str(row["queue"])] = row["committed_offset"]
+        if row["max_offset"] is not None:
+            end = ends.get((row["topic"], row["queue"]), 0)
+            assert (row["max_offset"], row["lag"]) == (end, max(0, end - row["committed_offset"]))
     assert table == {
         key: value for key, value in wanted["config"]["consumerOffsets"].items() if value
     }
@@ -158,7 +158,7 @@ def test_offsets_are_filtered_by_group_and_topic() -> None:
 
     found = lines(store, "offsets", "--group", "G_tag", "--topic", "Consumed")
 
-    assert [(row["queueId"], row["lag"]) for row in found] == [(0, 8), (1, 8), (2, 8), (3, 7)]
+    assert [(row["queue"], row["lag"]) for row in found] == [(0, 8), (1, 8), (2, 8), (3, 7)]
     with pytest.raises(GroupNotFound, match="group 'nobody' does not exist"):
         view(store, "offsets", "--group", "nobody")
 
@@ -173,7 +173,7 @@ def test_a_queue_that_was_never_written_is_empty_and_one_that_no_topic_has_is_no
 
     found = lines(store, "offsets")
 
-    assert [(row["queueId"], row["maxOffset"], row["lag"], row["problem"]) for row in found] == [
+    assert [(row["queue"], row["max_offset"], row["lag"], row["problem"]) for row in found] == [
         (0, 38, 37, None),
         (3, 0, 0, None),
         (7, None, None, "no such queue"),
@@ -188,10 +188,10 @@ def test_topics_and_groups_are_those_of_the_tables() -> None:
 
     assert set(topics) <= set(config["topics"])
     for name, row in topics.items():
-        assert row["readQueueNums"] == config["topics"][name]["readQueueNums"]
-        assert row["perm"] == config["topics"][name]["perm"]
+        assert row["read_queues"] == config["topics"][name]["readQueueNums"]
+        assert row["permission"] == config["topics"][name]["perm"]
     for name, bean in config["subscriptionGroups"].items():
-        assert groups[name]["retryMaxTimes"] == bean["retryMaxTimes"]
+        assert groups[name]["retry_max_times"] == bean["retryMaxTimes"]
     assert groups["G_tag"]["behind"] == 31
 
 
@@ -210,10 +210,10 @@ def test_delay_levels_say_what_is_due_next() -> None:
     delivered = expected("delays")["config"]["delayOffsets"]
     assert sum(row["waiting"] for row in found.values()) == 15
     for level, row in found.items():
-        assert row["deliveredOffset"] == delivered.get(str(level), 0)
+        assert row["delivered_offset"] == delivered.get(str(level), 0)
     queue = lines(unchanged("delays"), "queue", "SCHEDULE_TOPIC_XXXX", "17")
-    assert found[18]["nextDueTimestamp"] == queue[0]["tagsCode"]
-    assert found[18]["lastDueTimestamp"] == queue[-1]["tagsCode"]
+    assert found[18]["next_due_ms"] == queue[0]["tags_code"]
+    assert found[18]["last_due_ms"] == queue[-1]["tags_code"]
 
 
 def test_timers_are_those_that_apache_reads() -> None:
@@ -222,13 +222,13 @@ def test_timers_are_those_that_apache_reads() -> None:
     found = document(unchanged("delays"), "timer", "--all")
 
     assert [
-        (row["slot"], row["dueTimestamp"], row["firstPos"], row["lastPos"], row["num"])
+        (row["slot"], row["due_ms"], row["first_position"], row["last_position"], row["messages"])
         for row in sorted(found["slots"], key=lambda row: int(row["slot"]))
     ] == [
         (one["index"], one["timeMs"], one["firstPos"], one["lastPos"], one["num"])
         for one in wanted["slots"]
     ]
-    assert sum(row["num"] for row in found["slots"] if row["pending"]) == 9
+    assert sum(row["messages"] for row in found["slots"] if row["pending"]) == 9
     records = lines(unchanged("delays"), "timer", "--log")
     assert [row["position"] for row in records] == list(range(0, 52 * 26, 52))
     assert found["log"][0]["records"] == 26
@@ -241,29 +241,29 @@ def test_open_transactions_are_as_many_as_apache_counts() -> None:
     every = lines(store, "transactions", "--all")
 
     assert len(found) == 10
-    assert document(store, "overview")["waiting"]["openTransactions"] == 10
+    assert document(store, "overview")["waiting"]["open_transactions"] == 10
     assert {row["state"] for row in every} == {"open", "ended", "put again"}
-    assert len({row["messageId"] for row in found}) == len(found)
+    assert len({row["message_id"] for row in found}) == len(found)
     halves = next(
         q for q in expected("transactions")["queues"] if q["topic"] == "RMQ_SYS_TRANS_HALF_TOPIC"
     )
-    assert [row["queueOffset"] for row in every] == [entry[0] for entry in halves["entries"]]
+    assert [row["queue_offset"] for row in every] == [entry[0] for entry in halves["entries"]]
 
 
 def test_queue_and_index_are_listed_from_a_time() -> None:
     store = unchanged("rolled")
     records = [row for row in lines(store, "log") if "topic" in row]
-    time_ms = records[2000]["storeTimestamp"]
-    later = [row for row in records if row["storeTimestamp"] >= time_ms]
+    time_ms = records[2000]["stored_ms"]
+    later = [row for row in records if row["stored_ms"] >= time_ms]
 
     entries = lines(store, "queue", "Fill1", "1", "--since", f"@{time_ms}")
     before = lines(store, "queue", "Fill1", "1", "--until", f"@{time_ms}")
     keys = lines(store, "index", "last", "--since", f"@{time_ms}")
 
-    wanted = [r["queueOffset"] for r in later if (r["topic"], r["queueId"]) == ("Fill1", 1)]
-    assert [row["queueOffset"] for row in entries] == wanted
-    assert [row["queueOffset"] for row in before] == list(range(wanted[0]))
-    assert keys[0]["physicalOffset"] >= later[0]["physicalOffset"]
+    wanted = [r["queue_offset"] for r in later if (r["topic"], r["queue"]) == ("Fill1", 1)]
+    assert [row["queue_offset"] for row in entries] == wanted
+    assert [row["queue_offset"] for row in before] == list(range(wanted[0]))
+    assert keys[0]["log_offset"] >= later[0]["log_offset"]
 
 
 def test_a_record_is_shown_by_its_offset_id() -> None:
@@ -271,5 +271,5 @@ def test_a_record_is_shown_by_its_offset_id() -> None:
 
     found = document(unchanged("basic"), "record", record["msgId"])
 
-    assert found["physicalOffset"] == record["physicalOffset"]
+    assert found["log_offset"] == record["physicalOffset"]
     assert run(["inspect", str(unchanged("basic")), "record", "x" * 32]) == 2

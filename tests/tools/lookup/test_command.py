@@ -18,11 +18,29 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(recorded_store("consumption", tmp_path_factory.mktemp("lookup") / "broker-7"))
 
 
+#: Fields, and Apache's names of them.
+SAME = {
+    "topic": "topic",
+    "queue": "queueId",
+    "queue_offset": "queueOffset",
+    "log_offset": "physicalOffset",
+    "store_size": "storeSize",
+    "stored_ms": "storeTimestamp",
+    "born_ms": "bornTimestamp",
+    "sys_flag": "sysFlag",
+    "flag": "flag",
+    "reconsume_times": "reconsumeTimes",
+    "prepared_transaction_offset": "preparedTransactionOffset",
+    "properties": "properties",
+    "store_host": "storeHost",
+}
+
+
 def ordered(record: dict[str, str]) -> int:
     return int(record["physicalOffset"])
 
 
-def test_json_has_rocketmqs_names_and_a_summary_on_standard_error(
+def test_json_has_the_names_of_live_answers_and_a_summary_on_standard_error(
     store: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = cli.run(
@@ -32,14 +50,14 @@ def test_json_has_rocketmqs_names_and_a_summary_on_standard_error(
     out, err = capsys.readouterr()
     (row,) = [json.loads(line) for line in out.splitlines()]
     wanted = next(one for one in expected("consumption")["records"] if one["topic"] == "Failing")
-    same = ("topic", "queueId", "queueOffset", "physicalOffset", "storeSize", "storeTimestamp", "bornTimestamp",
-            "sysFlag", "flag", "reconsumeTimes", "preparedTransactionOffset", "properties", "storeHost")  # fmt: skip
     assert code == 0
-    assert {name: row[name] for name in same} == {name: wanted[name] for name in same}
-    assert row["messageId"] == wanted["properties"]["UNIQ_KEY"]
-    assert row["offsetMessageId"] == wanted["msgId"]
-    assert row["shardingKey"] is None
-    assert row["brokerName"] == "broker-a"
+    assert {name: row[name] for name in SAME} == {
+        name: wanted[theirs] for name, theirs in SAME.items()
+    }
+    assert row["message_id"] == wanted["properties"]["UNIQ_KEY"]
+    assert row["offset_message_id"] == wanted["msgId"]
+    assert row["sharding_key"] is None
+    assert row["broker"] == "broker-a"
     assert json.loads(err)["hits"] == 1
 
 
@@ -79,7 +97,7 @@ def test_since_belongs_to_the_range_and_until_does_not(
         words = ["lookup", "--store", store, "--topic", "Failing", "--json", *way]
         assert cli.run([*words, *map(str, bounds)]) in (0, 3)
         rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-        return [row["storeTimestamp"] for row in rows]
+        return [row["stored_ms"] for row in rows]
 
     first = min(found("--since", "2020-01-01"))
 

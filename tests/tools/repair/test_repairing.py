@@ -134,7 +134,7 @@ def test_the_command_says_what_was_repaired_and_lost(tmp_path: Path) -> None:
     words = [str(store), "--to", str(tmp_path / "other"), "--json"]
     document = json.loads(CliRunner().invoke(repair, words).stdout)
     assert document["lost"]["messages"] == 1
-    assert document["logEnd"] == 1_540_062
+    assert document["log_end"] == 1_540_062
 
 
 def test_wrong_arguments_are_exit_code_2(tmp_path: Path) -> None:

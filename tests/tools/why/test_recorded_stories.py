@@ -275,7 +275,7 @@ def test_a_message_is_named_by_id_place_or_key(
 
     assert all(story == stories[0] for story in stories)
     assert [event["kind"] for event in stories[0]["events"]] == ["waits", "moved"]
-    assert stories[0]["events"][0]["physicalOffset"] == record["physicalOffset"]
+    assert stories[0]["events"][0]["log_offset"] == record["physicalOffset"]
 
 
 def test_people_get_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
