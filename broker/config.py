@@ -84,11 +84,11 @@ class BrokerConfig:
     #: Is plaintext refused?
     tls_only: bool = False
     #: A PEM file with authorities: who connects shows a certificate of one of them, or is refused, as plaintext is.
-    tls_client_ca: str = ""
+    tls_ca: str = ""
     #: Do name servers, and the other replicas of its set where clients connect, take TLS? By certificates of the
     #: authorities in a PEM file; empty: of the system's. The broker's own certificate is shown if it is asked for.
     peers_tls: bool = False
-    peers_ca: str = ""
+    peers_tls_ca: str = ""
     #: YAML file of users (docs/users-and-acls.md), read again when it changes; empty: any client may do everything.
     users: str = ""
     #: May callers on other machines show credentials without TLS?
@@ -243,12 +243,12 @@ class BrokerConfig:
         check_tls("broker", self.tls_cert, self.tls_key)
         if self.takes_tls_only and not self.tls:
             raise ConfigError(
-                "broker.tls_only or tls_client_ca is set and broker.tls is false: nobody could connect",
+                "broker.tls_only or tls_ca is set and broker.tls is false: nobody could connect",
                 field="tls",
             )
         if self.takes_tls_only and self.grpc == "grpcio" and not self.tls_cert:
             raise ConfigError(
-                "broker.tls_only or tls_client_ca is set, but broker.tls_cert is empty: with grpcio"
+                "broker.tls_only or tls_ca is set, but broker.tls_cert is empty: with grpcio"
                 " a certificate and its key are needed for TLS",
                 field="tls_cert",
             )
@@ -270,19 +270,19 @@ class BrokerConfig:
     @property
     def takes_tls_only(self) -> bool:
         """Is plaintext refused?"""
-        return self.tls_only or bool(self.tls_client_ca)
+        return self.tls_only or bool(self.tls_ca)
 
     @property
     def names_tls_files(self) -> bool:
         """Are there files that are read again?"""
-        return bool(self.tls_cert or self.tls_client_ca)
+        return bool(self.tls_cert or self.tls_ca)
 
     @property
     def peers(self) -> Trust:
         """Return whom it believes as a client of name servers and of other replicas."""
         if not self.peers_tls:
             return Trust(tls=False)
-        return Trust(tls=True, ca=self.peers_ca, cert=self.tls_cert, key=self.tls_key)
+        return Trust(tls=True, ca=self.peers_tls_ca, cert=self.tls_cert, key=self.tls_key)
 
     @property
     def store_host(self) -> str:

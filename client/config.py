@@ -130,9 +130,9 @@ class ClientSettings(TypedDict, total=False):
 
     request_timeout_ms: int
     tls: bool | None
-    ca: str
-    cert: str
-    key: str
+    tls_ca: str
+    tls_cert: str
+    tls_key: str
     user: str
     secret: str
 
@@ -146,17 +146,17 @@ class ClientConfig:
     request_timeout_ms: int = 5_000
     """Timeout of one request to a name server or a broker."""
     tls: bool | None = None
-    """TLS to name servers and brokers. None: on if `ca` or `cert` is given; else as $POCKETMQ_TLS
-    is set; else on if $POCKETMQ_CA or $POCKETMQ_CERT is set.
+    """TLS to name servers and brokers. None: on if `tls_ca` or `tls_cert` is given; else as $POCKETMQ_TLS
+    is set; else on if $POCKETMQ_TLS_CA or $POCKETMQ_TLS_CERT is set.
     """
-    ca: str = ""
-    """PEM file of the trusted certificate authorities. Empty: $POCKETMQ_CA, else those of the
+    tls_ca: str = ""
+    """PEM file of the trusted certificate authorities. Empty: $POCKETMQ_TLS_CA, else those of the
     system.
     """
-    cert: str = ""
-    """PEM file of the client's certificate. Empty: $POCKETMQ_CERT, else no certificate."""
-    key: str = ""
-    """PEM file of the certificate's key. Empty: $POCKETMQ_KEY."""
+    tls_cert: str = ""
+    """PEM file of the client's certificate. Empty: $POCKETMQ_TLS_CERT, else no certificate."""
+    tls_key: str = ""
+    """PEM file of the certificate's key. Empty: $POCKETMQ_TLS_KEY."""
     user: str = ""
     """User that signs the calls, if the servers have users. Empty: $POCKETMQ_USER, else calls are
     not signed.
@@ -177,9 +177,9 @@ class ClientConfig:
         """Whom the client believes. Raises ConfigError."""
         return Trust(
             tls=self.tls,
-            ca=self.ca,
-            cert=self.cert,
-            key=self.key,
+            ca=self.tls_ca,
+            cert=self.tls_cert,
+            key=self.tls_key,
             user=self.user,
             secret=self.secret,
         ).or_environment()

@@ -39,7 +39,7 @@ class NameServerConfig:
     #: Is plaintext refused?
     tls_only: bool = False
     #: A PEM file with authorities: who connects shows a certificate of one of them, or is refused, as plaintext is.
-    tls_client_ca: str = ""
+    tls_ca: str = ""
     #: YAML file of users (docs/users-and-acls.md), read again when it changes; empty: any client may do everything.
     users: str = ""
     #: May callers on other machines show credentials without TLS?
@@ -68,7 +68,7 @@ class NameServerConfig:
         check_tls("nameserver", self.tls_cert, self.tls_key)
         if self.takes_tls_only and not self.tls_cert:
             raise ConfigError(
-                "nameserver.tls_only or tls_client_ca is set, but nameserver.tls_cert is empty:"
+                "nameserver.tls_only or tls_ca is set, but nameserver.tls_cert is empty:"
                 " a certificate and its key are needed for TLS",
                 field="tls_cert",
             )
@@ -86,7 +86,7 @@ class NameServerConfig:
     @property
     def takes_tls_only(self) -> bool:
         """Is plaintext refused?"""
-        return self.tls_only or bool(self.tls_client_ca)
+        return self.tls_only or bool(self.tls_ca)
 
 
 _BOUNDS: Final[Mapping[str, tuple[int, int | None]]] = {

@@ -163,11 +163,9 @@ class ShownCertificate:
     def _read(self) -> Certificate:
         config = self._config
         shown = read_certificate(_content, "nameserver", config.tls_cert, config.tls_key)
-        if not config.tls_client_ca:
+        if not config.tls_ca:
             return shown
-        authorities = read_authorities(
-            _content, "nameserver", "tls_client_ca", config.tls_client_ca
-        )
+        authorities = read_authorities(_content, "nameserver", "tls_ca", config.tls_ca)
         return replace(shown, authorities=authorities)
 
     def current(self) -> Certificate:

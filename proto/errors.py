@@ -770,7 +770,7 @@ class TlsFailed(ClientError):
     """Server and client did not agree on TLS; nothing was sent.
 
     Cause: One side expects TLS and the other plaintext, or a certificate is not trusted.
-    Remedy: Check `--tls` and `--ca`, or `tls=` and `ca=`.
+    Remedy: Check `--tls` and `--tls-ca`, or `tls=` and `tls_ca=`.
     """
 
     status = "FAILED_PRECONDITION"

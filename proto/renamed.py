@@ -11,6 +11,8 @@ SETTINGS: Final = {
     "apache_port": "java_slaves_port",
     "authorities": "tls_ca",
     "body_bytes_max": "body_max_bytes",
+    "ca": "tls_ca",
+    "cert": "tls_cert",
     "certificate": "tls_cert",
     "delay_pause_ms": "delay_batch_ms",
     "fetch_bytes_default": "fetch_default_bytes",
@@ -19,6 +21,7 @@ SETTINGS: Final = {
     "held_bytes_max": "pending_max_bytes",
     "invisible_ms_min": "invisible_min_ms",
     "key": "tls_key",
+    "peers_ca": "peers_tls_ca",
     "prefetch_bytes_max": "prefetch_max_bytes",
     "queue_bytes_max": "queue_max_bytes",
     "queue_choice": "queue_selector",
@@ -27,7 +30,10 @@ SETTINGS: Final = {
     "retries": "enable_retries",
     "run_bytes_max": "batch_max_bytes",
     "tls_certificate": "tls_cert",
-    "zookeeper_certificate": "zookeeper_cert",
+    "tls_client_ca": "tls_ca",
+    "zookeeper_ca": "zookeeper_tls_ca",
+    "zookeeper_certificate": "zookeeper_tls_cert",
+    "zookeeper_key": "zookeeper_tls_key",
 }
 
 #: Old and new values of settings, by key.
@@ -38,6 +44,7 @@ VALUES: Final = {
 
 #: Old and new options of commands. A command has at most one of the new ones.
 OPTIONS: Final = {
+    "--ca": ("--tls-ca",),
     "--from": ("--since",),
     "--since": ("--compare",),
     "--times": ("--compare-times", "--iterations"),
@@ -50,4 +57,11 @@ VERBS: Final = {
     "elect": ("force-elect",),
     "move": ("transfer",),
     "replicas": ("change",),
+}
+
+#: Old and new environment variables.
+VARIABLES: Final = {
+    "POCKETMQ_CA": "POCKETMQ_TLS_CA",
+    "POCKETMQ_CERT": "POCKETMQ_TLS_CERT",
+    "POCKETMQ_KEY": "POCKETMQ_TLS_KEY",
 }

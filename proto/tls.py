@@ -1,10 +1,10 @@
 """What sides of a TLS connection show and believe, from files of their operators.
 
-A client believes the authorities in the PEM file `ca`, or those of the system, and checks that the server's certificate
-is for the host that it dialled. It shows the certificate in `cert` with `key`, if it has one. What it is not told it
-takes from the environment: POCKETMQ_TLS (1, true, yes, on; 0, false, no, off), POCKETMQ_CA, POCKETMQ_CERT and
-POCKETMQ_KEY. Naming an authority or a certificate turns TLS on, unless it is turned off. Calls of a client with a user
-are signed: POCKETMQ_USER, and POCKETMQ_SECRET or the file POCKETMQ_SECRET_FILE.
+A client believes the authorities in the PEM file `tls_ca`, or those of the system, and checks that the server's
+certificate is for the host that it dialled. It shows the certificate in `tls_cert` with `tls_key`, if it has one. What
+it is not given it takes from the environment: POCKETMQ_TLS (1, true, yes, on; 0, false, no, off), POCKETMQ_TLS_CA,
+POCKETMQ_TLS_CERT and POCKETMQ_TLS_KEY. Naming an authority or a certificate turns TLS on, unless it is turned off.
+Calls of a client with a user are signed: POCKETMQ_USER, and POCKETMQ_SECRET or the file POCKETMQ_SECRET_FILE.
 
 A server shows a certificate, with those between it and a root behind it, and has its key. It may ask who connects for
 one of the authorities that it is given; whoever shows none is refused at the handshake.
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 from .. import __version__
 from .access.signing import own_credentials, signed_now
 from .errors import ConfigError
+from .renamed import VARIABLES
 
 #: Imported where they are needed: most commands speak plaintext, and cryptography takes 100 ms.
 if TYPE_CHECKING:
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
     from .rpc.listening import Certificate
 
 TLS_VARIABLE: Final = "POCKETMQ_TLS"
-CA_VARIABLE: Final = "POCKETMQ_CA"
-CERT_VARIABLE: Final = "POCKETMQ_CERT"
-KEY_VARIABLE: Final = "POCKETMQ_KEY"
+CA_VARIABLE: Final = "POCKETMQ_TLS_CA"
+CERT_VARIABLE: Final = "POCKETMQ_TLS_CERT"
+KEY_VARIABLE: Final = "POCKETMQ_TLS_KEY"
 TLS_VARIABLES: Final = (TLS_VARIABLE, CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE)
 _WORDS: Final = {
     **dict.fromkeys(("1", "true", "yes", "on"), True),
@@ -56,6 +57,9 @@ class Trust:
 
     def or_environment(self) -> Trust:
         """Return this, and what it leaves open as the environment says. Raises ConfigError."""
+        for old, new in VARIABLES.items():
+            if os.environ.get(old):
+                raise ConfigError(f"${old} was renamed: set ${new}", field=old)
         word = os.environ.get(TLS_VARIABLE, "").strip().lower()
         if word and word not in _WORDS:
             raise ConfigError(
@@ -80,7 +84,7 @@ class Trust:
     def context(self) -> ssl.SSLContext | None:
         """Return what handshakes need; None: it is plaintext. Raises ConfigError for files that cannot be used."""
         if bool(self.cert) != bool(self.key):
-            missing = "key" if self.cert else "cert"
+            missing = "tls_key" if self.cert else "tls_cert"
             raise ConfigError(
                 f"{missing} is empty: a certificate and its key are given together, or neither",
                 field=missing,
@@ -94,14 +98,14 @@ class Trust:
         context.options |= ssl.OP_NO_COMPRESSION
         context.set_alpn_protocols(["h2"])
         if self.ca:
-            _load("ca", self.ca, partial(context.load_verify_locations, cafile=self.ca))
+            _load("tls_ca", self.ca, partial(context.load_verify_locations, cafile=self.ca))
         else:
             context.load_default_certs()
         if self.cert:
             files = f"{self.cert} with {self.key}"
             # A password is asked for where there is none to give: on the terminal.
             load = partial(context.load_cert_chain, self.cert, self.key, password=_no_password)
-            _load("cert", files, load)
+            _load("tls_cert", files, load)
         return context
 
     def dial(self, sign: Callable[[], Metadata] | None = None) -> Dial:

@@ -112,7 +112,7 @@ class BrokerCaller:
             # HTTP Basic is the secret itself, and whoever runs a name server says where a broker is.
             if self._context is None and not is_loopback(host):
                 raise NotAuthenticated(
-                    f"the secret would go to {address} in plaintext: use --tls or --ca"
+                    f"the secret would go to {address} in plaintext: use --tls or --tls-ca"
                 )
             lines.append(f"authorization: {self._authorization}")
         if body or method not in READING:

@@ -68,7 +68,7 @@ def tls_options(function: Function) -> Function:
     file = click.Path(exists=True, dir_okay=False)
     told: list[tuple[str, str, dict[str, Any], str]] = [
         ("--tls", TLS_VARIABLE, {"is_flag": True, "flag_value": "1"}, "Use TLS."),
-        ("--ca", CA_VARIABLE, {"type": file}, "PEM file of servers' authority; turns on TLS."),
+        ("--tls-ca", CA_VARIABLE, {"type": file}, "PEM file of servers' authority; turns on TLS."),
         ("--tls-cert", CERT_VARIABLE, {"type": file}, "PEM file of a certificate; turns on TLS."),
         ("--tls-key", KEY_VARIABLE, {"type": file}, "PEM file of its key."),
     ]

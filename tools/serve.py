@@ -73,12 +73,12 @@ def _check_reach(section: str, config: BrokerConfig | NameServerConfig) -> None:
     """Refuse to listen beyond this machine where everybody may do everything, unless that is meant."""
     from ..proto.access.policies import is_loopback
 
-    guarded = config.users or config.tls_client_ca
+    guarded = config.users or config.tls_ca
     if guarded or is_loopback(config.host) or click.get_current_context().meta[_INSECURE]:
         return
     raise ConfigError(
         f"{section}.host is {config.host}, which other machines reach, and there everybody may do everything: set"
-        f" {section}.users (docs/users-and-acls.md) or {section}.tls_client_ca, or say --insecure if that is meant",
+        f" {section}.users (docs/users-and-acls.md) or {section}.tls_ca, or say --insecure if that is meant",
         field="host",
         value=config.host,
     )
@@ -367,7 +367,7 @@ def broker(
             settings = settings.given("environment", broker={"nameservers": listed})
         if not trust.wanted:
             return settings
-        peers = {"peers_tls": True, "peers_ca": trust.ca}
+        peers = {"peers_tls": True, "peers_tls_ca": trust.ca}
         return settings.given("option or environment", broker=peers)
 
     time = _time(options)

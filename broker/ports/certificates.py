@@ -56,10 +56,8 @@ class Certificates:
         """Read the operator's files, if there are any; raise ConfigError if they cannot be used."""
         config = self._config
         authorities = b""
-        if config.tls_client_ca:
-            authorities = read_authorities(
-                self._disk.read, "broker", "tls_client_ca", config.tls_client_ca
-            )
+        if config.tls_ca:
+            authorities = read_authorities(self._disk.read, "broker", "tls_ca", config.tls_ca)
         if config.tls_cert:
             shown = read_certificate(self._disk.read, "broker", config.tls_cert, config.tls_key)
             self._current = replace(shown, authorities=authorities)

@@ -34,10 +34,10 @@ class ReplicationConfig:
     #: The ZooKeeper servers that keep who is master, "host:port".
     zookeeper: tuple[str, ...] = ()
     #: PEM file of who signs the ZooKeeper servers' certificates, which are dialled over TLS then; empty: plaintext.
-    zookeeper_ca: str = ""
+    zookeeper_tls_ca: str = ""
     #: PEM files of a certificate that is shown to ZooKeeper, and of its key; empty: none.
-    zookeeper_cert: str = ""
-    zookeeper_key: str = ""
+    zookeeper_tls_cert: str = ""
+    zookeeper_tls_key: str = ""
     #: How the account is shown: "digest", or "sasl" (DIGEST-MD5); empty: there is no account, and nodes are open.
     zookeeper_auth: Literal["", "digest", "sasl"] = ""
     #: The account, the same for all replicas, and the file whose first line is its secret.
@@ -96,11 +96,11 @@ class ReplicationConfig:
             )
 
     def _check_zookeeper(self) -> None:
-        if bool(self.zookeeper_cert) != bool(self.zookeeper_key):
-            missing = "zookeeper_key" if self.zookeeper_cert else "zookeeper_cert"
+        if bool(self.zookeeper_tls_cert) != bool(self.zookeeper_tls_key):
+            missing = "zookeeper_tls_key" if self.zookeeper_tls_cert else "zookeeper_tls_cert"
             raise _refused(missing, "is empty: a certificate and its key are two files, or none")
-        if self.zookeeper_cert and not self.zookeeper_ca:
-            raise _refused("zookeeper_ca", "is empty: a certificate is shown over TLS alone")
+        if self.zookeeper_tls_cert and not self.zookeeper_tls_ca:
+            raise _refused("zookeeper_tls_ca", "is empty: a certificate is shown over TLS alone")
         account = (self.zookeeper_user, self.zookeeper_secret_file)
         if any(account) and not self.zookeeper_auth:
             raise _refused(

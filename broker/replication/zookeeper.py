@@ -115,7 +115,7 @@ class ZooKeeperSession:
             failure = f" (the last attempt: {session._log.failure})" if session._log.failure else ""
             raise RegistryUnavailable(
                 f"no ZooKeeper of {servers} has started a session{failure}: is it running, and can it be reached from"
-                " here, with TLS or without as replication.zookeeper_ca says?",
+                " here, with TLS or without as replication.zookeeper_tls_ca says?",
                 servers=servers,
             ) from None
         except BaseException:

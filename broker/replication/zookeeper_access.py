@@ -1,7 +1,7 @@
 """How replicas and commands show ZooKeeper who they are, and who may touch the nodes that they create.
 
-    zookeeper_ca             TLS: the server's certificate is signed by an authority of this file, for the host dialled
-    zookeeper_cert    shown to a server that asks for one, with zookeeper_key
+    zookeeper_tls_ca         TLS: an authority of this file signed the server's certificate, for the host dialled
+    zookeeper_tls_cert       shown to a server that asks for one, with zookeeper_tls_key
     zookeeper_auth           digest: user and secret are sent to the server, and so need TLS beyond loopback
                              sasl:   DIGEST-MD5, which proves the secret without sending it
     zookeeper_user, zookeeper_secret_file
@@ -63,7 +63,7 @@ class ZooKeeperAccess:
             if not is_loopback(host):
                 raise ConfigError(
                     f"replication.zookeeper_auth is digest, which would send the secret to {server} in plaintext: set"
-                    " replication.zookeeper_ca for TLS, or use sasl",
+                    " replication.zookeeper_tls_ca for TLS, or use sasl",
                     field="zookeeper_auth",
                     value=server,
                 )
@@ -98,21 +98,21 @@ OPEN_TO_ALL: Final = ZooKeeperAccess()
 
 
 def _context(config: ReplicationConfig) -> ssl.SSLContext | None:
-    if not config.zookeeper_ca:
+    if not config.zookeeper_tls_ca:
         return None
-    name, path = "zookeeper_ca", config.zookeeper_ca
+    name, path = "zookeeper_tls_ca", config.zookeeper_tls_ca
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # It checks certificates and host names.
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_verify_locations(config.zookeeper_ca)
-        if config.zookeeper_cert:
-            name, path = "zookeeper_cert", config.zookeeper_cert
-            context.load_cert_chain(config.zookeeper_cert, config.zookeeper_key)
+        context.load_verify_locations(config.zookeeper_tls_ca)
+        if config.zookeeper_tls_cert:
+            name, path = "zookeeper_tls_cert", config.zookeeper_tls_cert
+            context.load_cert_chain(config.zookeeper_tls_cert, config.zookeeper_tls_key)
     except (OSError, ValueError) as error:  # An SSLError is an OSError.
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"replication.{name}: {path} cannot be used ({reason}): name a PEM file, for zookeeper_cert with its"
-            " key in zookeeper_key",
+            f"replication.{name}: {path} cannot be used ({reason}): name a PEM file, for zookeeper_tls_cert with its"
+            " key in zookeeper_tls_key",
             field=name,
             value=path,
         ) from None

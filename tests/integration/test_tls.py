@@ -76,7 +76,7 @@ class Files:
     @property
     def peers(self) -> dict[str, Any]:
         """Settings of a broker that registers over TLS."""
-        return {"peers_tls": True, "peers_ca": self.path("ours.pem")}
+        return {"peers_tls": True, "peers_tls_ca": self.path("ours.pem")}
 
 
 @asynccontextmanager
@@ -113,31 +113,31 @@ async def test_producers_consumers_and_admins_speak_it(tmp_path: Path) -> None:
     files = Files(tmp_path)
     ca = files.path("ours.pem")
     async with secure_cluster(files) as address:
-        async with AsyncAdmin(address, tls=True, ca=ca) as admin:
+        async with AsyncAdmin(address, tls=True, tls_ca=ca) as admin:
             await admin.create_topic("orders", queues=1)
-        async with AsyncProducer(address, ca=ca) as producer:
+        async with AsyncProducer(address, tls_ca=ca) as producer:
             await producer.send(Message("orders", b"asked"))
-        async with AsyncPullConsumer("readers", ["orders"], address, ca=ca) as reader:
+        async with AsyncPullConsumer("readers", ["orders"], address, tls_ca=ca) as reader:
             batch = await reader.poll(30_000)
         assert [one.body for one in batch] == [b"asked"]
         heard: asyncio.Queue[bytes] = asyncio.Queue()
         async with AsyncPushConsumer(
-            "hearers", ["orders"], lambda one: heard.put_nowait(one.body), address, ca=ca
+            "hearers", ["orders"], lambda one: heard.put_nowait(one.body), address, tls_ca=ca
         ):
             assert await heard.get() == b"asked"
 
 
 def blocking_work(address: str, ca: str) -> list[bytes]:
     """Send and read with the faces for threads; return what came."""
-    with Admin(address, ca=ca) as admin:
+    with Admin(address, tls_ca=ca) as admin:
         admin.create_topic("orders", queues=1)
-    with Producer(address, ca=ca) as producer:
+    with Producer(address, tls_ca=ca) as producer:
         producer.send("orders", b"asked")
     found: list[bytes] = []
-    with PullConsumer("readers", ["orders"], address, ca=ca) as reader:
+    with PullConsumer("readers", ["orders"], address, tls_ca=ca) as reader:
         found += [one.body for one in reader.poll(30_000)]
     heard: Queue[bytes] = Queue()
-    with PushConsumer("hearers", ["orders"], lambda one: heard.put(one.body), address, ca=ca):
+    with PushConsumer("hearers", ["orders"], lambda one: heard.put(one.body), address, tls_ca=ca):
         found.append(heard.get(timeout=60))
     return found
 
@@ -157,16 +157,16 @@ async def test_commands_speak_it_by_options_and_by_the_environment(
     ca = files.path("ours.pem")
     async with secure_cluster(files) as address:
         shell = Shell(address)
-        done = await asyncio.to_thread(shell, "topic", "create", "orders", "--tls", "--ca", ca)
+        done = await asyncio.to_thread(shell, "topic", "create", "orders", "--tls", "--tls-ca", ca)
         assert done.code == 0, done
         refused = await asyncio.to_thread(shell, "send", "orders", "plain")
         assert "takes no plaintext" in refused.err, "an option counts for one command"
-        probe = ("health", "--nameserver", address, "--ca", ca)
+        probe = ("health", "--nameserver", address, "--tls-ca", ca)
         assert (await asyncio.to_thread(shell, *probe)).out == f"name server {address}: SERVING\n"
         assert "this port takes TLS alone" in (await asyncio.to_thread(shell, *probe[:3])).err
 
         monkeypatch.setenv("POCKETMQ_TLS", "1")
-        monkeypatch.setenv("POCKETMQ_CA", ca)
+        monkeypatch.setenv("POCKETMQ_TLS_CA", ca)
         done = await asyncio.to_thread(shell, "send", "orders", "hello")
         assert done.code == 0, done
         assert '"orders"' in (await asyncio.to_thread(shell, "topic", "list", "--json")).out
@@ -216,7 +216,7 @@ async def test_each_client_tells_at_once_what_is_not_agreed_on(tmp_path: Path, w
         with pytest.raises(
             TlsFailed, match=rf"{address}: .* the server's certificate is not believed"
         ):
-            await work(address, ca=files.path("others.pem"))
+            await work(address, tls_ca=files.path("others.pem"))
         with pytest.raises(TlsFailed, match=rf"{address}: .* takes no plaintext at this port"):
             await work(address)
 
@@ -234,7 +234,7 @@ async def test_plaintext_ports_and_certificates_of_no_use_are_told_at_once(tmp_p
         )
         await server.start()
         with pytest.raises(TlsFailed, match=reason):
-            await send(server.address, ca=ca)
+            await send(server.address, tls_ca=ca)
         await server.stop()
 
 
@@ -248,7 +248,7 @@ async def test_a_broker_whose_certificate_is_not_believed_ends_a_send_at_once(
     async with cluster(files, names=names, **strange.server, **files.peers) as (address, broker):
         assert await broker.registered(30)
         with pytest.raises(TlsFailed, match=rf"{broker.address}: .* is not believed"):
-            await send(address, ca=files.path("ours.pem"))
+            await send(address, tls_ca=files.path("ours.pem"))
 
 
 async def test_a_broker_that_cannot_register_says_why(
@@ -280,20 +280,20 @@ async def test_who_shows_no_certificate_of_the_authority_is_refused(
     ):
         (tmp_path / name).mkdir()
         kept = Files(tmp_path / name, made)
-        mine[name] = {"cert": kept.path("chain.pem"), "key": kept.path("key.pem")}
-    wanted = {**files.server, "tls_client_ca": ca}
+        mine[name] = {"tls_cert": kept.path("chain.pem"), "tls_key": kept.path("key.pem")}
+    wanted = {**files.server, "tls_ca": ca}
     async with cluster(files, names=wanted, **wanted, **files.peers) as (address, broker):
         assert await broker.registered(30)
-        async with AsyncAdmin(address, ca=ca, **mine["good"]) as admin:
+        async with AsyncAdmin(address, tls_ca=ca, **mine["good"]) as admin:
             await admin.create_topic("orders", queues=1)
-        await send(address, ca=ca, **mine["good"])
+        await send(address, tls_ca=ca, **mine["good"])
         for shown, reason in (
             ({}, "the server wants a certificate from whoever connects"),
             (mine["strange"], "does not believe the certificate that it was shown"),
             (mine["expired"], "the certificate that the server was shown has expired"),
         ):
             with pytest.raises(TlsFailed, match=reason):
-                await administer(address, ca=ca, **shown)
+                await administer(address, tls_ca=ca, **shown)
         with pytest.raises(TlsFailed, match="takes no plaintext"):
             await administer(address)
 
@@ -303,11 +303,11 @@ async def test_who_shows_no_certificate_of_the_authority_is_refused(
 
 def test_authorities_that_cannot_be_used_keep_servers_from_starting(tmp_path: Path) -> None:
     files = Files(tmp_path)
-    wrong = {**files.server, "tls_client_ca": files.path("key.pem")}
-    with pytest.raises(ConfigError, match=r"nameserver\.tls_client_ca: .*key\.pem cannot be used"):
+    wrong = {**files.server, "tls_ca": files.path("key.pem")}
+    with pytest.raises(ConfigError, match=r"nameserver\.tls_ca: .*key\.pem cannot be used"):
         NameServer.build(nameserver_config(port=0, **wrong), clock=SystemClock())
     shown = Certificates(broker_config(**wrong), OsDisk(), str(tmp_path), SystemClock())
-    with pytest.raises(ConfigError, match=r"broker\.tls_client_ca: .*key\.pem cannot be used"):
+    with pytest.raises(ConfigError, match=r"broker\.tls_ca: .*key\.pem cannot be used"):
         shown.load()
 
 
@@ -315,18 +315,21 @@ def test_files_that_cannot_be_used_are_told_where_they_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = Files(tmp_path)
-    with pytest.raises(ConfigError, match=r"ca: nowhere\.pem cannot be used: no such file"):
-        Producer("127.0.0.1:1", ca="nowhere.pem")
-    with pytest.raises(ConfigError, match=r"ca: .*key\.pem cannot be used"):
-        PullConsumer("readers", ["orders"], "127.0.0.1:1", ca=files.path("key.pem"))
-    with pytest.raises(ConfigError, match=r"key is empty"):
-        Admin("127.0.0.1:1", cert=files.path("chain.pem"))
+    with pytest.raises(ConfigError, match=r"tls_ca: nowhere\.pem cannot be used: no such file"):
+        Producer("127.0.0.1:1", tls_ca="nowhere.pem")
+    with pytest.raises(ConfigError, match=r"tls_ca: .*key\.pem cannot be used"):
+        PullConsumer("readers", ["orders"], "127.0.0.1:1", tls_ca=files.path("key.pem"))
+    with pytest.raises(ConfigError, match=r"tls_key is empty"):
+        Admin("127.0.0.1:1", tls_cert=files.path("chain.pem"))
     monkeypatch.setenv("POCKETMQ_TLS", "maybe")
     with pytest.raises(ConfigError, match=r"\$POCKETMQ_TLS is 'maybe': write 1"):
         Admin("127.0.0.1:1")
     monkeypatch.setenv("POCKETMQ_TLS", "0")
     with pytest.raises(ConfigError, match=r"nowhere\.pem"):
-        Admin("127.0.0.1:1", ca="nowhere.pem")  # What a program names counts.
+        Admin("127.0.0.1:1", tls_ca="nowhere.pem")  # What a program names counts.
+    monkeypatch.setenv("POCKETMQ_CA", files.path("ours.pem"))
+    with pytest.raises(ConfigError, match=r"\$POCKETMQ_CA was renamed: set \$POCKETMQ_TLS_CA"):
+        Admin("127.0.0.1:1")
 
 
 # --- among servers
@@ -343,7 +346,7 @@ async def test_replicas_carry_calls_to_their_master_over_tls(tmp_path: Path) -> 
         nameserver={**only, "grpc": "builtin"},
     ) as world:
         address = world.name_server.address
-        async with AsyncAdmin(address, ca=ca) as admin:
+        async with AsyncAdmin(address, tls_ca=ca) as admin:
             await admin.create_topic("bills", queues=1)
         (master,) = world.masters
         follower = next(one for one in world.members.values() if one is not master)
@@ -362,10 +365,10 @@ async def test_a_port_of_grpcio_is_spoken_to_and_told_from_one_in_plaintext(tmp_
         broker,
     ):
         assert await broker.registered(30)
-        async with AsyncAdmin(address, ca=ca) as admin:
+        async with AsyncAdmin(address, tls_ca=ca) as admin:
             await admin.create_topic("orders", queues=1)
         with pytest.raises(ConnectionLost, match="without a word: does it take TLS alone"):
             await administer(address)
     async with cluster(files, names={"grpc": "grpcio"}, grpc="grpcio") as (address, broker):
         with pytest.raises(TlsFailed, match="speaks plaintext at this port"):
-            await administer(address, ca=ca)
+            await administer(address, tls_ca=ca)

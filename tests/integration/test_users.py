@@ -157,15 +157,15 @@ async def test_a_certificate_says_who_calls(tmp_path: Path) -> None:
         "grpc": "builtin",
         "tls_cert": str(tmp_path / "server.example.pem"),
         "tls_key": str(tmp_path / "server.example.key"),
-        "tls_client_ca": ca,
+        "tls_ca": ca,
     }
     users = {**USERS, "alice": USERS["alice"] | {"certificates": ["alice.example"]}}
     mine: dict[str, Any] = {
-        "ca": ca,
-        "cert": str(tmp_path / "alice.example.pem"),
-        "key": str(tmp_path / "alice.example.key"),
+        "tls_ca": ca,
+        "tls_cert": str(tmp_path / "alice.example.pem"),
+        "tls_key": str(tmp_path / "alice.example.key"),
     }
-    peers = {"peers_tls": True, "peers_ca": ca}
+    peers = {"peers_tls": True, "peers_tls_ca": ca}
     async with cluster(tmp_path, users, both=both, of_broker=peers) as address:
         async with AsyncAdmin(address, **mine, **ROOT) as admin:
             await admin.create_topic("orders", queues=1)

@@ -64,6 +64,6 @@ def test_tls_works_on_uvloop(tmp_path: Path) -> None:
 
     async def work() -> None:
         async with secure_cluster(files) as nameserver:
-            await send_and_read(nameserver, "secure", ca=files.path("ours.pem"))
+            await send_and_read(nameserver, "secure", tls_ca=files.path("ours.pem"))
 
     run(work())

@@ -375,7 +375,7 @@ async def test_new_files_of_the_certificate_are_shown_after_a_reload(
 
 def test_tls_alone_needs_a_certificate() -> None:
     with pytest.raises(
-        ConfigError, match=r"nameserver\.tls_only or tls_client_ca is set, but .* is empty"
+        ConfigError, match=r"nameserver\.tls_only or tls_ca is set, but .* is empty"
     ):
         nameserver_config(tls_only=True)
     with pytest.raises(ConfigError, match=r"nameserver\.tls_key is empty"):

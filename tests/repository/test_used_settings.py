@@ -27,7 +27,7 @@ CONFIGS: dict[type[Any], str] = {
 }
 
 #: Read by a method of the class itself.
-READ_BY_THE_CLASS = {"peers_tls", "peers_ca"}
+READ_BY_THE_CLASS = {"peers_tls", "peers_tls_ca"}
 
 
 @cache

@@ -71,7 +71,7 @@ them in when it starts.
 {{- $_ := set $replication "tls_ca" "/etc/pocketmq/replicas/replicas-ca.pem" -}}
 {{- with .Values.replicaSet.zookeeperAccess -}}
 {{- if .existingSecret -}}
-{{- $_ := set $replication "zookeeper_ca" "/etc/pocketmq/zookeeper/ca.pem" -}}
+{{- $_ := set $replication "zookeeper_tls_ca" "/etc/pocketmq/zookeeper/ca.pem" -}}
 {{- end -}}
 {{- if .auth -}}
 {{- $_ := set $replication "zookeeper_auth" .auth -}}

@@ -48,7 +48,7 @@ class Secured:
     def config(self, auth: str = "", *, tls: bool = True, **more: Any) -> ReplicationConfig:
         settings: dict[str, Any] = {}
         if tls:
-            settings["zookeeper_ca"] = str(self.folder / "ca.pem")
+            settings["zookeeper_tls_ca"] = str(self.folder / "ca.pem")
         if auth:
             settings |= {
                 "zookeeper_auth": auth,
@@ -59,7 +59,7 @@ class Secured:
 
     async def open(self, config: ReplicationConfig, name: str) -> ZooKeeperRegistry:
         """Open the registry of the set NAME below a root of its own: the first account has what it creates."""
-        where = self.secure if config.zookeeper_ca else self.server.address
+        where = self.secure if config.zookeeper_tls_ca else self.server.address
         return await ZooKeeperRegistry.open(
             f"{where}/{name}",
             "c",
@@ -159,7 +159,7 @@ async def test_a_server_that_is_not_who_it_should_be_is_not_spoken_to(
         return resolve(host, port, socket.AF_INET, *more)
 
     monkeypatch.setattr(socket, "getaddrinfo", of_ipv4)  # The server does not listen on ::1.
-    stranger = secured.config(zookeeper_ca=str(secured.folder / "other.pem"))
+    stranger = secured.config(zookeeper_tls_ca=str(secured.folder / "other.pem"))
     with pytest.raises(RegistryUnavailable, match=r"(?s)last attempt.*certificate"):
         await secured.open(stranger, "s")
     host = secured.secure.replace("127.0.0.1", "localhost")  # Its certificate is for the address.
@@ -205,7 +205,7 @@ def test_commands_use_the_account_of_the_configuration_file(
     secured: Secured, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = secured.config("digest")
-    settings = {name: getattr(config, name) for name in ("zookeeper_ca", "zookeeper_auth")}
+    settings = {name: getattr(config, name) for name in ("zookeeper_tls_ca", "zookeeper_auth")}
     settings |= {
         name: getattr(config, name) for name in ("zookeeper_user", "zookeeper_secret_file")
     }
@@ -236,8 +236,8 @@ def test_commands_use_the_account_of_the_configuration_file(
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"zookeeper_cert": "c"}, "zookeeper_key is empty"),
-        ({"zookeeper_cert": "c", "zookeeper_key": "k"}, "zookeeper_ca is empty"),
+        ({"zookeeper_tls_cert": "c"}, "zookeeper_tls_key is empty"),
+        ({"zookeeper_tls_cert": "c", "zookeeper_tls_key": "k"}, "zookeeper_tls_ca is empty"),
         ({"zookeeper_user": "u"}, "zookeeper_auth is empty"),
         ({"zookeeper_auth": "digest"}, "zookeeper_user is empty"),
         ({"zookeeper_auth": "sasl", "zookeeper_user": "u"}, "zookeeper_secret_file is empty"),
@@ -256,8 +256,8 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no certificate")
     (tmp_path / "empty").touch(0o600)
     refused: list[tuple[dict[str, Any], str]] = [
-        ({"zookeeper_ca": str(tmp_path / "none")}, "zookeeper_ca: .*none cannot be used"),
-        ({"zookeeper_ca": str(tmp_path / "text")}, "zookeeper_ca: .*text cannot be used"),
+        ({"zookeeper_tls_ca": str(tmp_path / "none")}, "zookeeper_tls_ca: .*none cannot be used"),
+        ({"zookeeper_tls_ca": str(tmp_path / "text")}, "zookeeper_tls_ca: .*text cannot be used"),
         (
             {
                 "zookeeper_auth": "digest",

@@ -184,7 +184,7 @@ def test_the_settings_of_each_choice_are_read(helm: list[str], tmp_path: Path) -
         (REPLICAS | {"replicaSet": {"enabled": True, "zookeeper": ["a:1"]}}, "certificates"),
         ({"insecure": True, "storrage": {}}, "storrage"),
         ({"insecure": True, "config": {"broker": {"tls_only": True}}}, "the probes"),
-        ({"insecure": True, "config": {"nameserver": {"tls_client_ca": "x"}}}, "the probes"),
+        ({"insecure": True, "config": {"nameserver": {"tls_ca": "x"}}}, "the probes"),
         ({"insecure": True, "config": {"brokers": {}}}, "brokers"),
     ],
 )

@@ -16,7 +16,7 @@ from pocketmq.tools.options import nameserver_option
 from .markdown import code, plain, sentence, table
 
 #: Options that many verbs have: they are listed once.
-_COMMON: Final = ("--nameserver", "--tls", "--ca", "--tls-cert", "--tls-key")
+_COMMON: Final = ("--nameserver", "--tls", "--tls-ca", "--tls-cert", "--tls-key")
 _NEXT_CODE: Final = re.compile(r", (?=\d+ )")
 
 

@@ -38,13 +38,13 @@ _VARIABLES: Final = {
         "TLS if an authority or a certificate is given",
         "`1`: TLS; `0`: plaintext. Also `true`, `yes`, `on` and `false`, `no`, `off`.",
     ),
-    "POCKETMQ_CA": (
+    "POCKETMQ_TLS_CA": (
         "clients, commands, `pocketmq broker`",
         "authorities of the system",
         "PEM file of the authorities of servers' certificates.",
     ),
-    "POCKETMQ_CERT": ("clients, commands", "none", "PEM file of the client's certificate."),
-    "POCKETMQ_KEY": ("clients, commands", "none", "PEM file of its key."),
+    "POCKETMQ_TLS_CERT": ("clients, commands", "none", "PEM file of the client's certificate."),
+    "POCKETMQ_TLS_KEY": ("clients, commands", "none", "PEM file of its key."),
     "POCKETMQ_DOCS_URL": (
         "clients, commands",
         "the site of the release; none in a checkout",
