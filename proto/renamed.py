@@ -42,13 +42,18 @@ VALUES: Final = {
     "replica_ack": {"synced": "disk", "written": "memory"},
 }
 
-#: Old and new options of commands. A command has at most one of the new ones.
+#: Old and new options of commands. The first one that a command has is meant.
 OPTIONS: Final = {
     "--ca": ("--tls-ca",),
-    "--from": ("--since",),
+    "--count": ("--limit",),
+    "--from": ("--since", "--source", "--seed-from"),
+    "--out": ("--output",),
+    "--set": ("--broker-conf", "--replica-set"),
     "--since": ("--compare",),
     "--times": ("--compare-times", "--iterations"),
-    "--to": ("--until",),
+    "--to": ("--output", "--to-topic", "--until"),
+    "--top": ("--limit",),
+    "--torture": ("--faults",),
 }
 
 #: Old and new verbs, of the command and of its groups.

@@ -64,8 +64,8 @@ def _check_index(disk: Disk, config: StoreConfig) -> None:
     if sizes and config.index_file_size_bytes not in sizes:
         raise ConfigError(
             f"the files in {config.index_folder} are {', '.join(f'{size:,}' for size in sorted(sizes))} bytes long,"
-            f" not {config.index_file_size_bytes:,} as by default: say --set maxHashSlotNum=… and"
-            " --set maxIndexNum=… as in the broker's configuration",
+            f" not {config.index_file_size_bytes:,} as by default: say --broker-conf maxHashSlotNum=… and"
+            " --broker-conf maxIndexNum=… as in the broker's configuration",
             field="maxHashSlotNum",
         )
 

@@ -66,9 +66,7 @@ class PagedIndex:
         if not 0 <= header.begin_ms <= header.end_ms:
             return "ends before it begins"
         if self.used and self._entry(self.used)[1] != header.end_log_offset:
-            return (
-                "says another end than its newest key has (or has other sizes: give them by --set)"
-            )
+            return "says another end than its newest key has (or has other sizes: give them by --broker-conf)"
         return None
 
     def follow(self, wanted: int, begin_ms: int, end_ms: int) -> Iterator[Candidate]:

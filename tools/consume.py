@@ -110,12 +110,14 @@ def _filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
     metavar="TEXT",
     help=r"What to print per message, such as '{key}\t{body}': " + f"{', '.join(_FIELDS)}.",
 )
-@click.option("--count", type=COUNT, help="End after this number of messages.  [default: never]")
+@click.option(
+    "--limit", "count", type=COUNT, help="End after this number of messages.  [default: never]"
+)
 @click.option(
     "--timeout",
     "timeout_s",
     type=Seconds(0, _TIMEOUT_MAX_S),
-    help="End when none came for so many seconds; with fewer than --count the exit code is 4.  [default: never]",
+    help="End when none came for so many seconds; with fewer than --limit the exit code is 4.  [default: never]",
 )
 @_filter_options
 @click.option("--raw", is_flag=True, help="Print bodies as they are, also on a terminal.")

@@ -32,7 +32,8 @@ def dead_letters() -> None:
 @dead_letters.command("list")
 @click.argument("group", shell_complete=group_names)
 @click.option(
-    "--count",
+    "--limit",
+    "count",
     type=COUNT,
     default=1_000,
     show_default=True,
@@ -102,7 +103,7 @@ def list_letters(
 @click.argument("offsets", metavar="OFFSET…", nargs=-1, type=OFFSET)
 @click.option("--all", "everything", is_flag=True, help="All that were not sent again yet.")
 @click.option(
-    "--to", "topic", metavar="TOPIC", help="Send them there.  [default: where each came from]"
+    "--to-topic", "topic", metavar="TOPIC", help="Send them there.  [default: where each came from]"
 )
 @_broker_option
 @json_option("a dead letter a line")
@@ -119,8 +120,8 @@ def resend(
 ) -> None:
     """Send dead letters of GROUP again, as fresh messages, to the topics that they came from.
 
-    All groups of a topic get what is sent there; --to %RETRY%GROUP reaches GROUP alone. What was sent again is marked,
-    and stays until it is purged.
+    All groups of a topic get what is sent there; --to-topic %RETRY%GROUP reaches GROUP alone. What was sent again is
+    marked, and stays until it is purged.
     """
     if everything == bool(offsets):
         raise click.UsageError("Give the offsets of dead letters, or --all.")

@@ -28,7 +28,7 @@ from .stores.schemas import schema_of
 
 @click.command(cls=TakesStores)
 @stores_argument
-@click.option("--to", "target", required=True, metavar="DIR", help="A new or empty folder.")
+@click.option("--output", "target", required=True, metavar="DIR", help="A new or empty folder.")
 @click.option("--since", "begin", metavar="TIME", help="Stored at TIME or later.")
 @click.option("--until", metavar="TIME", help="Stored before TIME.")
 @click.option("--topic", "topics", multiple=True, help="Only this topic; may be repeated.")

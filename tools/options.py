@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -263,34 +264,48 @@ class StoreFolder(click.Path):
         return path
 
 
-#: --set KEY=VALUE, which may be repeated; `broker_settings` reads what was given.
+#: Time between two reports of --watch.
+_INTERVAL: Final = "30s"
+_DURATION: Final = re.compile(r"[0-9.]+(ms|s|m|h|d)")
+#: --broker-conf KEY=VALUE, which may be repeated; `broker_settings` reads what was given.
 broker_settings_option = click.option(
-    "--set",
+    "--broker-conf",
     "settings",
     metavar="KEY=VALUE",
     multiple=True,
     help="A setting of Apache's broker (mappedFileSizeCommitLog=65536); may be repeated.",
 )
-#: --watch and --iterations; `watch_interval_ms` reads what was given.
+#: --watch, --interval and --iterations; `watch_interval_ms` reads what was given.
 watch_options = with_options(
     click.option(
-        "--watch",
+        "--watch", is_flag=True, help="Repeat until the command is interrupted, and show changes."
+    ),
+    click.option(
+        "--interval",
         metavar="30s",
-        help="Repeat at this interval, 1ms or longer, and show what changed.",
+        help=f"With --watch: time between two reports, 1ms or longer.  [default: {_INTERVAL}]",
     ),
     click.option("--iterations", type=COUNT, help="With --watch: number of reports, then stop."),
 )
 
 
-def watch_interval_ms(watch: str | None, iterations: int | None) -> int | None:
-    """Return the milliseconds that --watch says; None: it looks once. Raises UsageError, InvalidArgument."""
-    if watch is None:
-        if iterations is not None:
-            raise click.UsageError("--iterations goes with --watch.")
+def watch_interval_ms(
+    watch: bool, interval: str | None, iterations: int | None, stores: Sequence[str]
+) -> int | None:
+    """Return the milliseconds between reports; None: there is one report. Raises UsageError, InvalidArgument."""
+    if watch and stores and _DURATION.fullmatch(stores[-1]):
+        raise click.UsageError(
+            f"--watch has no value any more. Use --watch --interval {stores[-1]}."
+        )
+    if not watch:
+        for name, value in (("--interval", interval), ("--iterations", iterations)):
+            if value is not None:
+                raise click.UsageError(f"{name} goes with --watch.")
         return None
-    interval_ms = parse_duration(watch, field="--watch", max_ms=WAIT_MAX_MS)
+    interval = interval or _INTERVAL
+    interval_ms = parse_duration(interval, field="--interval", max_ms=WAIT_MAX_MS)
     if not interval_ms:
-        raise click.UsageError(f"--watch {watch}: it is 1ms at least; 30s is usual.")
+        raise click.UsageError(f"--interval {interval}: it is 1ms at least; {_INTERVAL} is usual.")
     return interval_ms
 
 
@@ -314,6 +329,8 @@ def broker_settings(words: Sequence[str]) -> dict[str, str]:
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name.isidentifier():
-            raise click.UsageError(f"--set {word}: write it as KEY=VALUE, as in broker.conf.")
+            raise click.UsageError(
+                f"--broker-conf {word}: write it as KEY=VALUE, as in broker.conf."
+            )
         given[name] = value
     return given

@@ -1,4 +1,4 @@
-"""`pocketmq repair STORE --to DIR`: a repaired copy of a store, which both brokers open; the store is only read.
+"""`pocketmq repair STORE --output DIR`: a repaired copy of a store, which both brokers open; the store is only read.
 
 Exit codes: 0 done, 1 it failed (DIR is as it was), 2 wrong arguments.
 """
@@ -22,7 +22,7 @@ _LINES_MAX = 30
 
 @click.command(cls=TakesStores)
 @store_argument
-@click.option("--to", "target", metavar="DIR", required=True, help="A new or empty folder.")
+@click.option("--output", "target", metavar="DIR", required=True, help="A new or empty folder.")
 @broker_settings_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 def repair(*, store: str, target: str, settings: Sequence[str], as_json: bool) -> None:

@@ -50,10 +50,10 @@ if TYPE_CHECKING:  # A name server needs no broker, nor store.
     from ..proto.rpc.pages import Page
     from ..store.config import StoreConfig
     from ..store.disk import Disk
+    from .faults import Faults
     from .serve_many import BrokerProcesses
     from .serve_replica import ReplicaServer
     from .status_line import StatusLine
-    from .torture import Torture
 
 logger = logging.getLogger(__name__)
 
@@ -156,22 +156,23 @@ _clock_options = with_options(
 
 
 #: What makes a broker inject faults.
-_torture_options = with_options(
+_faults_options = with_options(
     click.option(
-        "--torture",
+        "--faults",
+        "faults",
         metavar="KIND[=10%],…",
         help="For tests: redeliver, duplicate, reorder, late-ack, cut-streams: all that at-least-once allows.",
     ),
-    click.option("--seed", type=int, default=0, help="Seed of --torture.", show_default=True),
+    click.option("--seed", type=int, default=0, help="Seed of --faults.", show_default=True),
 )
 
 
-def _torture(options: dict[str, Any]) -> Torture | None:
-    if options["torture"] is None:
+def _faults(options: dict[str, Any]) -> Faults | None:
+    if options["faults"] is None:
         return None
-    from .torture import Torture, parse_torture
+    from .faults import Faults, parse_faults
 
-    return Torture(parse_torture(options["torture"]), options["seed"])
+    return Faults(parse_faults(options["faults"]), options["seed"])
 
 
 #: What makes a broker one of a replica set.
@@ -225,7 +226,7 @@ def _time(options: dict[str, Any]) -> _Time:
 @_store_option
 @_force_option
 @_clock_options
-@_torture_options
+@_faults_options
 @_replica_options
 @_port_option("--port", "Port of the broker, 8081 by default")
 @_port_option("--nameserver-port", "Port of the name server, 9876 by default")
@@ -269,16 +270,16 @@ def serve(print_config: bool, file: Path | None, log_level: str | None, **option
         return settings.given("as the broker's", nameserver=same)
 
     time = _time(options)
-    torture = _torture(options)
+    faults = _faults(options)
     if options["brokers"] > 1:
         servers = _Servers(
             load,
             with_nameserver=True,
-            brokers=_brokers(load(), file, log_level, torture, options),
+            brokers=_brokers(load(), file, log_level, faults, options),
         )
     else:
         servers = _Servers(
-            load, with_nameserver=True, time=time, force=options["force"], torture=torture
+            load, with_nameserver=True, time=time, force=options["force"], faults=faults
         )
     _run(servers)
 
@@ -287,7 +288,7 @@ def _brokers(
     settings: Settings,
     file: Path | None,
     log_level: str | None,
-    torture: Torture | None,
+    faults: Faults | None,
     options: dict[str, Any],
 ) -> BrokerProcesses:
     """Return the brokers that --brokers asks for; raise what is wrong with that."""
@@ -297,7 +298,7 @@ def _brokers(
 
     count = options["brokers"]
     check_many(
-        settings, count, replica_set=options["replica_set"] or "", tortured=torture is not None
+        settings, count, replica_set=options["replica_set"] or "", with_faults=faults is not None
     )
     check_stores_of_brokers(OsDisk(), settings.store.path, count, force=options["force"])
     words = [] if log_level is None else ["--log-level", log_level]
@@ -398,7 +399,7 @@ class _Servers:
     """The servers of one process, from their start to their stop.
 
     LOAD returns the settings, as the file and the options say them when it is called; raises ConfigError.
-    TIME: of its broker, None: there is none;  FORCE: whatever else is in the store's folder;  TORTURE: what goes wrong;
+    TIME: of its broker, None: there is none;  FORCE: whatever else is in the store's folder;  FAULTS: what goes wrong;
     BROKERS: those that are processes of their own;  IS_CHILD: it is one of these, and stops when standard input ends.
     """
 
@@ -409,7 +410,7 @@ class _Servers:
         with_nameserver: bool,
         time: _Time | None = None,
         force: bool = False,
-        torture: Torture | None = None,
+        faults: Faults | None = None,
         brokers: BrokerProcesses | None = None,
         is_child: bool = False,
     ) -> None:
@@ -417,7 +418,7 @@ class _Servers:
         self._settings = settings = load()
         self._brokers = brokers
         self._is_child = is_child
-        self._torture = torture
+        self._faults = faults
         self._force = force
         self._with_nameserver = with_nameserver
         self._time = time
@@ -585,7 +586,7 @@ class _Servers:
             "store": settings.store.path,
             "recovery": recovery.to_json() | {"text": recovery.text()},
             "clock": "virtual" if time.virtual else "system",
-            **({} if self._torture is None else {"torture": self._torture.text()}),
+            **({} if self._faults is None else {"faults": self._faults.text()}),
             "limits": {
                 "descriptors": limits.descriptors,
                 "open_files": limits.files,
@@ -606,13 +607,13 @@ class _Servers:
         }
 
     def _network(self) -> Network:
-        if self._torture is None:
+        if self._faults is None:
             from ..broker.broker import Network
 
             return Network(site=self._site, live=self._live)
-        from .torture import TorturedNetwork
+        from .faults import FaultyNetwork
 
-        return TorturedNetwork(torture=self._torture, site=self._site, live=self._live)
+        return FaultyNetwork(faults=self._faults, site=self._site, live=self._live)
 
     def _site(self, parts: SiteParts) -> Page:
         from .console.site import site
@@ -638,10 +639,10 @@ class _Servers:
                 f"--grpc {settings.broker.grpc} is for one broker: replicas speak HTTP/2 of our own, leave it out",
                 field="grpc",
             )
-        if self._torture is not None:
+        if self._faults is not None:
             raise ConfigError(
-                "--torture is for one broker: the replicas of a set carry calls for each other",
-                field="torture",
+                "--faults is for one broker: the replicas of a set carry calls for each other",
+                field="faults",
             )
         time.clock(self._wall, disk, settings.store)
         server = ReplicaServer(settings, disk=disk, clock=self._wall, live=self._live)
@@ -718,7 +719,7 @@ def _stop_at_end(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> No
 def _announce(ready: dict[str, Any]) -> None:
     """Print READY for people, and then the line for programs, as JSON.
 
-    It has `nameserver`, `broker`, `console` (addresses), `store`, `recovery`, `clock`, `torture` (if there is any),
+    It has `nameserver`, `broker`, `console` (addresses), `store`, `recovery`, `clock`, `faults` (if there is any),
     `limits` (of descriptors, and what they allow), `pid`, `started_in_ms`. With several brokers, `broker` is the first
     one's address, and `brokers` has the `name` and the ready line of each.
     """
@@ -736,8 +737,8 @@ def _announce(ready: dict[str, Any]) -> None:
         click.echo(f"  {'recovery':12}{ready['recovery']['text']}")
     if ready.get("clock") == "virtual":
         click.echo(f"  {'clock':12}virtual: it stands still until `pocketmq clock advance 1h`")
-    if torture := ready.get("torture"):
-        click.echo(f"  {'torture':12}{torture}")
+    if faults := ready.get("faults"):
+        click.echo(f"  {'faults':12}{faults}")
     if limits := ready.get("limits"):
         click.echo(
             f"  {'limits':12}{counted(limits['connections'], 'connection')},"

@@ -42,7 +42,7 @@ _AGAIN_MAX_S: Final = 30.0
 _STEADY_S: Final = 60.0
 
 
-def check_many(settings: Settings, count: int, *, replica_set: str = "", tortured: bool) -> None:
+def check_many(settings: Settings, count: int, *, replica_set: str = "", with_faults: bool) -> None:
     """Raise ConfigError for SETTINGS, and a REPLICA_SET asked for, that COUNT brokers cannot have together."""
     if replica_set or settings.replication.replica_set:
         raise ConfigError(
@@ -58,9 +58,9 @@ def check_many(settings: Settings, count: int, *, replica_set: str = "", torture
             field="brokers",
             value=count,
         )
-    if tortured:
+    if with_faults:
         raise ConfigError(
-            "--torture is for one broker: leave out --brokers", field="brokers", value=count
+            "--faults is for one broker: leave out --brokers", field="brokers", value=count
         )
     for field, port in (
         ("port", settings.broker.port),

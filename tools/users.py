@@ -42,7 +42,7 @@ from .settings import load_settings
 
 _SECRET_BYTES: Final = 24
 _DENIED: Final = 1
-#: What --from says, and what is shown, of a policy without addresses.
+#: What --source says, and what is shown, of a policy without addresses.
 _EVERYWHERE: Final = "everywhere"
 _TYPES: Final = click.Choice(["Normal", "Super"], case_sensitive=False)
 _STATUSES: Final = click.Choice(["enable", "disable"])
@@ -265,7 +265,7 @@ def _policy_options(*, show_defaults: bool) -> Decorator:
         click.argument("actions", metavar="ACTION[,…]"),
         click.argument("resources", metavar="RESOURCE...", nargs=-1, required=True),
         click.option(
-            "--from",
+            "--source",
             "sources",
             multiple=True,
             metavar="ADDRESS",
@@ -292,7 +292,7 @@ def _policies(
     known = {one.resource: one for one in there}
     wanted = parse_actions(actions.split(","), "ACTION")
     texts = [one.strip() for text in sources for one in text.split(",")]
-    places = tuple(parse_source(one, "--from") for one in texts if one != _EVERYWHERE)
+    places = tuple(parse_source(one, "--source") for one in texts if one != _EVERYWHERE)
     found = []
     for text in (one for words in resources for one in words.split(",")):
         resource = _effective(_resource(text), text)
@@ -353,7 +353,7 @@ def create_acl(
 def update_acl(
     name: str, users_file: Path | None, config: Path | None, *, is_default: bool, **given: Any
 ) -> None:
-    """Change the policy of USER for each RESOURCE: its ACTIONs, and of --from and --deny or --allow what is given."""
+    """Change the policy of USER for each RESOURCE: its ACTIONs, and of --source and --deny or --allow what is given."""
     _change_acl(_file(users_file, config), name, is_default, given, is_new=False)
 
 
@@ -445,7 +445,7 @@ def list_acls(
 @click.argument("action")
 @click.argument("resource")
 @click.option(
-    "--from",
+    "--source",
     "host",
     metavar="IP",
     default="127.0.0.1",
@@ -484,7 +484,7 @@ def check_acl(  # noqa: PLR0913  (its options)
         raise ConfigError(
             f"RESOURCE: {resource!r} is no single resource: name one, as Topic:orders"
         )
-    parse_source(host, "--from")
+    parse_source(host, "--source")
     need = Need(wanted.type, wanted.name or "*", parse_actions(action.split(","), "ACTION"))
     judged = (
         SUPER

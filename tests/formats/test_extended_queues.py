@@ -89,7 +89,11 @@ def test_every_entry_has_the_tags_code_that_java_resolves(path: Path) -> None:
 def test_the_document_of_a_store_has_the_tags_codes_that_java_resolves(
     path: Path, recovery: str
 ) -> None:
-    words = [word for item in expected()["settings"].items() for word in ("--set", "=".join(item))]
+    words = [
+        word
+        for item in expected()["settings"].items()
+        for word in ("--broker-conf", "=".join(item))
+    ]
     done = CliRunner().invoke(inspect, [str(path), "--json", "--recovery", recovery, *words])
 
     assert done.exit_code == 0, done.output

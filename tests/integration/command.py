@@ -71,5 +71,5 @@ class Shell:
 
     def consumed(self, topic: str, count: int = 0) -> list[dict[str, Any]]:
         """Return COUNT messages of TOPIC; without, make sure that no more are there."""
-        wanted = ("--count", str(count), "--timeout", "20") if count else ("--timeout", "0.2")
+        wanted = ("--limit", str(count), "--timeout", "20") if count else ("--timeout", "0.2")
         return self.done("consume", topic, "--group", "readers", *wanted)

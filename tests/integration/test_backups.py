@@ -66,7 +66,7 @@ async def test_a_fork_of_a_running_store_has_what_was_acknowledged_before(tmp_pa
         await filling.enough.wait()
         before_fork = filling.acknowledged
         done = await asyncio.to_thread(
-            pocketmq, "fork", source.path, "--to", str(tmp_path / "fork")
+            pocketmq, "fork", source.path, "--output", str(tmp_path / "fork")
         )
         assert done.code == 0, done
         filling.stop()

@@ -18,7 +18,7 @@ def test_what_is_sent_is_consumed_with_everything_that_went_along(call: Shell) -
         "send", "Parcels", "größe", "--key", "k1", "--key", "k2", "--tag", "t", "--property", "a=b=c", "--json"
     )  # fmt: skip
 
-    got = call("consume", "Parcels", "--group", "g", "--count", "1", "--timeout", "10", "--json")
+    got = call("consume", "Parcels", "--group", "g", "--limit", "1", "--timeout", "10", "--json")
 
     (receipt,), (message,) = sent.documents, got.documents
     assert (sent.code, got.code) == (0, 0)
@@ -40,9 +40,9 @@ def test_a_group_does_not_get_a_message_twice(call: Shell) -> None:
     call("topic", "create", "Once")
     call("send", "Once", "one", "two")
 
-    first = call("consume", "Once", "--group", "g", "--count", "2", "--timeout", "10")
+    first = call("consume", "Once", "--group", "g", "--limit", "2", "--timeout", "10")
     second = call("consume", "Once", "--group", "g", "--timeout", "0.5")
-    other = call("consume", "Once", "--group", "h", "--count", "2", "--timeout", "10")
+    other = call("consume", "Once", "--group", "h", "--limit", "2", "--timeout", "10")
 
     assert sorted(first.out.split()) == ["one", "two"]
     assert (second.code, second.out) == (0, "")
@@ -67,7 +67,7 @@ def test_lines_of_standard_input_are_messages(call: Shell) -> None:
         "send", "Lines", "--stdin", "--json", stdin=b"a b\r\n\n" + b"x" * 100_000 + b"\nlast"
     )
 
-    got = call("consume", "Lines", "--group", "g", "--count", "3", "--timeout", "10")
+    got = call("consume", "Lines", "--group", "g", "--limit", "3", "--timeout", "10")
 
     assert len(sent.documents) == 3
     assert got.out.splitlines() == ["a b", "x" * 100_000, "last"]
@@ -88,7 +88,7 @@ def test_bytes_that_are_no_text_are_shown_in_base64(call: Shell) -> None:
     call("send", "Bytes", "--stdin", stdin=b"\xff\xfe")
 
     (message,) = call(
-        "consume", "Bytes", "--group", "g", "--count", "1", "--timeout", "10", "--json"
+        "consume", "Bytes", "--group", "g", "--limit", "1", "--timeout", "10", "--json"
     ).documents
 
     assert (message["body"], message["body_base64"]) == (None, "//4=")
@@ -98,7 +98,7 @@ def test_fewer_messages_than_wanted_is_exit_code_4(call: Shell) -> None:
     call("topic", "create", "Few")
     call("send", "Few", "one")
 
-    done = call("consume", "Few", "--group", "g", "--count", "2", "--timeout", "0.5")
+    done = call("consume", "Few", "--group", "g", "--limit", "2", "--timeout", "0.5")
 
     assert (done.code, done.out) == (4, "one\n")
     assert complaint(done.err) == "pocketmq: 1 of 2 messages came; none came for 0.5 s"
@@ -130,7 +130,7 @@ def test_messages_are_looked_up_by_key_and_by_either_id(call: Shell) -> None:
 
     place = ("--queue", str(receipt["queue"]), "--offset", str(receipt["queue_offset"]))
     by_offset = call("lookup", "--topic", "Keyed", *place, "--json")
-    by_time = call("lookup", "--topic", "Keyed", "--since", "2020-01-01", "--count", "9", "--json")
+    by_time = call("lookup", "--topic", "Keyed", "--since", "2020-01-01", "--limit", "9", "--json")
     stored_ms = receipt["stored_ms"]
     for way in ([], ["--key", "o-1"]):
         words = ["lookup", "--topic", "Keyed", *way, "--json", "--since", "2020-01-01", "--until"]

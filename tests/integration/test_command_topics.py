@@ -69,7 +69,7 @@ def test_a_topic_that_may_not_be_read_is_said_to_be_not_readable(
     call("topic", "create", "Closed", "--queues", "1", "--if-missing")
     call("topic", "update", "Closed", "--permission", "write")
 
-    done = call("consume", "Closed", "--count", "1", "--timeout", "60", *group)
+    done = call("consume", "Closed", "--limit", "1", "--timeout", "60", *group)
 
     assert done.code == 1
     assert "topic 'Closed' is not readable" in done.err
@@ -151,7 +151,7 @@ def test_a_topic_does_not_lose_queues_that_are_not_read(call: Shell) -> None:
 def test_a_topic_loses_queues_once_they_are_read(call: Shell) -> None:
     call("topic", "create", "ReadUp", "--queues", "4")
     call("send", "ReadUp", "one", "--queue", "3")
-    call("consume", "ReadUp", "--group", "reader", "--count", "1", "--timeout", "10")
+    call("consume", "ReadUp", "--group", "reader", "--limit", "1", "--timeout", "10")
     call("topic", "update", "ReadUp", "--write-queues", "2")
 
     done = call("topic", "update", "ReadUp", "--read-queues", "2", "--json")
@@ -163,7 +163,7 @@ def test_a_topic_loses_queues_once_they_are_read(call: Shell) -> None:
 def test_a_group_is_described_and_has_its_offsets_set(call: Shell) -> None:
     call("topic", "create", "Behind", "--queues", "2")
     call("send", "Behind", *(f"m{number}" for number in range(6)))
-    call("consume", "Behind", "--group", "slow", "--count", "6", "--timeout", "10")
+    call("consume", "Behind", "--group", "slow", "--limit", "6", "--timeout", "10")
 
     (before,) = call("group", "describe", "slow", "--interval", "0s", "--json").documents
     preview = call("group", "reset-offset", "slow", "--topic", "Behind", "--to-first", "--dry-run")

@@ -62,7 +62,7 @@ def test_a_text_is_committed_and_described(call: Shell) -> None:
     describe = ("group", "describe", "noting", "--topic", "Annotated", "--interval", "0s")
     (found,) = call(*describe, "--json").documents
     shown = call(*describe).out
-    call("consume", "Annotated", "--group", "noting", "--count", "1", "--timeout", "10")
+    call("consume", "Annotated", "--group", "noting", "--limit", "1", "--timeout", "10")
     later = call(*describe).out
 
     assert [one["metadata"] for one in found["queues"]] == ["invoice 17\x1b[31m"]

@@ -334,7 +334,7 @@ def test_a_group_its_lag_and_its_reset_are_what_the_command_tells(
     api.post("/api/topics", name="read", queues=1)
     for number in range(6):
         api.post("/api/topics/read/messages", body=str(number))
-    done = shell("consume", "read", "--group", "readers", "--count", "2")
+    done = shell("consume", "read", "--group", "readers", "--limit", "2")
     assert done.code == 0, done.err
     told = shell("group", "describe", "readers", "--interval", "0s", "--json").documents[0]
     shown = api.get("/api/groups/readers")

@@ -57,7 +57,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
             api.post("/api/topics/later/messages", body=f"later {number}", delay=f"{number + 1}h")
         api.close()
         shell = Shell(running.nameserver)
-        assert shell("consume", "orders", "--group", "billing", "--count", "3").code == 0
+        assert shell("consume", "orders", "--group", "billing", "--limit", "3").code == 0
         assert shell("group", "create", "mourners", "--retries", "0").code == 0
         with PullConsumer("mourners", "orders", nameservers=running.nameserver) as consumer:
             died = 0

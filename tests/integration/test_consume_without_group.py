@@ -17,7 +17,7 @@ ENOUGH = ("--timeout", "0.5")
 
 
 def ends_with(count: int) -> tuple[str, ...]:
-    return ("--count", str(count), "--timeout", "60") if count else ENOUGH
+    return ("--limit", str(count), "--timeout", "60") if count else ENOUGH
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -46,8 +46,8 @@ def _sent(server: ServerProcess) -> None:
         (("--key", "k1"), ["body 1"]),
         (("--key", "k1", "--key", "k2"), ["body 1", "body 2"]),
         (("--key", "nothing"), []),
-        (("--count", "2"), ["body 0", "body 1"]),
-        (("--count", "1", "--tag", "odd"), ["body 1"]),
+        (("--limit", "2"), ["body 0", "body 1"]),
+        (("--limit", "1", "--tag", "odd"), ["body 1"]),
     ],
 )
 def test_where_it_starts_and_what_it_prints(

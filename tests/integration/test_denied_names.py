@@ -585,7 +585,7 @@ async def test_reading_without_a_group_needs_no_right_on_a_group(
     assert await asyncio.to_thread(run, ["record", "open", str(file)]) == 0
     assert json.loads(file.read_text())["body"] == "x"
     capsys.readouterr()
-    command = ["consume", "open", "--count", "1", "--timeout", "60"]
+    command = ["consume", "open", "--limit", "1", "--timeout", "60"]
     assert await asyncio.to_thread(run, command) == 0
     assert capsys.readouterr().out == "x\n"
     assert await asyncio.to_thread(run, [*command, "--group", "reader"]) == 1

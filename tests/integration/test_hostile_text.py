@@ -71,8 +71,8 @@ def on_terminal(server: ServerProcess, *arguments: str) -> str:
 @pytest.mark.parametrize(
     "words",
     [
-        "consume orders --group all --count 2 --timeout 60",
-        "consume orders --group json --count 2 --timeout 60 --json",
+        "consume orders --group all --limit 2 --timeout 60",
+        "consume orders --group json --limit 2 --timeout 60 --json",
         "lookup --topic orders --key k",
         "lookup --topic orders --queue 0 --offset 0",
         "lookup --topic orders --queue 0 --offset 0 --json",

@@ -16,7 +16,7 @@ _CALLS = {
     "pocketmq topic create": "topic create documented --json",
     "pocketmq group create": "group create readers --json",
     "pocketmq send": "send documented hello --key k1 --json",
-    "pocketmq consume": "consume documented --group readers --count 1 --json",
+    "pocketmq consume": "consume documented --group readers --limit 1 --json",
     "pocketmq lookup": "lookup --topic documented --key k1 --json",
     "pocketmq topic list": "topic list --json",
     "pocketmq topic describe": "topic describe documented --json",

@@ -43,9 +43,9 @@ def test_official_consumers_receive_the_highest_priority_first_and_tools_show_it
     assert [one.system_properties.priority for one in received] == [3, 7, 2, 1, 0]
     assert {one.system_properties.message_type for one in received} == {v2.PRIORITY}
 
-    consumed = call("consume", TOPIC, "--count", "5", "--json").out.splitlines()
+    consumed = call("consume", TOPIC, "--limit", "5", "--json").out.splitlines()
     assert sorted(json.loads(line)["priority"] for line in consumed) == [0, 1, 2, 3, 7]
-    formatted = call("consume", TOPIC, "--count", "5", "--format", "{body}:{priority}").out
+    formatted = call("consume", TOPIC, "--limit", "5", "--format", "{body}:{priority}").out
     assert sorted(formatted.split()) == ["0:0", "1:1", "2:2", "3:3", "7:7"]
     shown = call("lookup", "--topic", TOPIC, "--queue", "2", "--offset", "0").out
     assert (

@@ -113,7 +113,7 @@ def test_one_that_cannot_start_ends_all_with_its_code(tmp_path: Path) -> None:
     ("words", "told"),
     [
         (["--replica-set", "orders"], "--replica-set is of brokers that hold the same"),
-        (["--torture", "redeliver"], "--torture is for one broker"),
+        (["--faults", "redeliver"], "--faults is for one broker"),
         (["--port", "65535"], "2 brokers take the ports from 65535 on"),
     ],
 )
@@ -129,7 +129,7 @@ def test_java_slaves_are_of_one_broker(tmp_path: Path) -> None:
     file.write_text("broker:\n  java_slaves: true\n")
 
     with pytest.raises(ConfigError, match="java_slaves is for one broker"):
-        check_many(load_settings(file), 2, tortured=False)
+        check_many(load_settings(file), 2, with_faults=False)
 
 
 def test_the_store_of_one_broker_is_not_taken_for_several(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 def test_consume_reports_it_and_goes_on(call: Shell) -> None:
-    done = call("consume", TOPIC, "--group", "plain", "--count", "5", "--timeout", "20")
+    done = call("consume", TOPIC, "--group", "plain", "--limit", "5", "--timeout", "20")
 
     assert (done.code, done.out) == (0, "first\nlast\n")
     reports = done.err.splitlines()
@@ -73,7 +73,7 @@ def test_consume_reports_it_and_goes_on(call: Shell) -> None:
 
 
 def test_documents_have_the_stored_bytes_and_why(call: Shell) -> None:
-    done = call("consume", TOPIC, "--group", "json", "--count", "5", "--timeout", "20", "--json")
+    done = call("consume", TOPIC, "--group", "json", "--limit", "5", "--timeout", "20", "--json")
 
     found = done.documents
     assert (done.code, len(found)) == (0, 5)

@@ -53,7 +53,7 @@ def test_index_files_of_the_default_length_need_no_word(tmp_path: Path) -> None:
 def test_index_files_of_another_length_ask_for_their_settings(tmp_path: Path) -> None:
     make(tmp_path / "index" / "20260101000000000", 42_040)
 
-    with pytest.raises(ConfigError, match=r"42,040 bytes long.*--set maxHashSlotNum"):
+    with pytest.raises(ConfigError, match=r"42,040 bytes long.*--broker-conf maxHashSlotNum"):
         config_of(OsDisk(), str(tmp_path))
 
     config = config_of(OsDisk(), str(tmp_path), {"maxHashSlotNum": "500", "maxIndexNum": "2000"})

@@ -106,6 +106,15 @@ def test_wrong_usage_is_one_line_that_says_where_help_is(
         (["lag", "store", "--since", "before.json"], "--since", "--compare"),
         (["top", "--times", "2"], "--times", "--iterations"),
         (["diff", "a", "b", "--times"], "--times", "--compare-times"),
+        (["consume", "T", "--count", "2"], "--count", "--limit"),
+        (["export", "store", "--to", "out"], "--to", "--output"),
+        (["dead-letters", "resend", "G", "--to", "T"], "--to", "--to-topic"),
+        (["lag", "store", "--out", "rows.json"], "--out", "--output"),
+        (["diff", "a", "b", "--set", "maxIndexNum=1"], "--set", "--broker-conf"),
+        (["acl", "create", "u", "Pub", "T", "--from", "10.0.0.1"], "--from", "--source"),
+        (["replicas", "init", "s", "1=b:1", "--from", "1"], "--from", "--seed-from"),
+        (["serve", "--torture", "reorder"], "--torture", "--faults"),
+        (["topic", "list", "--ca", "x.pem"], "--ca", "--tls-ca"),
     ],
 )
 def test_an_option_that_was_renamed_is_refused_with_its_new_name(

@@ -132,7 +132,7 @@ def test_a_list_that_ends_at_the_count_says_how_to_go_on(
 ) -> None:
     monkeypatch.setattr(FakeAdmin, "letters", {"a": 5, "b": 2})
 
-    assert call("dead-letters", "list", "g", "--count", "3", "--from", "1") == 0
+    assert call("dead-letters", "list", "g", "--limit", "3", "--from", "1") == 0
 
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 1 + 3 + 1
@@ -166,7 +166,9 @@ def test_an_unknown_group_is_not_found(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_chosen_ones_are_sent_again(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("dead-letters", "resend", "g", "3", "5", "--to", "bills", "--broker", "b") == 0
+    assert (
+        call("dead-letters", "resend", "g", "3", "5", "--to-topic", "bills", "--broker", "b") == 0
+    )
 
     assert FakeAdmin.calls == [("resend", ("g", [3, 5], "bills", "b"))]
     assert capsys.readouterr().out.splitlines() == [

@@ -28,7 +28,7 @@ def document(*arguments: str) -> dict[str, Any]:
 
 
 def sets(given: dict[str, str]) -> list[str]:
-    return [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
+    return [word for name, value in given.items() for word in ("--broker-conf", f"{name}={value}")]
 
 
 @pytest.mark.parametrize("name", ["rolled", "damaged-torn-tail", "consumption"])
@@ -98,9 +98,9 @@ def test_a_refused_store_is_exit_code_1_and_still_described(tmp_path: Path) -> N
     "arguments",
     [
         ["/nowhere/at/all"],
-        ["{store}", "--set", "mappedFileSizeCommitLog"],
-        ["{store}", "--set", "mappedFileSizeCommitLog=big"],
-        ["{store}", "--set", "maxIndexNum=0"],
+        ["{store}", "--broker-conf", "mappedFileSizeCommitLog"],
+        ["{store}", "--broker-conf", "mappedFileSizeCommitLog=big"],
+        ["{store}", "--broker-conf", "maxIndexNum=0"],
         ["{store}", "--recovery", "theirs"],
     ],
 )
@@ -115,7 +115,7 @@ def test_wrong_arguments_are_refused(arguments: list[str], tmp_path: Path) -> No
 def test_settings_that_change_nothing_are_accepted(tmp_path: Path) -> None:
     store = recorded_store("consumption", tmp_path / "store")
 
-    assert run(str(store), "--set", "enablePropertyFilter=true", "--json").exit_code == 0
+    assert run(str(store), "--broker-conf", "enablePropertyFilter=true", "--json").exit_code == 0
 
 
 @pytest.mark.parametrize("recovery", ["apache", "ours"])

@@ -52,7 +52,9 @@ def test_lag_is_the_same(plain: Path, light: Path) -> None:
 
 
 def test_diff_finds_nothing(plain: Path, light: Path) -> None:
-    options = [word for item in settings(NAME).items() for word in ("--set", "=".join(item))]
+    options = [
+        word for item in settings(NAME).items() for word in ("--broker-conf", "=".join(item))
+    ]
     done = CliRunner().invoke(cli, ["diff", str(plain), str(light), *options])
     assert done.exit_code == 0, done.output
 

@@ -61,7 +61,7 @@ def test_every_number_has_a_limit_and_an_error_that_names_it() -> None:
         ("group", "reset-offset", "G", "--topic=T", "--to-first", f"--queue={HUGE}"),
         ("group", "describe", "G", "--interval=99999999999999d"),
         ("top", "--once", "--interval=99999999999999d"),
-        ("lag", "--watch=99999999999999d"),
+        ("lag", "--watch", "--interval=99999999999999d"),
         ("health", "--timeout=99999999999999d"),
         ("health", f"--broker=127.0.0.1:{HUGE}"),
         ("replicas", "transfer", "S", "1", "--timeout=99999999999999d"),

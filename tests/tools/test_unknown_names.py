@@ -17,7 +17,7 @@ COMMANDS = [
     "inspect {store} offsets --group {group} --topic {topic}",
     "inspect {store} log --topic {topic}",
     "diff {store} {store} --topic {topic}",
-    "export {store} --topic {topic} --to {out}",
+    "export {store} --topic {topic} --output {out}",
 ]
 
 

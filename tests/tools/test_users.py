@@ -53,10 +53,10 @@ def test_policies_come_change_and_go(users: UserFile, capsys: pytest.CaptureFixt
     assert run("user", "create", "alice", "--secret", "s") == 0
     orders = "Topic:orders*"
     assert (
-        run("acl", "create", "alice", "Pub,Sub", f"{orders},Group:g", "--from", "10.0.0.0/8") == 0
+        run("acl", "create", "alice", "Pub,Sub", f"{orders},Group:g", "--source", "10.0.0.0/8") == 0
     )
     assert run("acl", "create", "alice", "Pub", orders) == 5
-    assert run("acl", "update", "alice", "Pub", orders, "--deny", "--from", "everywhere") == 0
+    assert run("acl", "update", "alice", "Pub", orders, "--deny", "--source", "everywhere") == 0
     assert run("acl", "update", "alice", "Pub", "Topic:other") == 3
     assert run("acl", "create", "alice", "All", "*", "--default") == 0
     assert run("acl", "delete", "alice", "Topic:other") == 3
@@ -106,23 +106,23 @@ def test_an_update_of_a_policy_keeps_its_addresses_and_its_decision(users: UserF
         return str(users.read()["alice"].policies[0])
 
     assert run("user", "create", "alice") == 0
-    assert run("acl", "create", "alice", "Pub", "Topic:a", "--deny", "--from", "10.0.0.0/8") == 0
+    assert run("acl", "create", "alice", "Pub", "Topic:a", "--deny", "--source", "10.0.0.0/8") == 0
 
     assert run("acl", "update", "alice", "Sub", "Topic:a") == 0
     assert policy() == "Deny Sub on Topic:a from 10.0.0.0/8"
     assert run("acl", "update", "alice", "Sub", "Topic:a", "--allow") == 0
     assert policy() == "Allow Sub on Topic:a from 10.0.0.0/8"
-    assert run("acl", "update", "alice", "Sub", "Topic:a", "--from", "10.1.0.0/16") == 0
+    assert run("acl", "update", "alice", "Sub", "Topic:a", "--source", "10.1.0.0/16") == 0
     assert policy() == "Allow Sub on Topic:a from 10.1.0.0/16"
-    assert run("acl", "update", "alice", "Sub", "Topic:a", "--from", "everywhere") == 0
+    assert run("acl", "update", "alice", "Sub", "Topic:a", "--source", "everywhere") == 0
     assert policy() == "Allow Sub on Topic:a"
 
 
 @pytest.mark.parametrize(
     ("words", "code", "policy", "reason"),
     [
-        ("alice Pub Topic:orders-eu --from 10.1.2.3", 0, "Allow Pub on", "the decision is allow"),
-        ("alice Pub Topic:orders-eu --from 11.1.2.3", 1, "", "no matched policies"),
+        ("alice Pub Topic:orders-eu --source 10.1.2.3", 0, "Allow Pub on", "the decision is allow"),
+        ("alice Pub Topic:orders-eu --source 11.1.2.3", 1, "", "no matched policies"),
         ("alice Pub Topic:orders-no", 1, "Deny Pub on", "the decision is deny"),
         ("root Delete Topic:*", 0, "", "a Super user may do everything"),
         ("gone Pub Topic:orders", 1, "", "the user is disabled"),
@@ -134,7 +134,7 @@ def test_a_check_says_which_policy_decides(
     assert run("user", "create", "root", "--type", "Super") == 0
     assert run("user", "create", "gone", "--status", "disable") == 0
     assert run("user", "create", "alice") == 0
-    assert run("acl", "create", "alice", "Pub", "Topic:orders*", "--from", "10.0.0.0/8") == 0
+    assert run("acl", "create", "alice", "Pub", "Topic:orders*", "--source", "10.0.0.0/8") == 0
     assert run("acl", "create", "alice", "Pub", "Topic:orders-no", "--deny") == 0
     capsys.readouterr()
     assert run("acl", "check", *words.split(), "--json") == code

@@ -1,4 +1,4 @@
-"""`pocketmq fork STORE --at TIME --to DIR`: a store of its own with what STORE held at a moment, in a second.
+"""`pocketmq fork STORE --at TIME --output DIR`: a store of its own with what STORE held at a moment, in a second.
 
 Exit codes: 0 done, 1 it failed (DIR is as it was), 2 wrong arguments.
 """
@@ -30,7 +30,7 @@ from .forking import Forked, make_fork
     show_default=True,
     help="The moment: ISO 8601 or Unix milliseconds, by the messages' store time.",
 )
-@click.option("--to", "target", metavar="DIR", required=True, help="A new or empty folder.")
+@click.option("--output", "target", metavar="DIR", required=True, help="A new or empty folder.")
 @broker_settings_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 def fork(*, store: str, at_time: str, target: str, settings: Sequence[str], as_json: bool) -> None:

@@ -86,7 +86,7 @@ def require_new_folder(path: str, source: str) -> None:
     inside = os.path.commonpath([os.path.realpath(path), os.path.realpath(source)])
     if inside == os.path.realpath(source):
         raise InvalidArgument(
-            f"--to {path}: it lies inside the store {source}: name a folder outside of it",
+            f"--output {path}: it lies inside the store {source}: name a folder outside of it",
             field="to",
             value=path,
         )
@@ -94,7 +94,7 @@ def require_new_folder(path: str, source: str) -> None:
         return
     if not os.path.isdir(path) or os.listdir(path):
         raise InvalidArgument(
-            f"--to {path}: it is there already and not an empty folder: name a new one",
+            f"--output {path}: it is there already and not an empty folder: name a new one",
             field="to",
             value=path,
         )

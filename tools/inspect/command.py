@@ -125,7 +125,7 @@ def inspect(
     """Look into the store in the folder STORE: an overview, or a VIEW of a part.
 
     The store may be live, stopped, copied or damaged, and of either broker; not a byte of it is written. Sizes of its
-    files are taken from the files where they tell; say them with --set where the store has none left.
+    files are taken from the files where they tell; say them with --broker-conf where the store has none left.
     """
     given = broker_settings(settings)
     ApacheSettings.of(given)  # a setting that cannot be is refused, whatever is shown

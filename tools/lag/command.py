@@ -63,12 +63,15 @@ _WRONG = frozenset(
 @read_from_option("look at the queues, and may be a moment behind")
 @pattern_options
 @click.option(
-    "--out", metavar="FILE", help="Also write the rows to FILE: .json, .jsonl, .csv or .parquet."
+    "--output",
+    "out",
+    metavar="FILE",
+    help="Also write the rows to FILE: .json, .jsonl, .csv or .parquet.",
 )
 @click.option(
     "--compare",
     metavar="FILE",
-    help="Compare with the rows that --out wrote to FILE (.json) earlier.",
+    help="Compare with the rows that --output wrote to FILE (.json) earlier.",
 )
 @watch_options
 @click.option(
@@ -130,7 +133,9 @@ def _asked(context: click.Context, stores: tuple[str, ...], given: dict[str, Any
             "Give a STORE or --nameserver: files are read, or brokers are asked."
         )
     read_from = read_from_of(given.pop("read_from"), stores)
-    interval_ms = watch_interval_ms(given.pop("watch"), given["iterations"])
+    interval_ms = watch_interval_ms(
+        given.pop("watch"), given.pop("interval"), given["iterations"], stores
+    )
     if given["out"] is not None:
         check_out(given["out"])
     compared = given.pop("compare")
@@ -148,13 +153,13 @@ def _asked(context: click.Context, stores: tuple[str, ...], given: dict[str, Any
 
 
 def _snapshot(path: Path) -> LagSnapshot:
-    """Return the rows that --out wrote to PATH. Raises BadParameter, InvalidArgument."""
+    """Return the rows that --output wrote to PATH. Raises BadParameter, InvalidArgument."""
     try:
         return LagSnapshot.parse(path.read_bytes())
     except OSError as error:
         why = "it is a folder" if path.is_dir() else error.strerror
         raise click.BadParameter(
-            f"{path} cannot be read ({why}): give a file that `pocketmq lag --out FILE.json` wrote",
+            f"{path} cannot be read ({why}): give a file that `pocketmq lag --output FILE.json` wrote",
             param_hint="--compare",
         ) from error
 

@@ -25,7 +25,7 @@ _TITLES: Final = (
 )  # fmt: skip
 _RATES: Final = ("read/s", "written/s", "caught up in")
 _ROWS_MAX: Final = 1_000
-#: The forms that `--out` writes, by the ending of the file's name.
+#: The forms that `--output` writes, by the ending of the file's name.
 FORMS: Final = (".json", ".jsonl", ".csv", ".parquet")
 
 
@@ -94,7 +94,7 @@ def check_out(path: str) -> None:
     """Raise ConfigError for a file that `write_rows` has no form for."""
     if Path(path).suffix not in FORMS:
         raise ConfigError(
-            f"--out {path}: the name must end in {', '.join(FORMS)}", field="out", value=path
+            f"--output {path}: the name must end in {', '.join(FORMS)}", field="out", value=path
         )
 
 

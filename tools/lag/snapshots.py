@@ -43,7 +43,7 @@ class LagSnapshot:
 
     @classmethod
     def parse(cls, text: str | bytes) -> LagSnapshot:
-        """Return the snapshot in TEXT, a document that `pocketmq lag --out FILE.json` wrote; or InvalidArgument."""
+        """Return the snapshot in TEXT, a document that `pocketmq lag --output FILE.json` wrote; or InvalidArgument."""
         try:
             document = json.loads(text)
             positions = {
@@ -56,7 +56,7 @@ class LagSnapshot:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise InvalidArgument(
                 f"the earlier snapshot cannot be read ({type(error).__name__}: {error}): give a file that"
-                " `pocketmq lag --out FILE.json` wrote",
+                " `pocketmq lag --output FILE.json` wrote",
                 field="compare",
             ) from error
 

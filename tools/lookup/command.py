@@ -31,11 +31,11 @@ from .stored_messages import print_from_files
 @click.option("--since", metavar="TIME", help="Stored at this time or later.")
 @click.option("--until", metavar="TIME", help="Stored before this time.")
 @click.option(
-    "--count", type=options.COUNT, help="Messages to show.  [default: 32, for an offset 1]"
+    "--limit", "count", type=options.COUNT, help="Messages to show.  [default: 32, for an offset 1]"
 )
 @click.option("--scan", is_flag=True, help="With a STORE: read the whole log, not the index.")
 @click.option(
-    "--set",
+    "--broker-conf",
     "settings",
     metavar="KEY=VALUE",
     multiple=True,

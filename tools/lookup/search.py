@@ -112,7 +112,7 @@ class LookupAnswer:
         if self.scanned_bytes:
             told.append(f"{self.scanned_bytes:,} bytes of the log that no index covers were read")
         if self.more:
-            told.append("there are more: --count shows them")
+            told.append("there are more: --limit shows them")
         return told + self.notes
 
 

@@ -29,7 +29,7 @@ from .sets import missing_acknowledged, opened, parse_replicas
 @click.argument("name", metavar="SET")
 @click.argument("replicas", metavar="ID=HOST:PORT…", nargs=-1, required=True)
 @click.option(
-    "--from",
+    "--seed-from",
     "source",
     type=COUNT,
     metavar="ID",
@@ -53,13 +53,13 @@ def init(
 
     Run it once, before the replicas start. It never overwrites the metadata of a set that has had a master.
 
-    If ZooKeeper has lost its data, or if a broker that has a log becomes a replica, --from names the replica whose log
-    the set continues. The others follow it, and move records that only they have aside. Start all replicas that you
+    If ZooKeeper has lost its data, or if a broker that has a log becomes a replica, --seed-from names the replica whose
+    log the set continues. The others follow it, and move records that only they have aside. Start all replicas that you
     can before: the new metadata gets a later epoch than any of them has seen.
     """
     addresses = parse_replicas(name, replicas)
     if source is not None and source not in addresses:
-        raise click.UsageError(f"--from {source}: it is none of the replicas that are given.")
+        raise click.UsageError(f"--seed-from {source}: it is none of the replicas that are given.")
 
     async def make() -> Cell:
         async with opened(zookeeper, cluster_name, config_file) as sets:
@@ -142,13 +142,13 @@ def _logs(
 def _first(
     addresses: Mapping[int, str], logs: Mapping[int, pb.ReplicaStatusReply], source: int | None
 ) -> Cell:
-    """Return the record of a set in which nobody is master yet. Raises ConfigError if --from has to be said."""
+    """Return the record of a set in which nobody is master yet. Raises ConfigError if --seed-from has to be said."""
     used = [one for one, said in logs.items() if said.epoch or said.end]
     if used and source is None:
         have = "; ".join(_has(one, logs[one]) for one in used)
         raise ConfigError(
-            f"there are logs already ({have}): say with --from whose log goes on",
-            field="--from",
+            f"there are logs already ({have}): say with --seed-from whose log goes on",
+            field="--seed-from",
         )
     epoch = max((said.epoch for said in logs.values()), default=0)
     return Cell(

@@ -75,7 +75,9 @@ class _Places:
     help="Start one from the jars in this folder: a distribution's, Debian's /usr/share/java, or one with all"
     " jars side by side.",
 )
-@click.option("--set", "name", default="broker-a", show_default=True, help="Name of the set.")
+@click.option(
+    "--replica-set", "name", default="broker-a", show_default=True, help="Name of the set."
+)
 @click.option(
     "--store",
     "folder",

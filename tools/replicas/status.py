@@ -151,7 +151,7 @@ def _remark(found: ReplicaSet, replica_id: int) -> str:
         return f"{where}: {told.message}"
     cell = found.cell
     if cell and cell.master == 0 and told.epoch > cell.epoch and cell.in_sync != {replica_id}:
-        return f"later than the record: ZooKeeper lost its data; `pocketmq replicas init {found.name} … --from ID`"
+        return f"later than the record: ZooKeeper lost its data; `pocketmq replicas init {found.name} … --seed-from ID`"
     if told.refuses:
         return f"it does not follow: {told.refuses}"
     if told.unclean:

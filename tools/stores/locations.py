@@ -87,7 +87,7 @@ def broker_name_of(disk: Disk, root: str, settings: Mapping[str, str] | None = N
 
     1. `config/topics.json`, or its `.bak`: each broker makes the topic rmq_sys_SYNC_BROKER_MEMBER_<broker's name>;
     2. `config/topicQueueMapping.json`, or its `.bak`: `bname` of its static topics;
-    3. the setting `brokerName`, where settings are given (--set brokerName=…);
+    3. the setting `brokerName`, where settings are given (--broker-conf brokerName=…);
     4. the folder's name; that of the folder above where it is called "store".
 
     A file that has several names is ignored.

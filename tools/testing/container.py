@@ -16,8 +16,8 @@ import shlex
 from typing import Any, Final
 
 from ...proto.extras import pip_install
+from ..faults import parse_faults
 from ..options import READY
-from ..torture import parse_torture
 from .servers import free_port
 
 try:
@@ -35,24 +35,24 @@ _FILE: Final = "/tmp/pocketmq.yaml"  # In the container.
 
 
 class PocketMQContainer(DockerContainer):
-    """IMAGE with a name server and a broker: CLOCK, TORTURE and SEED as for `pocketmq serve`."""
+    """IMAGE with a name server and a broker: CLOCK, FAULTS and SEED as for `pocketmq serve`."""
 
     def __init__(
         self,
         image: str = "pocketmq",
         *,
         clock: str = "system",
-        torture: str = "",
+        faults: str = "",
         seed: int = 0,
         **settings: Any,
     ) -> None:
-        """SETTINGS are those of DockerContainer. Raises InvalidArgument for torture that is none."""
-        parse_torture(torture)
+        """SETTINGS are those of DockerContainer. Raises InvalidArgument for faults that is none."""
+        parse_faults(faults)
         super().__init__(image, **settings)
         self._host_ports = {_BROKER: free_port(), _NAMESERVER: free_port()}
         self._serve = ["pocketmq", "serve", "--config", _FILE, "--clock", clock]
-        if torture:
-            self._serve += ["--torture", torture, "--seed", str(seed)]
+        if faults:
+            self._serve += ["--faults", faults, "--seed", str(seed)]
         for inside, outside in self._host_ports.items():
             self.with_bind_ports(inside, outside)
         self.waiting_for(LogMessageWaitStrategy(f"{READY}{{"))

@@ -29,8 +29,8 @@ from ...proto import errors
 from ...proto.clock import SystemClock
 from ...proto.time_text import parse_duration
 from ..counted import counted
+from ..faults import Faults, parse_faults
 from ..record import line_of, read, resend, speed_of
-from ..torture import Torture, parse_torture
 from .servers import BrokerOptions, KitServers, ServersApart, ServersHere
 
 P = ParamSpec("P")
@@ -359,18 +359,18 @@ class _Face:
         return self._kit.served.store
 
     @contextmanager
-    def torture(self, what: str, *, seed: int = 0) -> Iterator[Counter[str]]:
-        """Have WHAT go wrong in the `with` block, as for `pocketmq serve --torture`; yield how often what did so far.
+    def faults(self, what: str, *, seed: int = 0) -> Iterator[Counter[str]]:
+        """Have WHAT go wrong in the `with` block, as for `pocketmq serve --faults`; yield how often what did so far.
 
         Raises InvalidArgument for what is none, Unsupported for a broker in a process of its own.
         """
-        torture, options = self._torture(), self._kit.options
-        torture.begin(parse_torture(what), seed)
-        torture.counts.clear()
+        faults, options = self._faults(), self._kit.options
+        faults.begin(parse_faults(what), seed)
+        faults.counts.clear()
         try:
-            yield torture.counts
+            yield faults.counts
         finally:
-            torture.begin(parse_torture(options.torture), options.seed)
+            faults.begin(parse_faults(options.faults), options.seed)
 
     def fail_next(
         self, kind: str, times: int = 1, *, topic: str | None = None, group: str | None = None
@@ -380,16 +380,16 @@ class _Face:
         KIND: "refuse-send", "lose-send-answer", "lose-ack" or "cut-stream". Raises InvalidArgument for another,
         Unsupported for a broker in a process of its own.
         """
-        self._torture().next(kind, times, topic=topic, group=group)
+        self._faults().next(kind, times, topic=topic, group=group)
 
-    def _torture(self) -> Torture:
-        torture = self._kit.served.torture
-        if torture is None:
+    def _faults(self) -> Faults:
+        faults = self._kit.served.faults
+        if faults is None:
             raise errors.Unsupported(
-                "a broker in a process of its own is told at its start what goes wrong (torture=…, seed=…):"
+                "a broker in a process of its own is told at its start what goes wrong (faults=…, seed=…):"
                 " run it in this process to change that"
             )
-        return torture
+        return faults
 
     def fresh_name(self, kind: str) -> str:
         """Return a name that nobody has used, with KIND in it."""

@@ -1,7 +1,7 @@
 """The pytest plugin: fixtures with a broker, new topics and new groups.
 
 What a broker is like say, the later the stronger: the settings of pytest (`pocketmq_clock`, `pocketmq_process`,
-`pocketmq_torture`, `pocketmq_seed`), the marker `pocketmq` of a module, class or test, and the parameter of the
+`pocketmq_faults`, `pocketmq_seed`), the marker `pocketmq` of a module, class or test, and the parameter of the
 fixture. Tests that want brokers of different kinds are run kind by kind, as pytest does with parameters.
 """
 
@@ -24,7 +24,7 @@ _MARKER: Final = "pocketmq"
 _SETTINGS: Final = {
     "clock": "clock of the broker's messages: virtual stands still until a test moves it (default), or system",
     "process": "run the broker in a process of its own, which kill() ends as kill -9 does (default: false)",
-    "torture": "what goes wrong in every test, as for `pocketmq serve --torture` (default: nothing)",
+    "faults": "what goes wrong in every test, as for `pocketmq serve --faults` (default: nothing)",
     "seed": "of what goes wrong (default: 0)",
 }
 
@@ -61,7 +61,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        f"{_MARKER}(clock=…, process=…, torture=…, seed=…, broker={{…}}, store={{…}}): the broker that {_BROKER} is.",
+        f"{_MARKER}(clock=…, process=…, faults=…, seed=…, broker={{…}}, store={{…}}): the broker that {_BROKER} is.",
     )
 
 

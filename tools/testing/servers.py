@@ -26,7 +26,7 @@ from ...proto.configuration import nearest
 from ...proto.errors import ConfigError, PocketMQError
 from ...store.config import StoreConfig
 from ...store.os_disk import OsDisk
-from ..torture import Torture, TorturedNetwork, parse_torture
+from ..faults import Faults, FaultyNetwork, parse_faults
 
 if TYPE_CHECKING:
     from ..server_process import ServerProcess
@@ -66,8 +66,8 @@ class BrokerOptions:
     clock: Literal["virtual", "system"] = "virtual"
     #: In a process of its own?
     process: bool = False
-    #: As for `pocketmq serve --torture`; "": nothing goes wrong.
-    torture: str = ""
+    #: As for `pocketmq serve --faults`; "": nothing goes wrong.
+    faults: str = ""
     seed: int = 0
     #: Settings as in the sections `broker` and `store` of the configuration file.
     broker: Mapping[str, Any] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class BrokerOptions:
         _check("clock", self.clock, self.clock in ("virtual", "system"), "virtual or system")
         _check("process", self.process, isinstance(self.process, bool), "true or false")
         _check("seed", self.seed, isinstance(self.seed, int), "a whole number")
-        parse_torture(self.torture)
+        parse_faults(self.faults)
         for name in ("broker", "store"):
             value = getattr(self, name)
             _check(name, value, isinstance(value, Mapping), "a dict of settings")
@@ -116,7 +116,7 @@ class KitServers(Protocol):
     #: The folder of the store.
     store: Path
     #: What goes wrong; None: that cannot be changed any more.
-    torture: Torture | None
+    faults: Faults | None
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
@@ -137,8 +137,8 @@ class ServersHere:
         self._clock: VirtualClock | None = None
         self._disk = OsDisk()
         self._names: NameServer | None = None
-        self.torture: Torture | None = Torture(parse_torture(options.torture), options.seed)
-        self._network = TorturedNetwork(torture=self.torture)
+        self.faults: Faults | None = Faults(parse_faults(options.faults), options.seed)
+        self._network = FaultyNetwork(faults=self.faults)
         self._broker: Broker | None = None
 
     async def start(self) -> None:
@@ -208,7 +208,7 @@ class ServersApart:
         self.store = folder / "store"
         self._options = options
         self._ports = free_port(), free_port()
-        self.torture: Torture | None = None
+        self.faults: Faults | None = None
         self._file = folder / "pocketmq.yaml"
         self._process: ServerProcess | None = None
 
@@ -228,8 +228,8 @@ class ServersApart:
         arguments = ["--config", str(self._file), "--clock", options.clock]
         if grpc := options.broker.get("grpc"):
             arguments += ["--grpc", str(grpc)]
-        if options.torture:
-            arguments += ["--torture", options.torture, "--seed", str(options.seed)]
+        if options.faults:
+            arguments += ["--faults", options.faults, "--seed", str(options.seed)]
         for name, port in zip(("--nameserver-port", "--port"), self._ports, strict=True):
             arguments += [name, str(port)]
         self._process = await asyncio.to_thread(ServerProcess, self.store, *arguments)

@@ -105,7 +105,8 @@ def _when(event: Mapping[str, Any]) -> str:
 @stores_argument
 @click.option("--topic", help="MESSAGE is a key of messages of this topic.")
 @click.option(
-    "--count",
+    "--limit",
+    "count",
     type=COUNT,
     default=4,
     show_default=True,
@@ -113,7 +114,7 @@ def _when(event: Mapping[str, Any]) -> str:
 )
 @click.option("--scan", is_flag=True, help="Read the whole log, not the index.")
 @click.option(
-    "--set",
+    "--broker-conf",
     "settings",
     metavar="KEY=VALUE",
     multiple=True,
@@ -139,7 +140,9 @@ def why(
     given = broker_settings(settings)
     if not stores:
         if given or asked.scan:
-            raise click.UsageError("--set and --scan are for the files of a STORE: give one.")
+            raise click.UsageError(
+                "--broker-conf and --scan are for the files of a STORE: give one."
+            )
         _print_live(nameserver, asked, as_json=as_json)
         return
     context = click.get_current_context()

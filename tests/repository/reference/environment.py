@@ -10,6 +10,7 @@ from typing import Final
 
 import click
 
+from pocketmq.proto.renamed import VARIABLES
 from pocketmq.tools.cli import cli
 
 from ..source_tree import code_files
@@ -120,8 +121,9 @@ def variables() -> str:
 
 
 def read_variables() -> set[str]:
-    """Return the variables of PocketMQ that product code names."""
-    return {name for path in code_files() for name in _NAME.findall(path.read_text("utf-8"))}
+    """Return the variables of PocketMQ that product code names, without old names, which are refused."""
+    found = {name for path in code_files() for name in _NAME.findall(path.read_text("utf-8"))}
+    return found - set(VARIABLES)
 
 
 @cache

@@ -25,7 +25,7 @@ SMALL = [
         "maxHashSlotNum=50",
         "maxIndexNum=200",
     )
-    for word in ("--set", setting)
+    for word in ("--broker-conf", setting)
 ]
 
 Message = tuple[str, int, bytes, dict[str, str]]
@@ -65,7 +65,7 @@ def some(count: int) -> list[Message]:
 def test_a_store_is_the_same_as_its_copy(name: str, tmp_path: Path) -> None:
     first = recorded_store(name, tmp_path / "a")
     second = recorded_store(name, tmp_path / "b")
-    words = [w for k, v in settings(name).items() for w in ("--set", f"{k}={v}")]
+    words = [w for k, v in settings(name).items() for w in ("--broker-conf", f"{k}={v}")]
     before = fingerprint(first)
 
     result = run(first, second, *words)

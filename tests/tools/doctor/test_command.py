@@ -75,7 +75,7 @@ def test_json_says_the_same(tmp_path: Path) -> None:
 
 def test_settings_are_taken_like_those_of_inspect(tmp_path: Path) -> None:
     store = recorded_store("rolled", tmp_path / "store")
-    words = [w for k, v in settings("rolled").items() for w in ("--set", f"{k}={v}")]
+    words = [w for k, v in settings("rolled").items() for w in ("--broker-conf", f"{k}={v}")]
 
     assert run(str(store), *words).exit_code == 0
 
@@ -86,8 +86,8 @@ def test_settings_are_taken_like_those_of_inspect(tmp_path: Path) -> None:
         ["/nowhere/at/all"],
         [],
         ["{store}", "--what-if", "flood"],
-        ["{store}", "--set", "mappedFileSizeCommitLog"],
-        ["{store}", "--set", "maxIndexNum=0"],
+        ["{store}", "--broker-conf", "mappedFileSizeCommitLog"],
+        ["{store}", "--broker-conf", "maxIndexNum=0"],
     ],
 )
 def test_wrong_arguments_are_exit_code_2(arguments: list[str], tmp_path: Path) -> None:

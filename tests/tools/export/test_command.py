@@ -45,13 +45,13 @@ def test_system_topics_are_left_out_unless_they_are_asked_for(name: str, tmp_pat
     topics = {record["topic"] for record in expected(name)["records"]}
     system = {topic for topic in topics if is_system_topic(topic)}
 
-    assert run(store, "--to", tmp_path / "out").exit_code == 0
+    assert run(store, "--output", tmp_path / "out").exit_code == 0
     found = {row["topic"] for row in read(tmp_path / "out")}
     assert system
     assert found == topics - system
 
     one = min(system)
-    assert run(store, "--to", tmp_path / "one", "--topic", one).exit_code == 0
+    assert run(store, "--output", tmp_path / "one", "--topic", one).exit_code == 0
     assert {row["topic"] for row in read(tmp_path / "one")} == {one}
 
 
@@ -59,7 +59,7 @@ def test_system_topics_are_left_out_unless_they_are_asked_for(name: str, tmp_pat
 def test_an_export_has_all_messages_of_apache(name: str, tmp_path: Path) -> None:
     store = recorded_store(name, tmp_path / "store")
 
-    result = run(store, "--to", tmp_path / "out", "--json", "--system")
+    result = run(store, "--output", tmp_path / "out", "--json", "--system")
 
     wanted = described(expected(name)["records"])
     assert of_messages(read(tmp_path / "out")) == wanted
@@ -71,7 +71,7 @@ def test_an_export_has_all_messages_of_apache(name: str, tmp_path: Path) -> None
 
 def test_other_programs_read_topic_and_day_as_columns(tmp_path: Path) -> None:
     store = recorded_store("consumption", tmp_path / "store")
-    run(store, "--to", tmp_path / "out", "--system")
+    run(store, "--output", tmp_path / "out", "--system")
 
     found = dataset.dataset(tmp_path / "out", format="parquet", partitioning="hive").to_table()
 
@@ -85,7 +85,7 @@ def test_a_range_of_time_and_topics(tmp_path: Path) -> None:
     times = sorted(record["stored_ms"] for record in records)
     begin, until = times[700], times[2_000]
 
-    run(store, "--to", tmp_path / "out", "--since", begin, "--until", until, "--topic", "Fill1")
+    run(store, "--output", tmp_path / "out", "--since", begin, "--until", until, "--topic", "Fill1")
 
     wanted = [
         one for one in records if one["topic"] == "Fill1" and begin <= one["stored_ms"] < until
@@ -101,7 +101,7 @@ def test_few_writers_and_little_memory_give_the_same_rows(tmp_path: Path) -> Non
         patch.object(partitioned_files, "BUFFER_BYTES", 50_000),
         patch.object(partitioned_files, "ROW_GROUP_ROWS", 50),
     ):
-        run(store, "--to", tmp_path / "out")
+        run(store, "--output", tmp_path / "out")
 
     assert of_messages(read(tmp_path / "out")) == described(expected("rolled")["records"])
     assert len(list((tmp_path / "out").rglob("*-00001.parquet"))) > 0
@@ -110,7 +110,7 @@ def test_few_writers_and_little_memory_give_the_same_rows(tmp_path: Path) -> Non
 def test_chosen_columns_stand_in_the_files(tmp_path: Path) -> None:
     store = recorded_store("basic", tmp_path / "store")
 
-    run(store, "--to", tmp_path / "out", "--columns", "keys,body")
+    run(store, "--output", tmp_path / "out", "--columns", "keys,body")
 
     (path, *_) = (tmp_path / "out").rglob("*.parquet")
     assert parquet.ParquetFile(path).schema_arrow.names == ["keys", "body", "store_timestamp"]
@@ -120,10 +120,10 @@ def test_damage_stops_the_export_or_is_counted(tmp_path: Path) -> None:
     store = recorded_store("damaged-flip-middle-clean", tmp_path / "store")
 
     with pytest.raises(CorruptRecord):
-        run(store, "--to", tmp_path / "out", "--check-crc")
+        run(store, "--output", tmp_path / "out", "--check-crc")
     left = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
     result = run(
-        store, "--to", tmp_path / "skipped", "--check-crc", "--bad-records", "skip", "--json"
+        store, "--output", tmp_path / "skipped", "--check-crc", "--bad-records", "skip", "--json"
     )
 
     assert [path for path in left if path.suffix != ".parquet"] == []
@@ -139,7 +139,7 @@ def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out" / "mine").touch()
 
     with pytest.raises(ConfigError, match="something is there already"):
-        run(store, "--to", tmp_path / "out")
+        run(store, "--output", tmp_path / "out")
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
@@ -149,13 +149,13 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
         patch.object(Path, "mkdir", side_effect=PermissionError(13, "Permission denied")),
         pytest.raises(DiskFailure, match="cannot be written: Permission denied"),
     ):
-        run(store, "--to", tmp_path / "out")
+        run(store, "--output", tmp_path / "out")
 
 
 def test_an_unknown_column_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     store = recorded_store("basic", tmp_path / "store")
 
     with pytest.raises(ConfigError, match="no column 'offset'"):
-        run(store, "--to", tmp_path / "out", "--columns", "offset")
+        run(store, "--output", tmp_path / "out", "--columns", "offset")
 
     assert not (tmp_path / "out").exists()

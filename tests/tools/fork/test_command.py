@@ -16,13 +16,13 @@ from ...recorded import expected, recorded_store, settings
 from ...served import ServerProcess
 from ...stores import fingerprint
 
-SETS = [w for k, v in settings("rolled").items() for w in ("--set", f"{k}={v}")]
+SETS = [w for k, v in settings("rolled").items() for w in ("--broker-conf", f"{k}={v}")]
 
 
 def test_it_says_what_was_taken_and_what_is_not_known(tmp_path: Path) -> None:
     store = recorded_store("rolled", tmp_path / "store")
     moment = expected("rolled")["records"][1500]["storeTimestamp"]
-    words = [str(store), "--at", str(moment), "--to", str(tmp_path / "fork"), *SETS]
+    words = [str(store), "--at", str(moment), "--output", str(tmp_path / "fork"), *SETS]
 
     result = CliRunner().invoke(fork, words)
 
@@ -36,7 +36,7 @@ def test_it_says_what_was_taken_and_what_is_not_known(tmp_path: Path) -> None:
 def test_json_says_the_same(tmp_path: Path) -> None:
     store = recorded_store("rolled", tmp_path / "store")
     times = [record["storeTimestamp"] for record in expected("rolled")["records"]]
-    words = [str(store), "--at", str(times[1500]), "--to", str(tmp_path / "fork"), "--json"]
+    words = [str(store), "--at", str(times[1500]), "--output", str(tmp_path / "fork"), "--json"]
 
     document = json.loads(CliRunner().invoke(fork, [*words, *SETS]).stdout)
 
@@ -50,7 +50,7 @@ def test_json_says_the_same(tmp_path: Path) -> None:
 
 def test_a_moment_before_everything_gives_an_empty_store(tmp_path: Path) -> None:
     store = recorded_store("rolled", tmp_path / "store")
-    words = [str(store), "--at", "2000-01-01T00:00:00Z", "--to", str(tmp_path / "fork"), *SETS]
+    words = [str(store), "--at", "2000-01-01T00:00:00Z", "--output", str(tmp_path / "fork"), *SETS]
 
     result = CliRunner().invoke(fork, [*words, "--json"])
 
@@ -63,10 +63,10 @@ def test_a_moment_before_everything_gives_an_empty_store(tmp_path: Path) -> None
     "arguments",
     [
         ["{store}"],
-        ["/nowhere/at/all", "--to", "{store}/x"],
-        ["{store}", "--to", "{store}"],
-        ["{store}", "--to", "{store}/inside"],
-        ["{store}", "--to", "{store}-fork", "--at", "yesterday"],
+        ["/nowhere/at/all", "--output", "{store}/x"],
+        ["{store}", "--output", "{store}"],
+        ["{store}", "--output", "{store}/inside"],
+        ["{store}", "--output", "{store}-fork", "--at", "yesterday"],
     ],
 )
 def test_wrong_arguments_are_exit_code_2(arguments: list[str], tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_wrong_arguments_are_exit_code_2(arguments: list[str], tmp_path: Path) -
 def test_a_folder_without_a_store_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "nothing").mkdir()
 
-    assert command(["fork", str(tmp_path / "nothing"), "--to", str(tmp_path / "fork")]) == 2
+    assert command(["fork", str(tmp_path / "nothing"), "--output", str(tmp_path / "fork")]) == 2
     assert not (tmp_path / "fork").exists()
 
 
@@ -100,13 +100,13 @@ def test_a_served_fork_of_a_served_store(tmp_path: Path) -> None:
         pocketmq(first, "topic", "create", "T", "--queues", "1")
         for word in ("one", "two", "three"):
             pocketmq(first, "send", "T", word)
-        assert command(["fork", str(tmp_path / "store"), "--to", str(tmp_path / "fork")]) == 0
+        assert command(["fork", str(tmp_path / "store"), "--output", str(tmp_path / "fork")]) == 0
         pocketmq(first, "send", "T", "four")
     before = fingerprint(tmp_path / "store")
 
     with ServerProcess(tmp_path / "fork") as second:
         pocketmq(second, "send", "T", "other")
-        found = pocketmq(second, "consume", "T", "--group", "G", "--count", "4", "--json")
+        found = pocketmq(second, "consume", "T", "--group", "G", "--limit", "4", "--json")
         pocketmq(second, "topic", "delete", "T", "--yes")
 
     bodies = [json.loads(line)["body"] for line in found.splitlines()]

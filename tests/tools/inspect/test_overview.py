@@ -156,7 +156,9 @@ async def test_what_was_popped_and_not_acknowledged_is_counted(tmp_path: Path) -
 
 
 def test_a_setting_says_how_long_files_should_be() -> None:
-    result = view(unchanged("rolled"), "--set", "mappedFileSizeCommitLog=131072", "overview")
+    result = view(
+        unchanged("rolled"), "--broker-conf", "mappedFileSizeCommitLog=131072", "overview"
+    )
 
     assert result.exit_code == 1
     assert "has 65,536 bytes, not 131,072" in result.stdout

@@ -88,7 +88,7 @@ def test_rows_of_many_brokers_stand_in_one_report(
 def test_rows_are_written_to_a_file(form: str, store: str, tmp_path: Path) -> None:
     out = tmp_path / f"rows.{form}"
 
-    assert run(["lag", store, "--out", str(out), "--topic", "Consumed", "--group", "G_tag"]) == 0
+    assert run(["lag", store, "--output", str(out), "--topic", "Consumed", "--group", "G_tag"]) == 0
 
     if form == "parquet":
         parquet = pytest.importorskip("pyarrow.parquet")
@@ -107,7 +107,7 @@ def test_an_earlier_file_tells_what_stands_still(
     store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = str(tmp_path / "rows.json")
-    assert run(["lag", store, "--out", out]) == 0
+    assert run(["lag", store, "--output", out]) == 0
     capsys.readouterr()
 
     assert run(["lag", store, "--compare", out, "--json", "--group", "G_all"]) == 0
@@ -119,7 +119,20 @@ def test_an_earlier_file_tells_what_stands_still(
 
 def test_watching_looks_again(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
-        run(["lag", store, "--watch", "1ms", "--iterations", "2", "--json", "--group", "G_all"])
+        run(
+            [
+                "lag",
+                store,
+                "--watch",
+                "--interval",
+                "1ms",
+                "--iterations",
+                "2",
+                "--json",
+                "--group",
+                "G_all",
+            ]
+        )
         == 0
     )
 
@@ -139,12 +152,13 @@ def test_a_limit_that_is_passed_is_exit_code_1(limit: str, code: int, store: str
         ["{store}", "--nameserver", "127.0.0.1:1"],
         ["{store}", "--read-from", "any"],
         ["--read-from", "slave"],
-        ["{store}", "--set", "mappedFileSizeCommitLog"],
-        ["{store}", "--set", "maxIndexNum=0"],
-        ["{store}", "--out", "rows.txt"],
+        ["{store}", "--broker-conf", "mappedFileSizeCommitLog"],
+        ["{store}", "--broker-conf", "maxIndexNum=0"],
+        ["{store}", "--output", "rows.txt"],
         ["{store}", "--iterations", "2"],
-        ["{store}", "--watch", "soon"],
-        ["{store}", "--watch", "0s"],
+        ["{store}", "--watch", "--interval", "soon"],
+        ["{store}", "--watch", "--interval", "0s"],
+        ["{store}", "--interval", "5s"],
         ["{store}", "--max-lag", "-1"],
         ["{store}", "--recovery", "theirs"],
         ["nosuch://bucket/store"],
@@ -192,4 +206,4 @@ def test_an_earlier_file_that_is_none_is_refused_with_what_to_give(
     error = capsys.readouterr().err
     assert f"--compare: {tmp_path / name} cannot be read" in error
     assert why in error
-    assert "give a file that `pocketmq lag --out FILE.json` wrote" in error
+    assert "give a file that `pocketmq lag --output FILE.json` wrote" in error

@@ -78,8 +78,8 @@ async def test_a_group_that_is_deleted_while_lag_watches_it_is_not_found(tmp_pat
     out = tmp_path / "rows.json"
 
     def watch(address: str) -> int:
-        words = ["lag", "--nameserver", address, "--group", "G", "--out", str(out)]
-        return run([*words, "--watch", "10ms", "--iterations", "500"])
+        words = ["lag", "--nameserver", address, "--group", "G", "--output", str(out)]
+        return run([*words, "--watch", "--interval", "10ms", "--iterations", "500"])
 
     def delete(address: str) -> None:
         with Admin(address) as admin:

@@ -79,14 +79,14 @@ def test_a_key_is_looked_for_in_all_topics_without_one(
 
 def test_people_get_lines_and_notes(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
-        cli.run(["lookup", "--store", store, "--topic", "Failing", "--tag", "TagA", "--count", "2"])
+        cli.run(["lookup", "--store", store, "--topic", "Failing", "--tag", "TagA", "--limit", "2"])
         == 0
     )
 
     out, err = capsys.readouterr()
     assert out.count("topic      Failing") == 2
     assert "keys       Failing-18" in out
-    assert err == "note: there are more: --count shows them\n"
+    assert err == "note: there are more: --limit shows them\n"
 
 
 @pytest.mark.parametrize("way", [[], ["--key", "Failing-0"], ["--tag", "TagA"]])
@@ -169,8 +169,8 @@ def test_several_stores_are_searched_and_named(
         (["--topic", "T", "--since", "2026-01-02", "--until", "2026-01-02"], "--until must be"),
         (["--since", "yesterday"], "'yesterday' is no time"),
         (["--since", "2026-01-01"], "need --topic"),
-        (["--key", "k", "--set", "nonsense"], "--set nonsense"),
-        (["--key", "k", "--set", "maxIndexNum=x"], "not a whole number"),
+        (["--key", "k", "--broker-conf", "nonsense"], "--broker-conf nonsense"),
+        (["--key", "k", "--broker-conf", "maxIndexNum=x"], "not a whole number"),
     ],
 )
 def test_wrong_usage_is_exit_code_2(

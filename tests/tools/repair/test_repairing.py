@@ -126,12 +126,12 @@ def test_a_folder_without_a_store_is_refused(tmp_path: Path) -> None:
 def test_the_command_says_what_was_repaired_and_lost(tmp_path: Path) -> None:
     store = recorded_store("damaged-odd-log-file", tmp_path / "store")
 
-    result = CliRunner().invoke(repair, [str(store), "--to", str(tmp_path / "copy")])
+    result = CliRunner().invoke(repair, [str(store), "--output", str(tmp_path / "copy")])
 
     assert result.exit_code == 0
     assert "32,768 bytes long: grown with zeros to 65,536" in result.stdout
     assert "lost: 1 missing" in result.stdout
-    words = [str(store), "--to", str(tmp_path / "other"), "--json"]
+    words = [str(store), "--output", str(tmp_path / "other"), "--json"]
     document = json.loads(CliRunner().invoke(repair, words).stdout)
     assert document["lost"]["messages"] == 1
     assert document["log_end"] == 1_540_062
@@ -139,9 +139,9 @@ def test_the_command_says_what_was_repaired_and_lost(tmp_path: Path) -> None:
 
 def test_wrong_arguments_are_exit_code_2(tmp_path: Path) -> None:
     assert command(["repair", str(tmp_path)]) == 2
-    assert command(["repair", "/nowhere/at/all", "--to", str(tmp_path / "x")]) == 2
+    assert command(["repair", "/nowhere/at/all", "--output", str(tmp_path / "x")]) == 2
     store = recorded_store("basic", tmp_path / "store")
-    assert command(["repair", str(store), "--to", str(store)]) == 2
+    assert command(["repair", str(store), "--output", str(store)]) == 2
 
 
 @pytest.mark.long

@@ -155,7 +155,7 @@ async def test_a_record_is_never_overwritten(stage: Stage) -> None:
     await stage.begin(1)
     registry = await stage.lead(2, {1, 2})
 
-    for source in ((), ("--from", "1", "--yes")):
+    for source in ((), ("--seed-from", "1", "--yes")):
         done = await stage.call("init", stage.name, "1=127.0.0.1:1", *source)
         assert done.code == 5
         assert "is there already, in epoch 7, with the replicas 1, 2, 3: see" in done.err
@@ -179,7 +179,7 @@ async def test_a_record_by_which_nobody_was_master_may_be_corrected(stage: Stage
     assert (await stage.call("init", stage.name, *stage.words[1:])).code == 0
 
     told = (await stage.call("status", stage.name)).out
-    done = await stage.call("init", stage.name, *stage.words, "--from", "1", "--yes")
+    done = await stage.call("init", stage.name, *stage.words, "--seed-from", "1", "--yes")
 
     assert "no master yet, in sync 2, 3 (2 of 2)" in told
     assert done.code == 0, done
@@ -196,7 +196,9 @@ async def test_status_tells_that_the_record_is_older_than_the_logs(stage: Stage)
 
     told = (await stage.call("status", stage.name)).out
 
-    assert f"ZooKeeper lost its data; `pocketmq replicas init {stage.name} … --from ID`" in told
+    assert (
+        f"ZooKeeper lost its data; `pocketmq replicas init {stage.name} … --seed-from ID`" in told
+    )
 
 
 async def test_replicas_with_a_log_need_to_be_told_which_goes_on(stage: Stage) -> None:
@@ -208,14 +210,14 @@ async def test_replicas_with_a_log_need_to_be_told_which_goes_on(stage: Stage) -
 
     assert done.code == 2
     assert "1 has 4,096 bytes, 4,000 of them confirmed, in epoch 7; 2 has 5,000" in done.err
-    assert "say with --from whose log goes on" in done.err
+    assert "say with --seed-from whose log goes on" in done.err
 
 
 async def test_after_a_loss_the_record_has_a_later_epoch_than_any_replica(stage: Stage) -> None:
     await stage.begin(1, 2)
     stage.replicas[1].said.MergeFrom(pb.ReplicaStatusReply(epoch=7, end=4096))
     stage.replicas[2].said.MergeFrom(pb.ReplicaStatusReply(epoch=9, end=5000))
-    words = ("init", stage.name, *stage.words, "--from", "2")
+    words = ("init", stage.name, *stage.words, "--seed-from", "2")
 
     refused = await stage.call(*words, stdin=b"n\n")
     assert refused.code == 130
@@ -251,7 +253,7 @@ async def test_an_address_of_another_replica_is_refused(stage: Stage) -> None:
         (["0=b:1"], '"replicas" has the id 0'),
         (["1=b:1", "1=c:1"], "each replica has an id and an address of its own"),
         (["1=b:1", "2=b:1"], "each replica has an id and an address of its own"),
-        (["1=b:1", "--from", "2"], "--from 2: it is none of the replicas"),
+        (["1=b:1", "--seed-from", "2"], "--seed-from 2: it is none of the replicas"),
     ],
 )
 async def test_replicas_of_another_form_are_refused(words: list[str], fault: str) -> None:

@@ -72,7 +72,7 @@ def test_the_broker_tells_clients_the_ports_of_this_machine(
 
 
 def test_its_command_is_one_of_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, asked = asked_for(monkeypatch, clock="virtual", torture="redeliver=10%,reorder", seed=7)
+    _, asked = asked_for(monkeypatch, clock="virtual", faults="redeliver=10%,reorder", seed=7)
 
     assert asked["entrypoint"] == ["sh", "-c"]
     (script,) = asked["command"]
@@ -83,11 +83,11 @@ def test_its_command_is_one_of_the_image(monkeypatch: pytest.MonkeyPatch) -> Non
     assert words.pop(0) == "/tmp/pocketmq.yaml"
     context = serve.make_context("serve", words)
     assert (context.params["clock"], context.params["seed"]) == ("virtual", 7)
-    assert context.params["torture"] == "redeliver=10%,reorder"
+    assert context.params["faults"] == "redeliver=10%,reorder"
 
 
-def test_torture_that_is_none_is_told_before_anything_starts() -> None:
+def test_unknown_faults_are_refused_before_anything_starts() -> None:
     from pocketmq.tools.testing import PocketMQContainer
 
     with pytest.raises(InvalidArgument, match="no kind 'redelivery'"):
-        PocketMQContainer(torture="redelivery")
+        PocketMQContainer(faults="redelivery")

@@ -69,7 +69,7 @@ def test_whatever_is_damaged_there_is_an_answer(
         ["why", key, "--topic", topic],
         ["why", f"{topic}/0/1"],
         ["lookup", "--key", key, "--scan"],
-        ["lookup", "--topic", topic, "--since", "2020-01-01", "--count", "500", "--json"],
+        ["lookup", "--topic", topic, "--since", "2020-01-01", "--limit", "500", "--json"],
         ["lookup", "--log-offset", str(random.randrange(50_000))],
     ):
         code = cli.run([*words, "--store", str(store)])

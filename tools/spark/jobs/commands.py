@@ -22,7 +22,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _TOP = click.option(
-    "--top", type=options.COUNT, default=100, show_default=True, help="Maximum number of rows."
+    "--limit",
+    "top",
+    type=options.COUNT,
+    default=100,
+    show_default=True,
+    help="Maximum number of rows.",
 )
 
 
@@ -100,7 +105,9 @@ def _report(report: Callable[..., DataFrame], given: dict[str, Any], empty: str)
 
 @click.command(cls=options.TakesStores)
 @job_options(*READING)
-@click.option("--to", required=True, metavar="FOLDER", help="Where the files go: a path or a URL.")
+@click.option(
+    "--output", "to", required=True, metavar="FOLDER", help="Where the files go: a path or a URL."
+)
 @click.option(
     "--mode",
     type=click.Choice(("new", "add", "replace")),
@@ -113,7 +120,9 @@ def export(*, to: str, mode: Any, **given: Any) -> None:
     stores = options.chosen_stores(given.pop("stores"))
     reading = reading_of(given)
     if "=" in to.rsplit("/", 1)[-1]:
-        raise ConfigError(f"--to {to}: Spark takes name=value in a path for a column", field="to")
+        raise ConfigError(
+            f"--output {to}: Spark takes name=value in a path for a column", field="to"
+        )
     with running(**given) as spark:
         done = exports.export(spark, *stores, to=to, reading=reading, mode=mode)
     click.echo(f"{counted(done.messages, 'message')}, {done.size_bytes:,} bytes of log, to {to}")
@@ -124,7 +133,9 @@ def export(*, to: str, mode: Any, **given: Any) -> None:
     epilog=f"Each message says where it stood, in its property {replays.REPLAYED_FROM}: repeats are told by that.",
 )
 @job_options(*READING)
-@click.option("--to", metavar="TOPIC", help="Send all to TOPIC.  [default: each to its own]")
+@click.option(
+    "--to-topic", "to", metavar="TOPIC", help="Send all to TOPIC.  [default: each to its own]"
+)
 @options.nameserver_option
 def replay(*, to: str | None, nameserver: str, **given: Any) -> None:
     """Send stored messages again, at least once: to a topic of a cluster that runs."""

@@ -47,7 +47,9 @@ def lag(*, as_json: bool, master: str, conf: tuple[str, ...], **given: Any) -> N
             "Give a STORE or --nameserver: files are read, or brokers are asked."
         )
     given["read_from"] = options.read_from_of(given["read_from"], given["stores"])
-    interval_ms = options.watch_interval_ms(given["watch"], given["iterations"])
+    interval_ms = options.watch_interval_ms(
+        given["watch"], given["interval"], given["iterations"], given["stores"]
+    )
     check_out(given["out"])
     settings = options.broker_settings(given["settings"])
     with running(master, conf) as spark:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 OUT: Final = click.option(
-    "--out",
+    "--output",
+    "out",
     metavar="FORM:PLACE",
     help=f"Write the rows there instead of printing them: {', '.join(FORMS)}.",
 )

@@ -31,7 +31,9 @@ def check_out(out: str | None) -> None:
         return
     form, colon, place = out.partition(":")
     if not colon or not place or form not in {known.partition(":")[0] for known in FORMS}:
-        raise ConfigError(f"--out {out}: write one of {', '.join(FORMS)}", field="out", value=out)
+        raise ConfigError(
+            f"--output {out}: write one of {', '.join(FORMS)}", field="out", value=out
+        )
 
 
 def write(rows: DataFrame, out: str, now_ms: int) -> None:
@@ -67,7 +69,7 @@ def show(rows: DataFrame, *, as_json: bool, empty: str) -> None:
         return
     print_table(rows.columns, [[_cell(value) for value in row] for row in found[:_ROWS_MAX]])
     if len(found) > _ROWS_MAX:
-        click.echo(f"… and more: take --json or --out to have more than {_ROWS_MAX:,} rows")
+        click.echo(f"… and more: take --json or --output to have more than {_ROWS_MAX:,} rows")
 
 
 def plain(value: Any) -> Any:

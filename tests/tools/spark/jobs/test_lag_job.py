@@ -243,9 +243,9 @@ def test_the_command_prints_what_pocketmq_lag_prints(
 @pytest.mark.parametrize("form", ["parquet", "json", "folder"])
 def test_rows_are_written_where_out_says(form: str, tmp_path: Path, spark: SparkSession) -> None:
     root = recorded_store("consumption", tmp_path / "store")
-    arguments = ["spark", "lag", "--store", str(root), "--out", f"{form}:{tmp_path}/out"]
+    arguments = ["spark", "lag", "--store", str(root), "--output", f"{form}:{tmp_path}/out"]
     if form == "folder":
-        arguments += ["--watch", "1ms", "--iterations", "2"]
+        arguments += ["--watch", "--interval", "1ms", "--iterations", "2"]
 
     assert cli.run(arguments) == 0
 
@@ -259,7 +259,7 @@ def test_rows_are_written_where_out_says(form: str, tmp_path: Path, spark: Spark
 
 def test_a_table_grows_by_every_look(spark: SparkSession, tmp_path: Path) -> None:
     root = recorded_store("consumption", tmp_path / "store")
-    arguments = ["spark", "lag", "--store", str(root), "--out", "table:lag_looks"]
+    arguments = ["spark", "lag", "--store", str(root), "--output", "table:lag_looks"]
 
     assert [cli.run(arguments), cli.run(arguments)] == [0, 0]
 
@@ -272,7 +272,7 @@ def test_a_table_grows_by_every_look(spark: SparkSession, tmp_path: Path) -> Non
     [
         ["--store", "x", "--nameserver", "y"],
         [],
-        ["--store", "x", "--out", "lag.parquet"],
+        ["--store", "x", "--output", "lag.parquet"],
         ["--store", "x", "--iterations", "2"],
         ["--store", "x", "--conf", "broken"],
     ],

@@ -1,8 +1,8 @@
-"""Under torture, whatever clients do: what was sent is handed out until it is acknowledged, nothing else is, and
+"""Under faults, whatever clients do: what was sent is handed out until it is acknowledged, nothing else is, and
 ordered groups stay ordered.
 
 The model knows what was sent and how each call was answered, and drives a whole broker through the handlers that a
-carrier would be given, with all kinds of torture at once and single faults in between.
+carrier would be given, with all kinds of faults at once and single faults in between.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pocketmq.proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 from pocketmq.proto.rpc import LATER, Carrier, MethodTable
 from pocketmq.store.config import StoreConfig
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.tools import torture as torture_module
-from pocketmq.tools.torture import SINGLE, Torture, TorturedNetwork
+from pocketmq.tools import faults as faults_module
+from pocketmq.tools.faults import SINGLE, Faults, FaultyNetwork
 
 from ...fake_calls import FakeCall, FakeStream
 
@@ -224,7 +224,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture(autouse=True)
 def quick_acknowledgements(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torture_module, "LATE_S", 0.004)
+    monkeypatch.setattr(faults_module, "LATE_S", 0.004)
 
 
 @pytest.mark.long
@@ -239,12 +239,12 @@ def quick_acknowledgements(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_clients_see_nothing_that_at_least_once_forbids(
     plan: dict[str, float], seed: int, ordered: bool, script: list[tuple[str, Any]]
 ) -> None:
-    asyncio.run(play(Torture(plan, seed), ordered, script))
+    asyncio.run(play(Faults(plan, seed), ordered, script))
 
 
-async def play(torture: Torture, ordered: bool, script: list[tuple[str, Any]]) -> None:
+async def play(faults: Faults, ordered: bool, script: list[tuple[str, Any]]) -> None:
     clock, captured = VirtualClock(), Captured()
-    network = TorturedNetwork(torture=torture, make_carrier=captured)
+    network = FaultyNetwork(faults=faults, make_carrier=captured)
     with tempfile.TemporaryDirectory() as folder:
         store = StoreConfig(path=str(Path(folder) / "store"), **SMALL)
         config = BrokerConfig(nameservers=())
@@ -255,14 +255,14 @@ async def play(torture: Torture, ordered: bool, script: list[tuple[str, Any]]) -
             await model.prepare("FIFO" if ordered else "NORMAL")
             for name, value in script:
                 if name == "fault":
-                    torture.next(value)
+                    faults.next(value)
                 else:
                     await getattr(model, name)(value)
-            torture.forget_next()
+            faults.forget_next()
             await model.drain()
             copies = Counter(model.seen.values())
-            assert sum(copies.values()) - len(copies) == torture.counts["duplicate"]
-            for kind in torture.counts:
+            assert sum(copies.values()) - len(copies) == faults.counts["duplicate"]
+            for kind in faults.counts:
                 event(kind)
             described = await model.call(
                 f"{V1}GroupOffsets",

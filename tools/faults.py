@@ -1,6 +1,6 @@
 """Fault injection: a broker that does to its clients all that at-least-once allows, and nothing that it forbids.
 
-    pocketmq serve --torture "redeliver=10%,duplicate=2%,reorder,late-ack,cut-streams" --seed 7
+    pocketmq serve --faults "redeliver=10%,duplicate=2%,reorder,late-ack,cut-streams" --seed 7
 
     kind          chance  of         what happens
     redeliver     10 %    acks       it is lost: the message is redelivered; PocketMQ's consumers, which commit, resume
@@ -72,10 +72,10 @@ _V2: Final = f"/{SERVICE}/"
 #: Of messages that are scheduled, or of a transaction.
 _WAITING: Final = (b"TIMER_DEL", b"DELAY\x01", b"TRAN_MSG\x01")
 _PART: Final = re.compile(r"\s*([a-z-]+)\s*(?:=\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*)?")
-_TELLS: Final = "torture"
+_TELLS: Final = "faults"
 
 
-def parse_torture(text: str) -> dict[str, float]:
+def parse_faults(text: str) -> dict[str, float]:
     """Return what "redeliver=10%,reorder" says: kinds with their chances. Raises InvalidArgument."""
     chances: dict[str, float] = {}
     for part in text.split(",") if text.strip() else ():
@@ -83,15 +83,15 @@ def parse_torture(text: str) -> dict[str, float]:
         kind = found[1] if found else part.partition("=")[0].strip()
         if kind not in CHANCES:
             raise InvalidArgument(
-                f"torture: there is no kind {kind!r}{nearest(kind, CHANCES)} (kinds: {', '.join(CHANCES)})",
-                field="torture",
+                f"faults: there is no kind {kind!r}{nearest(kind, CHANCES)} (kinds: {', '.join(CHANCES)})",
+                field="faults",
                 value=text,
             )
         percent = float(found[2]) if found and found[2] else CHANCES[kind] * 100
         if found is None or percent > 100:
             raise InvalidArgument(
-                f"torture: {part.strip()!r}: write {kind}, or {kind}=10%, at most 100%",
-                field="torture",
+                f"faults: {part.strip()!r}: write {kind}, or {kind}=10%, at most 100%",
+                field="faults",
                 value=text,
             )
         chances[kind] = percent / 100
@@ -113,7 +113,7 @@ class _Course:
     randoms: Mapping[str, Random]
 
 
-class Torture:
+class Faults:
     """What goes wrong: CHANCES by kind, drawn from SEED.
 
     `wrap` wraps the handlers of a few methods where the carrier gets them: a broker without faults has no part of it.
@@ -149,7 +149,7 @@ class Torture:
         self._course = _Course(dict(chances), {kind: Random(f"{seed} {kind}") for kind in CHANCES})
 
     def text(self) -> str:
-        """Return what goes wrong, as `parse_torture` takes it."""
+        """Return what goes wrong, as `parse_faults` takes it."""
         chances = self._course.chances
         return ",".join(f"{kind}={chance * 100:.4g}%" for kind, chance in chances.items())
 
@@ -469,8 +469,8 @@ class _Heard(Call):
 class _Outgoing:
     """The outgoing half of STREAM, with all that it has; once it was cut off nothing follows."""
 
-    def __init__(self, torture: Torture, stream: Stream) -> None:
-        self._torture = torture
+    def __init__(self, faults: Faults, stream: Stream) -> None:
+        self._faults = faults
         self._stream = stream
         self._is_over = False
 
@@ -501,12 +501,12 @@ class _Received(_Outgoing):
 
     def __init__(
         self,
-        torture: Torture,
+        faults: Faults,
         table: MethodTable,
         request: v2.ReceiveMessageRequest,
         stream: Stream,
     ) -> None:
-        super().__init__(torture, stream)
+        super().__init__(faults, stream)
         self._table = table
         self._request = request
         self._held: list[v2.ReceiveMessageResponse] = []
@@ -517,26 +517,26 @@ class _Received(_Outgoing):
         self._held.append(held)
 
     def finish(self) -> None:
-        torture, request = self._torture, self._request
+        faults, request = self._faults, self._request
         topic, group = request.message_queue.topic.name, request.group.name
         places = [at for at, one in enumerate(self._held) if one.HasField("message")]
-        if places and torture._cuts("ReceiveMessage", topic, group):
+        if places and faults._cuts("ReceiveMessage", topic, group):
             handles = [self._held[at].message.system_properties.receipt_handle for at in places]
             resource = request.message_queue.topic
-            torture._hand_back(self._table, self._stream, request.group, resource, handles)
+            faults._hand_back(self._table, self._stream, request.group, resource, handles)
             self.fail(_lost())
             return
-        is_free = len(places) > 1 and not torture._is_ordered(self._table, self._stream, group)
-        if is_free and torture._happens("reorder"):
+        is_free = len(places) > 1 and not faults._is_ordered(self._table, self._stream, group)
+        if is_free and faults._happens("reorder"):
             self._shuffle(places)
-            torture._note("reorder", topic=topic, group=group)
+            faults._note("reorder", topic=topic, group=group)
         for one in self._held:
             self._stream.send(one)
         super().finish()
 
     def _shuffle(self, places: list[int]) -> None:
         messages = [self._held[at] for at in places]
-        self._torture._course.randoms["reorder"].shuffle(messages)
+        self._faults._course.randoms["reorder"].shuffle(messages)
         for at, message in zip(places, messages, strict=True):
             self._held[at] = message
 
@@ -544,8 +544,8 @@ class _Received(_Outgoing):
 class _Produced(_Outgoing):
     """A stream of runs, and of their answers."""
 
-    def __init__(self, torture: Torture, handler: Callable[..., Any], stream: Stream) -> None:
-        super().__init__(torture, stream)
+    def __init__(self, faults: Faults, handler: Callable[..., Any], stream: Stream) -> None:
+        super().__init__(faults, stream)
         #: Runs whose answer is lost.
         self._lost: set[int] = set()
         #: Runs that are stored twice: is the first answer to one still to come?
@@ -554,25 +554,25 @@ class _Produced(_Outgoing):
         self._runs = handler(self)
 
     def on_message(self, run: pb.ProduceRun) -> Any:
-        torture = self._torture
-        if torture._takes("refuse-send", run.topic):
-            torture._note("refuse-send", topic=run.topic)
+        faults = self._faults
+        if faults._takes("refuse-send", run.topic):
+            faults._note("refuse-send", topic=run.topic)
             error = Overloaded(f"{_TELLS}: this send is refused, send again")
             self.answer(pb.ProduceReply(run_id=run.run_id, error=to_wire(error)))
             return None
         if not run.no_reply:
             self._topics[run.run_id] = run.topic
-            if torture._takes("lose-send-answer", run.topic):
-                torture._note("lose-send-answer", topic=run.topic)
+            if faults._takes("lose-send-answer", run.topic):
+                faults._note("lose-send-answer", topic=run.topic)
                 self._lost.add(run.run_id)
         again = None
         if not run.producer_id and not any(word in run.records for word in _WAITING):
             again = pb.ProduceRun()
             again.CopyFrom(run)
         waits = self._runs.on_message(run)
-        if again is None or waits is not None or not torture._happens("duplicate"):
+        if again is None or waits is not None or not faults._happens("duplicate"):
             return waits
-        torture._note("duplicate", topic=again.topic)
+        faults._note("duplicate", topic=again.topic)
         if not again.no_reply:
             self._twice.setdefault(again.run_id, again.run_id in self._topics)
         return self._runs.on_message(again)
@@ -586,7 +586,7 @@ class _Produced(_Outgoing):
                 del self._twice[run_id]
                 return
         topic = self._topics.pop(run_id, "")
-        if not self._is_over and (run_id in self._lost or self._torture._cuts("Produce", topic)):
+        if not self._is_over and (run_id in self._lost or self._faults._cuts("Produce", topic)):
             self.fail(_lost())
         self.answer(reply)
 
@@ -600,8 +600,8 @@ class _Produced(_Outgoing):
 class _Fetched(_Outgoing):
     """A stream of fetches, and of their answers; those of one queue follow each other anyway."""
 
-    def __init__(self, torture: Torture, handler: Callable[..., Any], stream: Stream) -> None:
-        super().__init__(torture, stream)
+    def __init__(self, faults: Faults, handler: Callable[..., Any], stream: Stream) -> None:
+        super().__init__(faults, stream)
         #: Of which group, topic and queue the fetches are that were not answered.
         self._places: dict[int, tuple[str, str, int]] = {}
         #: Those that were told that the queue is not theirs any more.
@@ -625,19 +625,19 @@ class _Fetched(_Outgoing):
             self.answer(pb.FetchReply(fetch_id=fetch_id, error=to_wire(lost)))
 
     def send(self, reply: pb.FetchReply) -> None:
-        torture = self._torture
+        faults = self._faults
         self._places.pop(reply.fetch_id, None)
         if reply.fetch_id in self._turned_away:
             self._turned_away.discard(reply.fetch_id)
             return
-        if not reply.records or not torture._happens("reorder"):
+        if not reply.records or not faults._happens("reorder"):
             self._send(reply)
             return
-        torture._note("reorder", method="Fetch")
+        faults._note("reorder", method="Fetch")
         held = pb.FetchReply()
         held.CopyFrom(reply)
         self._waiting += 1
-        later_s = torture._course.randoms["reorder"].random() * _OVERTAKE_S
+        later_s = faults._course.randoms["reorder"].random() * _OVERTAKE_S
         asyncio.get_running_loop().call_later(later_s, self._overtaken, held)
 
     def _overtaken(self, reply: pb.FetchReply) -> None:
@@ -647,7 +647,7 @@ class _Fetched(_Outgoing):
             super().finish()
 
     def _send(self, reply: pb.FetchReply) -> None:
-        if not self._is_over and reply.records and self._torture._cuts("Fetch", ""):
+        if not self._is_over and reply.records and self._faults._cuts("Fetch", ""):
             self.fail(_lost())
         self.answer(reply)
 
@@ -664,15 +664,15 @@ class _Fetched(_Outgoing):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TorturedNetwork(Network):
-    """The network of a broker under TORTURE; CARRIERS are those that it made."""
+class FaultyNetwork(Network):
+    """The network of a broker under FAULTS; CARRIERS are those that it made."""
 
-    torture: Torture
+    faults: Faults
     carriers: list[Carrier] = field(default_factory=list)
 
     def carrier(
         self, table: MethodTable, config: BrokerConfig, certificates: Certificates, page: Page
     ) -> Carrier:
-        made = Network.carrier(self, self.torture.wrap(table), config, certificates, page)
+        made = Network.carrier(self, self.faults.wrap(table), config, certificates, page)
         self.carriers.append(made)
         return made

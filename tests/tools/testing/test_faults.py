@@ -1,4 +1,4 @@
-"""Each kind of torture does to a careless consumer what it promises, and to a careful one nothing."""
+"""Each kind of fault does to a careless consumer what it promises, and to a careful one nothing."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pocketmq.client import Message, Producer, PullConsumer, PushConsumer, Recei
 from pocketmq.proto.errors import InvalidArgument, Unsupported
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from pocketmq.tools import cli
+from pocketmq.tools.faults import CHANCES, SINGLE, parse_faults
 from pocketmq.tools.testing import LocalBroker
 from pocketmq.tools.testing.servers import BrokerOptions
-from pocketmq.tools.torture import CHANCES, SINGLE, parse_torture
 
 from ... import served
 from ...waiting import wait_until
@@ -95,7 +95,7 @@ def test_a_consumer_that_counts_twice_what_it_is_handed_twice_is_found(
     topic, group = broker.create_topic(queues=1), broker.fresh_name("group")
     handled: list[bytes] = []
     with (
-        broker.torture("redeliver=100%", seed=7) as counts,
+        broker.faults("redeliver=100%", seed=7) as counts,
         PushConsumer(group, topic, lambda message: handled.append(message.body), broker.nameserver),
     ):
         sent(broker, topic, b"order 1")
@@ -112,18 +112,18 @@ def test_an_acknowledgement_of_an_official_client_is_lost_twice_at_most(
 ) -> None:
     official.send(b"order 1")
     attempts = []
-    with broker.torture("redeliver=100%"):
+    with broker.faults("redeliver=100%"):
         for _ in range(3):
             (message,) = official.receive()
             attempts.append(message.system_properties.delivery_attempt)
             assert official.acknowledge(message) == v2.OK
 
-    assert attempts == [1, 1, 1], "no attempt is lost by torture"
+    assert attempts == [1, 1, 1], "no attempt is lost by faults"
     broker.wait_consumed(official.group.name)
 
 
 def test_a_send_is_stored_twice(broker: LocalBroker, official: Official) -> None:
-    with broker.torture("duplicate=100%"):
+    with broker.faults("duplicate=100%"):
         official.send(b"order 1")
         with Producer(broker.nameserver, idempotence=False) as producer:
             producer.send(Message(official.topic.name, b"order 2"))
@@ -141,7 +141,7 @@ def test_a_batch_comes_in_another_order(broker: LocalBroker, official: Official)
     for body in bodies:
         official.send(body)
 
-    with broker.torture("reorder", seed=7):
+    with broker.faults("reorder", seed=7):
         received = [message.body for message in official.receive()]
 
     assert received != bodies
@@ -150,7 +150,7 @@ def test_a_batch_comes_in_another_order(broker: LocalBroker, official: Official)
 
 def test_an_acknowledgement_comes_late(broker: LocalBroker, official: Official) -> None:
     official.send(b"order 1")
-    with broker.torture("late-ack=100%") as counts:
+    with broker.faults("late-ack=100%") as counts:
         (message,) = official.receive()
         assert official.acknowledge(message) == v2.OK
 
@@ -160,7 +160,7 @@ def test_an_acknowledgement_comes_late(broker: LocalBroker, official: Official) 
 
 def test_a_stream_breaks_off_and_nothing_is_lost(broker: LocalBroker, official: Official) -> None:
     official.send(b"order 1")
-    with broker.torture("cut-streams=100%"):
+    with broker.faults("cut-streams=100%"):
         with pytest.raises(grpc.RpcError) as told:
             official.receive()
         assert told.value.code() == grpc.StatusCode.UNAVAILABLE
@@ -170,7 +170,7 @@ def test_a_stream_breaks_off_and_nothing_is_lost(broker: LocalBroker, official: 
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_own_clients_get_everything_in_order_under_all_torture_at_once(
+def test_own_clients_get_everything_in_order_under_all_faults_at_once(
     broker: LocalBroker, seed: int
 ) -> None:
     topic, group = broker.create_topic(queues=2), broker.fresh_name("group")
@@ -181,7 +181,7 @@ def test_own_clients_get_everything_in_order_under_all_torture_at_once(
 
     text = "redeliver=30%,duplicate=30%,reorder,late-ack=30%,cut-streams=20%"
     with (
-        broker.torture(text, seed=seed) as counts,
+        broker.faults(text, seed=seed) as counts,
         PushConsumer(group, topic, listener, broker.nameserver, ordered=True),
         Producer(broker.nameserver) as producer,
     ):
@@ -245,13 +245,13 @@ def test_one_stream_is_cut(broker: LocalBroker, official: Official) -> None:
 
 
 def test_what_is_asked_for_is_read_as_it_is_written() -> None:
-    assert parse_torture("redeliver=10%, duplicate = 2.5 %,reorder") == {
+    assert parse_faults("redeliver=10%, duplicate = 2.5 %,reorder") == {
         "redeliver": 0.1,
         "duplicate": 0.025,
         "reorder": 1.0,
     }
-    assert parse_torture(" ") == {}
-    assert parse_torture(",".join(CHANCES)) == dict(CHANCES)
+    assert parse_faults(" ") == {}
+    assert parse_faults(",".join(CHANCES)) == dict(CHANCES)
 
 
 @pytest.mark.parametrize(
@@ -263,9 +263,9 @@ def test_what_is_asked_for_is_read_as_it_is_written() -> None:
         ("reorder,", "no kind ''"),
     ],
 )
-def test_what_is_no_torture_is_told(text: str, told: str) -> None:
+def test_an_unknown_fault_is_told(text: str, told: str) -> None:
     with pytest.raises(InvalidArgument, match=told):
-        parse_torture(text)
+        parse_faults(text)
 
 
 def test_a_single_fault_that_there_is_not_is_told(broker: LocalBroker) -> None:
@@ -278,7 +278,7 @@ def test_a_single_fault_that_there_is_not_is_told(broker: LocalBroker) -> None:
 @pytest.mark.processes
 def test_a_process_does_what_it_was_told_at_its_start(tmp_path: Path) -> None:
     options = BrokerOptions(
-        process=True, torture="duplicate=100%", seed=7, broker={"grpc": served.chosen()}
+        process=True, faults="duplicate=100%", seed=7, broker={"grpc": served.chosen()}
     )
     with LocalBroker(tmp_path, options) as broker:
         client = Official(broker, broker.create_topic(), "g")
@@ -287,11 +287,11 @@ def test_a_process_does_what_it_was_told_at_its_start(tmp_path: Path) -> None:
         assert len(broker.messages(client.topic.name)) == 2
         with (
             pytest.raises(Unsupported, match="told at its start what goes wrong"),
-            broker.torture("reorder"),
+            broker.faults("reorder"),
         ):
             pass
 
 
-def test_the_command_refuses_torture_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["serve", "--torture", "redelivery=10%"]) == cli.USAGE
+def test_the_command_refuses_an_unknown_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["serve", "--faults", "redelivery=10%"]) == cli.USAGE
     assert "did you mean 'redeliver'" in capsys.readouterr().err
