@@ -51,14 +51,14 @@ _SHOWN_MAX: Final = 20
 _WIDTH: Final = 160
 #: The worst first.
 _SEVERITY: Final = (
-    LagVerdict.NO_SUCH_QUEUE,
-    LagVerdict.AHEAD,
-    LagVerdict.DATA_LOST,
+    LagVerdict.QUEUE_MISSING,
+    LagVerdict.OFFSET_PAST_END,
+    LagVerdict.EXPIRED_UNREAD,
     LagVerdict.STALLED,
     LagVerdict.RETRYING,
-    LagVerdict.BEHIND,
+    LagVerdict.LAGGING,
     LagVerdict.DEAD_LETTERS,
-    LagVerdict.HELD,
+    LagVerdict.IN_FLIGHT,
     LagVerdict.NEVER_COMMITTED,
     LagVerdict.DELAYED,
     LagVerdict.OK,
@@ -66,9 +66,9 @@ _SEVERITY: Final = (
 _STYLES: Final = {
     LagVerdict.OK: "green",
     LagVerdict.DELAYED: "green",
-    LagVerdict.HELD: "cyan",
+    LagVerdict.IN_FLIGHT: "cyan",
     LagVerdict.NEVER_COMMITTED: "cyan",
-    LagVerdict.BEHIND: "yellow",
+    LagVerdict.LAGGING: "yellow",
     LagVerdict.RETRYING: "yellow",
 }
 
@@ -402,7 +402,7 @@ def _table(titles: Sequence[str]) -> Any:
 def _verdict(verdict: LagVerdict) -> RenderableType:
     from rich.text import Text
 
-    return Text(str(verdict), style=_STYLES.get(verdict, "red"))
+    return Text(verdict.text, style=_STYLES.get(verdict, "red"))
 
 
 def _rate(per_s: float | None) -> str:

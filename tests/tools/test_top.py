@@ -49,7 +49,7 @@ def test_the_first_look_has_no_rates() -> None:
     assert found.seconds == 0
     assert [(one.messages, one.in_per_s) for one in found.topics] == [(10, None)]
     (group,) = found.groups
-    assert (group.lag, group.verdict, group.read_per_s) == (6, LagVerdict.BEHIND, None)
+    assert (group.lag, group.verdict, group.read_per_s) == (6, LagVerdict.LAGGING, None)
 
 
 def test_rates_are_between_two_looks() -> None:
@@ -65,7 +65,9 @@ def test_rates_are_between_two_looks() -> None:
     assert [holder for _, holder in found.queues] == ["m", "n"]
 
 
-@pytest.mark.parametrize(("seconds", "verdict"), [(9, LagVerdict.BEHIND), (10, LagVerdict.STALLED)])
+@pytest.mark.parametrize(
+    ("seconds", "verdict"), [(9, LagVerdict.LAGGING), (10, LagVerdict.STALLED)]
+)
 def test_what_stands_still_is_said_when_everybody_had_time_to_commit(
     seconds: float, verdict: LagVerdict
 ) -> None:

@@ -53,7 +53,12 @@ from .snapshots import LagProgress, LagSnapshot, compare
 
 #: Verdicts that no limit of messages excuses.
 _WRONG = frozenset(
-    {LagVerdict.DATA_LOST, LagVerdict.AHEAD, LagVerdict.NO_SUCH_QUEUE, LagVerdict.STALLED}
+    {
+        LagVerdict.EXPIRED_UNREAD,
+        LagVerdict.OFFSET_PAST_END,
+        LagVerdict.QUEUE_MISSING,
+        LagVerdict.STALLED,
+    }
 )
 
 

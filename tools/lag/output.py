@@ -55,7 +55,7 @@ def _cells(one: LagProgress, *, with_rates: bool) -> list[object]:
         *(row.broker_name, facts.topic, facts.queue_id, facts.group),
         *("-" if number is None else f"{number:,}" for number in numbers),
         age or "-",
-        str(row.verdict),
+        row.verdict.text,
     ]
     if with_rates:
         cells += [_rate(one.read_per_s), _rate(one.written_per_s), _soon(one.catch_up_s)]
@@ -80,7 +80,7 @@ def _rounded(duration_ms: int) -> str:
 
 
 def _summary(rows: Sequence[LagRow]) -> str:
-    verdicts = Counter(str(row.verdict) for row in rows)
+    verdicts = Counter(row.verdict.text for row in rows)
     parts = ", ".join(f"{count:,} {verdict}" for verdict, count in verdicts.most_common())
     unread = sum(row.lag or 0 for row in rows)
     size = sum(row.lag_bytes or 0 for row in rows)

@@ -2,15 +2,15 @@
 
 A row has one verdict, the first of these that applies:
 
-    no such queue     the group committed in a queue that neither files nor the topic's configuration have
+    queue missing     the group committed in a queue that neither files nor the topic's configuration have
     never committed   the group reads the topic, and has no offset in this queue
-    ahead of the log  committed above the maximum: the store was cut or replaced
-    data lost         committed below the minimum: messages went before the group read them
+    offset past end   committed above the maximum: the store was cut or replaced
+    expired unread    committed below the minimum: messages went before the group read them
     stalled           messages are unread, and the offset has not moved since an earlier snapshot
     retrying          unread in the group's retry topic, or on their way there through the schedule
     dead letters      the queue is the group's dead letters', and holds some
-    behind            messages are unread
-    held by leases    all read, but some were popped and not acknowledged (PocketMQ does not commit those)
+    lagging           messages are unread
+    in flight         all read, but some were popped and not acknowledged (PocketMQ does not commit those)
     delayed           all read, and some are scheduled, by delay level or time
     ok                all read
 
@@ -34,23 +34,28 @@ if TYPE_CHECKING:
 
 
 class LagVerdict(StrEnum):
-    """The state of a group in a queue."""
+    """The state of a group in a queue: the code that JSON, CSV and columns have."""
 
     OK = "ok"
-    BEHIND = "behind"
+    LAGGING = "lagging"
     STALLED = "stalled"
-    DATA_LOST = "data lost"
-    AHEAD = "ahead of the log"
-    NO_SUCH_QUEUE = "no such queue"
-    NEVER_COMMITTED = "never committed"
+    EXPIRED_UNREAD = "expired_unread"
+    OFFSET_PAST_END = "offset_past_end"
+    QUEUE_MISSING = "queue_missing"
+    NEVER_COMMITTED = "never_committed"
     RETRYING = "retrying"
-    DEAD_LETTERS = "dead letters"
-    HELD = "held by leases"
+    DEAD_LETTERS = "dead_letters"
+    IN_FLIGHT = "in_flight"
     DELAYED = "delayed"
+
+    @property
+    def text(self) -> str:
+        """The verdict in words."""
+        return self.value.replace("_", " ")
 
 
 #: All is well: nothing that the group could read is unread.
-CALM = frozenset({LagVerdict.OK, LagVerdict.DELAYED, LagVerdict.HELD})
+CALM = frozenset({LagVerdict.OK, LagVerdict.DELAYED, LagVerdict.IN_FLIGHT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,17 +111,17 @@ def judge(facts: LagFacts) -> tuple[LagVerdict, tuple[str, ...]]:
 def _verdict(facts: LagFacts) -> tuple[LagVerdict, str]:
     low, high, at = facts.min_offset, facts.max_offset, facts.committed_offset
     if high is None:
-        return LagVerdict.NO_SUCH_QUEUE, f"{facts.topic} has no queue {facts.queue_id}"
+        return LagVerdict.QUEUE_MISSING, f"{facts.topic} has no queue {facts.queue_id}"
     if at is None:
         return _uncommitted(facts, low or 0, high)
     if at > high:
         return (
-            LagVerdict.AHEAD,
+            LagVerdict.OFFSET_PAST_END,
             f"{counted(at - high, 'message')} beyond the end at {high:,}: the store was cut or replaced",
         )
     if low is not None and at < low:
         gone = counted(low - at, "message")
-        return LagVerdict.DATA_LOST, f"{gone} before {low:,} went before the group read them"
+        return LagVerdict.EXPIRED_UNREAD, f"{gone} before {low:,} went before the group read them"
     unread_from = max(at, facts.read_to or 0, facts.purged_below)
     if unread_from < high:
         return _unread(facts, high - unread_from)
@@ -141,14 +146,14 @@ def _unread(facts: LagFacts, lag: int) -> tuple[LagVerdict, str]:
         return LagVerdict.DEAD_LETTERS, f"{counted(lag, 'dead letter')} unread"
     if is_retry_topic(facts.topic, facts.group):
         return LagVerdict.RETRYING, f"{counted(lag, 'retried message')} unread"
-    return LagVerdict.BEHIND, unread
+    return LagVerdict.LAGGING, unread
 
 
 def _all_read(facts: LagFacts, high: int) -> tuple[LagVerdict, str]:
     if facts.delayed and is_retry_topic(facts.topic, facts.group):
         return LagVerdict.RETRYING, f"{counted(facts.delayed, 'message')} waiting for the next try"
     if facts.held:
-        return LagVerdict.HELD, _held(facts)
+        return LagVerdict.IN_FLIGHT, _held(facts)
     if facts.delayed:
         return LagVerdict.DELAYED, _delayed(facts)
     return LagVerdict.OK, f"all read up to {high:,}" if high else "the queue is empty"
@@ -161,12 +166,12 @@ def _besides(facts: LagFacts, verdict: LagVerdict) -> Iterator[str]:
         lag
         and facts.unread_entries is not None
         and facts.committed_offset is not None
-        and verdict is not LagVerdict.DATA_LOST
+        and verdict is not LagVerdict.EXPIRED_UNREAD
     ):
         missing = lag - facts.unread_entries
         if missing > 0:
             yield f"{counted(missing, 'unread message')} cannot be read: the queue has no entries for them"
-    if facts.held and verdict is not LagVerdict.HELD:
+    if facts.held and verdict is not LagVerdict.IN_FLIGHT:
         yield _held(facts)
     if facts.delayed and verdict not in (LagVerdict.DELAYED, LagVerdict.RETRYING):
         yield _delayed(facts)

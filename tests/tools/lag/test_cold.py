@@ -80,12 +80,12 @@ def test_offsets_anywhere_are_judged_exactly(name: str, tmp_path: Path) -> None:
     assert counted(rows) == recount(document, NOW_MS)
     for row in rows:
         low, high, at = row.facts.min_offset, row.facts.max_offset, row.facts.committed_offset
-        assert (row.verdict is LagVerdict.NO_SUCH_QUEUE) == (high is None)
+        assert (row.verdict is LagVerdict.QUEUE_MISSING) == (high is None)
         if at is not None and high is not None:
-            assert (row.verdict is LagVerdict.AHEAD) == (at > high)
-            assert (row.verdict is LagVerdict.DATA_LOST) == (low is not None and at < low)
+            assert (row.verdict is LagVerdict.OFFSET_PAST_END) == (at > high)
+            assert (row.verdict is LagVerdict.EXPIRED_UNREAD) == (low is not None and at < low)
             is_unread = row.verdict in (
-                LagVerdict.BEHIND,
+                LagVerdict.LAGGING,
                 LagVerdict.RETRYING,
                 LagVerdict.DEAD_LETTERS,
             )
@@ -116,7 +116,7 @@ def test_retries_dead_letters_and_popped_messages_are_told(tmp_path: Path) -> No
     assert rows["Failing", 0, "G_failing"].verdict is LagVerdict.OK
     assert "the group has 4 dead letters" in rows["Failing", 0, "G_failing"].reasons
     held = rows["Popped", 1, "G_pop"]
-    assert held.verdict is LagVerdict.HELD
+    assert held.verdict is LagVerdict.IN_FLIGHT
     assert held.facts.held == 5
     # Offsets 1 and 2 of an ordered group: 0 is acknowledged.
     assert rows["PoppedFifo", 0, "G_pop_fifo"].facts.held == 2
@@ -170,10 +170,10 @@ def test_a_known_group_is_told_of_queues_in_which_it_never_committed(tmp_path: P
     rows = rows_of(store, {})
 
     assert [(row.facts.queue_id, str(row.verdict), row.lag) for row in rows] == [
-        (0, "never committed", rows[0].facts.max_offset),
-        (1, "never committed", rows[1].facts.max_offset),
+        (0, "never_committed", rows[0].facts.max_offset),
+        (1, "never_committed", rows[1].facts.max_offset),
         (2, "ok", 0),
-        (3, "never committed", rows[3].facts.max_offset),
+        (3, "never_committed", rows[3].facts.max_offset),
     ]
     assert all(row.facts.max_offset for row in rows)
 
@@ -214,7 +214,7 @@ class TestOurPops:
 
         (row,) = popped_rows(tmp_path)
 
-        assert row.verdict is LagVerdict.HELD
+        assert row.verdict is LagVerdict.IN_FLIGHT
         assert row.facts.held == 6
         assert row.reasons[0].startswith("6 messages popped and not acknowledged")
         assert (row.facts.committed_offset, row.lag) == (0, 8)
@@ -227,7 +227,7 @@ class TestOurPops:
 
         (row,) = popped_rows(tmp_path)
 
-        assert row.verdict is LagVerdict.BEHIND
+        assert row.verdict is LagVerdict.LAGGING
         assert row.reasons[0] == "5 messages unread"
         assert row.reasons[1].startswith("3 messages popped")
 
@@ -254,7 +254,7 @@ class TestOurPops:
         (row,) = popped_rows(tmp_path)
 
         assert row.facts.held is None
-        assert row.verdict is LagVerdict.BEHIND
+        assert row.verdict is LagVerdict.LAGGING
 
 
 def popped_rows(path: Path) -> list[LagRow]:

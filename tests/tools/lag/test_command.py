@@ -37,7 +37,7 @@ def test_the_table_ends_with_a_sum(store: str, capsys: pytest.CaptureFixture[str
         *("broker-a", "Consumed", "0", "G_lagging", "1", "0", "38", "37", "12,180"),
     ]
     assert lines[-1].startswith(
-        "4 rows: 4 behind; 83 messages unread, 27,206 bytes, the oldest for "
+        "4 rows: 4 lagging; 83 messages unread, 27,206 bytes, the oldest for "
     )
 
 
@@ -137,7 +137,7 @@ def test_watching_looks_again(store: str, capsys: pytest.CaptureFixture[str]) ->
     )
 
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [row["verdict"] for row in rows] == ["behind"] * 4 + ["stalled"] * 4
+    assert [row["verdict"] for row in rows] == ["lagging"] * 4 + ["stalled"] * 4
 
 
 @pytest.mark.parametrize(("limit", "code"), [("36", 1), ("37", 0)])

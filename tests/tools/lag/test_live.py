@@ -202,8 +202,8 @@ async def test_brokers_and_files_tell_the_same(tmp_path: Path) -> None:
 
     assert told(live) == told(cold)
     assert {row.key[2]: (row.lag, str(row.verdict)) for row in live} == {
-        0: (3, "behind"),
-        1: (5, "never committed"),
+        0: (3, "lagging"),
+        1: (5, "never_committed"),
     }
     age_ms = live[0].oldest_unread_age_ms
     assert age_ms is not None

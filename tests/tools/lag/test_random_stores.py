@@ -127,7 +127,7 @@ def test_the_report_is_what_a_recount_finds(
         for row in rows
         if row.key[1:3] not in messages and row.facts.committed_offset is not None
     ]
-    assert all(row.verdict is LagVerdict.NO_SUCH_QUEUE for row in gone)
+    assert all(row.verdict is LagVerdict.QUEUE_MISSING for row in gone)
 
 
 def damage(store: Path, chance: random.Random) -> None:

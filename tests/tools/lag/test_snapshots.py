@@ -34,7 +34,7 @@ def test_rates_tell_when_a_group_will_have_caught_up() -> None:
 
     assert (found.read_per_s, found.written_per_s) == (5.0, 2.0)
     assert found.catch_up_s == pytest.approx(70 / 3)
-    assert found.row.verdict is LagVerdict.BEHIND
+    assert found.row.verdict is LagVerdict.LAGGING
 
 
 def test_a_group_that_is_too_slow_never_catches_up() -> None:
@@ -51,14 +51,14 @@ def test_an_offset_that_does_not_move_stands_still() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "verdict"),
     [
-        (row(100, 100), row(100, 150), LagVerdict.BEHIND),  # nothing was unread at first
+        (row(100, 100), row(100, 150), LagVerdict.LAGGING),  # nothing was unread at first
         (row(100, 100), row(100, 100), LagVerdict.OK),
         (row(100, 200), row(100, 100), LagVerdict.OK),
-        (row(100, 200), row(100, 90), LagVerdict.AHEAD),
-        (row(1, 200), row(1, 200, low=9), LagVerdict.DATA_LOST),
+        (row(100, 200), row(100, 90), LagVerdict.OFFSET_PAST_END),
+        (row(1, 200), row(1, 200, low=9), LagVerdict.EXPIRED_UNREAD),
         (row(None, 200), row(None, 200), LagVerdict.NEVER_COMMITTED),
-        (row(200, 200, held=3), row(200, 200, held=3), LagVerdict.HELD),
-        (row(5, None), row(5, None), LagVerdict.NO_SUCH_QUEUE),
+        (row(200, 200, held=3), row(200, 200, held=3), LagVerdict.IN_FLIGHT),
+        (row(5, None), row(5, None), LagVerdict.QUEUE_MISSING),
     ],
 )
 def test_only_unread_messages_make_a_standstill(
@@ -80,7 +80,7 @@ def test_without_an_earlier_row_there_are_no_rates() -> None:
 
     assert (alone.read_per_s, alone.catch_up_s) == (None, None)
     assert (new.read_per_s, new.catch_up_s) == (None, 0.0)
-    assert same_moment.row.verdict is LagVerdict.BEHIND
+    assert same_moment.row.verdict is LagVerdict.LAGGING
 
 
 def test_a_snapshot_that_was_kept_is_the_snapshot() -> None:

@@ -19,8 +19,8 @@ READ = LagFacts(
     [
         (READ, LagVerdict.OK, "all read up to 10"),
         (replace(READ, committed_offset=0, max_offset=0), LagVerdict.OK, "the queue is empty"),
-        (replace(READ, committed_offset=7), LagVerdict.BEHIND, "3 messages unread"),
-        (replace(READ, committed_offset=9), LagVerdict.BEHIND, "1 message unread"),
+        (replace(READ, committed_offset=7), LagVerdict.LAGGING, "3 messages unread"),
+        (replace(READ, committed_offset=9), LagVerdict.LAGGING, "1 message unread"),
         (
             replace(READ, committed_offset=7, stalled_ms=30_000),
             LagVerdict.STALLED,
@@ -28,17 +28,17 @@ READ = LagFacts(
         ),
         (
             replace(READ, committed_offset=7, min_offset=9),
-            LagVerdict.DATA_LOST,
+            LagVerdict.EXPIRED_UNREAD,
             "2 messages before 9 went before the group read them",
         ),
         (
             replace(READ, committed_offset=2_011),
-            LagVerdict.AHEAD,
+            LagVerdict.OFFSET_PAST_END,
             "2,001 messages beyond the end at 10: the store was cut or replaced",
         ),
         (
             replace(READ, min_offset=None, max_offset=None),
-            LagVerdict.NO_SUCH_QUEUE,
+            LagVerdict.QUEUE_MISSING,
             "T has no queue 0",
         ),
         (
@@ -73,12 +73,12 @@ READ = LagFacts(
         ),
         (
             replace(READ, held=2, held_until_ms=5_000),
-            LagVerdict.HELD,
+            LagVerdict.IN_FLIGHT,
             "2 messages popped and not acknowledged",
         ),
         (
             replace(READ, held=2, held_until_ms=1_000),
-            LagVerdict.HELD,
+            LagVerdict.IN_FLIGHT,
             "2 messages popped and not acknowledged; their leases have ended, so they come again",
         ),
         (
@@ -108,7 +108,7 @@ def test_what_else_is_known_stands_behind() -> None:
     )
 
     assert judge(facts) == (
-        LagVerdict.BEHIND,
+        LagVerdict.LAGGING,
         (
             "6 messages unread",
             "1 unread message cannot be read: the queue has no entries for them",
@@ -160,11 +160,11 @@ def test_a_verdict_never_contradicts_the_offsets(facts: LagFacts) -> None:
     verdict, reasons = judge(facts)
 
     low, high, at = facts.min_offset, facts.max_offset, facts.committed_offset
-    assert (verdict is LagVerdict.NO_SUCH_QUEUE) == (high is None)
+    assert (verdict is LagVerdict.QUEUE_MISSING) == (high is None)
     if high is not None and at is not None:
-        assert (verdict is LagVerdict.AHEAD) == (at > high)
+        assert (verdict is LagVerdict.OFFSET_PAST_END) == (at > high)
         lost = low is not None and at < low and at <= high
-        assert (verdict is LagVerdict.DATA_LOST) == lost
+        assert (verdict is LagVerdict.EXPIRED_UNREAD) == lost
         assert (verdict is LagVerdict.OK) <= (at == high)
     assert facts.lag is None or facts.lag >= 0
     assert reasons

@@ -59,7 +59,7 @@ def test_rows_of_sound_and_damaged_stores_are_those_of_the_plain_path(
 
     wanted = [row for name in names for row in plain_rows(tmp_path / name, opening)]
     assert sorted(found, key=str) == sorted(wanted, key=str)
-    assert {"never committed", "retrying", "dead letters", "ok"} <= {
+    assert {"never_committed", "retrying", "dead_letters", "ok"} <= {
         row["verdict"] for row in found
     }
 
