@@ -23,31 +23,31 @@ from ..proto.errors import *  # noqa: F403  (its __all__ is part of this one)
 
 if TYPE_CHECKING:
     from .administration.admin import AsyncAdmin
-    from .administration.clocks import AsyncClocks, BrokerClock
+    from .administration.clocks import AsyncClockAdmin, BrokerClock
     from .administration.dead_letters import DeadLetter, ResentDeadLetter
     from .administration.descriptions import (
         BrokerDescription,
+        FilterStats,
         GroupDescription,
         GroupMember,
-        GroupMove,
         GroupPosition,
         GroupQueue,
-        GroupReport,
+        GroupStatus,
+        OffsetReset,
         QueueDescription,
-        Skipped,
         TopicDescription,
-        TopicSent,
+        TopicTraffic,
     )
-    from .administration.groups import OffsetMove, OffsetTarget
+    from .administration.groups import OffsetChange, OffsetTarget
     from .config import ConsumerConfig, ProducerConfig
     from .consuming.held_queue import OffsetAndMetadata
-    from .consuming.parts import Counts
-    from .consuming.queue_reader import Pulled
-    from .consuming.sending_back import SentBack
-    from .message import Draft, Message
+    from .consuming.parts import ConsumerMetrics
+    from .consuming.queue_reader import PullResult
+    from .consuming.sending_back import SendBackResult
+    from .message import Message, UnserializedMessage
     from .message_batch import MessageBatch
     from .metrics import HistogramSnapshot, ProducerMetrics
-    from .once import Once
+    from .once import Deduplicator
     from .producer import AsyncProducer
     from .producing.atomic_commit import AsyncAtomicCommit
     from .producing.interceptors import Interceptor
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Message",
-    "Draft",
+    "UnserializedMessage",
     "Interceptor",
     "ProducerMetrics",
     "HistogramSnapshot",
@@ -92,35 +92,35 @@ __all__ = [
     "PushConfig",
     "Retry",
     "Reject",
-    "Once",
+    "Deduplicator",
     "PushMetrics",
     "RebalanceListener",
-    "Counts",
+    "ConsumerMetrics",
     "ReceivedMessage",
     "MessageBatch",
     "Filter",
     "Sql",
-    "SentBack",
-    "Pulled",
+    "SendBackResult",
+    "PullResult",
     "OffsetAndMetadata",
     "Queue",
     "Admin",
     "AsyncAdmin",
-    "AsyncClocks",
+    "AsyncClockAdmin",
     "BrokerClock",
     "TopicDescription",
     "QueueDescription",
     "GroupDescription",
     "GroupPosition",
-    "TopicSent",
+    "TopicTraffic",
     "BrokerDescription",
-    "GroupReport",
+    "GroupStatus",
     "GroupMember",
     "GroupQueue",
-    "GroupMove",
-    "Skipped",
+    "OffsetReset",
+    "FilterStats",
     "OffsetTarget",
-    "OffsetMove",
+    "OffsetChange",
     "DeadLetter",
     "ResentDeadLetter",
 ]
@@ -135,31 +135,31 @@ _MODULES = {
     "BrokerDescription": "administration.descriptions",
     "GroupDescription": "administration.descriptions",
     "GroupPosition": "administration.descriptions",
-    "TopicSent": "administration.descriptions",
+    "TopicTraffic": "administration.descriptions",
     "QueueDescription": "administration.descriptions",
     "TopicDescription": "administration.descriptions",
     "GroupMember": "administration.descriptions",
-    "GroupMove": "administration.descriptions",
+    "OffsetReset": "administration.descriptions",
     "GroupQueue": "administration.descriptions",
-    "GroupReport": "administration.descriptions",
-    "Skipped": "administration.descriptions",
-    "OffsetMove": "administration.groups",
+    "GroupStatus": "administration.descriptions",
+    "FilterStats": "administration.descriptions",
+    "OffsetChange": "administration.groups",
     "OffsetTarget": "administration.groups",
     "AsyncProducer": "producer",
     "AsyncPullConsumer": "pull_consumer",
-    "AsyncClocks": "administration.clocks",
+    "AsyncClockAdmin": "administration.clocks",
     "BrokerClock": "administration.clocks",
     "ConsumerConfig": "config",
-    "Counts": "consuming.parts",
+    "ConsumerMetrics": "consuming.parts",
     "OffsetAndMetadata": "consuming.held_queue",
-    "Pulled": "consuming.queue_reader",
-    "SentBack": "consuming.sending_back",
-    "Draft": "message",
+    "PullResult": "consuming.queue_reader",
+    "SendBackResult": "consuming.sending_back",
+    "UnserializedMessage": "message",
     "Filter": "subscriptions",
     "Sql": "subscriptions",
     "Message": "message",
     "MessageBatch": "message_batch",
-    "Once": "once",
+    "Deduplicator": "once",
     "Producer": "sync.gen.producer",
     "ProducerConfig": "config",
     "AsyncAtomicCommit": "producing.atomic_commit",

@@ -7,7 +7,7 @@ An application cannot set properties that the broker acts upon: most have an arg
 error names. RocketMQ's list of names that an application may not set (MessageConst) is longer; PocketMQ accepts names
 that nothing acts upon. Source: store-format.md sections 2.5 and 7.
 
-A `Draft` is a message whose key and value are not serialized yet.
+An `UnserializedMessage` is a message whose key and value are not serialized yet.
 
 Cost: 0.4 µs for a message with topic and body alone, 1.3 µs with a key, 1 µs with a time of delivery.
 """
@@ -456,7 +456,7 @@ def record_size(message: Message) -> int:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Draft:
+class UnserializedMessage:
     """VALUE for TOPIC, as the application gave it: what interceptors see of `send(topic, value, …)`.
 
     Nothing is checked before it becomes a Message.
@@ -487,7 +487,7 @@ class Draft:
     priority: int | None = None
     """Priority of the message."""
 
-    def replace(self, **parts: Unpack[MessageParts]) -> Draft:
+    def replace(self, **parts: Unpack[MessageParts]) -> UnserializedMessage:
         """Return a draft with other PARTS."""
         return dataclasses.replace(self, **parts)
 

@@ -1,6 +1,6 @@
 """Work that is done once, also if its message is redelivered: a business key is marked in the application's database.
 
-    once = Once("sqlite3")
+    once = Deduplicator("sqlite3")
     once.create_table(connection)
 
     with once(connection, "payment-17") as first:
@@ -12,7 +12,7 @@
 The key is inserted into a table of the application's database, where it is unique. Mark and work are committed together
 or not at all, so that a message that is redelivered after a crash finds both or neither.
 
-    once = Once("sqlite3", connect=lambda: sqlite3.connect("accounts.db", check_same_thread=False))
+    once = Deduplicator("sqlite3", connect=lambda: sqlite3.connect("accounts.db", check_same_thread=False))
 
     @once.guard(key=lambda message: message.key)
     def charge(message, connection):
@@ -75,7 +75,7 @@ class DatabaseConnection(Protocol):
 
 
 def remembers(listener: Listener) -> bool:
-    """Was LISTENER decorated with `Once.guard`?"""
+    """Was LISTENER decorated with `Deduplicator.guard`?"""
     return getattr(listener, "pocketmq_once", None) is not None
 
 
@@ -113,7 +113,7 @@ def _checked_table(table: str) -> str:
     return table
 
 
-class Once:
+class Deduplicator:
     """Marks keys as done in TABLE of a database, through DRIVER.
 
     If two transactions mark the same key at once, the second waits in the database until the first has committed, and
@@ -122,7 +122,7 @@ class Once:
     Keys that are known to be done are kept in memory, `cache_size` of them, so that a duplicate costs no query. A key
     gets there only when its transaction was committed: by `guard`, which commits itself, or by `done`.
 
-    Any thread may use a Once; a connection is with one thread at a time.
+    Any thread may use a Deduplicator; a connection is with one thread at a time.
     """
 
     def __init__(

@@ -38,11 +38,11 @@ from .config import ConsumerConfig, ConsumerSettings, settled
 from .connections import Connections
 from .consuming.atomic_reading import AtomicReading
 from .consuming.held_queue import Batch, Cursor, OffsetAndMetadata
-from .consuming.parts import Counts
+from .consuming.parts import ConsumerMetrics
 from .consuming.prefetch import ASSIGNED, REVOKED, Rebalanced
-from .consuming.queue_reader import Pulled, pull_once
+from .consuming.queue_reader import PullResult, pull_once
 from .consuming.reading import PullReading, Steering
-from .consuming.sending_back import Retrying, SentBack
+from .consuming.sending_back import Retrying, SendBackResult
 from .lifecycle import AsyncSignalledClient
 from .message_batch import MessageBatch
 from .queue import Queue
@@ -253,7 +253,7 @@ class AsyncPullConsumer(AsyncSignalledClient):
         max_messages: int = 0,
         max_bytes: int = 0,
         wait_ms: int = 0,
-    ) -> Pulled:
+    ) -> PullResult:
         """Return the messages of QUEUE from OFFSET on, waiting up to WAIT_MS for one; positions do not move.
 
         MAX_MESSAGES and MAX_BYTES 0: the consumer's settings. Raises OffsetOutOfRange with min_offset and max_offset.
@@ -271,7 +271,7 @@ class AsyncPullConsumer(AsyncSignalledClient):
 
     async def send_back(
         self, message: ReceivedMessage, *, delay_level: int = 0, reason: str = ""
-    ) -> SentBack:
+    ) -> SendBackResult:
         """Return MESSAGE to the broker: it is redelivered later, or moved to the dead-letter queue; return which.
 
         For a message that you cannot process: the consumer gets a copy from the group's retry topic, and after the
@@ -368,7 +368,7 @@ class AsyncPullConsumer(AsyncSignalledClient):
             work = self._steering.commit_offsets(offsets)
         self._session.tasks.spawn(self._reading.tell_outcome(work, callback))
 
-    def metrics(self) -> Counts:
+    def metrics(self) -> ConsumerMetrics:
         """Return what was counted so far, also after the end."""
         return replace(self._reading.counts)
 

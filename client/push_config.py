@@ -47,7 +47,7 @@ class PushConfig(ReadingConfig):
     delivery: Delivery = "at_least_once"
     """When offsets are committed: after processing ("at_least_once"), or before ("at_most_once", nothing is retried).
 
-    "effectively_once" is at least once, with a listener that remembers what it has processed (`Once`).
+    "effectively_once" is at least once, with a listener that remembers what it has processed (`Deduplicator`).
     """
     listener_batch_size: int = 1
     """Messages per call of the listener. Above 1 the listener gets a list."""

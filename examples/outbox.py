@@ -10,7 +10,7 @@ from functools import partial
 from tempfile import TemporaryDirectory
 from uuid import uuid4
 
-from pocketmq.client import Message, Once, Producer, PushConsumer, ReceivedMessage
+from pocketmq.client import Deduplicator, Message, Producer, PushConsumer, ReceivedMessage
 
 TOPIC, GROUP = "example-outbox", "example-shipping"
 ORDERS = 10
@@ -26,7 +26,10 @@ def relay(shop: sqlite3.Connection, producer: Producer) -> None:
 
 def main(nameserver: str, folder: str) -> None:
     shop, connect = sqlite3.connect(f"{folder}/shop"), partial(sqlite3.connect, f"{folder}/stock")
-    once, stock = Once(sqlite3, connect=partial(connect, check_same_thread=False)), connect()
+    once, stock = (
+        Deduplicator(sqlite3, connect=partial(connect, check_same_thread=False)),
+        connect(),
+    )
 
     @once.guard(key=lambda message: message.key)
     def ship(message: ReceivedMessage, stock: sqlite3.Connection) -> None:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import click
 
-from ..client.administration.clocks import AsyncClocks, BrokerClock
+from ..client.administration.clocks import AsyncClockAdmin, BrokerClock
 from ..proto.clock import STEP_MAX_MS
 from ..proto.time_text import parse_duration
 from .options import json_option, nameserver_option
@@ -30,7 +30,7 @@ def clock() -> None:
 @nameserver_option
 def now(*, broker: str | None, as_json: bool, nameserver: str) -> None:
     """Show the time of each broker."""
-    _show(_ask(nameserver, broker, AsyncClocks.now), as_json)
+    _show(_ask(nameserver, broker, AsyncClockAdmin.now), as_json)
 
 
 @clock.command()
@@ -50,10 +50,10 @@ def advance(duration: str, *, broker: str | None, as_json: bool, nameserver: str
 def _ask(
     nameserver: str,
     broker: str | None,
-    question: Callable[[AsyncClocks], Awaitable[list[BrokerClock]]],
+    question: Callable[[AsyncClockAdmin], Awaitable[list[BrokerClock]]],
 ) -> list[BrokerClock]:
     async def ask() -> list[BrokerClock]:
-        async with AsyncClocks(nameserver, broker) as clocks:
+        async with AsyncClockAdmin(nameserver, broker) as clocks:
             return await question(clocks)
 
     return asyncio.run(ask())

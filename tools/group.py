@@ -16,7 +16,7 @@ import click
 from ..client import (
     Admin,
     GroupDescription,
-    OffsetMove,
+    OffsetChange,
     OffsetTarget,
     Queue,
 )
@@ -282,7 +282,7 @@ def _queue(topic: str, text: str) -> Queue | int:
     return Queue(topic, broker, int(number)) if broker else int(number)
 
 
-def move_document(move: OffsetMove) -> dict[str, Any]:
+def move_document(move: OffsetChange) -> dict[str, Any]:
     """Return MOVE as JSON shows it."""
     return {
         "topic": move.queue.topic,

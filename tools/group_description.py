@@ -10,12 +10,12 @@ import click
 
 from ..client import (
     Admin,
+    FilterStats,
     GroupMember,
-    GroupMove,
     GroupQueue,
-    GroupReport,
+    GroupStatus,
+    OffsetReset,
     Queue,
-    Skipped,
 )
 from ..proto.time_text import format_duration, parse_duration
 from .completion import group_names, topic_names
@@ -107,7 +107,7 @@ def _print_accounts(queues: Sequence[GroupQueue]) -> None:
         print_table(["topic", "broker", "queue", "moved", "from", "to", "by"], moves)
 
 
-def document(found: GroupReport) -> dict[str, Any]:
+def document(found: GroupStatus) -> dict[str, Any]:
     """Return FOUND as JSON shows it."""
     return {
         "group": found.name,
@@ -176,7 +176,7 @@ def document(found: GroupReport) -> dict[str, Any]:
     }
 
 
-def conflicts(found: GroupReport) -> list[dict[str, Any]]:
+def conflicts(found: GroupStatus) -> list[dict[str, Any]]:
     """Return who wants what, most members first, if those in FOUND want different things; else nothing."""
     wanted: dict[tuple[str, ...], list[str]] = {}
     for one in (*found.members, *found.clients):
@@ -188,7 +188,7 @@ def conflicts(found: GroupReport) -> list[dict[str, Any]]:
     return [{"subscriptions": list(what), "members": sorted(who)} for what, who in rows]
 
 
-def _plain(value: Skipped | GroupMove) -> dict[str, Any]:
+def _plain(value: FilterStats | OffsetReset) -> dict[str, Any]:
     return {
         name: list(one) if isinstance(one, tuple) else one for name, one in asdict(value).items()
     }
@@ -198,7 +198,7 @@ def _place(queue: Queue) -> dict[str, Any]:
     return {"topic": queue.topic, "broker": queue.broker, "queue": queue.number}
 
 
-def _summary(found: GroupReport) -> dict[str, str]:
+def _summary(found: GroupStatus) -> dict[str, str]:
     who = "each for itself" if found.each_for_itself else f"by {found.leader or 'nobody'}"
     shared = (
         f"generation {found.generation} at {found.coordinator}, {found.strategy or 'no strategy'}, {who}"
@@ -246,13 +246,13 @@ def _client_row(one: GroupMember) -> list[object]:
     ]
 
 
-def _skipped_row(queue: GroupQueue, one: Skipped) -> list[object]:
+def _skipped_row(queue: GroupQueue, one: FilterStats) -> list[object]:
     topic, broker, number = queue.queue
     numbers = (f"{value:,}" for value in (one.count, one.first, one.last))
     return [topic, broker, number, *numbers, one.filter or "others", ", ".join(one.members) or "-"]
 
 
-def _move_row(queue: GroupQueue, one: GroupMove) -> list[object]:
+def _move_row(queue: GroupQueue, one: OffsetReset) -> list[object]:
     topic, broker, number = queue.queue
     start = "-" if one.from_offset is None else f"{one.from_offset:,}"
     return [topic, broker, number, instant(one.at_ms), start, f"{one.to_offset:,}", one.who]

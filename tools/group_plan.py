@@ -18,7 +18,7 @@ from typing import Any, Final
 import click
 import yaml
 
-from ..client import Admin, GroupReport, Queue
+from ..client import Admin, GroupStatus, Queue
 from ..client.allocation import Member, Move, Strategy, allocated, moves
 from ..client.allocation_strategies import Configured, MachineRoom, known_strategies, strategy_named
 from ..proto.errors import TopicNotFound
@@ -205,7 +205,7 @@ def placed(situation: Situation, rooms: Sequence[str], *, must_know: bool = Fals
     return replace(situation, members=members)
 
 
-def _asked(name: str, nameserver: str) -> tuple[GroupReport, list[Queue]]:
+def _asked(name: str, nameserver: str) -> tuple[GroupStatus, list[Queue]]:
     """Return what group NAME is doing, and the queues of its topics."""
     with Admin(nameserver) as admin:
         report = admin.describe_group(name)
@@ -223,7 +223,7 @@ def _topics(subscriptions: Iterable[str]) -> frozenset[str]:
     return frozenset(text.partition(":")[0] for text in subscriptions)
 
 
-def live(report: GroupReport, queues: list[Queue]) -> Situation:
+def live(report: GroupStatus, queues: list[Queue]) -> Situation:
     """Return the group of REPORT, over QUEUES, as it is. Raises UsageError if nobody is in it."""
     if not report.members:
         raise click.UsageError(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from ..client import Admin, GroupReport, Queue
+from ..client import Admin, GroupStatus, Queue
 from ..client.config import ReadFrom
 from ..proto.clock import Clock, SystemClock
 from ..proto.errors import NotAuthorized, TopicNotFound
@@ -124,7 +124,7 @@ class ClusterLook:
     at_ms: int
     brokers: int
     messages: Mapping[str, tuple[int, int]]
-    groups: Sequence[tuple[GroupReport, Sequence[LagRow]]]
+    groups: Sequence[tuple[GroupStatus, Sequence[LagRow]]]
 
     @property
     def rows(self) -> list[LagRow]:
@@ -296,7 +296,7 @@ def _topic_line(name: str, before: ClusterLook | None, now: ClusterLook) -> Topi
     return TopicLine(topic=name, messages=messages, in_per_s=rate)
 
 
-def _group_line(report: GroupReport, found: Sequence[LagProgress]) -> GroupLine:
+def _group_line(report: GroupStatus, found: Sequence[LagProgress]) -> GroupLine:
     worst = min(found, key=lambda one: _SEVERITY.index(one.row.verdict), default=None)
     lag = sum(one.row.lag or 0 for one in found)
     read, written = _sum(one.read_per_s for one in found), _sum(one.written_per_s for one in found)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from ..client import Admin, QueueDescription, TopicDescription, TopicSent
+from ..client import Admin, QueueDescription, TopicDescription, TopicTraffic
 from ..proto.errors import TopicExists
 from .completion import topic_names
 from .counted import counted
@@ -219,7 +219,7 @@ def _print(one: TopicDescription) -> None:
     )
 
 
-def _sent(sent: TopicSent) -> str:
+def _sent(sent: TopicTraffic) -> str:
     last = f", the last at {instant(sent.last_ms)}" if sent.last_ms else ""
     failed = f", {sent.failed:,} runs failed" if sent.failed else ""
     return f"{counted(sent.messages, 'message')}, {sent.bytes:,} bytes since the brokers started{last}{failed}"

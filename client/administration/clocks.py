@@ -28,7 +28,7 @@ class BrokerClock:
     """It moves only when you advance it."""
 
 
-class AsyncClocks(AsyncBrokerAsker):
+class AsyncClockAdmin(AsyncBrokerAsker):
     """The clocks of the brokers of NAMESERVERS; with BROKER (a name, or an address) of one of them."""
 
     async def now(self) -> list[BrokerClock]:

@@ -35,7 +35,7 @@ class QueueDescription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicSent:
+class TopicTraffic:
     """What producers sent to a topic since its brokers started."""
 
     messages: int
@@ -70,7 +70,7 @@ class TopicDescription:
     """Brokers that have the topic."""
     queues: tuple[QueueDescription, ...] = ()
     """Its queues on all brokers."""
-    sent: TopicSent | None = None
+    sent: TopicTraffic | None = None
     """What producers sent since the brokers started. None: not asked for."""
 
 
@@ -184,7 +184,7 @@ def topic_description(
         attributes=dict(config.attributes),
         brokers=tuple(brokers),
         queues=tuple(queues),
-        sent=TopicSent(
+        sent=TopicTraffic(
             messages=sum(one.messages for one in sent),
             bytes=sum(one.bytes for one in sent),
             failed=sum(one.failed_runs for one in sent),
@@ -254,7 +254,7 @@ class GroupMember:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Skipped:
+class FilterStats:
     """What one filter did not want of a queue: the group skipped it, and does not get it."""
 
     filter: str
@@ -274,7 +274,7 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupMove:
+class OffsetReset:
     """An administrator reset the group's offset of a queue."""
 
     at_ms: int
@@ -325,9 +325,9 @@ class GroupQueue:
     """Messages that filters skipped, each counted once."""
     lost_count: int = 0
     """Messages that the group skipped because they are damaged or deleted."""
-    skipped: tuple[Skipped, ...] = ()
+    skipped: tuple[FilterStats, ...] = ()
     """`filtered_count` by filter."""
-    moves: tuple[GroupMove, ...] = ()
+    moves: tuple[OffsetReset, ...] = ()
     """The last resets of the group's offset by administrators."""
 
     @property
@@ -352,7 +352,7 @@ class GroupQueue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupReport:
+class GroupStatus:
     """A group at work."""
 
     name: str
@@ -550,8 +550,8 @@ def clients_of(states: Mapping[str, pb.GroupStateReply]) -> tuple[GroupMember, .
     )
 
 
-def _skipped(one: pb.SkippedBy) -> Skipped:
-    return Skipped(
+def _skipped(one: pb.SkippedBy) -> FilterStats:
+    return FilterStats(
         filter="*" if one.kind == "ALL" else one.expression,
         count=one.count,
         first=one.first,
@@ -561,9 +561,9 @@ def _skipped(one: pb.SkippedBy) -> Skipped:
     )
 
 
-def _move(one: pb.MovedBy) -> GroupMove:
+def _move(one: pb.MovedBy) -> OffsetReset:
     before = one.before if one.before >= 0 else None
-    return GroupMove(at_ms=one.at_ms, who=one.who, from_offset=before, to_offset=one.after)
+    return OffsetReset(at_ms=one.at_ms, who=one.who, from_offset=before, to_offset=one.after)
 
 
 def _queue(held: pb.HeldQueue) -> Queue:

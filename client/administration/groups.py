@@ -52,7 +52,7 @@ class OffsetTarget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetMove:
+class OffsetChange:
     """In QUEUE the group continues at TO instead of FROM (−1: it never committed)."""
 
     queue: Queue
@@ -79,7 +79,7 @@ class OffsetMove:
 
 def move(
     position: descriptions.GroupPosition, target: OffsetTarget, offset_at_time: int
-) -> OffsetMove:
+) -> OffsetChange:
     """Return the move of POSITION to TARGET, within what the queue holds; OFFSET_AT_TIME is where its time lies."""
     low, high = position.min_offset, position.max_offset
     if target.offset is not None:
@@ -88,7 +88,7 @@ def move(
         wanted = offset_at_time
     else:
         wanted = low if target.first else high
-    return OffsetMove(
+    return OffsetChange(
         queue=position.queue,
         from_offset=position.offset,
         to_offset=min(max(wanted, low), high),
@@ -366,7 +366,7 @@ class GroupAdmin(DeadLetterAdmin):
         topic: str | None = None,
         interval_ms: int = 0,
         read_from: ReadFrom = "master",
-    ) -> descriptions.GroupReport:
+    ) -> descriptions.GroupStatus:
         """Return who is in GROUP, and its progress in every queue that it reads, or in those of TOPIC.
 
         GROUP is a name, or a description from `groups()`, so that the brokers need not list all groups again; a group
@@ -397,7 +397,7 @@ class GroupAdmin(DeadLetterAdmin):
         coordinator = descriptions.coordinating(states)
         state = states.get(coordinator, pb.GroupStateReply())
         left = [one.grace_left_ms for one in states.values() if one.HasField("grace_left_ms")]
-        return descriptions.GroupReport(
+        return descriptions.GroupStatus(
             name=name,
             coordinator=coordinator,
             generation=state.generation,
@@ -541,7 +541,7 @@ class GroupAdmin(DeadLetterAdmin):
         force: bool = False,
         dry_run: bool = False,
         create: bool = False,
-    ) -> list[OffsetMove]:
+    ) -> list[OffsetChange]:
         """Set the offsets of GROUP to TARGET in QUEUES of TOPIC (numbers are those of every broker; none: all of them).
 
         Returns what moves, from where to where; with DRY_RUN nothing does. Raises GroupNotFound for a group that never

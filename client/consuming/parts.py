@@ -31,7 +31,7 @@ QUEUE_IS_GONE: Final = (errors.TopicNotFound, errors.QueueNotFound)
 
 
 @dataclass(slots=True)
-class Counts:
+class ConsumerMetrics:
     """Numbers that only grow. Not thread-safe: the client's event loop owns them; others may look."""
 
     handed_out: int = 0
@@ -194,7 +194,7 @@ class ConsumerParts:
     group: str
     config: ReadingConfig
     session: Session
-    counts: Counts = field(default_factory=Counts)
+    counts: ConsumerMetrics = field(default_factory=ConsumerMetrics)
     #: Told that a broker's clock waits until what was just fetched is committed.
     on_clock_waits: list[Callable[[], None]] = field(default_factory=list)
     #: Brokers deliver nothing to the group.

@@ -396,7 +396,7 @@ async def fetch_run(
 
 
 @dataclass(frozen=True, slots=True)
-class Pulled:
+class PullResult:
     """The result of `pull`: messages, the offset to continue at, and the range of offsets that the queue has."""
 
     messages: Sequence[ReceivedMessage]
@@ -418,7 +418,7 @@ async def pull_once(
     max_messages: int,
     max_bytes: int,
     wait_ms: int,
-) -> Pulled:
+) -> PullResult:
     """Fetch once from OFFSET of QUEUE; MAX_MESSAGES and MAX_BYTES of 0 mean the consumer's settings.
 
     Of a follower (`read_from`) min_offset and max_offset are what that knows. Raises OffsetOutOfRange with both.
@@ -453,4 +453,4 @@ async def pull_once(
     messages: MessageBatch = NO_MESSAGES
     if run is not None:
         messages = MessageBatch(run, run.first_at_or_after(offset))
-    return Pulled(messages, reply.next_offset, reply.min_offset, reply.max_offset)
+    return PullResult(messages, reply.next_offset, reply.min_offset, reply.max_offset)

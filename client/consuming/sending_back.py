@@ -23,7 +23,7 @@ _LOOKS: Final = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SentBack:
+class SendBackResult:
     """The result of returning a message."""
 
     dead: bool
@@ -49,7 +49,7 @@ async def send_back(
     reason: str,
     timeout_ms: int,
     max_times: int | None = None,
-) -> SentBack:
+) -> SendBackResult:
     """Send MESSAGE back for GROUP; raises what pull_consumer.py says. MAX_TIMES retries; None: as the group is set."""
     broker = message.broker
     if not session.routes.knows(broker):
@@ -77,7 +77,7 @@ async def send_back(
         commit = pb.CommitOffsetsRequest(group=group)
         await session.ask(broker, "CommitOffsets", commit, pb.CommitOffsetsReply, timeout_ms)
         reply = await ask()
-    return SentBack(
+    return SendBackResult(
         dead=reply.dead,
         topic=reply.topic,
         due_ms=reply.due_ms,
@@ -106,7 +106,7 @@ class Retrying:
 
     async def send_back(
         self, message: ReceivedMessage, *, delay_level: int, reason: str
-    ) -> SentBack:
+    ) -> SendBackResult:
         """Give MESSAGE back to its broker; see pull_consumer.py."""
         self._reading.check_open()
         self._parts.need_group("send a message back")

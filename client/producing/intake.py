@@ -16,7 +16,7 @@ from ...proto.configuration import nearest
 from ...proto.errors import ClientClosed, InvalidArgument, PocketMQError
 from ..compression import Compressor
 from ..config import ProducerConfig
-from ..message import NO_VALUE, Draft, ManyParts, Message, MessageParts
+from ..message import NO_VALUE, ManyParts, Message, MessageParts, UnserializedMessage
 from ..serialization import key_encoder, value_encoder
 from ..session import Session
 from .bodies import Bodies, check_count, checked_bodies
@@ -61,14 +61,14 @@ class Intake:
     def _offered_message(self, message: Message) -> Message:
         """Return what is to be sent instead of MESSAGE after the interceptors, as a Message."""
         sending = self.interceptors.on_send(message)
-        return self._serialized(sending) if isinstance(sending, Draft) else sending
+        return self._serialized(sending) if isinstance(sending, UnserializedMessage) else sending
 
     def message(self, sending: Sending) -> Message:
         """Return SENDING as it goes to the broker. Raises SerializationFailed, and what Message does."""
-        message = self._serialized(sending) if isinstance(sending, Draft) else sending
+        message = self._serialized(sending) if isinstance(sending, UnserializedMessage) else sending
         return self._compressor.compressed(message)
 
-    def _serialized(self, draft: Draft) -> Message:
+    def _serialized(self, draft: UnserializedMessage) -> Message:
         body = self._encode_value(draft.topic, draft.value)
         key = None if draft.key is None else self._encode_key(draft.topic, draft.key)
         return draft.message(body, key)
@@ -147,7 +147,7 @@ class Intake:
         check_count(row, words)
         on_send = self.interceptors.on_send
         return [
-            on_send(Draft(topic, value, key=key, **rest))
+            on_send(UnserializedMessage(topic, value, key=key, **rest))
             for value, key in zip(row, words, strict=True)
         ]
 
@@ -186,7 +186,7 @@ def _asked(message: object, value: Any, parts: MessageParts) -> Sending:
                 field="value",
             )
         check_parts(parts, MessageParts.__annotations__)
-        return Draft(message, value, **parts)
+        return UnserializedMessage(message, value, **parts)
     if not isinstance(message, Message):
         raise InvalidArgument(
             f"send takes a Message, or a topic and a value, not {type(message).__name__}: write Message(topic, body)",

@@ -27,20 +27,20 @@ from typing import Any, Final, TypeAlias
 
 from ...proto.errors import ConfigError
 from ...proto.facts import Facts
-from ..message import Draft, Message
+from ..message import Message, UnserializedMessage
 from .receipt import Receipt, Receipts, SendOutcome, Watch
 
 logger = logging.getLogger(__name__)
 
 _METHODS: Final = ("on_send", "on_acknowledgement", "close")
-Sending: TypeAlias = Message | Draft
+Sending: TypeAlias = Message | UnserializedMessage
 
 
 class Interceptor:
     """Does nothing; a base for those who override some of it."""
 
     def on_send(self, message: Sending) -> Sending:
-        """Return what is to be sent instead of MESSAGE: a Draft from `send(topic, value)`, else a Message."""
+        """Return what is to be sent instead of MESSAGE, an UnserializedMessage if it came from `send(topic, value)`."""
         return message
 
     def on_acknowledgement(
@@ -81,7 +81,7 @@ class Interceptors:
         """Return what the chain makes of MESSAGE."""
         for method in self._on_send:
             changed = self._result(method, message)
-            if isinstance(changed, (Message, Draft)):
+            if isinstance(changed, (Message, UnserializedMessage)):
                 message = changed
             elif changed is not _FAILED:
                 logger.error(

@@ -24,7 +24,7 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.message_id import UniqueIds
 from ...proto.recall_handle import decode_handle
 from ..config import ProducerConfig
-from ..message import NO_VALUE, Draft, ManyParts, Message, MessageParts, record_size
+from ..message import NO_VALUE, ManyParts, Message, MessageParts, UnserializedMessage, record_size
 from ..metrics import ProducerCounters, ProducerMetrics
 from ..queue import Queue
 from ..routes import Route
@@ -144,7 +144,7 @@ class Sender:
             return await self._send_taken(intake.made(message, value, parts))
         sending = intake.offered(message, value, parts)
         with intake.telling(sending):
-            if isinstance(sending, Draft):
+            if isinstance(sending, UnserializedMessage):
                 await intake.gate.wait(sending.topic)
             taken = intake.message(sending)
             size_bytes = await self._room(taken)

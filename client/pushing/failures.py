@@ -22,7 +22,7 @@ from typing import Final, Protocol, TypeAlias
 from ...proto.clock import Clock
 from ...proto.errors import PocketMQError
 from ...proto.facts import Facts
-from ..consuming.sending_back import SentBack, send_back
+from ..consuming.sending_back import SendBackResult, send_back
 from ..push_config import PushConfig
 from ..queue import Queue
 from ..received_message import ReceivedMessage
@@ -117,7 +117,7 @@ class Returns:
         group: str,
         config: PushConfig,
         counts: PushCounts,
-        tell: Callable[[ReceivedMessage, SentBack], None],
+        tell: Callable[[ReceivedMessage, SendBackResult], None],
         telling: Telling,
     ) -> None:
         self.tasks = session.tasks

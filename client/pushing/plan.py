@@ -51,7 +51,7 @@ class PushPlan:
         if self.config.delivery == "effectively_once" and not remembers(listener):
             raise ConfigError(
                 'delivery "effectively_once" needs a listener that remembers what it has done: decorate it with'
-                " a Once (see docs/exactly-once.md), or say at_least_once",
+                " a Deduplicator (see docs/exactly-once.md), or say at_least_once",
                 field="delivery",
                 value="effectively_once",
             )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from ..consuming.parts import CONSUMER_PREFIX, COUNTERS, Counts
+from ..consuming.parts import CONSUMER_PREFIX, COUNTERS, ConsumerMetrics
 from ..exposition import Exposition
 from ..queue import Queue
 
@@ -67,7 +67,7 @@ class PushMetrics:
     """Sum of the listener's time in milliseconds."""
     lag: dict[Queue, int]
     """Messages that are stored and not processed yet, by queue."""
-    counts: Counts = field(default_factory=Counts)
+    counts: ConsumerMetrics = field(default_factory=ConsumerMetrics)
     """Counters of fetches, commits and rebalances."""
 
     def text(self, labels: Mapping[str, str] | None = None) -> str:

@@ -28,7 +28,7 @@ from ..consuming.held_queue import HeldQueue
 from ..consuming.parts import ConsumerParts, reach_name_server
 from ..consuming.queue_reader import QueueReader
 from ..consuming.queue_supply import Supply, broadcast_supply, group_supply
-from ..consuming.sending_back import SentBack
+from ..consuming.sending_back import SendBackResult
 from ..push_config import PushConfig
 from ..queue import Queue
 from ..received_message import ReceivedMessage, RetriedMessage
@@ -334,7 +334,7 @@ class Pushing:
                 )
         self._failures.handle(intake, failed)
 
-    def _sent_back(self, message: ReceivedMessage, sent: SentBack) -> None:
+    def _sent_back(self, message: ReceivedMessage, sent: SendBackResult) -> None:
         """Look for the retry queue of a broker that may just have made it."""
         if sent.dead:
             return

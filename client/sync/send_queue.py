@@ -13,7 +13,14 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
 from ..loop_thread import LoopThread
-from ..message import NO_VALUE, RECORD_OVERHEAD, Draft, ManyParts, Message, MessageParts
+from ..message import (
+    NO_VALUE,
+    RECORD_OVERHEAD,
+    ManyParts,
+    Message,
+    MessageParts,
+    UnserializedMessage,
+)
 from ..metrics import ProducerMetrics
 from ..producing.receipt import Receipt, Receipts, SendFuture, SendOutcome
 from ..producing.sender import Sender
@@ -88,7 +95,7 @@ class SendQueue:
         self._portal.check()
         sending = intake.offered(message, value, parts)
         with intake.telling(sending):
-            if isinstance(sending, Draft) and not gate.is_open(sending.topic):
+            if isinstance(sending, UnserializedMessage) and not gate.is_open(sending.topic):
                 self._portal.run(gate.wait(sending.topic))
             taken = intake.message(sending)
             size_bytes = self._reserve(taken)

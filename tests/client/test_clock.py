@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.client.administration.clocks import AsyncClocks, BrokerClock
+from pocketmq.client.administration.clocks import AsyncClockAdmin, BrokerClock
 from pocketmq.proto.clock import Clock, SystemClock, VirtualClock
 from pocketmq.proto.errors import InvalidArgument, RouteNotFound, Unsupported
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
@@ -52,7 +52,7 @@ class ClockedConnections(FakeConnections):
 
 async def test_all_brokers_are_asked_and_moved() -> None:
     connections = ClockedConnections(VirtualClock(NOW_MS), VirtualClock(NOW_MS + 7))
-    async with AsyncClocks("n1:1", connections=connections) as clocks:
+    async with AsyncClockAdmin("n1:1", connections=connections) as clocks:
         assert await clocks.now() == [
             BrokerClock("a", "a:1", NOW_MS, True),
             BrokerClock("b", "b:1", NOW_MS + 7, True),
@@ -63,14 +63,14 @@ async def test_all_brokers_are_asked_and_moved() -> None:
 @pytest.mark.parametrize("broker", ["b", "b:1"])
 async def test_one_broker_is_chosen_by_name_or_address(broker: str) -> None:
     connections = ClockedConnections(VirtualClock(NOW_MS), VirtualClock(NOW_MS))
-    async with AsyncClocks("n1:1", broker, connections=connections) as clocks:
+    async with AsyncClockAdmin("n1:1", broker, connections=connections) as clocks:
         assert await clocks.advance(50) == [BrokerClock("b", "b:1", NOW_MS + 50, True)]
     assert connections.clocks["a:1"].now_ms() == NOW_MS
 
 
 async def test_none_is_moved_if_one_cannot_be() -> None:
     connections = ClockedConnections(VirtualClock(NOW_MS), SystemClock())
-    async with AsyncClocks("n1:1", connections=connections) as clocks:
+    async with AsyncClockAdmin("n1:1", connections=connections) as clocks:
         with pytest.raises(Unsupported, match="broker b lives by the machine's clock"):
             await clocks.advance(50)
     assert connections.clocks["a:1"].now_ms() == NOW_MS
@@ -78,10 +78,10 @@ async def test_none_is_moved_if_one_cannot_be() -> None:
 
 async def test_what_brokers_refuse_and_who_is_not_there() -> None:
     connections = ClockedConnections(VirtualClock(NOW_MS))
-    async with AsyncClocks("n1:1", connections=connections) as clocks:
+    async with AsyncClockAdmin("n1:1", connections=connections) as clocks:
         with pytest.raises(InvalidArgument, match="by_ms is -5"):
             await clocks.advance(-5)
     connections = ClockedConnections(VirtualClock(NOW_MS))
-    async with AsyncClocks("n1:1", "z", connections=connections) as clocks:
+    async with AsyncClockAdmin("n1:1", "z", connections=connections) as clocks:
         with pytest.raises(RouteNotFound, match="known: a"):
             await clocks.now()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.client import AsyncProducer, Draft, Interceptor, Message, Receipt
+from pocketmq.client import AsyncProducer, Interceptor, Message, Receipt, UnserializedMessage
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
     BufferFull,
@@ -29,16 +29,21 @@ class Recording:
     """Writes down what it is told."""
 
     def __init__(self) -> None:
-        self.sent: list[Message | Draft] = []
-        self.told: list[tuple[Receipt | None, BaseException | None, Message | Draft]] = []
+        self.sent: list[Message | UnserializedMessage] = []
+        self.told: list[
+            tuple[Receipt | None, BaseException | None, Message | UnserializedMessage]
+        ] = []
         self.closed = 0
 
-    def on_send(self, message: Message | Draft) -> Message | Draft:
+    def on_send(self, message: Message | UnserializedMessage) -> Message | UnserializedMessage:
         self.sent.append(message)
         return message
 
     def on_acknowledgement(
-        self, receipt: Receipt | None, error: BaseException | None, message: Message | Draft
+        self,
+        receipt: Receipt | None,
+        error: BaseException | None,
+        message: Message | UnserializedMessage,
     ) -> None:
         self.told.append((receipt, error, message))
 
@@ -52,7 +57,7 @@ class Stamping:
     def __init__(self, value: str) -> None:
         self._value = value
 
-    def on_send(self, message: Message | Draft) -> Message | Draft:
+    def on_send(self, message: Message | UnserializedMessage) -> Message | UnserializedMessage:
         stamps = message.properties.get("stamps", "") + self._value
         return message.replace(properties={**message.properties, "stamps": stamps})
 
@@ -102,7 +107,7 @@ async def test_each_message_is_acknowledged_with_its_receipt_before_the_sender_h
 
     assert [told[0] for told in seen.told] == [receipt, *many, value]
     assert [told[2] for told in seen.told] == seen.sent
-    assert isinstance(seen.sent[-1], Draft)
+    assert isinstance(seen.sent[-1], UnserializedMessage)
     assert seen.sent[-1].value == b"value"
     assert seen.closed == 1
 

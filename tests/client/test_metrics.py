@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.client import AsyncProducer, Counts, Message, PushMetrics
+from pocketmq.client import AsyncProducer, ConsumerMetrics, Message, PushMetrics
 from pocketmq.client.consuming import parts
 from pocketmq.client.metrics import HistogramSnapshot, ProducerCounters, ProducerMetrics
 from pocketmq.client.producing.accumulator import Budget
@@ -151,7 +151,7 @@ async def test_a_push_consumers_figures_are_told_to_prometheus() -> None:
 
 
 def test_every_figure_of_consumers_is_in_the_text() -> None:
-    names = {field.name for field in dataclasses.fields(Counts)}
+    names = {field.name for field in dataclasses.fields(ConsumerMetrics)}
     metrics = {field.name for field in dataclasses.fields(PushMetrics)}
     told = {
         row[0]
@@ -165,6 +165,6 @@ def test_every_figure_of_consumers_is_in_the_text() -> None:
         "listener_ms_counts",
         "listener_ms_sum",
     }
-    text = Counts(handed_out=5, gaining_ms=1_500).text()
+    text = ConsumerMetrics(handed_out=5, gaining_ms=1_500).text()
     assert samples(text)["pocketmq_consumer_handed_out_messages_total"] == 5
     assert samples(text)["pocketmq_consumer_gaining_seconds_total"] == 1.5

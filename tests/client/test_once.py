@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from pocketmq.client import Once, PushConsumer, Retry
+from pocketmq.client import Deduplicator, PushConsumer, Retry
 from pocketmq.client.once import DoneKeys
 from pocketmq.proto.errors import ConfigError, InvalidArgument
 
@@ -25,11 +25,11 @@ Connect = Callable[[], Any]
 
 
 class Bank:
-    """A database with one account, and a Once over it."""
+    """A database with one account, and a Deduplicator over it."""
 
     def __init__(self, driver: str, connect: Connect, **settings: Any) -> None:
         self.connect = connect
-        self.once = Once(driver, connect=connect, **settings)
+        self.once = Deduplicator(driver, connect=connect, **settings)
         self.driver = importlib.import_module(driver)
         with closing(connect()) as connection:
             self.once.create_table(connection)
@@ -122,7 +122,7 @@ def test_a_key_twice_in_one_transaction_that_is_undone_is_not_taken_for_done(ban
 
 
 def test_scopes_are_apart(bank: Bank) -> None:
-    other = Once(bank.driver, scope="other group")
+    other = Deduplicator(bank.driver, scope="other group")
 
     with closing(bank.connect()) as connection:
         assert pay_once(bank, connection, "a")
@@ -165,7 +165,7 @@ class TestGuard:
 
         for name in ("a", "b", "a", "a"):
             assert listener(message(name)) is None
-        fresh = Once(bank.driver, connect=bank.connect)
+        fresh = Deduplicator(bank.driver, connect=bank.connect)
         fresh.guard(lambda message, connection: bank.pay(connection))(message("a"))
         fresh.close()
 
@@ -256,7 +256,7 @@ def test_effectively_once_needs_a_listener_that_remembers() -> None:
 
 @pytest.mark.parametrize("key", ["", "k" * 256])
 def test_keys_out_of_bounds_are_refused(key: str) -> None:
-    once = Once("sqlite3")
+    once = Deduplicator("sqlite3")
 
     with (
         closing(sqlite3.connect(":memory:")) as connection,
@@ -269,12 +269,12 @@ def test_keys_out_of_bounds_are_refused(key: str) -> None:
 @pytest.mark.parametrize("table", ["a b", "a;b", "1a", "a.b.c", ""])
 def test_odd_names_of_tables_are_refused(table: str) -> None:
     with pytest.raises(ConfigError, match="table is"):
-        Once("sqlite3", table=table)
+        Deduplicator("sqlite3", table=table)
 
 
 def test_a_module_that_is_no_driver_is_refused() -> None:
     with pytest.raises(ConfigError, match="no DB-API driver"):
-        Once("json")
+        Deduplicator("json")
 
 
 def test_guard_says_what_it_needs() -> None:
@@ -282,9 +282,9 @@ def test_guard_says_what_it_needs() -> None:
         pass
 
     with pytest.raises(ConfigError, match="coroutine"):
-        Once("sqlite3").guard(listener)
+        Deduplicator("sqlite3").guard(listener)
     with pytest.raises(ConfigError, match="connect="):
-        Once("sqlite3").guard(print)
+        Deduplicator("sqlite3").guard(print)
 
 
 class Recorder:
@@ -316,7 +316,7 @@ def test_parameters_are_written_as_the_driver_wants(
     connection: Any = SimpleNamespace(cursor=lambda: cursor)
     driver: Any = Recorder(style)
 
-    with Once(driver, scope="s")(connection, "a") as first:
+    with Deduplicator(driver, scope="s")(connection, "a") as first:
         assert first
 
     (insert,) = [given for given in done if given[0].startswith("INSERT")]

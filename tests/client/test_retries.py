@@ -13,7 +13,7 @@ import pytest
 
 from pocketmq.client import Admin, AsyncAdmin, AsyncPullConsumer, PullConsumer
 from pocketmq.client.administration.dead_letters import DeadLetter
-from pocketmq.client.consuming.sending_back import SentBack
+from pocketmq.client.consuming.sending_back import SendBackResult
 from pocketmq.client.received_message import FetchedRun
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
@@ -154,7 +154,7 @@ class TestSendingBack:
                 reason="no such customer",
             )
         ]
-        assert sent == SentBack(dead=False, topic=RETRIES, due_ms=77, reconsume_times=1)
+        assert sent == SendBackResult(dead=False, topic=RETRIES, due_ms=77, reconsume_times=1)
 
     async def test_a_reason_that_is_no_text_is_escaped(self, broker: RetryingBroker) -> None:
         store(broker, "orders", b"1")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from pocketmq.client import AsyncProducer, Draft, Message, Queue
+from pocketmq.client import AsyncProducer, Message, Queue, UnserializedMessage
 from pocketmq.client.message import record_size
 from pocketmq.client.producing.bodies import checked_bodies
 from pocketmq.proto.clock import VirtualClock
@@ -177,7 +177,7 @@ async def test_values_are_serialized_and_interceptors_see_them_before() -> None:
     seen: list[object] = []
 
     class Seeing:
-        def on_send(self, message: Draft) -> Draft:
+        def on_send(self, message: UnserializedMessage) -> UnserializedMessage:
             seen.append((message.value, message.key))
             return message.replace(tag="seen")
 

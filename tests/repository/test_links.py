@@ -179,7 +179,7 @@ def names_defined(path: Path) -> Iterator[str]:
 
 
 #: Page, and what a sentence sends people there for.
-_POINTERS = {"docs/exactly-once.md": "`Once`"}
+_POINTERS = {"docs/exactly-once.md": "`Deduplicator`"}
 
 
 def test_the_pages_that_code_and_errors_name_are_there_and_say_what_was_promised() -> None:

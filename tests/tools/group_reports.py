@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pocketmq.client import GroupMember, GroupReport, Queue
+from pocketmq.client import GroupMember, GroupStatus, Queue
 
 
 def member(name: str, *subscriptions: str, queues: tuple[Queue, ...] = ()) -> GroupMember:
@@ -22,7 +22,7 @@ def member(name: str, *subscriptions: str, queues: tuple[Queue, ...] = ()) -> Gr
     )
 
 
-def report(name: str, **told: Any) -> GroupReport:
+def report(name: str, **told: Any) -> GroupStatus:
     """Return a report of group NAME in which nobody is, but for what is TOLD."""
     plain: dict[str, Any] = {
         "coordinator": "",
@@ -35,4 +35,4 @@ def report(name: str, **told: Any) -> GroupReport:
         "members": (),
         "queues": (),
     }
-    return GroupReport(name=name, **plain | told)
+    return GroupStatus(name=name, **plain | told)

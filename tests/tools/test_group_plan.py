@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import pytest
 
-from pocketmq.client import GroupReport, Queue
+from pocketmq.client import GroupStatus, Queue
 from pocketmq.proto.errors import TopicNotFound
 from pocketmq.tools import cli, group_plan
 from pocketmq.tools.group_plan import shortened
@@ -153,7 +153,7 @@ class FakeAdmin:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def describe_group(self, name: str) -> GroupReport:
+    def describe_group(self, name: str) -> GroupStatus:
         shares = {"a": QUEUES[:3], "b": QUEUES[3:]}
         members = tuple(
             member(one, *SUBSCRIPTIONS, queues=tuple(share)) for one, share in shares.items()

@@ -15,7 +15,7 @@ from typing import Final
 
 from ...client import (
     AsyncAdmin,
-    AsyncClocks,
+    AsyncClockAdmin,
     AsyncProducer,
     AsyncPullConsumer,
     Message,
@@ -53,11 +53,11 @@ class LaterDemo:
             asyncio.run(self._steps(server.nameserver))
 
     async def _steps(self, nameserver: str) -> None:
-        async with AsyncClocks(nameserver) as clocks:
+        async with AsyncClockAdmin(nameserver) as clocks:
             await self._depart(nameserver, clocks)
             await self._fail(nameserver, clocks)
 
-    async def _depart(self, nameserver: str, clocks: AsyncClocks) -> None:
+    async def _depart(self, nameserver: str, clocks: AsyncClockAdmin) -> None:
         """Send the flights ahead of their time, let a day pass, and see when each was delivered."""
         board, day = self._board, self._day
         board.heading(
@@ -90,7 +90,7 @@ class LaterDemo:
             [message.store_timestamp_ms for message in found] == [due for due, _ in expected],
         )
 
-    async def _fail(self, nameserver: str, clocks: AsyncClocks) -> None:
+    async def _fail(self, nameserver: str, clocks: AsyncClockAdmin) -> None:
         """Send a message back until the broker gives it up, and look at the dead letter."""
         board = self._board
         board.heading("Fail to handle one of them, again and again")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 
-from ...client import Admin, GroupQueue, GroupReport
+from ...client import Admin, GroupQueue, GroupStatus
 from ...client.config import ReadFrom
 from ...proto.errors import NotAuthorized, TopicNotFound
 from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
@@ -48,7 +48,7 @@ def _refused_topics(admin: Admin, seen: Container[str]) -> Iterator[str]:
 
 def cluster_groups(
     admin: Admin, hidden: HiddenNames, pattern: str = "*", read_from: ReadFrom = "master"
-) -> Iterator[tuple[GroupReport, list[LagRow]]]:
+) -> Iterator[tuple[GroupStatus, list[LagRow]]]:
     """Yield each group of the brokers that ADMIN reaches whose name is like PATTERN, and its rows.
 
     Groups that the user may not look at are added to HIDDEN.
@@ -67,7 +67,7 @@ def cluster_groups(
 
 
 def _queues(
-    describe: Callable[..., GroupReport],
+    describe: Callable[..., GroupStatus],
     group: str,
     queues: Sequence[GroupQueue],
     derived: set[str],

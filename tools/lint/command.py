@@ -15,7 +15,7 @@ import click
 
 from ...broker.account import EVERY, Account, SkippedBy
 from ...broker.accounts import AccountKey, accounts_in
-from ...client import Admin, GroupReport
+from ...client import Admin, GroupStatus
 from ...client.config import ReadFrom
 from ...client.name_server_addresses import DEFAULT_NAME_SERVERS
 from ...proto.clock import SystemClock
@@ -269,7 +269,7 @@ class _Asked:
                 self.groups_seen.add(group.name)
                 yield from self._of_group(report, consume_enable=group.consume_enable)
 
-    def _of_group(self, report: GroupReport, *, consume_enable: bool) -> Iterator[Mistake]:
+    def _of_group(self, report: GroupStatus, *, consume_enable: bool) -> Iterator[Mistake]:
         unread: dict[str, int] = defaultdict(int)
         queues: dict[str, int] = defaultdict(int)
         uses: dict[str, list[FilterUse]] = defaultdict(list)

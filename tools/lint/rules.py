@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from ...client import GroupReport
+from ...client import GroupStatus
 from ...proto.errors import InvalidFilter
 from ...proto.filters.expressions import parse_tags
 from ...proto.time_text import format_duration, format_instant
@@ -142,7 +142,7 @@ def of_filters(
     )
 
 
-def of_members(report: GroupReport, has_topic: Callable[[str], bool]) -> Iterator[Mistake]:
+def of_members(report: GroupStatus, has_topic: Callable[[str], bool]) -> Iterator[Mistake]:
     """Yield each topic that members of a group read through different filters at this moment."""
     readers: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for member in (*report.members, *report.clients):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from ...client.administration.admin import AsyncAdmin
-from ...client.administration.clocks import AsyncClocks
+from ...client.administration.clocks import AsyncClockAdmin
 from ...client.administration.dead_letters import DeadLetter
 from ...client.administration.descriptions import GroupQueue
 from ...client.producer import AsyncProducer
@@ -153,14 +153,14 @@ class _Kit:
         """
         by_ms = parse_duration(by, field="by") if isinstance(by, str) else by
         self._check_running()
-        async with AsyncClocks(self.served.nameserver) as clocks:
+        async with AsyncClockAdmin(self.served.nameserver) as clocks:
             (moved,) = await clocks.advance(by_ms)
         return moved.now_ms
 
     async def now(self) -> int:
         """Return the messages' time, in Unix milliseconds."""
         self._check_running()
-        async with AsyncClocks(self.served.nameserver) as clocks:
+        async with AsyncClockAdmin(self.served.nameserver) as clocks:
             (clock,) = await clocks.now()
         return clock.now_ms
 

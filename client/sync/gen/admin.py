@@ -10,7 +10,7 @@ from ...administration import descriptions
 from ...administration.admin import DEFAULT_QUEUES
 from ...administration.dead_letters import DeadLetter, ResentDeadLetter
 from ...administration.descriptions import BrokerDescription, TopicDescription
-from ...administration.groups import OffsetMove, OffsetTarget
+from ...administration.groups import OffsetChange, OffsetTarget
 from ...config import ReadFrom
 from ...queue import Queue
 from ..thread_admin import ThreadAdmin
@@ -278,7 +278,7 @@ class Admin(ThreadAdmin):
         topic: str | None = None,
         interval_ms: int = 0,
         read_from: ReadFrom = "master",
-    ) -> descriptions.GroupReport:
+    ) -> descriptions.GroupStatus:
         """Return who is in GROUP, and its progress in every queue that it reads, or in those of TOPIC.
 
         GROUP is a name, or a description from `groups()`, so that the brokers need not list all groups again; a group
@@ -305,7 +305,7 @@ class Admin(ThreadAdmin):
         force: bool = False,
         dry_run: bool = False,
         create: bool = False,
-    ) -> list[OffsetMove]:
+    ) -> list[OffsetChange]:
         """Set the offsets of GROUP to TARGET in QUEUES of TOPIC (numbers are those of every broker; none: all of them).
 
         Returns what moves, from where to where; with DRY_RUN nothing does. Raises GroupNotFound for a group that never

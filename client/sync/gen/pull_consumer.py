@@ -8,9 +8,9 @@ from datetime import datetime
 
 from ...consuming.atomic_reading import AtomicReading
 from ...consuming.held_queue import OffsetAndMetadata
-from ...consuming.parts import Counts
-from ...consuming.queue_reader import Pulled
-from ...consuming.sending_back import SentBack
+from ...consuming.parts import ConsumerMetrics
+from ...consuming.queue_reader import PullResult
+from ...consuming.sending_back import SendBackResult
 from ...message_batch import MessageBatch
 from ...pull_consumer import CommitCallback
 from ...queue import Queue
@@ -74,7 +74,7 @@ class PullConsumer(ThreadConsumer):
         max_messages: int = 0,
         max_bytes: int = 0,
         wait_ms: int = 0,
-    ) -> Pulled:
+    ) -> PullResult:
         """Return the messages of QUEUE from OFFSET on, waiting up to WAIT_MS for one; positions do not move.
 
         MAX_MESSAGES and MAX_BYTES 0: the consumer's settings. Raises OffsetOutOfRange with min_offset and max_offset.
@@ -92,7 +92,7 @@ class PullConsumer(ThreadConsumer):
 
     def send_back(
         self, message: ReceivedMessage, *, delay_level: int = 0, reason: str = ""
-    ) -> SentBack:
+    ) -> SendBackResult:
         """Return MESSAGE to the broker: it is redelivered later, or moved to the dead-letter queue; return which.
 
         For a message that you cannot process: the consumer gets a copy from the group's retry topic, and after the
@@ -178,7 +178,7 @@ class PullConsumer(ThreadConsumer):
         """Do as `commit_sync`, and do not wait for it; CALLBACK hears what became of it, on the client's own thread."""
         return self._run(self._core.commit_async(callback, offsets))
 
-    def metrics(self) -> Counts:
+    def metrics(self) -> ConsumerMetrics:
         """Return what was counted so far, also after the end."""
         return self._core.metrics()
 

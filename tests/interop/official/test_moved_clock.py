@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from pocketmq.client import AsyncAdmin
-from pocketmq.client.administration.clocks import AsyncClocks
+from pocketmq.client.administration.clocks import AsyncClockAdmin
 
 from ...served import ServerProcess
 from .driver import dialling
@@ -32,7 +32,7 @@ async def test_five_hours_bring_sixteen_retries_and_the_dead_letter_each_at_its_
         nameserver = server.nameserver
         async with (
             AsyncAdmin(nameserver) as admin,
-            AsyncClocks(nameserver) as clocks,
+            AsyncClockAdmin(nameserver) as clocks,
             dialling(language, str(server.ready["broker"]), tmp_path / "log") as driver,
         ):
             await admin.create_topic("orders")
