@@ -91,7 +91,7 @@ def _connections(totals: ConnectionTotals) -> Iterator[PageFigure]:
             totals.open,
         ),
         (
-            "held_request_bytes",
+            "incomplete_request_bytes",
             "Bytes of incomplete requests; the limit is broker.pending_max_bytes.",
             totals.requests_held_bytes,
         ),
@@ -126,7 +126,7 @@ def _own_traffic(parts: BrokerParts) -> Iterator[PageFigure]:
         yield PageFigure("counter", f"pocketmq_broker_{name}_total", what, value)
     rows = [
         ("sends_waiting", "Sends that wait for a flush to disk.", parts.sends.waiting),
-        ("waiting", "Long polls that wait for messages.", len(parts.purgatory)),
+        ("long_polls_waiting", "Long polls that wait for messages.", len(parts.purgatory)),
     ]
     yield from gauges("pocketmq_broker_", rows)
 
@@ -136,7 +136,7 @@ def _tables(parts: BrokerParts, status: pb.BrokerStatusReply) -> Iterator[PageFi
     rows: list[tuple[str, str, float]] = [
         ("topics", "Topics, system topics included.", topics),
         ("groups", "Consumer groups.", len(parts.groups.all())),
-        ("timers", "Pending timers in memory.", len(parts.timers)),
+        ("timers_pending", "Pending timers in memory.", len(parts.timers)),
         ("delayed_waiting", "Delayed messages that are not delivered yet.", status.delayed_waiting),
         ("transactions_open", "Transactions that have not ended.", status.transactions_open),
         (

@@ -6,7 +6,7 @@ Apache's broker. Counters begin at 0 with the process.
 The event loop copies the tables in one turn. A thread computes the numbers and renders the text. The loop reads when
 the oldest messages were stored, in slices.
 
-Limit: `broker.metrics_series_max` series of a kind. `pocketmq_metrics_series_left_out` counts the others.
+Limit: `broker.metrics_series_max` series of a kind. `pocketmq_metrics_series_dropped` counts the others.
 """
 
 from __future__ import annotations
@@ -278,7 +278,7 @@ def _figures(
     for kind, left_out in noted.left_out.items():
         yield PageFigure(
             "gauge",
-            "pocketmq_metrics_series_left_out",
+            "pocketmq_metrics_series_dropped",
             "Series above broker.metrics_series_max: gauges not shown, counters dropped.",
             left_out,
             (("kind", kind),),

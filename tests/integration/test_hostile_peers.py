@@ -148,9 +148,13 @@ async def test_requests_that_are_half_sent_are_bounded_in_memory_and_do_not_keep
             await check_served(server)
         ended = [one for peer in peers for one in peer.answers.values() if one.ended]
         assert {answer.status for answer in ended} == {RESOURCE_EXHAUSTED}
-        assert HELD_MAX // 4 < await shown(server, "pocketmq_broker_held_request_bytes") <= HELD_MAX
+        assert (
+            HELD_MAX // 4
+            < await shown(server, "pocketmq_broker_incomplete_request_bytes")
+            <= HELD_MAX
+        )
     await check_given_back(server, before)
-    assert await shown(server, "pocketmq_broker_held_request_bytes") == 0
+    assert await shown(server, "pocketmq_broker_incomplete_request_bytes") == 0
 
 
 async def shown(server: ServerProcess, name: str) -> float:

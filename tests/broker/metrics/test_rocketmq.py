@@ -428,7 +428,7 @@ async def test_more_series_than_the_limit_are_left_out_and_counted(tmp_path: Pat
 
     assert len(values(text, "rocketmq_consumer_lag_messages")) == 2
     assert len(values(text, "rocketmq_messages_in_total")) == 2
-    left_out = values(text, "pocketmq_metrics_series_left_out")
+    left_out = values(text, "pocketmq_metrics_series_dropped")
     assert left_out[("kind", "consumer_lag"),] == left_out[("kind", "messages_in"),] == 1
     assert sum(left_out.values()) == 2
 
@@ -444,7 +444,7 @@ async def test_what_clients_call_themselves_is_bounded(tmp_path: Path) -> None:
 
     ((labels, count),) = values(text, "rocketmq_producer_connections").items()
     assert (len(dict(labels)["version"]), count) == (255, 2)
-    left_out = values(text, "pocketmq_metrics_series_left_out")
+    left_out = values(text, "pocketmq_metrics_series_dropped")
     assert left_out[("kind", "producer_connections"),] == 1
 
 
