@@ -193,7 +193,11 @@ class _Division:
         if (delays > limit).any():
             at = int((delays > limit).argmax())
             delay = int(delays[at])
-            self._refuse_far(name, int(rows[at]), delay, format_duration(delay * unit_ms), limit)
+            rule = (
+                f"delay {format_duration(delay * unit_ms)} is too long: the limit is {self._delay_max()}."
+                " Use a shorter delay, or raise the limit."
+            )
+            self._refuse_plainly(name, int(rows[at]), delay, rule, limit)
 
     def _check_instants(self, rows: _Rows, instants: Longs) -> None:
         name = names.TIMER_DELIVER_MS
@@ -201,7 +205,11 @@ class _Division:
         if (instants > limit).any():
             at = int((instants > limit).argmax())
             instant_ms = int(instants[at])
-            self._refuse_far(name, int(rows[at]), instant_ms, format_instant(instant_ms), limit)
+            rule = (
+                f"delivery time {format_instant(instant_ms)} is too far ahead: the limit is {self._delay_max()}."
+                " Use an earlier time, or raise the limit."
+            )
+            self._refuse_plainly(name, int(rows[at]), instant_ms, rule, limit)
         if self._past == "now":
             return
         born_ms = self._run.columns.born_ms[rows]
@@ -212,18 +220,22 @@ class _Division:
         if passed.any():
             at = int(passed.argmax())
             instant_ms = int(instants[at])
-            told = f"{format_instant(instant_ms)} has passed, it is {format_instant(self._now_ms)} at the broker"
-            rule = f"{told}: give a later time, or none"
-            self._refuse(name, int(rows[at]), instant_ms, rule, self._now_ms)
+            rule = (
+                f"delivery time {format_instant(instant_ms)} has passed: it is {format_instant(self._now_ms)} at the"
+                " broker. Give a later time, or none."
+            )
+            self._refuse_plainly(name, int(rows[at]), instant_ms, rule, self._now_ms)
 
-    def _refuse_far(self, name: str, row: int, value: int, told: str, limit: int) -> NoReturn:
-        most = format_duration(self._rules.delay_max_ms)
-        rule = f"{told} is too far ahead, the limit is {most} from now (broker.delay_max_ms)"
-        self._refuse(name, row, value, rule, limit)
+    def _delay_max(self) -> str:
+        return f"{format_duration(self._rules.delay_max_ms)} (broker.delay_max_ms)"
 
     def _refuse(self, name: str, row: int, value: int, rule: str, limit: int) -> NoReturn:
+        self._refuse_plainly(name, row, value, f"{name} is {value}: {rule}", limit)
+
+    def _refuse_plainly(self, name: str, row: int, value: int, text: str, limit: int) -> NoReturn:
+        """Raise InvalidDelay with TEXT. The sender gave a delay or a time, and does not know property NAME."""
         raise InvalidDelay(
-            f"{self._which(row)}{name} is {value}: {rule}",
+            f"{self._which(row)}{text}",
             field=name,
             index=row,
             limit=limit,

@@ -90,7 +90,11 @@ def test_a_message_is_had_back_until_it_is_due(call: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
-        (("send", "New", "x", "--delay", "4d"), 2, "4d is too far ahead, the limit is 3d from now"),
+        (
+            ("send", "New", "x", "--delay", "4d"),
+            2,
+            "delay 4d is too long: the limit is 3d (broker.delay_max_ms)",
+        ),
         (("send", "New", "x", "--at", "2001-09-09T01:46:40Z"), 2, "01:46:40.000Z has passed"),
         (("recall", "nonsense"), 2, "no recall handle"),
         (("dead-letters", "purge", "nobody", "--yes"), 3, "group 'nobody' does not exist"),
