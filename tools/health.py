@@ -1,6 +1,6 @@
-"""`pocketmq health`: whether servers serve, for probes that ask every few seconds.
+"""`pocketmq health`: reports whether servers are ready, for probes that ask every few seconds.
 
-A probe costs a process each time, so this one imports neither asyncio nor numpy nor protobuf: it asks
+Each probe starts a process, so this module imports neither asyncio nor numpy nor protobuf. It calls
 `grpc.health.v1.Health/Check` over a blocking socket, and reads the two bytes that mean SERVING (gRPC's
 doc/health-checking.md; a HealthCheckResponse is one enum in field 1).
 """
@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import click
 
 from ..client.name_server_addresses import NAMESERVER_VARIABLE, named_or_default, parse_addresses
-from ..proto.errors import ConnectionLost, InvalidArgument
+from ..proto.errors import ConnectionLost, InvalidArgument, TlsFailed
 from ..proto.rpc.connection import ClientConnection
+from ..proto.rpc.frames import ErrorCode
 from ..proto.rpc.incoming import (
     ConnectionEnded,
     DataReceived,
@@ -44,7 +45,7 @@ _GRPC_NOT_FOUND: Final = "5"
 
 
 class BrokerHealth(NamedTuple):
-    """What the server at ADDRESS, a KIND, says of itself: a name of gRPC's, SERVING if all is well."""
+    """The health of the server at ADDRESS, a "broker" or "name server". STATUS is a name of gRPC, such as SERVING."""
 
     kind: str
     address: str
@@ -57,15 +58,19 @@ class BrokerHealth(NamedTuple):
     "nameservers",
     metavar="HOST:PORT",
     multiple=True,
-    help="A name server; may be repeated.",
+    help="Address of a name server. Repeatable.",
 )
 @click.option(
-    "--broker", "brokers", metavar="HOST:PORT", multiple=True, help="A broker; may be repeated."
+    "--broker",
+    "brokers",
+    metavar="HOST:PORT",
+    multiple=True,
+    help="Address of a broker. Repeatable.",
 )
-@click.option("--writable", is_flag=True, help="Check that brokers accept messages, too.")
+@click.option("--writable", is_flag=True, help="Also check that brokers accept messages.")
 @click.option("--timeout", default="2s", show_default=True, help="Time limit for each server.")
 @tls_options
-@json_option("a server a line")
+@json_option("one server per line")
 @click.pass_context
 def health(
     context: click.Context,
@@ -76,14 +81,19 @@ def health(
     timeout: str,
     as_json: bool,
 ) -> None:
-    """Tell whether servers serve: exit 0 if all do, 1 if one says that it does not, 4 if one does not answer.
+    """Check that servers are ready, for probes.
 
-    Without --nameserver and --broker it asks the name servers in $POCKETMQ_NAMESERVER. Without that variable it asks
-    both on this machine, where `pocketmq serve` has them.
+    Prints one line per server: SERVING or its other status. Without --nameserver and --broker it asks the name servers
+    in $POCKETMQ_NAMESERVER; without that variable, the name server and the broker of `pocketmq serve` on this machine.
+
+    \b
+    Example: pocketmq health --broker 10.0.0.5:8081 --writable
+
+    Exit code 1: a server is not ready; 4: a server does not answer; 5: client and server do not agree on TLS.
     """
     timeout_ms = parse_duration(timeout, field="--timeout", max_ms=WAIT_MAX_MS)
     if not timeout_ms:
-        raise click.UsageError(f"--timeout {timeout}: it is 1ms at least.")
+        raise click.UsageError(f"--timeout {timeout} is too short: give 1ms or more.")
     if not (nameservers or brokers):
         nameservers = parse_addresses(named_or_default(None))
         brokers = () if os.environ.get(NAMESERVER_VARIABLE) else (DEFAULT_BROKER,)
@@ -92,17 +102,17 @@ def health(
     tls = Trust().or_environment().context()
     all_serve = True
     for kind, address, service in asked:
-        told = BrokerHealth(kind, address, _check(address, service, timeout_ms / 1000, tls))
-        all_serve &= told.status == "SERVING"
-        click.echo(json.dumps(told._asdict()) if as_json else f"{kind} {address}: {told.status}")
+        found = BrokerHealth(kind, address, _check(address, service, timeout_ms / 1000, tls))
+        all_serve &= found.status == "SERVING"
+        click.echo(json.dumps(found._asdict()) if as_json else f"{kind} {address}: {found.status}")
     context.exit(0 if all_serve else 1)
 
 
 def _check(address: str, service: str, timeout_s: float, tls: SSLContext | None) -> str:
-    """Return the status of SERVICE at ADDRESS, over TLS or in plaintext; raise InvalidArgument, ConnectionLost."""
+    """Return the status of SERVICE at ADDRESS. Raises InvalidArgument, ConnectionLost, TlsFailed."""
     host, _, port = address.rpartition(":")
     if not (host and len(port) <= 5 and port.isdecimal() and 0 < int(port) < 65_536):
-        raise InvalidArgument(f"{address[:64]!r} is no HOST:PORT")
+        raise InvalidArgument(f"{address[:64]!r} is not an address: write HOST:PORT")
     until = time.monotonic() + timeout_s
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout_s) as connected:
@@ -114,14 +124,17 @@ def _check(address: str, service: str, timeout_s: float, tls: SSLContext | None)
         raise ConnectionLost(f"{address} did not answer within {timeout_s:g} s") from error
     except OSError as error:
         if tls is not None:
+            import ssl
+
             from ..proto.rpc.client_link import reason_of
 
-            raise ConnectionLost(f"{address}: {reason_of(error)}") from error
+            kind = TlsFailed if isinstance(error, ssl.SSLError) else ConnectionLost
+            raise kind(f"{address}: {reason_of(error)}") from error
         raise ConnectionLost(f"{address}: {error.strerror or error}") from error
 
 
 def _ask(connected: socket.socket, address: str, service: str, until: float) -> str:
-    """Ask on a connection; return the status. Raises OSError, TimeoutError, ConnectionLost."""
+    """Call over a connection; return the status. Raises OSError, TimeoutError, ConnectionLost, TlsFailed."""
     name = service.encode()
     request = bytes((0x0A, len(name))) + name if name else b""
     http2 = ClientConnection(ConnectionLimits(), 0)
@@ -138,18 +151,25 @@ def _ask(connected: socket.socket, address: str, service: str, until: float) -> 
         connected.settimeout(left_s)
         data = connected.recv(_READ_BYTES)
         if not data:
-            raise ConnectionLost(f"{address} closed the connection; is it PocketMQ's port?")
+            raise ConnectionLost(f"{address} closed the connection. Is it a port of PocketMQ?")
         for event in http2.receive(data, 0):
-            if isinstance(event, GoAwayReceived) and event.reason:
-                raise ConnectionLost(f"{address} broke the call off: {event.reason}")
-            if isinstance(event, StreamReset | GoAwayReceived | ConnectionEnded):
-                raise ConnectionLost(f"{address} broke the call off; is it PocketMQ's port?")
+            _check_open(address, event)
             if isinstance(event, DataReceived):
                 answer = (answer + event.data)[:_ANSWER_BYTES_MAX]
             elif isinstance(event, TrailersReceived) or (
                 isinstance(event, ResponseReceived) and event.ended
             ):
                 return _status(address, answer, dict(event.fields))
+
+
+def _check_open(address: str, event: object) -> None:
+    """Raise TlsFailed or ConnectionLost if EVENT ends the call."""
+    if isinstance(event, GoAwayReceived) and event.code == ErrorCode.INADEQUATE_SECURITY:
+        raise TlsFailed(f"{address}: TLS failed: the server takes no plaintext: connect with TLS")
+    if isinstance(event, GoAwayReceived) and event.reason:
+        raise ConnectionLost(f"{address} ended the connection: {event.reason}")
+    if isinstance(event, StreamReset | GoAwayReceived | ConnectionEnded):
+        raise ConnectionLost(f"{address} ended the call. Is it a port of PocketMQ?")
 
 
 def _fields(address: str) -> list[tuple[str, str]]:
@@ -164,7 +184,7 @@ def _fields(address: str) -> list[tuple[str, str]]:
 
 
 def _status(address: str, answer: bytes, trailers: dict[str, str]) -> str:
-    """Return the name of the status that ANSWER, a gRPC message, and TRAILERS tell; raise ConnectionLost."""
+    """Return the name of the status in ANSWER, a gRPC message, and TRAILERS. Raises ConnectionLost."""
     code = trailers.get("grpc-status", "")
     if code == _GRPC_NOT_FOUND:
         return "SERVICE_UNKNOWN"

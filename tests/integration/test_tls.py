@@ -160,10 +160,13 @@ async def test_commands_speak_it_by_options_and_by_the_environment(
         done = await asyncio.to_thread(shell, "topic", "create", "orders", "--tls", "--tls-ca", ca)
         assert done.code == 0, done
         refused = await asyncio.to_thread(shell, "send", "orders", "plain")
+        assert refused.code == 5
         assert "takes no plaintext" in refused.err, "an option counts for one command"
         probe = ("health", "--nameserver", address, "--tls-ca", ca)
         assert (await asyncio.to_thread(shell, *probe)).out == f"name server {address}: SERVING\n"
-        assert "this port takes TLS alone" in (await asyncio.to_thread(shell, *probe[:3])).err
+        plain = await asyncio.to_thread(shell, *probe[:3])
+        assert plain.code == refused.code
+        assert "takes no plaintext" in plain.err
 
         monkeypatch.setenv("POCKETMQ_TLS", "1")
         monkeypatch.setenv("POCKETMQ_TLS_CA", ca)
