@@ -1,12 +1,11 @@
-"""`pocketmq advise`: run a listener on real messages, measure it, and propose threads, processes and nodes.
+"""`pocketmq advise`: runs a listener on real messages, measures it, and recommends threads, processes and nodes.
 
-T1 is the CPU time of a call, T2 the time that it waits. While one call waits others can work, so that C cores are busy
-with C · (T1 + T2) / T1 threads. Python runs one thread of a process at a time: a process is worth one core, and has
-(T1 + T2) / T1 threads; a node of C cores runs C processes. Nodes are counted so that their cores work for 70 % of the
-time at the peak: queues grow without end where they work all the time.
+T1 is the CPU time of a call, T2 its waiting time. While one call waits, others can run: C · (T1 + T2) / T1 threads keep
+C cores busy. Python runs one thread of a process at a time. So a process uses one core, with (T1 + T2) / T1 threads,
+and a node of C cores runs C processes. There are enough nodes if their cores are busy for 70 % of the time at the peak:
+with 100 % queues would grow without end.
 
-Bounds: a process has `THREADS_MAX` threads at most. A listener that waits for so much more than it works is better one
-of asyncio.
+Limit: `THREADS_MAX` threads per process. A listener that waits for much longer should use asyncio.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from .output import print_json, print_pairs
 
 
 class Lap(NamedTuple):
-    """One call: seconds in all, seconds of CPU time of its thread, and what it raised."""
+    """One call: its duration, the CPU time of its thread, and the error that it raised."""
 
     wall_s: float
     cpu_s: float
@@ -50,17 +49,17 @@ class Lap(NamedTuple):
 
 
 def lap(call: Callable[[], object]) -> Lap:
-    """Return how long CALL takes; an error that it raises is part of it."""
+    """Run CALL and measure it; an error is part of the result."""
     wall, cpu, error = time.perf_counter(), time.thread_time(), None
     try:
         call()
-    except Exception as raised:  # Of whatever kind: who measures decides what it means.
+    except Exception as raised:  # The caller decides what it means.
         error = raised
     return Lap(time.perf_counter() - wall, time.thread_time() - cpu, error)
 
 
 async def async_lap(call: Callable[[], Awaitable[object]]) -> Lap:
-    """Return how long CALL takes, with nothing else on the loop."""
+    """Await CALL and measure it. Nothing else must run on the loop."""
     wall, cpu, error = time.perf_counter(), time.thread_time(), None
     try:
         await call()
@@ -73,15 +72,15 @@ Listener = Callable[[ReceivedMessage], object]
 
 THREADS_MAX: Final = 256
 USE: Final = 0.7
-#: A call is not taken to cost less CPU time than this: clocks of threads are not finer.
+#: Least CPU time of a call: the clocks of threads are not finer.
 _CPU_LEAST_S: Final = 1e-6
 
-#: Whose frames are above a listener's in what it raises.
+#: Modules whose frames are removed from the traceback of a listener.
 _OWN_MODULES: Final = frozenset({__name__})
 _MESSAGES_MAX: Final = 100_000
-#: One call in so many is for warming up, and does not count.
+#: Measured calls per call that warms up.
 _WARM_UP: Final = 10
-#: The last instant of which messages are looked for.
+#: End of the time range of messages.
 _EVER_MS: Final = 1 << 52
 _RATE: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]+)?)(?:/(s|min|h))?")
 _SECONDS: Final = {"s": 1, "min": 60, "h": 3_600}
@@ -92,21 +91,25 @@ _SECONDS: Final = {"s": 1, "min": 60, "h": 3_600}
 @click.option(
     "--topic",
     shell_complete=topic_names,
-    help="Run the function on the oldest messages of this topic; nothing is committed.",
+    help="Topic whose oldest messages are used. Nothing is committed.",
 )
 @click.option(
     "--body",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Run the function on the contents of this file as the body of a message.",
+    help="File whose content is used as the body of a message.",
 )
 @click.option(
     "--messages",
     type=click.IntRange(1, _MESSAGES_MAX),
     default=200,
     show_default=True,
-    help="Number of measured calls, after a tenth as many to warm up.",
+    help="Number of measured calls. A tenth as many run first, to warm up.",
 )
-@click.option("--peak", metavar="5000/s", help="Messages at the busiest time, per s, min or h.")
+@click.option(
+    "--peak",
+    metavar="5000/s",
+    help="Peak load in messages per s, min or h, for the number of nodes.",
+)
 @click.option(
     "--cores",
     type=click.IntRange(1, 10_000),
@@ -124,10 +127,15 @@ def advise(
     nameserver: str,
     **source: Any,
 ) -> None:
-    """Run MODULE:FUNCTION on messages, one after the other, and propose how many threads, processes and nodes it needs.
+    """Measure a listener and recommend threads, processes and nodes.
 
-    The function runs for real, with all that it does; it is called with a received message, as a push consumer calls
-    it. It may be a coroutine function. If every call fails, the first error is shown, and the exit code is 1.
+    Calls MODULE:FUNCTION with received messages, one after the other, as a push consumer does. The function runs with
+    all its effects. It may be a coroutine function.
+
+    \b
+    Example: pocketmq advise orders:handle --topic orders --peak 5000/s
+
+    Exit code 1: every call failed; the first error is printed.
     """
     topic: str | None = source["topic"]
     if (topic is None) == (source["body"] is None):
@@ -282,32 +290,33 @@ def advice(laps: Sequence[Lap], *, cores: int, peak_per_s: float | None = None) 
 
 
 def _ceil(value: float) -> int:
-    """Return VALUE rounded up, but for what floating point adds."""
+    """Return VALUE rounded up, without errors of floating point."""
     return math.ceil(round(value, 6))
 
 
-def words(listener: str, told: Advice, topic: str | None, queues: int | None) -> dict[str, str]:
-    """Return TOLD for people."""
-    total = told.cores * told.threads
+def words(listener: str, advice: Advice, topic: str | None, queues: int | None) -> dict[str, str]:
+    """Return ADVICE for people."""
+    total = advice.cores * advice.threads
     found = {
-        "listener": f"{listener}, {counted(told.calls, 'call')} measured, {told.failed:,} of them failed",
-        "T1": f"{told.cpu_s * 1e3:.3f} ms of CPU time a message",
-        "T2": f"{told.waiting_s * 1e3:.3f} ms of waiting a message; the slowest took {told.slowest_s * 1e3:.1f} ms",
-        "threads": f"{told.threads} in a process: (T1 + T2) / T1 keep its core busy"
-        + ("; it would take more: write it for asyncio" if told.is_cut else ""),
-        "processes": f"{told.cores} on a node of {told.cores} cores, Python runs one thread of each at a time:"
+        "listener": f"{listener}, {counted(advice.calls, 'call')} measured, {advice.failed:,} failed",
+        "T1": f"{advice.cpu_s * 1e3:.3f} ms of CPU time per message",
+        "T2": f"{advice.waiting_s * 1e3:.3f} ms of waiting per message;"
+        f" the slowest call took {advice.slowest_s * 1e3:.1f} ms",
+        "threads": f"{advice.threads} in each process: (T1 + T2) / T1 keep a core busy"
+        + ("; more would be needed: write it for asyncio" if advice.is_cut else ""),
+        "processes": f"{advice.cores} on a node of {counted(advice.cores, 'core')}, each runs one thread at a time:"
         f" {counted(total, 'thread')}, C·(T1 + T2) / T1",
-        "a node does": f"{told.node_per_s:,.0f} messages/s with its cores in use for {USE:.0%} of the time",
+        "a node does": f"{advice.node_per_s:,.0f} messages/s with its cores busy for {USE:.0%} of the time",
     }
-    if told.nodes is not None:
+    if advice.nodes is not None:
         found["nodes"] = (
-            f"{told.nodes:,} for {told.peak_per_s:,.0f} messages/s: {counted(told.members, 'process')}"
+            f"{advice.nodes:,} for {advice.peak_per_s:,.0f} messages/s: {counted(advice.members, 'process')}"
         )
     if queues is not None:
         enough = (
             "enough"
-            if queues >= told.members
-            else f"too few: {told.members - queues} would read none; give it {told.members}"
+            if queues >= advice.members
+            else f"too few: {advice.members - queues} would get none; use {advice.members}"
         )
-        found["queues"] = f"{topic} has {queues} for {counted(told.members, 'process')}, {enough}"
+        found["queues"] = f"{topic} has {queues} for {counted(advice.members, 'process')}, {enough}"
     return found

@@ -18,7 +18,10 @@ from .output import instant, print_json, print_pairs
 @json_option("one broker per line")
 @nameserver_option
 def brokers(*, as_json: bool, nameserver: str) -> None:
-    """Show every broker: its address, its store, waiting messages, and whether it accepts messages."""
+    """Show every broker and its state.
+
+    Prints its address and store, how many messages wait in it, and whether it accepts messages.
+    """
     with Admin(nameserver) as admin:
         found = admin.brokers()
     for at, broker in enumerate(found):
@@ -50,7 +53,7 @@ def _print(broker: BrokerDescription) -> None:
             ),
             "writable": "yes" if broker.writable else f"no: {broker.not_writable_because}",
             "store": broker.store_path,
-            "log": f"{broker.min_log_offset:,} to {broker.max_log_offset:,}, {behind:,} bytes not on the device yet",
+            "log": f"{broker.min_log_offset:,} to {broker.max_log_offset:,}, {behind:,} bytes not on disk yet",
             "waiting": f"{counted(broker.delayed_waiting, 'delayed message')},"
             f" {counted(broker.transactions_open, 'open transaction')}",
             "disk used": f"{broker.disk_used_ratio:.1%}",

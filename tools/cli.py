@@ -1,17 +1,11 @@
-"""The `pocketmq` command: one file a verb, each imported only when it runs.
+"""The `pocketmq` command: one module per verb, imported only when the verb runs.
 
-`pocketmq serve` must be ready in well under a second, and `pocketmq send` too: this file imports click, the
-error tree and a group of verbs (`lazy_group.py`), and says in a table what every verb is, so that `--help` loads none.
+`pocketmq serve` and `pocketmq send` must be ready in well under a second. So this module imports only click, the
+errors and a group of verbs (`lazy_group.py`), and has a table of all verbs, from which `--help` is made.
 
-Exit codes, the same for all verbs:
-
-    0  done                     3  not found                        130  interrupted
-    1  the operation failed     4  nobody answered, try again       141  the reader of the output went away
-    2  wrong usage, name or     5  something is in the way: it exists already, the store is in use
-       configuration            6  stored bytes are damaged
-
-An error is one line on standard error, `pocketmq: what is wrong`, that says what to do. Without `--json` the next
-line says where the documentation explains it. Only a fault in PocketMQ itself shows a traceback.
+The exit codes are in the epilog of `cli`. An error is one line on standard error, `pocketmq: what is wrong`, with a
+remedy. Without `--json` the next line says where the documentation explains it. Only a fault in PocketMQ itself shows
+a traceback.
 """
 
 from __future__ import annotations
@@ -59,8 +53,8 @@ _CODES: Final = {
     "DATA_LOSS": 6,
 }
 
-#: Read by libraries when they are first imported, which no import of this file does: numpy's BLAS would start a thread
-#: and take 32 MiB of buffers per core, though nothing here multiplies matrices; gRPC would log in a form of its own.
+#: Libraries read it when they are imported, which happens after this module. Without it numpy's BLAS would start a
+#: thread and take 32 MiB of buffers per core, though nothing here multiplies matrices; gRPC would log in its own form.
 _ENVIRONMENT: Final = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
@@ -68,7 +62,7 @@ _ENVIRONMENT: Final = {
     "GRPC_VERBOSITY": "NONE",
 }
 
-#: Verbs by section of the help: (module and object, what it does).
+#: Verbs by section of the help: (module and object, help text).
 _SECTIONS: Final[Mapping[str, CommandTable]] = {
     "Run": {
         "serve": ("serve:serve", "Run a name server and a broker in one process."),
@@ -90,11 +84,11 @@ _SECTIONS: Final[Mapping[str, CommandTable]] = {
         "consume": ("consume:consume", "Print the messages of a topic."),
         "lookup": (
             "lookup.command:lookup",
-            "Find messages by key, id, offset or time, live or in store files.",
+            "Find messages by key, id, offset or time.",
         ),
         "why": ("why.command:why", "Show the history of one message."),
         "record": ("record:record", "Write the messages of a topic to a JSON Lines file."),
-        "replay": ("record:replay", "Send the messages of a recorded file again."),
+        "replay": ("record:replay", "Send the messages of a recording again."),
     },
     "Consumers": {
         "lag": ("lag.command:lag", "Show the lag of consumer groups and its cause."),
@@ -113,7 +107,7 @@ _SECTIONS: Final[Mapping[str, CommandTable]] = {
         "brokers": ("brokers:brokers", "Show every broker and its state."),
         "replicas": (
             "replicas.command:replicas",
-            "Create, show and change replica sets, and choose their master.",
+            "Create, show and change replica sets; change their master.",
         ),
         "connections": (
             "connections:connections",
@@ -130,11 +124,14 @@ _SECTIONS: Final[Mapping[str, CommandTable]] = {
         "inspect": ("inspect.command:inspect", "Show the contents of a store without changing it."),
         "doctor": (
             "doctor.command:doctor",
-            "Show what a start would cut, rebuild and lose, with PocketMQ and with Apache RocketMQ.",
+            "Show what a start of the broker would cut, rebuild and lose.",
         ),
         "repair": ("repair:repair", "Write a repaired copy of a store."),
         "diff": ("diff.command:diff", "Compare the contents of two stores."),
-        "fork": ("fork.command:fork", "Create a store with what another one held at a given time."),
+        "fork": (
+            "fork.command:fork",
+            "Create a store with the contents of another at a given time.",
+        ),
         "export": ("export:export", "Write messages of stores to Parquet files."),
         "spark": ("spark.jobs.command:spark", "Run Apache Spark jobs on stores."),
     },
@@ -146,7 +143,7 @@ _SECTIONS: Final[Mapping[str, CommandTable]] = {
         "bench": ("bench.command:bench", "Measure PocketMQ on this machine."),
         "demo": (
             "demo.command:demo",
-            "Send real data through PocketMQ, with a kill and a check, in a minute.",
+            "Send real data, kill the broker, and check that nothing is lost.",
         ),
         "completion": ("completion_script:completion", "Print a completion script for a shell."),
     },
@@ -159,26 +156,28 @@ _SECTIONS: Final[Mapping[str, CommandTable]] = {
     package=__package__,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""\b
-Exit codes: 0 done, 1 failed, 2 wrong usage, name or configuration, 3 not found, 4 nobody answered (try again),
-5 something is in the way (it exists already, the store is in use), 6 stored bytes are damaged,
-130 interrupted, 141 the reader of the output went away.
+Exit codes: 0 done, 1 failed, 2 wrong usage, name or configuration, 3 not found, 4 no answer (try again),
+5 conflict (it exists already, the store is in use, TLS does not match), 6 stored bytes are damaged,
+130 interrupted, 141 the reader of the output has closed it.
 
 \b
 If servers have users, set POCKETMQ_USER, and POCKETMQ_SECRET or POCKETMQ_SECRET_FILE (a file with the secret).""",
 )
 @click.version_option(__version__, prog_name="pocketmq", message="%(prog)s %(version)s")
 def cli() -> None:
-    """A message broker that keeps Apache RocketMQ's store format.
+    """A message broker with the store format of Apache RocketMQ.
 
     Start with `pocketmq serve`, then `pocketmq send TOPIC hello` in another shell.
     """
 
 
 def exit_code(error: PocketMQError) -> int:
-    """Return the exit code that tells ERROR."""
+    """Return the exit code for ERROR."""
     if isinstance(error, ConfigError | InvalidArgument):
         return USAGE
-    if isinstance(error.__cause__, ConnectionLost):  # No route, because no name server answered.
+    if isinstance(
+        error.__cause__, ConnectionLost
+    ):  # There is no route because no name server answered.
         return _CODES[ConnectionLost.status]
     return _CODES.get(error.status, FAILED)
 
@@ -187,7 +186,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run the command with ARGUMENTS; return its exit code. Errors have been printed."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    # Without any handler logging would print warnings in the middle of the output; servers set up their own.
+    # Without a handler, logging would print warnings in the middle of the output. Servers set up their own.
     logging.getLogger("pocketmq").addHandler(logging.NullHandler())
     with guarded():
         return _ran(list(arguments))
@@ -218,7 +217,7 @@ def _ran(arguments: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except BrokenPipeError:
-        # The interpreter flushes standard output once more at its end: let that go nowhere.
+        # The interpreter flushes standard output at its end: that must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except (OSError, MemoryError) as error:
@@ -228,7 +227,7 @@ def _ran(arguments: list[str]) -> int:
 
 
 def _usage_problem(error: click.UsageError) -> str:
-    """Return what ERROR says, with the new name of an option that was renamed, or a similar command."""
+    """Return the text of ERROR, with the new name of a renamed option, or a similar command."""
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
         known = {name for option in error.ctx.command.params for name in option.opts}
         for name in OPTIONS.get(error.option_name, ()):
@@ -238,8 +237,8 @@ def _usage_problem(error: click.UsageError) -> str:
 
 
 def _suggestion(error: click.UsageError) -> str:
-    """Return " Use 'brokers'." for a verb that was renamed, " Did you mean 'send'?" for a similar one, or ""."""
-    # Newer versions of click suggest some themselves.
+    """Return " Use 'brokers'." for a renamed verb, " Did you mean 'send'?" for a similar one, or ""."""
+    # Newer versions of click add suggestions themselves: their text does not match.
     unknown = _UNKNOWN_VERB.fullmatch(error.format_message())
     if unknown is None or error.ctx is None or not isinstance(error.ctx.command, click.Group):
         return ""
@@ -252,13 +251,13 @@ def _suggestion(error: click.UsageError) -> str:
 
 def _reason(error: OSError | MemoryError) -> str:
     if isinstance(error, MemoryError):
-        return f"not enough memory ({error}): give the process more (ulimit -v, its container)"
+        return f"not enough memory ({error}): give the process more (ulimit -v, or the limit of its container)"
     where = f"{error.filename}: " if error.filename else ""
     return f"{where}{error.strerror or error}"
 
 
 def _invoke(arguments: list[str]) -> None:
-    """What click's own `main` does, but that it would answer a broken pipe and an interrupt in its way."""
+    """Do what click's `main` does, except that a broken pipe and an interrupt reach the caller."""
     if instruction := os.environ.get(COMPLETION_VARIABLE):
         raise click.exceptions.Exit(
             shell_complete(cli, {}, "pocketmq", COMPLETION_VARIABLE, instruction)
@@ -268,7 +267,7 @@ def _invoke(arguments: list[str]) -> None:
 
 
 def _complain(message: str, *, as_it_is: bool = False) -> None:
-    """Print MESSAGE in one line; AS_IT_IS: its further lines show where something is wrong."""
+    """Print MESSAGE in one line; AS_IT_IS: with all its lines, which show the position of an error."""
     click.echo(f"pocketmq: {message if as_it_is else ' '.join(message.split())}", err=True)
 
 

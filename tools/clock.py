@@ -1,4 +1,4 @@
-"""`pocketmq clock`: what time it is at the brokers, and moving the time of those with a virtual clock."""
+"""`pocketmq clock`: shows the time of brokers, and advances virtual clocks."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from .options import json_option, nameserver_option
 from .output import instant, print_json, print_table
 
 _broker_option = click.option(
-    "--broker", metavar="NAME|HOST:PORT", help="This broker only.  [default: all]"
+    "--broker",
+    metavar="NAME|HOST:PORT",
+    help="Name or address of one broker.  [default: all brokers]",
 )
 
 
 @click.group()
 def clock() -> None:
-    """Tell the brokers' time; move it where they were started with --clock virtual."""
+    """Show the brokers' time, or advance a virtual clock."""
 
 
 @clock.command()
 @_broker_option
-@json_option("a broker a line")
+@json_option("one broker per line")
 @nameserver_option
 def now(*, broker: str | None, as_json: bool, nameserver: str) -> None:
     """Show the time of each broker."""
@@ -36,12 +38,16 @@ def now(*, broker: str | None, as_json: bool, nameserver: str) -> None:
 @clock.command()
 @click.argument("duration", metavar="DURATION")
 @_broker_option
-@json_option("a broker a line")
+@json_option("one broker per line")
 @nameserver_option
 def advance(duration: str, *, broker: str | None, as_json: bool, nameserver: str) -> None:
-    """Move time by DURATION (500ms, 30s, 2h, 1h30m, 3d).
+    """Advance the virtual clock of brokers by DURATION.
 
-    All that falls due on the way happens, in order and each at its own time, before this returns.
+    DURATION is 500ms, 30s, 2h, 1h30m or 3d. Scheduled messages, retries and timeouts that become due on the way happen
+    in order, each at its own time, before the command returns. Brokers need `serve --clock virtual`.
+
+    \b
+    Example: pocketmq clock advance 1h
     """
     by_ms = parse_duration(duration, field="DURATION", max_ms=STEP_MAX_MS)
     _show(_ask(nameserver, broker, lambda clocks: clocks.advance(by_ms)), as_json)

@@ -1,4 +1,4 @@
-"""`pocketmq completion`: the script that makes a shell complete verbs, options and choices."""
+"""`pocketmq completion`: prints the script with which a shell completes verbs, options and choices."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import click
 from click.shell_completion import get_completion_class
 
 _HOW = """
-Put one of these into the shell's start file:
+Add one of these lines to the start file of your shell:
 
 \b
   bash   eval "$(pocketmq completion bash)"     in ~/.bashrc
@@ -19,7 +19,10 @@ Put one of these into the shell's start file:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print a completion script for SHELL."""
+    """Print a completion script for a shell.
+
+    The shell then completes verbs, options, and names of topics and groups.
+    """
     kind = get_completion_class(shell)
     assert kind is not None
     root = ctx.find_root().command

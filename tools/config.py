@@ -1,7 +1,7 @@
-"""`pocketmq config`: the settings of running servers, shown, and changed where that needs no restart.
+"""`pocketmq config`: shows the settings of running servers, and changes those that need no restart.
 
-What `set` changes lasts until the server reads its configuration file again, at SIGHUP or at a start: the file is what
-lasts, and no command writes it.
+A change by `set` lasts until the server reads its configuration file again, at SIGHUP or a start. No command writes
+that file.
 """
 
 from __future__ import annotations
@@ -24,28 +24,31 @@ def _broker_option(function: Any) -> Any:
     return click.option(
         "--broker",
         metavar="NAME|HOST:PORT",
-        help="This broker only, or the server at this address, a name server too.  [default: all brokers]",
+        help="Name of a broker, or address of a broker or name server.  [default: all brokers]",
     )(function)
 
 
 @click.group()
 def config() -> None:
-    """Show the settings of running servers, and change those that need no restart."""
+    """Show or change the settings of running servers."""
 
 
 @config.command()
 @click.argument("prefixes", metavar="[PREFIX]…", nargs=-1)
-@click.option("--changed", is_flag=True, help="Only settings that are not at their default.")
+@click.option("--changed", is_flag=True, help="Only settings that differ from their default.")
 @_broker_option
-@json_option("a server a line")
+@json_option("one server per line")
 @nameserver_option
 def show(
     prefixes: tuple[str, ...], *, changed: bool, broker: str | None, as_json: bool, nameserver: str
 ) -> None:
-    """Show each setting whose name begins with a PREFIX, as store. or broker.fetch, or all.
+    """Show settings: all, or those whose name begins with a PREFIX.
 
-    With its value, its default, where the value came from (the file and its line, an option, the environment, set live)
-    and whether it changes live or needs a restart.
+    Prints the value, the default, the origin of the value (file and line, option, environment, set live), and whether a
+    change needs a restart.
+
+    \b
+    Example: pocketmq config show store. broker.fetch
     """
 
     async def ask() -> list[ServerSettings]:
@@ -79,15 +82,18 @@ def show(
 @click.argument("key")
 @click.argument("value")
 @_broker_option
-@json_option("a server a line")
+@json_option("one server per line")
 @nameserver_option
 def set_setting(
     key: str, value: str, *, broker: str | None, as_json: bool, nameserver: str
 ) -> None:
-    """Give setting KEY, as store.retention_ms, the VALUE, written as in the configuration file.
+    """Change the setting KEY of running servers to VALUE.
 
-    It holds at once, and until the server reads its file again, at SIGHUP or a start: if it is to last, write it there
-    as well.
+    VALUE is written as in the configuration file. It applies at once, until the server reads its file again (SIGHUP or
+    start). To keep it, edit the file as well.
+
+    \b
+    Example: pocketmq config set store.retention_ms 86400000
     """
 
     async def change() -> list[tuple[str, ServerSetting, ServerSetting]]:
@@ -100,7 +106,7 @@ def set_setting(
         else:
             click.echo(f"{server}: {key} was {_shown(before.value)}, is {_shown(after.value)}")
     if not as_json:
-        click.echo("It holds until the server reads its file again: at SIGHUP, or a start.")
+        click.echo("This lasts until the server reads its file again, at SIGHUP or a start.")
 
 
 def _document(one: ServerSetting) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`pocketmq connections`: who is connected to brokers and name servers, and what goes over each connection."""
+"""`pocketmq connections`: the open connections of brokers and name servers, with their traffic."""
 
 from __future__ import annotations
 
@@ -37,14 +37,15 @@ _DAY: Final = 24 * _HOUR
 @click.option(
     "--broker",
     metavar="HOST:PORT",
-    help="Ask this broker or name server alone, and no name server for it.  [default: ask all]",
+    help="Address of one broker or name server.  [default: all]",
 )
-@json_option("a server a line")
+@json_option("one server per line")
 @nameserver_option
 def connections(*, broker: str | None, as_json: bool, nameserver: str) -> None:
-    """Show the open connections of the name servers and of every broker, those with most calls first.
+    """Show the open connections of name servers and brokers.
 
-    A server with --grpc grpcio keeps no such figures.
+    Prints for each its peer, age, calls and bytes, those with most calls first. A server that runs with --grpc grpcio
+    has no such numbers.
     """
 
     async def ask() -> list[ServerConnections]:
@@ -76,19 +77,19 @@ def _document(server: ServerConnections) -> dict[str, Any]:
 
 
 def _print(server: ServerConnections) -> None:
-    who = f"{server.server} at {server.address}"
+    name = f"{server.server} at {server.address}"
     if server.totals is None:
-        click.echo(f"{who}: {server.error}")
+        click.echo(f"{name}: {server.error}")
         return
-    click.echo(f"{who}: {_summary(server.totals)}")
+    click.echo(f"{name}: {_summary(server.totals)}")
     if server.connections:
         print_table(_TITLES, [_row(one) for one in busiest(server.connections)])
 
 
 def _summary(totals: ConnectionTotals) -> str:
-    said = f"{totals.open:,} open, {totals.accepted:,} accepted, {totals.refused:,} refused"
+    counts = f"{totals.open:,} open, {totals.accepted:,} accepted, {totals.refused:,} refused"
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(totals.closed.items()))
-    return f"{said}; closed: {reasons}" if reasons else said
+    return f"{counts}; closed: {reasons}" if reasons else counts
 
 
 def _row(one: ConnectionFigures) -> list[object]:
@@ -127,5 +128,5 @@ def bytes_text(count: int) -> str:
 
 
 def _printable(text: str) -> str:
-    """Return TEXT, which a stranger made up, without what would steer a terminal."""
+    """Return TEXT, which comes from a client, without control characters."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -1,13 +1,13 @@
-"""`pocketmq consume`: the messages of a topic, printed as they come.
+"""`pocketmq consume`: prints the messages of a topic as they arrive.
 
-With --group it continues where the group is. Offsets are committed after what was printed and flushed: what the reader
-of the pipe did not get is delivered again. A new group starts with the oldest message. Without --group it starts where
---from says, commits nothing, and leaves no group behind; filters are then applied here.
+With --group it continues at the group's offset. Offsets are committed after the messages are printed and flushed:
+messages that the reader of the pipe did not get are redelivered. A new group starts with the oldest message. Without
+--group it starts at --from, commits nothing and creates no group; filters are then applied by the command.
 
 Without --json and --format only bodies are printed, one per line, so that
 `pocketmq consume A --group g | pocketmq send B --stdin` copies a topic of text. A message whose body cannot be decoded
-is reported on standard error, and the next one follows. On a terminal control characters in bodies are escaped, unless
---raw says otherwise.
+is reported on standard error, and the next one follows. On a terminal control characters in bodies are escaped, except
+with --raw.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from .options import COUNT, Seconds, json_option, nameserver_option, read_from_o
 from .output import message_document, print_bytes, print_json, undecodable
 from .terminal import one_line
 
-#: Of --timeout: a year.
+#: Limit of --timeout: a year.
 _TIMEOUT_MAX_S: Final = 31_536_000
 
 #: Longer numbers are Unix milliseconds.
 _OFFSET_DIGITS_MAX: Final = 11
-#: What --format may name.
+#: Fields of --format.
 _FIELDS: Final[dict[str, Callable[[ReceivedMessage], object]]] = {
     "body": lambda message: message.body.decode(errors="backslashreplace"),
     "key": lambda message: message.key or "",
@@ -63,7 +63,7 @@ _FIELDS: Final[dict[str, Callable[[ReceivedMessage], object]]] = {
 }
 #: Fields that are numbers to a format spec.
 _NUMBERS: Final = ("queue", "offset", "retries")
-#: Of a width or precision in --format, so that a line stays below a megabyte.
+#: Limit of a width or precision in --format, so that a line stays below a megabyte.
 _DIGITS_MAX: Final = 5
 _LONG_NUMBER: Final = re.compile(rf"\d{{{_DIGITS_MAX + 1}}}")
 
@@ -73,15 +73,19 @@ def _filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @click.option("--tag", metavar="'A || B'", help="Only messages with one of these tags.")
     @click.option(
-        "--sql", metavar="CONDITION", help="Only messages for whose properties this is true: SQL92."
+        "--sql",
+        metavar="CONDITION",
+        help="Only messages whose properties fulfil this SQL92 condition.",
     )
     @wraps(function)
     def filtered(*arguments: Any, tag: str | None, sql: str | None, **named: Any) -> Any:
         if tag is not None and sql is not None:
-            raise click.UsageError("--tag and --sql exclude each other: in SQL, TAGS = 'a'.")
+            raise click.UsageError(
+                "Give only one of --tag and --sql. In SQL, write TAGS = 'a' for a tag."
+            )
         if tag is not None and "||" in tag and not all(part.strip() for part in tag.split("||")):
             raise click.UsageError(
-                f"--tag {tag!r}: nothing stands on one side of ||: write 'a || b', or leave it out."
+                f"--tag {tag!r}: a side of || is empty. Write 'a || b', or leave || out."
             )
         wanted: Filter = tag if sql is None else Sql(sql)
         return function(*arguments, wanted=wanted, **named)
@@ -94,35 +98,35 @@ def _filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--group",
     shell_complete=group_names,
-    help="Group that receives; the brokers keep how far it is.  [default: none]",
+    help="Consumer group; its offset is committed.  [default: none]",
 )
 @click.option(
     "--from",
     "start",
     metavar="earliest|latest|TIME|OFFSET",
-    help="Where to start without --group: TIME is 2026-12-24T18:00:00 or Unix milliseconds, a shorter number is an"
-    " OFFSET of each queue.  [default: earliest]",
+    help="Start without --group: TIME is 2026-12-24T18:00:00 or Unix milliseconds; a number of up to 11 digits is an"
+    " OFFSET in each queue.  [default: earliest]",
 )
 @click.option("--key", "keys", multiple=True, help="Only messages with this key. Repeatable.")
 @click.option(
     "--format",
     "pattern",
     metavar="TEXT",
-    help=r"What to print per message, such as '{key}\t{body}': " + f"{', '.join(_FIELDS)}.",
+    help=r"Line to print for each message, such as '{key}\t{body}': " + f"{', '.join(_FIELDS)}.",
 )
 @click.option(
-    "--limit", "count", type=COUNT, help="End after this number of messages.  [default: never]"
+    "--limit", "count", type=COUNT, help="Stop after this number of messages.  [default: never]"
 )
 @click.option(
     "--timeout",
     "timeout_s",
     type=Seconds(0, _TIMEOUT_MAX_S),
-    help="End when none came for so many seconds; with fewer than --limit the exit code is 4.  [default: never]",
+    help="Stop after this long without a message.  [default: never]",
 )
 @_filter_options
-@click.option("--raw", is_flag=True, help="Print bodies as they are, also on a terminal.")
-@read_from_option("hand out the messages, a moment later than their master")
-@json_option("a message a line, with everything known of it")
+@click.option("--raw", is_flag=True, help="Print bodies unchanged, also on a terminal.")
+@read_from_option("deliver too, a moment later than their master")
+@json_option("one message per line, with all its fields")
 @nameserver_option
 def consume(
     topic: str,
@@ -134,13 +138,20 @@ def consume(
     timeout_s: float | None,
     **given: Any,
 ) -> None:
-    """Print the messages of TOPIC as they come.
+    """Print the messages of TOPIC as they arrive.
 
-    With --group those that the group has not received, and commit them; without, all from --from on.
+    With --group it prints the messages that the group has not processed, and commits them. Without, it prints all
+    messages from --from on, and commits nothing.
+
+    \b
+    Examples: pocketmq consume orders --limit 10
+              pocketmq consume orders --group billing --tag 'paid || refunded'
+
+    Exit code 4: --timeout ended it before --limit messages arrived.
     """
     if group is not None and start is not None:
         raise click.UsageError(
-            "--from is for reading without --group: `pocketmq group reset-offset` moves a group."
+            "--from cannot be used with --group. To reset a group, use `pocketmq group reset-offset`."
         )
     show, wanted, is_wanted = _printer(given), given["wanted"], _any_key(keys)
     begin = _start_of(start or "earliest")
@@ -155,8 +166,8 @@ def consume(
         queues = consumer.queues(topic)  # Raises if the topic or the name server is not there.
         if not queues:
             raise NotReadable(
-                f"topic {topic!r} is not readable: its permission does not allow reading;"
-                f" `pocketmq topic update {topic} --permission read-write` does",
+                f"topic {topic!r} is not readable. To change that:"
+                f" `pocketmq topic update {topic} --permission read-write`",
                 topic=topic,
             )
         if group is None:
@@ -172,16 +183,13 @@ def consume(
             printed += len(messages)
     if count is not None and printed < count and timeout_s is not None:
         raise RequestTimeout(
-            f"{printed} of {counted(count, 'message')} came; none came for {timeout_s:g} s",
+            f"received {printed} of {counted(count, 'message')}; none arrived for {timeout_s:g} s",
             topic=topic,
         )
 
 
-# --- where it starts without a group
-
-
 def _start_of(text: str) -> str | int | datetime:
-    """Return what --from says: "earliest", "latest", an offset, or the instant of storing. Raises BadParameter."""
+    """Parse --from: "earliest", "latest", an offset, or a store time. Raises BadParameter."""
     if text in ("earliest", "latest"):
         return text
     if text.isascii() and text.isdigit() and len(text) <= _OFFSET_DIGITS_MAX:
@@ -190,13 +198,13 @@ def _start_of(text: str) -> str | int | datetime:
         return datetime.fromtimestamp(past_instant_of(text) / 1000, UTC)
     except InvalidArgument as error:
         raise click.BadParameter(
-            f"{text[:64]!r} is neither earliest, latest, an offset nor a time: write 2026-12-24T18:00:00",
+            f"{text[:64]!r} is not earliest, latest, an offset or a time such as 2026-12-24T18:00:00",
             param_hint="--from",
         ) from error
 
 
 def _begin(consumer: PullConsumer, queues: Sequence[Queue], begin: str | int | datetime) -> None:
-    """Have CONSUMER read QUEUES from BEGIN on, next to all groups."""
+    """Let CONSUMER read QUEUES from BEGIN on, outside of all groups."""
     consumer.assign(queues)
     if isinstance(begin, datetime):
         consumer.seek_to_time(queues, begin)
@@ -207,15 +215,13 @@ def _begin(consumer: PullConsumer, queues: Sequence[Queue], begin: str | int | d
     lasts = consumer.seek_to_last(queues)
     if isinstance(begin, int):
         if begin > max(lasts.values(), default=0):
-            check_unix_ms(begin, "--from")  # Nobody would notice: the command waits for what comes.
+            # Probably a time in seconds. Without this check the command would wait for ever.
+            check_unix_ms(begin, "--from")
         for queue in queues:
             consumer.seek(queue, min(max(begin, firsts[queue]), lasts[queue]))
 
 
-# --- which messages
-
-
-#: The command commits at least as often, also what a filter skipped.
+#: The command commits at this interval or more often, also past messages that a filter left out.
 _LOOK_MS: Final = 1_000
 _Test: TypeAlias = Callable[[ReceivedMessage], bool]
 
@@ -260,9 +266,10 @@ def _interrupts_held() -> Iterator[None]:
 def _batches(
     consumer: PullConsumer, count: int | None, timeout_s: float | None, is_wanted: _Test
 ) -> Iterator[list[ReceivedMessage]]:
-    """Yield the wanted messages of each batch, COUNT in all, until none came for TIMEOUT_S.
+    """Yield the wanted messages of each batch, COUNT in all, until none arrived for TIMEOUT_S.
 
-    What was skipped is to be committed as well, so at the end, and of each _LOOK_MS without messages, none are yielded.
+    Filtered messages must be committed as well. So an empty list is yielded at the end, and after each _LOOK_MS without
+    messages.
     """
     now_ms = SystemClock().now_ms
     wait_ms = None if timeout_s is None else round(timeout_s * 1000)
@@ -280,14 +287,11 @@ def _batches(
             return
 
 
-# --- what is printed
-
-
 def _printer(given: Mapping[str, Any]) -> Callable[[ReceivedMessage], None]:
-    """Return what prints a message as GIVEN; one that cannot be decoded is reported, so that it holds up nothing."""
+    """Return the function that prints a message. One that cannot be decoded is reported, and does not stop the rest."""
     pattern, raw, as_json = given["pattern"], given["raw"], given["as_json"]
     if raw + as_json + (pattern is not None) > 1:
-        raise click.UsageError("--raw, --json and --format exclude each other.")
+        raise click.UsageError("Give only one of --raw, --json and --format.")
     as_bytes = raw or not sys.stdout.isatty()
     if as_json:
         return lambda message: print_json(message_document(message))
@@ -298,8 +302,8 @@ def _printer(given: Mapping[str, Any]) -> Callable[[ReceivedMessage], None]:
             body = message.body
         except PocketMQError as error:
             place = f"{message.topic}, queue {message.queue}, offset {message.queue_offset}"
-            told = undecodable(message, error.message)
-            click.echo(one_line(f"pocketmq: message not printed: {place}: {told}"), err=True)
+            why = undecodable(message, error.message)
+            click.echo(one_line(f"pocketmq: message not printed: {place}: {why}"), err=True)
             return
         if text is not None:
             click.echo(text.format(**{name: of(message) for name, of in _FIELDS.items()}))

@@ -1,7 +1,7 @@
-"""`pocketmq dead-letters`: list, send again, and put away what a consumer group could not handle.
+"""`pocketmq dead-letters`: list, resend and purge the dead-letter queues of a consumer group.
 
-Every broker keeps the dead letters of the messages that it had, and numbers them for itself: offsets need --broker
-where several brokers have some. Exit code 3: no such group, or, of what was to be sent again, one was not there.
+Every broker keeps the dead letters of its own messages, and numbers them from 0: offsets need --broker if several
+brokers have some.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from .completion import group_names
 from .options import COUNT, OFFSET, confirm, json_option, nameserver_option, yes_option
 from .output import instant, message_document, print_json, print_table
 
-#: Dead letters that are asked for, or sent again, at a time.
+#: Dead letters in one request.
 _PAGE = 500
 
 
-_broker_option = click.option("--broker", metavar="NAME", help="Only those of this broker.")
+_broker_option = click.option("--broker", metavar="NAME", help="Dead letters of this broker only.")
 
 
 @click.group("dead-letters")
 def dead_letters() -> None:
-    """List, re-send and purge messages that a group could not handle."""
+    """List, resend and purge the dead-letter queue of a group."""
 
 
 @dead_letters.command("list")
@@ -42,9 +42,9 @@ def dead_letters() -> None:
 @click.option(
     "--from", "from_offset", metavar="OFFSET", type=OFFSET, default=0, help="First offset."
 )
-@click.option("--all", "everything", is_flag=True, help="List those that were sent again, too.")
+@click.option("--all", "everything", is_flag=True, help="Also list dead letters that were resent.")
 @_broker_option
-@json_option("a dead letter a line, with the whole message")
+@json_option("one dead letter per line, with the whole message")
 @nameserver_option
 def list_letters(
     group: str,
@@ -56,9 +56,11 @@ def list_letters(
     as_json: bool,
     nameserver: str,
 ) -> None:
-    """List the dead letters of GROUP, the oldest first, with where they came from and why they are dead.
+    """List the dead letters of GROUP, the oldest first.
 
-    Those that were sent again are left out.
+    Prints for each its origin, how often it failed, and the reason. Dead letters that were resent are left out.
+
+    Exit code 3: the group does not exist.
     """
     with Admin(nameserver) as admin:
         letters = admin.dead_letters(
@@ -71,6 +73,9 @@ def list_letters(
     if as_json:
         for letter in letters:
             print_json(letter_document(letter))
+        return
+    if not letters:
+        click.echo(f"group {group} has no dead letters", err=True)
         return
     resent = ["resent"] if everything else []
     print_table(
@@ -93,7 +98,7 @@ def list_letters(
         if listed == count:
             last = max(letter.queue_offset for letter in letters if letter.broker == holder)
             click.echo(
-                f"{count} of broker {holder} are listed; what follows: --broker {holder} --from {last + 1}",
+                f"listed the first {count} of broker {holder}; for the next: --broker {holder} --from {last + 1}",
                 err=True,
             )
 
@@ -101,12 +106,14 @@ def list_letters(
 @dead_letters.command()
 @click.argument("group", shell_complete=group_names)
 @click.argument("offsets", metavar="OFFSET…", nargs=-1, type=OFFSET)
-@click.option("--all", "everything", is_flag=True, help="All that were not sent again yet.")
 @click.option(
-    "--to-topic", "topic", metavar="TOPIC", help="Send them there.  [default: where each came from]"
+    "--all", "everything", is_flag=True, help="All dead letters that were not resent yet."
+)
+@click.option(
+    "--to-topic", "topic", metavar="TOPIC", help="Topic to send to.  [default: the origin of each]"
 )
 @_broker_option
-@json_option("a dead letter a line")
+@json_option("one dead letter per line")
 @nameserver_option
 def resend(
     group: str,
@@ -118,10 +125,15 @@ def resend(
     as_json: bool,
     nameserver: str,
 ) -> None:
-    """Send dead letters of GROUP again, as fresh messages, to the topics that they came from.
+    """Resend dead letters of GROUP to the topics that they came from.
 
-    All groups of a topic get what is sent there; --to-topic %RETRY%GROUP reaches GROUP alone. What was sent again is
-    marked, and stays until it is purged.
+    Every group of the topic receives them; --to-topic %RETRY%GROUP reaches GROUP alone. A resent dead letter is marked and
+    stays until you purge it.
+
+    \b
+    Example: pocketmq dead-letters resend billing 0 3 4
+
+    Exit code 3: the group does not exist, or has no dead letter at one of the offsets.
     """
     if everything == bool(offsets):
         raise click.UsageError("Give the offsets of dead letters, or --all.")
@@ -138,7 +150,7 @@ def resend(
                 sent += done
     errors = [letter.error for letter in sent if letter.error is not None]
     if not as_json:
-        click.echo(f"{len(sent) - len(errors)} of {len(sent)} sent again")
+        click.echo(f"{len(sent) - len(errors)} of {len(sent)} resent")
     if errors:
         raise errors[0]
 

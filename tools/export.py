@@ -1,7 +1,4 @@
-"""`pocketmq export`: messages of stores to Parquet files by topic and day, from the files alone.
-
-Exit codes: 0 done, 2 wrong arguments, 6 damaged bytes (with --bad-records skip they are left out, and counted).
-"""
+"""`pocketmq export`: writes messages of stores to Parquet files by topic and day, without a broker."""
 
 from __future__ import annotations
 
@@ -28,11 +25,15 @@ from .stores.schemas import schema_of
 
 @click.command(cls=TakesStores)
 @stores_argument
-@click.option("--output", "target", required=True, metavar="DIR", help="A new or empty folder.")
-@click.option("--since", "begin", metavar="TIME", help="Stored at TIME or later.")
-@click.option("--until", metavar="TIME", help="Stored before TIME.")
-@click.option("--topic", "topics", multiple=True, help="Only this topic; may be repeated.")
-@click.option("--system", is_flag=True, help="Also system topics, where messages wait.")
+@click.option(
+    "--output", "target", required=True, metavar="DIR", help="New or empty folder for the files."
+)
+@click.option(
+    "--since", "begin", metavar="TIME", help="Only messages stored at this time or later."
+)
+@click.option("--until", metavar="TIME", help="Only messages stored before this time.")
+@click.option("--topic", "topics", multiple=True, help="Only this topic. Repeatable.")
+@click.option("--system", is_flag=True, help="Also system topics, which hold delayed messages.")
 @click.option(
     "--columns", metavar="NAME[,…]", help="Only these columns.  [default: all but raw_properties]"
 )
@@ -41,11 +42,15 @@ from .stores.schemas import schema_of
     type=click.Choice(["fail", "skip"]),
     default="fail",
     show_default=True,
-    help="Stop at bytes that are no record, or leave them out and count them.",
+    help="At damaged bytes: stop, or leave them out and count them.",
 )
-@click.option("--check-crc", is_flag=True, help="A body that does not fit its CRC is a bad record.")
-@click.option("--stored-bodies", is_flag=True, help="Bodies as they are stored: not decompressed.")
-@click.option("--data-loss-ok", is_flag=True, help="Continue where a log file is missing.")
+@click.option(
+    "--check-crc", is_flag=True, help="Treat a body that does not match its CRC as damaged."
+)
+@click.option(
+    "--stored-bodies", is_flag=True, help="Write bodies as stored, without decompressing them."
+)
+@click.option("--data-loss-ok", is_flag=True, help="Continue if a log file is missing.")
 @click.option(
     "--compression",
     type=click.Choice(COMPRESSIONS),
@@ -54,12 +59,18 @@ from .stores.schemas import schema_of
     help="Compression of the Parquet files.",
 )
 @broker_name_option
-@json_option("what was written")
+@json_option("the result")
 def export(*, stores: tuple[str, ...], target: str, as_json: bool, **options: Any) -> None:
-    """Write messages to DIR/topic=T/day=D/*.parquet: columns as in Spark, days of the store time in UTC.
+    """Write messages of stores to Parquet files.
 
-    STORE is the folder of a store, a URL (s3://bucket/store), or a pattern over many brokers ("/data/broker-*/store").
-    TIME is as 2026-12-24T18:00:00, with Z or +01:00 if it is not local time, or Unix milliseconds.
+    The files are DIR/topic=T/day=D/*.parquet, with days of the store time in UTC, and the columns of `pocketmq spark`.
+    STORE is a folder, a URL (s3://bucket/store), or a pattern over many brokers ("/data/broker-*/store"). TIME is
+    2026-12-24T18:00:00, with Z or +01:00 if it is not local time, or Unix milliseconds.
+
+    \b
+    Example: pocketmq export data/store --output parquet --topic orders --since 2026-12-01
+
+    Exit code 6: bytes are damaged.
     """
     locations = locate(chosen_stores(stores), broker_name=options["broker_name"])
     scan = Scan(_scan_options(options), _conditions(options))
@@ -73,7 +84,7 @@ def export(*, stores: tuple[str, ...], target: str, as_json: bool, **options: An
                 files.add(task.location.broker_name, batch)
         _check_topics(options["topics"], files.topics, locations)
         written = files.finish()
-    except BaseException:  # Also of an interruption nothing half-written is to stay.
+    except BaseException:  # Remove incomplete files after an interruption, too.
         files.give_up()
         raise
     _report(written, bad, target, as_json=as_json)
@@ -82,7 +93,7 @@ def export(*, stores: tuple[str, ...], target: str, as_json: bool, **options: An
 def _check_topics(
     wanted: Sequence[str], found: Collection[str], locations: Iterable[StoreLocation]
 ) -> None:
-    """Raise TopicNotFound for a topic that is WANTED, not FOUND among the messages, and that no store knows."""
+    """Raise TopicNotFound for a WANTED topic that is neither FOUND among the messages nor known to a store."""
     missing = [topic for topic in wanted if topic not in found]
     if missing:
         known = KnownNames()
@@ -106,7 +117,7 @@ def _scan_options(options: dict[str, Any]) -> ScanOptions:
     )
 
 
-#: A file's folder is made of these.
+#: Columns from which the folder of a file is made.
 _OF_FOLDERS = ("topic", "store_timestamp")
 
 

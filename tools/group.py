@@ -1,7 +1,7 @@
 """`pocketmq group`: create, update, list, describe, plan, reset offsets, delete.
 
-Each is done, and visible to the next call, when it returns 0. Before a reset the command shows what it skips and
-repeats.
+Each change is done, and visible to the next call, when the command returns 0. A reset shows how many messages it skips
+and how many are redelivered.
 """
 
 from __future__ import annotations
@@ -43,46 +43,46 @@ from .output import print_json, print_table
 
 @click.group()
 def group() -> None:
-    """Create, change, list, describe, move and delete consumer groups."""
+    """Create, update, list, describe, reset and delete consumer groups."""
 
 
 def _setting_options(*, show_defaults: bool) -> Decorator:
     """Return what adds the options for the settings of a group; each is None where it is not given."""
-    told = partial(help_with_default, shown=show_defaults)
+    text = partial(help_with_default, shown=show_defaults)
     return with_options(
         click.option(
             "--fifo/--no-fifo",
             "order",
             default=None,
-            help=told("Deliver messages in order.", "no-fifo"),
+            help=text("Deliver messages in order.", "no-fifo"),
         ),
         click.option(
             "--retries",
             "retry_max_times",
             type=click.IntRange(0, 1000),
-            help=told("Retries of a message that failed.", "16"),
+            help=text("Retries of a message that failed.", "16"),
         ),
         click.option(
             "--retry-intervals",
             "intervals",
             metavar="10s,30s,1m,…",
-            help=told(
-                'Wait before the first retry, the second …; the last one repeats. "" means 10s to 2h.',
+            help=text(
+                'Wait before each retry; the last value is used for all further ones. "" means 10s to 2h.',
                 "10s to 2h",
             ),
         ),
         click.option(
             "--retry-queues",
             type=click.IntRange(1, 1024),
-            help=told("Queues of the retry topic on each broker.", "1"),
+            help=text("Queues of the retry topic on each broker.", "1"),
         ),
         click.option(
             "--subscriptions",
             "subscription_check",
             type=click.Choice(["grace", "warn", "refuse"]),
-            help=told(
-                "When members subscribe to different things: serve both for subscription_grace_ms and then the"
-                " newer, serve both and warn, or refuse the newer.",
+            help=text(
+                "If subscriptions of members differ: serve both for subscription_grace_ms and then the newer (grace),"
+                " serve both (warn), or refuse the newer.",
                 "grace",
             ),
         ),
@@ -90,7 +90,7 @@ def _setting_options(*, show_defaults: bool) -> Decorator:
             "--consume/--no-consume",
             "consume_enable",
             default=None,
-            help=told("Deliver messages at all.", "consume"),
+            help=text("Deliver messages to the group.", "consume"),
         ),
     )
 
@@ -109,11 +109,17 @@ def _given(intervals: str | None, **settings: Any) -> dict[str, Any]:
 @group.command()
 @click.argument("name")
 @_setting_options(show_defaults=True)
-@click.option("--if-missing", is_flag=True, help="Leave one that exists as it is: no error.")
+@click.option("--if-missing", is_flag=True, help="Succeed if the group exists; do not change it.")
 @json_option("the group")
 @nameserver_option
 def create(name: str, *, if_missing: bool, as_json: bool, nameserver: str, **settings: Any) -> None:
-    """Create group NAME on every broker. It is an error if it exists (exit code 5)."""
+    """Create group NAME on every broker.
+
+    \b
+    Example: pocketmq group create billing --retries 5 --retry-intervals 10s,1m
+
+    Exit code 5: the group exists already.
+    """
     with Admin(nameserver) as admin:
         try:
             made = admin.create_group(name, **_given(**settings))
@@ -130,11 +136,11 @@ def create(name: str, *, if_missing: bool, as_json: bool, nameserver: str, **set
 @json_option("the group")
 @nameserver_option
 def update(name: str, *, as_json: bool, nameserver: str, **settings: Any) -> None:
-    """Change what is given of group NAME. Everything else stays as it is."""
+    """Change the given settings of group NAME."""
     changes = _given(**settings)
     if not changes:
         raise click.UsageError(
-            "Give what is to change: --fifo, --retries, --retry-intervals, --retry-queues, --subscriptions"
+            "Give a setting to change: --fifo, --retries, --retry-intervals, --retry-queues, --subscriptions"
             " or --consume."
         )
     with Admin(nameserver) as admin:
@@ -148,8 +154,12 @@ def _show(made: GroupDescription, as_json: bool) -> None:
     else:
         kind = "in order" if made.order else "in any order"
         after = f", after {_intervals(made)}" if made.retry_intervals_ms else ""
-        off = "" if made.consume_enable else "; consumption is switched off"
-        click.echo(f"group {made.name}: {kind}, up to {made.retry_max_times} retries{after}{off}")
+        off = "" if made.consume_enable else "; delivery is off"
+        click.echo(f"group {made.name}: {kind}, up to {_retries(made)}{after}{off}")
+
+
+def _retries(one: GroupDescription) -> str:
+    return "1 retry" if one.retry_max_times == 1 else f"{one.retry_max_times} retries"
 
 
 def _intervals(one: GroupDescription) -> str:
@@ -157,7 +167,7 @@ def _intervals(one: GroupDescription) -> str:
 
 
 @group.command("list")
-@json_option("a group a line")
+@json_option("one group per line")
 @nameserver_option
 def list_groups(*, as_json: bool, nameserver: str) -> None:
     """List all groups."""
@@ -189,7 +199,10 @@ def list_groups(*, as_json: bool, nameserver: str) -> None:
 @yes_option
 @nameserver_option
 def delete(name: str, *, yes: bool, nameserver: str) -> None:
-    """Delete group NAME and its offsets on every broker. This cannot be undone."""
+    """Delete group NAME and its offsets on every broker.
+
+    You cannot undo this.
+    """
     with Admin(nameserver) as admin:
         if not yes:
             lag = admin.describe_group(name).lag
@@ -200,21 +213,23 @@ def delete(name: str, *, yes: bool, nameserver: str) -> None:
 
 @group.command("reset-offset")
 @click.argument("name", shell_complete=group_names)
-@click.option("--topic", shell_complete=topic_names, required=True, help="Topic to reset.")
+@click.option(
+    "--topic", shell_complete=topic_names, required=True, help="Topic whose offsets are reset."
+)
 @click.option(
     "--to-time",
     metavar="TIME",
     help="To the first message stored at this time or later: 2026-12-24T18:00:00, or Unix milliseconds.",
 )
 @click.option("--to-offset", type=OFFSET, metavar="N", help="To offset N of each queue.")
-@click.option("--to-first", is_flag=True, help="To the oldest message that is there.")
-@click.option("--to-last", is_flag=True, help="To the end of each queue; skips all messages.")
+@click.option("--to-first", is_flag=True, help="To the oldest message of each queue.")
+@click.option("--to-last", is_flag=True, help="To the end of each queue: all messages are skipped.")
 @click.option(
     "--queue",
     "queues",
     multiple=True,
     metavar="[BROKER:]N",
-    help="This queue alone; a number is that queue of every broker. Repeatable.  [default: all]",
+    help="Only this queue; a number alone means that queue on every broker. Repeatable.  [default: all]",
 )
 @click.option("--dry-run", is_flag=True, help="Show the new offsets, but change nothing.")
 @click.option(
@@ -223,7 +238,7 @@ def delete(name: str, *, yes: bool, nameserver: str) -> None:
     help="Reset also while members are connected: they lose their queues and restart at the new offsets.",
 )
 @click.option("--create", is_flag=True, help="Create the group if it does not exist.")
-@json_option("a queue a line")
+@json_option("one queue per line")
 @nameserver_option
 def reset_offset(
     name: str,
@@ -235,9 +250,15 @@ def reset_offset(
     nameserver: str,
     **asked: Any,
 ) -> None:
-    """Reset the offsets of group NAME in TOPIC. Refused while members are connected, unless it is forced.
+    """Reset the offsets of group NAME in a topic.
 
-    A group that does not exist is exit code 3, unless it is to be made.
+    Prints for each queue how many messages are skipped, and how many are delivered again. It fails while members are
+    connected, unless you give --force.
+
+    \b
+    Example: pocketmq group reset-offset billing --topic orders --to-first --dry-run
+
+    Exit code 3: the group does not exist (see --create); 5: members are connected.
     """
     allowed = {"force": asked.pop("force"), "create": asked.pop("create")}
     target = _target(**asked)
@@ -257,8 +278,9 @@ def reset_offset(
     print_table(titles, rows)
     skipped, repeated = sum(m.skipped for m in moves), sum(m.repeated for m in moves)
     would = "would skip" if dry_run else "skips"
+    receives = "receive" if dry_run else "receives"
     click.echo(
-        f"group {name} {would} {counted(skipped, 'message')} and gets {repeated:,} once more"
+        f"group {name} {would} {counted(skipped, 'message')} and {receives} {repeated:,} again"
     )
 
 
@@ -267,7 +289,7 @@ def _target(
 ) -> OffsetTarget:
     if (to_time is not None) + (to_offset is not None) + to_first + to_last != 1:
         raise click.UsageError(
-            "Give one of --to-time, --to-offset, --to-first and --to-last, and only one."
+            "Give exactly one of --to-time, --to-offset, --to-first and --to-last."
         )
     time_ms = None if to_time is None else past_instant_of(to_time)
     return OffsetTarget(time_ms=time_ms, offset=to_offset, first=to_first, last=to_last)

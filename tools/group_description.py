@@ -27,14 +27,14 @@ from .options import (
 )
 from .output import instant, print_json, print_pairs, print_table, warn
 
-#: What happens to members with other subscriptions than the rest.
+#: What happens to members whose subscription differs from that of the others, by setting.
 CHECKS: Final = {
     "grace": "served for a while",
     "warn": "served with a warning",
     "refuse": "refused",
 }
 
-#: Consumers commit every 5 s by default: what is shorter sees bursts or nothing.
+#: Consumers commit every 5 s by default: shorter intervals show bursts or nothing.
 _INTERVAL: Final = "5s"
 
 
@@ -50,19 +50,25 @@ _INTERVAL: Final = "5s"
     default=_INTERVAL,
     show_default=True,
     metavar="5s",
-    help="Look twice at this interval and show rates; 0s: look once, without rates.",
+    help="Time over which rates are measured; 0s: no rates.",
 )
 @json_option("one document")
 @nameserver_option
 def describe(
     name: str, *, topic: str | None, interval: str, as_json: bool, nameserver: str
 ) -> None:
-    """Show who is in group NAME, how far it has come in each queue, how fast it is, and when it will have caught up."""
+    """Show the members, queues, lag and rates of group NAME.
+
+    Prints for each queue the committed offset, the lag, the owner, and when it will have caught up. Measuring rates
+    takes --interval.
+
+    Exit code 3: the group does not exist.
+    """
     interval_ms = parse_duration(interval, field="--interval", max_ms=WAIT_MAX_MS)
     with Admin(nameserver) as admin:
         found = admin.describe_group(name, topic=topic, interval_ms=interval_ms)
     if hidden := found.hidden_topics:
-        warn([f"left out {hidden:,} of its topics: this user may not see them"])
+        warn([f"left out {counted(hidden, 'topic')} that this user may not see"])
     if as_json:
         print_json(document(found))
         return
@@ -78,11 +84,11 @@ def describe(
     if differing := conflicts(found):
         click.echo()
         rows = [[", ".join(one["members"]), ", ".join(one["subscriptions"])] for one in differing]
-        print_table(["these members", "read other things than the others"], rows)
+        print_table(["members", "subscription differs from that of the others"], rows)
         if found.grace_left_ms is not None:
             left = format_duration(found.grace_left_ms // 1_000 * 1_000)
             click.echo(
-                f"all are served for another {left}, then those with the newest subscription"
+                f"all are served for another {left}, then only those with the newest subscription"
             )
     if found.queues:
         click.echo()
@@ -90,16 +96,16 @@ def describe(
     texts = [_text_row(one) for one in found.queues if one.metadata]
     if texts:
         click.echo()
-        print_table(["topic", "broker", "queue", "offset", "committed with"], texts)
+        print_table(["topic", "broker", "queue", "offset", "offset metadata"], texts)
     _print_accounts(found.queues)
 
 
 def _print_accounts(queues: Sequence[GroupQueue]) -> None:
-    """Print what filters skipped, and how administrators moved the group, if they did."""
+    """Print the messages that filters left out, and the offset resets by administrators."""
     skipped = [_skipped_row(queue, one) for queue in queues for one in queue.skipped]
     if skipped:
         click.echo()
-        titles = ["topic", "broker", "queue", "stepped over", "first", "last", "by filter", "of"]
+        titles = ["topic", "broker", "queue", "filtered", "first", "last", "by filter", "of"]
         print_table(titles, skipped)
     moves = [_move_row(queue, one) for queue in queues for one in queue.moves]
     if moves:
@@ -177,7 +183,7 @@ def document(found: GroupStatus) -> dict[str, Any]:
 
 
 def conflicts(found: GroupStatus) -> list[dict[str, Any]]:
-    """Return who wants what, most members first, if those in FOUND want different things; else nothing."""
+    """Return the subscriptions in FOUND with their members, most members first; nothing if all agree."""
     wanted: dict[tuple[str, ...], list[str]] = {}
     for one in (*found.members, *found.clients):
         if one.subscriptions:
@@ -199,21 +205,25 @@ def _place(queue: Queue) -> dict[str, Any]:
 
 
 def _summary(found: GroupStatus) -> dict[str, str]:
-    who = "each for itself" if found.each_for_itself else f"by {found.leader or 'nobody'}"
+    how = (
+        "each member assigns its own queues"
+        if found.each_for_itself
+        else f"assigned by {found.leader or 'no member'}"
+    )
     shared = (
-        f"generation {found.generation} at {found.coordinator}, {found.strategy or 'no strategy'}, {who}"
+        f"generation {found.generation} at {found.coordinator}, {found.strategy or 'no strategy'}, {how}"
         if found.coordinator
-        else "nobody has joined"
+        else "no members"
         if not found.clients
-        else f"each message by itself, among {counted(len(found.clients), 'official client')}"
+        else f"message by message, among {counted(len(found.clients), 'official client')}"
     )
     rates = (
-        f", {found.finished_per_s:,.1f}/s finished, {found.arrived_per_s:,.1f}/s arrive"
+        f", {found.finished_per_s:,.1f}/s processed, {found.arrived_per_s:,.1f}/s arrive"
         if found.finished_per_s is not None and found.arrived_per_s is not None
         else ""
     )
     return {
-        "group": f"{found.name}, {counted(len(found.members), 'member')}, other subscriptions are"
+        "group": f"{found.name}, {counted(len(found.members), 'member')}, differing subscriptions are"
         f" {CHECKS.get(found.subscription_check, found.subscription_check)}",
         "shared": shared,
         "rebalances": str(found.rebalance_count),
@@ -267,11 +277,11 @@ _QUEUE_TITLES: Final = [
     "max",
     "lag",
     "oldest unread",
-    "finished/s",
+    "processed/s",
     "catches up",
-    "stepped over",
+    "filtered",
     "lost",
-    "holder",
+    "owner",
 ]
 
 
@@ -297,13 +307,13 @@ def _queue_row(one: GroupQueue) -> list[object]:
 
 
 def _text_row(one: GroupQueue) -> list[object]:
-    # What a consumer wrote must not steer a terminal.
+    # Control characters from a consumer must not reach the terminal.
     text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in one.metadata)
     return [*one.queue, one.offset, text]
 
 
 def _age(age_ms: int) -> str:
-    """Return AGE_MS for people: seconds from a second on."""
+    """Return AGE_MS for people, in whole seconds from 1 s on."""
     if not age_ms:
         return "-"
     return format_duration(age_ms if age_ms < 1_000 else age_ms // 1_000 * 1_000)

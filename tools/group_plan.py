@@ -1,8 +1,8 @@
 """`pocketmq group plan`: which member would read which queues if members, queues or the strategy changed.
 
-Pure arithmetic over the strategies of `pocketmq.client.allocation_strategies`: nothing is changed, and without a group
-no broker is asked. The command shows which queues move, compared with the shares that GROUP has, or with those that
-the strategy makes of the numbers given.
+Computes assignments with the strategies of `pocketmq.client.allocation_strategies`. Nothing is changed, and without a
+group no broker is asked. The command shows which queues move, compared with the assignment that GROUP has, or with the
+one that the strategy computes for the given numbers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SHARE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Who is there, which queues there are, and who reads which."""
+    """The members, the queues, and the assigned queues of each member."""
 
     members: list[Member]
     queues: list[Queue]
@@ -50,7 +50,7 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """TOPIC has NOW queues (None: it was not said) on BROKER ("": wherever the topic is), and would have THEN."""
+    """TOPIC has NOW queues (None: not given) on BROKER ("": each broker that has it), and would have THEN."""
 
     topic: str
     broker: str
@@ -69,15 +69,15 @@ class Count:
     "--members",
     "member_count",
     type=click.IntRange(1, _MEMBERS_MAX),
-    help="Without a group: number of members; they are named member-1, member-2 and so on.",
+    help="Number of members, if no GROUP is given; they are named member-1, member-2 …",
 )
 @click.option(
     "--queues",
     "counts",
     multiple=True,
     metavar="TOPIC[@BROKER]=[NOW:]N",
-    help="If the topic had N queues, on each broker that has it. Without a group: a topic and its queues, 8:16 are"
-    " 8 now, and 16 then. Again for more topics and brokers.",
+    help="Number of queues of a topic, on each broker that has it. Without a GROUP, 8:16 means 8 now and 16 then."
+    " Repeatable.",
 )
 @click.option(
     "--add-member", "added", multiple=True, metavar="ID", help="Member that joins. Repeatable."
@@ -96,17 +96,19 @@ class Count:
 @click.option(
     "--shares",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="For strategy configured: a YAML file, a list of queues by member, as `orders@broker-a:0-3,7`.",
+    help="For strategy configured: YAML file with a list of queues by member, such as `orders@broker-a:0-3,7`.",
 )
 @click.option(
-    "--rooms", metavar="ROOM[,…]", help="For strategy machine-room: only queues of these rooms."
+    "--rooms",
+    metavar="ROOM[,…]",
+    help="For strategy machine-room: machine rooms whose queues are assigned.",
 )
 @click.option(
     "--member-room",
     "member_rooms",
     multiple=True,
     metavar="ID=ROOM",
-    help="For the strategies by room: the room of a member. Repeatable.",
+    help="For the strategies by machine room: the room of a member. Repeatable.",
 )
 @json_option("one document")
 @nameserver_option
@@ -120,13 +122,18 @@ def plan(
     nameserver: str,
     **asked: Any,
 ) -> None:
-    """Show who would get which queues of GROUP, and what moves, if members, queues or the strategy changed.
+    """Show how queues would move if members, queues or the strategy changed.
 
-    Without GROUP, and without asking anybody: of --members and --queues.
+    Prints the queues of each member now and then. Nothing is changed. With GROUP it starts with that group's members;
+    without one it computes from --members and --queues, and asks no broker.
+
+    \b
+    Examples: pocketmq group plan billing --add-member new
+              pocketmq group plan --members 3 --queues orders=8:16
     """
     parsed = [parse_count(text) for text in counts]
     if bool(name) == (member_count is not None):
-        raise click.UsageError("Say either a GROUP, or --members and --queues.")
+        raise click.UsageError("Give either a GROUP, or --members and --queues.")
     if name:
         report, there = _asked(name, nameserver)
         chosen = _strategy(strategy or report.strategy or _DEFAULT_STRATEGY, asked)
@@ -150,7 +157,7 @@ def _strategy(name: str, asked: Mapping[str, Any]) -> Strategy:
         raise click.UsageError(f"--rooms is for strategy {MachineRoom.name}, not {name}.")
     if name == Configured.name:
         if shares is None:
-            raise click.UsageError(f"Strategy {name} needs --shares FILE: who reads what.")
+            raise click.UsageError(f"Strategy {name} needs --shares FILE.")
         return Configured(read_shares(shares))
     if rooms is not None:
         return MachineRoom(room.strip() for room in rooms.split(","))
@@ -158,7 +165,7 @@ def _strategy(name: str, asked: Mapping[str, Any]) -> Strategy:
 
 
 def read_shares(path: Path) -> dict[str, list[Queue]]:
-    """Return the queues by member that the YAML file PATH says. Raises BadParameter."""
+    """Return the queues by member in the YAML file PATH. Raises BadParameter."""
     try:
         table = yaml.safe_load(path.read_text("utf-8-sig"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -189,7 +196,7 @@ def _queues_of(text: str, path: Path) -> list[Queue]:
 
 
 def placed(situation: Situation, rooms: Sequence[str], *, must_know: bool = False) -> Situation:
-    """Return SITUATION with its members in ROOMS, "id=room" each. MUST_KNOW: refuse ids that nobody has."""
+    """Return SITUATION with its members in ROOMS, "id=room" each. MUST_KNOW: refuse ids of no member."""
     by_member = {}
     for text in rooms:
         member_id, equals, room = text.rpartition("=")
@@ -206,13 +213,13 @@ def placed(situation: Situation, rooms: Sequence[str], *, must_know: bool = Fals
 
 
 def _asked(name: str, nameserver: str) -> tuple[GroupStatus, list[Queue]]:
-    """Return what group NAME is doing, and the queues of its topics."""
+    """Return the state of group NAME, and the queues of its topics."""
     with Admin(nameserver) as admin:
         report = admin.describe_group(name)
         topics = {topic for one in report.members for topic in _topics(one.subscriptions)}
         queues: list[Queue] = []
         for topic in sorted(topics):
-            # The retry topic is not there until something fails.
+            # The retry topic does not exist until a message fails.
             with suppress(TopicNotFound):
                 queues += [one.queue for one in admin.describe_topic(topic).queues]
     return report, queues
@@ -224,10 +231,10 @@ def _topics(subscriptions: Iterable[str]) -> frozenset[str]:
 
 
 def live(report: GroupStatus, queues: list[Queue]) -> Situation:
-    """Return the group of REPORT, over QUEUES, as it is. Raises UsageError if nobody is in it."""
+    """Return the group of REPORT, over QUEUES, as it is. Raises UsageError if it has no members."""
     if not report.members:
         raise click.UsageError(
-            f"Nobody is in group {report.name!r} at present: say --members and --queues instead."
+            f"Group {report.name!r} has no members at present. Give --members and --queues instead."
         )
     members = [
         Member(one.member_id, one.instance_id, one.room, topics=_topics(one.subscriptions))
@@ -242,7 +249,7 @@ def with_counts(queues: Sequence[Queue], counts: Iterable[Count]) -> list[Queue]
     for count in counts:
         if count.now is not None:
             raise click.BadParameter(
-                f"{count.topic}={count.now}:{count.then}: how many there are now is the group's to tell",
+                f"{count.topic}={count.now}:{count.then}: with a GROUP, give {count.topic}={count.then}",
                 param_hint="--queues",
             )
         brokers = {one.broker for one in found if one.topic == count.topic}
@@ -260,7 +267,7 @@ def with_counts(queues: Sequence[Queue], counts: Iterable[Count]) -> list[Queue]
 
 
 def parse_count(text: str) -> Count:
-    """Return what TEXT, "orders@broker-a=8:16", says; raise BadParameter if it says nothing."""
+    """Parse TEXT, such as "orders@broker-a=8:16". Raises BadParameter."""
     found = _COUNT.fullmatch(text)
     if found is None:
         raise click.BadParameter(
@@ -270,7 +277,7 @@ def parse_count(text: str) -> Count:
     count = Count(topic, broker or "", int(now) if now else None, int(then))
     if max(count.now or 0, count.then) > _QUEUES_MAX:
         raise click.BadParameter(
-            f"{text[:64]!r}: a topic has {_QUEUES_MAX} queues at most", param_hint="--queues"
+            f"{text[:64]!r}: the limit is {_QUEUES_MAX} queues per topic", param_hint="--queues"
         )
     return count
 
@@ -278,7 +285,7 @@ def parse_count(text: str) -> Count:
 def imagined(
     strategy: Strategy, member_count: int, counts: Iterable[Count], rooms: Sequence[str] = ()
 ) -> Situation:
-    """Return a group of MEMBER_COUNT members, some in ROOMS, with the shares that STRATEGY makes."""
+    """Return a group of MEMBER_COUNT members, some in ROOMS, with the assignment by STRATEGY."""
     counts = list(counts)
     queues = [
         queue
@@ -297,9 +304,9 @@ def imagined(
 def changed(
     present: Situation, added: Sequence[str], removed: Sequence[str], queues: list[Queue]
 ) -> Situation:
-    """Return PRESENT with members ADDED and REMOVED, over QUEUES; members say what they hold.
+    """Return PRESENT with members ADDED and REMOVED, over QUEUES; members keep their current queues in `held`.
 
-    Raises BadParameter for a member that is there already, or that is not.
+    Raises BadParameter for a new member that exists, or one to remove that does not.
     """
     known = {member.member_id for member in present.members}
     for member_id in removed:
@@ -323,16 +330,17 @@ def changed(
 def show(
     strategy: Strategy, present: Situation, then: Mapping[str, list[Queue]], *, as_json: bool
 ) -> None:
-    """Print what STRATEGY would do, against the PRESENT shares."""
+    """Print the assignment by STRATEGY, next to the PRESENT one."""
     changes = moves(present.shares, then)
     if as_json:
         print_json(document(strategy, present, then, changes))
         return
     queue_count = sum(map(len, then.values()))
     first = sum(not move.source for move in changes)
+    moved = len(changes) - first
     click.echo(
         f"strategy {strategy.name}: {counted(len(then), 'member')}, {counted(queue_count, 'queue')};"
-        f" {len(changes) - first} change hands, {first} had no reader"
+        f" {counted(moved, 'queue')} {'moves' if moved == 1 else 'move'}, {first} had no owner"
     )
     names = list(dict.fromkeys([*present.shares, *then]))
     print_table(
@@ -349,8 +357,8 @@ def show(
             for name in names
         ],
     )
-    if nobodys := [move.queue for move in changes if not move.target]:
-        click.echo(f"read by nobody then: {shortened(nobodys)}")
+    if unread := [move.queue for move in changes if not move.target]:
+        click.echo(f"not assigned then: {shortened(unread)}")
 
 
 def document(
@@ -378,7 +386,7 @@ def _fields(queue: Queue) -> dict[str, Any]:
 
 
 def shortened(queues: Iterable[Queue]) -> str:
-    """Return QUEUES for people, neighbours as ranges: "orders@broker-a:0-3,7 orders@broker-b:0"."""
+    """Return QUEUES for people, consecutive ones as ranges: "orders@broker-a:0-3,7 orders@broker-b:0"."""
     parts = []
     for (topic, broker), group in groupby(sorted(queues), key=lambda queue: queue[:2]):
         ranges = []

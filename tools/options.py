@@ -1,4 +1,4 @@
-"""Options that several verbs share, and what verbs say to each other."""
+"""Options that several verbs share."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COUNT: Final = click.IntRange(1, 2**31 - 1)
 #: A command waits up to a year.
 WAIT_MAX_MS: Final = 365 * 86_400_000
 
-#: How the line begins by which a server says that it serves; a JSON object follows.
+#: The line that a server prints when it serves begins with this; a JSON object follows.
 READY: Final = "ready "
 
 
@@ -69,9 +69,19 @@ def tls_options(function: Function) -> Function:
     file = click.Path(exists=True, dir_okay=False)
     told: list[tuple[str, str, dict[str, Any], str]] = [
         ("--tls", TLS_VARIABLE, {"is_flag": True, "flag_value": "1"}, "Use TLS."),
-        ("--tls-ca", CA_VARIABLE, {"type": file}, "PEM file of servers' authority; turns on TLS."),
-        ("--tls-cert", CERT_VARIABLE, {"type": file}, "PEM file of a certificate; turns on TLS."),
-        ("--tls-key", KEY_VARIABLE, {"type": file}, "PEM file of its key."),
+        (
+            "--tls-ca",
+            CA_VARIABLE,
+            {"type": file},
+            "PEM file of the authority that signed the servers' certificates; turns on TLS.",
+        ),
+        (
+            "--tls-cert",
+            CERT_VARIABLE,
+            {"type": file},
+            "PEM file of the client's certificate; turns on TLS.",
+        ),
+        ("--tls-key", KEY_VARIABLE, {"type": file}, "PEM file of the key of --tls-cert."),
     ]
     for name, variable, kind, text in reversed(told):
         function = click.option(
@@ -108,14 +118,14 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmati
 
 
 def confirm(question: str) -> None:
-    """Return if whoever is at the terminal says yes to QUESTION; raise Abort, or UsageError without a terminal."""
+    """Ask QUESTION; return if the answer is yes, else raise Abort. Without a terminal raise UsageError."""
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{question} Nobody is there to be asked: give --yes.")
+        raise click.UsageError(f"{question} Standard input is no terminal: give --yes.")
     click.confirm(question, abort=True)
 
 
 def nameserver_option(function: Function) -> Function:
-    """Add --nameserver: the option, then the environment, then the usual place; and `tls_options`."""
+    """Add --nameserver: the option, then the environment, then the default; and `tls_options`."""
     return click.option(
         "--nameserver",
         metavar="HOST:PORT[,…]",
@@ -149,26 +159,28 @@ def pattern_options(function: Function) -> Function:
             metavar="PATTERN",
             default="*",
             show_default=True,
-            help=f"Only {name}s with such names ({what}*).",
+            help=f"Only {name}s whose names match ({what}*).",
         )(function)
     return function
 
 
 def read_from_option(what: str) -> Callable[[Function], Function]:
-    """Add --read-from, None unless it is given; "any": replicas that follow do WHAT."""
+    """Add --read-from, None unless it is given; "any": followers do WHAT."""
     from ..client.config import READ_FROM  # A command without this option needs no client.
 
     return click.option(
         "--read-from",
         type=click.Choice(READ_FROM),
-        help=f"any: replicas that follow {what}.  [default: master]",
+        help=f"any: followers {what}.  [default: master]",
     )
 
 
 def read_from_of(given: ReadFrom | None, stores: Sequence[str] = ()) -> ReadFrom:
-    """Return what --read-from says, GIVEN; raise UsageError next to STORES, of which no replica is asked."""
+    """Return GIVEN, or the default of --read-from; raise UsageError if STORES are given: no replica is asked then."""
     if stores and given is not None:
-        raise click.UsageError("--read-from says which replicas are asked: leave out the STORE.")
+        raise click.UsageError(
+            "--read-from is for live brokers: leave it out, or leave out the STORE."
+        )
     return given or "master"
 
 
@@ -178,7 +190,7 @@ def json_option(what: str) -> Callable[[Function], Function]:
 
 
 class TakesStores(click.Command):
-    """A command that takes stores as words and by --store alike: a `stores_argument` or a `store_argument`."""
+    """A command that takes stores as arguments and with --store: a `stores_argument` or a `store_argument`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words, stores = stores_taken_out(args)
@@ -186,7 +198,7 @@ class TakesStores(click.Command):
 
 
 def stores_taken_out(args: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return ARGS without the options --store, and what these say."""
+    """Return ARGS without the options --store, and the values of these."""
     words: list[str] = []
     stores: list[str] = []
     rest = iter(args)
@@ -212,7 +224,7 @@ store_option = click.option(
     metavar="STORE",
     multiple=True,
     expose_value=False,
-    help="The same as naming it without --store.",
+    help="Another way to give a STORE.",
 )
 
 
@@ -238,7 +250,7 @@ def _opening_many_files(_: click.Context, __: click.Parameter, value: T) -> T:
 
 
 def chosen_stores(stores: Sequence[str]) -> Sequence[str]:
-    """Return STORES; UsageError without any."""
+    """Return STORES; raise UsageError if there are none."""
     if not stores:
         raise click.UsageError("Give a STORE: a folder, a pattern over many brokers, or a URL.")
     return stores
@@ -253,7 +265,7 @@ class StoreFolder(click.Path):
         super().__init__(file_okay=False)  # For shells that complete it; `convert` is what checks.
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return VALUE with `~` expanded; a usage error for what holds no store."""
+        """Return VALUE with `~` expanded; fail if it holds no store."""
         from .stores.locations import check_store
 
         path = os.path.expanduser(value)
@@ -267,15 +279,15 @@ class StoreFolder(click.Path):
 #: Time between two reports of --watch.
 _INTERVAL: Final = "30s"
 _DURATION: Final = re.compile(r"[0-9.]+(ms|s|m|h|d)")
-#: --broker-conf KEY=VALUE, which may be repeated; `broker_settings` reads what was given.
+#: --broker-conf KEY=VALUE, repeatable; `broker_settings` reads it.
 broker_settings_option = click.option(
     "--broker-conf",
     "settings",
     metavar="KEY=VALUE",
     multiple=True,
-    help="A setting of Apache's broker (mappedFileSizeCommitLog=65536); may be repeated.",
+    help="Setting of the store's broker, as in broker.conf (mappedFileSizeCommitLog=65536). Repeatable.",
 )
-#: --watch, --interval and --iterations; `watch_interval_ms` reads what was given.
+#: --watch, --interval and --iterations; `watch_interval_ms` reads them.
 watch_options = with_options(
     click.option(
         "--watch", is_flag=True, help="Repeat until the command is interrupted, and show changes."
@@ -292,20 +304,20 @@ watch_options = with_options(
 def watch_interval_ms(
     watch: bool, interval: str | None, iterations: int | None, stores: Sequence[str]
 ) -> int | None:
-    """Return the milliseconds between reports; None: there is one report. Raises UsageError, InvalidArgument."""
+    """Return the time between reports in ms; None: one report. Raises UsageError, InvalidArgument."""
     if watch and stores and _DURATION.fullmatch(stores[-1]):
-        raise click.UsageError(
-            f"--watch has no value any more. Use --watch --interval {stores[-1]}."
-        )
+        raise click.UsageError(f"--watch has no value. Use --watch --interval {stores[-1]}.")
     if not watch:
         for name, value in (("--interval", interval), ("--iterations", iterations)):
             if value is not None:
-                raise click.UsageError(f"{name} goes with --watch.")
+                raise click.UsageError(f"{name} needs --watch.")
         return None
     interval = interval or _INTERVAL
     interval_ms = parse_duration(interval, field="--interval", max_ms=WAIT_MAX_MS)
     if not interval_ms:
-        raise click.UsageError(f"--interval {interval}: it is 1ms at least; {_INTERVAL} is usual.")
+        raise click.UsageError(
+            f"--interval {interval} is too short: give 1ms or more, such as {_INTERVAL}."
+        )
     return interval_ms
 
 
@@ -315,22 +327,20 @@ recovery_option = click.option(
     type=click.Choice(RECOVERIES),
     default=RECOVERIES[0],
     show_default=True,
-    help="Recovery that decides what a store holds: that of Apache RocketMQ 5.5.0, or of PocketMQ.",
+    help="Show the store as it is after recovery by Apache RocketMQ 5.5.0 (apache), or by PocketMQ (ours).",
 )
-#: --broker-name, for a store whose files do not have it.
+#: --broker-name, for a store whose files do not contain the name.
 broker_name_option = click.option(
-    "--broker-name", help="Name of the broker of the one STORE.  [default: from its files]"
+    "--broker-name", help="Name of the broker of the STORE.  [default: from its files]"
 )
 
 
 def broker_settings(words: Sequence[str]) -> dict[str, str]:
-    """Return the settings WORDS, KEY=VALUE each, by RocketMQ's names; click.UsageError for another form."""
+    """Return the settings in WORDS, KEY=VALUE each, by RocketMQ's names. Raises click.UsageError."""
     given: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name.isidentifier():
-            raise click.UsageError(
-                f"--broker-conf {word}: write it as KEY=VALUE, as in broker.conf."
-            )
+            raise click.UsageError(f"--broker-conf {word}: write KEY=VALUE, as in broker.conf.")
         given[name] = value
     return given

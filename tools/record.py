@@ -1,17 +1,17 @@
-"""`pocketmq record` and `replay`: what a topic received as a file of lines, and sent again in the same rhythm.
+"""`pocketmq record` and `replay`: write the messages of a topic to a file, and send them again at the same pace.
 
-A line is a JSON object:
+Each line of the file is a JSON object:
 
-    topic       where it lay
-    body        text, or null with `body_base64` where the bytes are not UTF-8
-    keys, tag, sharding_key, priority, properties   as they were given; properties are the application's own. Left out:
-                                            none
-    stored_ms, born_ms                      Unix milliseconds, of the broker and of the sender
-    queue, message_id                       to look at; a replay chooses its queues again, and makes new ids
+    topic                                   topic of the message
+    body                                    text, or null with `body_base64` if the bytes are not UTF-8
+    keys, tag, sharding_key, priority       as the producer gave them; absent if there are none
+    properties                              of the application; absent if there are none
+    stored_ms, born_ms                      Unix milliseconds, of the broker and of the producer
+    queue, message_id                       for information: a replay chooses queues again, and makes new ids
 
-A record begins with the oldest message, and is in the order in which messages were stored; with --follow what comes
-later is added as it comes. Nothing is committed for anybody. A replay keeps the distances between `stored_ms`, divided
-by the speed; a line that is older than the one before it is sent at once.
+A recording begins with the oldest message, in the order of storing; --follow adds new messages as they arrive. No
+offset is committed. A replay keeps the time between messages by `stored_ms`, divided by the speed; a line that is
+older than the one before it is sent at once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .counted import counted
 from .options import nameserver_option
 from .output import decoded_fields
 
-#: Messages that are sent at once.
+#: Limit of messages in one batch.
 _BATCH_MAX: Final = 500
 _LINE_MAX: Final = 64 * 1024 * 1024
 _SPEED: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]+)?)x?")
@@ -60,12 +60,12 @@ def line_of(message: ReceivedMessage) -> str:
         "queue": message.queue,
         "message_id": message.message_id,
     }
-    told = {
+    present = {
         name: value
         for name, value in document.items()
         if name == "body" or value not in ([], {}, None)
     }
-    return json.dumps(told, ensure_ascii=False, separators=(",", ":")) + "\n"
+    return json.dumps(present, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
 #: Set by producers and brokers for themselves.
@@ -79,7 +79,7 @@ def _is_own(name: str) -> bool:
 def message_of(line: str, place: str, topic: str | None = None) -> tuple[int, Message]:
     """Return when the message of LINE was stored, and the message, for TOPIC if that is given.
 
-    Raises InvalidArgument that names PLACE for what is no line of a record.
+    Raises InvalidArgument, which names PLACE, if LINE is not a line of a recording.
     """
     try:
         found = json.loads(line)
@@ -104,7 +104,7 @@ def message_of(line: str, place: str, topic: str | None = None) -> tuple[int, Me
         raise InvalidArgument(f"{place}: {error.message}", field="line", value=place) from None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InvalidArgument(
-            f"{place} is no line of a record ({error!r:.80}): `pocketmq record` writes such",
+            f"{place} is not a line that `pocketmq record` wrote ({error!r:.80})",
             field="line",
             value=place,
         ) from None
@@ -122,7 +122,13 @@ def _priority_among(properties: dict[str, str]) -> int | None:
 @click.option("--follow", is_flag=True, help="Continue with new messages, until Ctrl-C.")
 @nameserver_option
 def record(topic: str, file: Path, *, follow: bool, nameserver: str) -> None:
-    """Write what TOPIC received to FILE, a message a line; FILE must not be there yet."""
+    """Write the messages of TOPIC to FILE, a new JSON Lines file.
+
+    Writes one message per line, the oldest first. No offset is committed. Send them again with `pocketmq replay`.
+
+    \b
+    Example: pocketmq record orders orders.jsonl
+    """
     with (
         Admin(nameserver) as admin,
         PullConsumer(None, (), nameserver) as consumer,
@@ -145,12 +151,12 @@ def _new(file: Path) -> IO[str]:
         return file.open("x", encoding="utf-8", newline="\n")
     except FileExistsError:
         raise InvalidArgument(
-            f"{file} is there already: give the name of a new file", field="file", value=str(file)
+            f"{file} exists already: give the name of a new file", field="file", value=str(file)
         ) from None
 
 
 def _pages(consumer: PullConsumer, bounds: QueueDescription) -> Iterator[ReceivedMessage]:
-    """Yield what is in a queue within BOUNDS, a fetch at a time."""
+    """Yield the messages of a queue between the offsets of BOUNDS, one fetch after the other."""
     offset = bounds.min_offset
     while offset < bounds.max_offset:
         pulled = consumer.pull(bounds.queue.topic, bounds.queue, offset)
@@ -173,15 +179,26 @@ def _follow(consumer: PullConsumer, bounds: Iterable[QueueDescription], written:
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--speed", default="1x", show_default=True, help="10x, 0.5x, or max: without pauses.")
+@click.option(
+    "--speed",
+    default="1x",
+    show_default=True,
+    help="Speed compared with the recording: 10x, 0.5x, or max (no pauses).",
+)
 @click.option(
     "--topic",
     shell_complete=topic_names,
-    help="Send all to this topic.  [default: as each line says]",
+    help="Topic to send all messages to.  [default: the topic in each line]",
 )
 @nameserver_option
 def replay(file: Path, *, speed: str, topic: str | None, nameserver: str) -> None:
-    """Send the messages of FILE, which `pocketmq record` wrote, again, as far apart as they were stored."""
+    """Send the messages of a file that `pocketmq record` wrote.
+
+    Keeps the time between messages as recorded, unless you give --speed. Prints how many messages were sent.
+
+    \b
+    Example: pocketmq replay orders.jsonl --speed max --topic orders-test
+    """
     factor = speed_of(speed)
 
     async def run() -> int:
@@ -193,7 +210,7 @@ def replay(file: Path, *, speed: str, topic: str | None, nameserver: str) -> Non
 
 
 def speed_of(text: str) -> float:
-    """Return how many times faster TEXT says, 0 for "max". Raises InvalidArgument."""
+    """Parse a speed such as "10x"; return its factor, 0 for "max". Raises InvalidArgument."""
     found = _SPEED.fullmatch(text)
     if text == "max" or (found and float(found[1]) > 0):
         return float(found[1]) if found else 0.0
@@ -212,9 +229,9 @@ def read(lines: IO[str], name: str, topic: str | None) -> Iterator[tuple[int, Me
 async def resend(
     recorded: Iterable[tuple[int, Message]], producer: AsyncProducer, speed: float, clock: Clock
 ) -> int:
-    """Send what was RECORDED, SPEED times faster (0: at once), by CLOCK; return how many messages.
+    """Send RECORDED messages, SPEED times faster (0: without pauses), by CLOCK; return their number.
 
-    What is due together is sent together; the next wait begins once it is stored.
+    Messages that are due at the same time are sent in one batch. The next wait begins when they are stored.
     """
     count, begin_ms, first_ms = 0, clock.now_ms(), None
     batch: list[Message] = []

@@ -1,7 +1,4 @@
-"""`pocketmq repair STORE --output DIR`: a repaired copy of a store, which both brokers open; the store is only read.
-
-Exit codes: 0 done, 1 it failed (DIR is as it was), 2 wrong arguments.
-"""
+"""`pocketmq repair STORE --output DIR`: makes a repaired copy of a store, which both brokers open."""
 
 from __future__ import annotations
 
@@ -22,14 +19,22 @@ _LINES_MAX = 30
 
 @click.command(cls=TakesStores)
 @store_argument
-@click.option("--output", "target", metavar="DIR", required=True, help="A new or empty folder.")
+@click.option(
+    "--output", "target", metavar="DIR", required=True, help="New or empty folder for the copy."
+)
 @broker_settings_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 def repair(*, store: str, target: str, settings: Sequence[str], as_json: bool) -> None:
-    """Make DIR a repaired copy of STORE, and say what was repaired and what is lost.
+    """Write a repaired copy of a store.
 
-    Every sound message is kept. Files that did not change and are never written to again are linked, not copied. STORE
-    is only read; `pocketmq doctor STORE` says before what will be lost.
+    Prints what was repaired, and which messages are lost. Every valid message is in the copy. Files that no broker
+    writes to any more are linked, not copied. STORE is only read. Run `pocketmq doctor STORE` first to see what will be
+    lost.
+
+    \b
+    Example: pocketmq repair data/store --output data/repaired
+
+    Exit code 1: it failed, and the folder is unchanged.
     """
     repaired = make_repaired_copy(store, target, broker_settings(settings), SystemClock().unix_ms)
     if as_json:

@@ -1,11 +1,8 @@
-"""`pocketmq send`: messages from arguments, or a message a line from standard input; and `pocketmq recall`.
+"""`pocketmq send`: messages from arguments, or one message per line from standard input; and `pocketmq recall`.
 
-Lines are sent as they come: what stands ready is one batch, so a pipe from a file goes at full speed and one from
-`tail -f` without delay. A receipt is printed when the broker has acknowledged; if a message fails the command ends
-with the error, and what was printed before is stored.
-
-A delayed message is told by when it is due and, if it has a time of its own, the handle for `pocketmq recall`, which
-takes it back before that. Exit code 3: no such message waits there (any more), 5: it is due already.
+Lines are sent as they arrive: all complete lines that can be read at once are one batch. So a pipe from a file runs at
+full speed, and one from `tail -f` without delay. A receipt is printed when the broker has acknowledged the message. If
+a message fails, the command ends with the error; the messages of the receipts printed before are stored.
 """
 
 from __future__ import annotations
@@ -39,14 +36,14 @@ _READ_SIZE: Final = 1 << 20
     is_flag=True,
     help="Send each line of standard input; empty lines are left out.",
 )
-@click.option("--key", "keys", multiple=True, help="A word to look them up by; may be repeated.")
-@click.option("--tag", help="A word that consumers may filter by.")
+@click.option("--key", "keys", multiple=True, help="Key to find the messages by. Repeatable.")
+@click.option("--tag", help="Tag that consumers can filter by.")
 @click.option(
     "--property",
     "properties",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A property of your own; may be repeated.",
+    help="Property of your own. Repeatable.",
 )
 @click.option(
     "--sharding-key",
@@ -57,19 +54,19 @@ _READ_SIZE: Final = 1 << 20
     "--priority",
     type=click.IntRange(0, PRIORITY_MAX),
     metavar="N",
-    help="Priority from 0 on: chooses queue N. Consumers of a topic of type PRIORITY get high queues first.",
+    help="Priority, from 0. In a topic of type PRIORITY, higher ones are delivered first.",
 )
-@click.option("--queue", type=NUMBER, help="Number of the queue.  [default: in turn]")
+@click.option("--queue", type=NUMBER, help="Number of the queue.  [default: all in turn]")
 @click.option(
     "--delay",
     metavar="LENGTH",
-    help="Deliver so long after the broker took it: 500ms, 90s, 2h30m, 3d.",
+    help="Deliver this long after the broker accepts the message: 500ms, 90s, 2h30m, 3d.",
 )
 @click.option(
     "--at",
     metavar="TIME",
-    help="Deliver then: 2026-12-24T18:00:00, with Z or +01:00 if it is not this machine's local time; "
-    "or 18:00, the next time that local clocks show it.",
+    help="Deliver at this time: 2026-12-24T18:00:00, with Z or +01:00 if it is not local time; or 18:00, the next time"
+    " that the local clock shows it.",
 )
 @click.option(
     "--level",
@@ -78,17 +75,17 @@ _READ_SIZE: Final = 1 << 20
     type=click.IntRange(0, DELAY_LEVEL_MAX),
     default=0,
     metavar="N",
-    help="Deliver after the broker's delay level N, by default 1 to 18: 1 is 1 s, 18 is 2 h. Above the broker's last "
-    "level: after that one. Cannot be recalled.",
+    help="Deliver after the broker's delay level N, by default 1 (1 s) to 18 (2 h); above the last level: after that"
+    " one. Such a message cannot be recalled.",
 )
 @click.option(
     "--acks",
     type=click.Choice(["none", "memory", "disk", "replicas"]),
-    help="Wait until they are in memory, on the device, on the replicas; none: until they have left."
-    "  [default: as the broker is set]",
+    help="When a message counts as sent: when it left (none), is in the broker's memory, on its disk, or on the"
+    " replicas.  [default: as the broker is set]",
 )
-@click.option("--disk", "acks", flag_value="disk", help="The same as --acks disk.")
-@json_option("a receipt a line")
+@click.option("--disk", "acks", flag_value="disk", help="Short for --acks disk.")
+@json_option("one receipt per line")
 @nameserver_option
 def send(
     topic: str,
@@ -101,13 +98,20 @@ def send(
     nameserver: str,
     **parts: Any,
 ) -> None:
-    """Send each BODY to TOPIC as a message of its own."""
+    """Send one message per BODY to TOPIC, and print receipts.
+
+    Prints one line per message: its id, broker, queue and offset; for a delayed message when it is due, and the handle
+    for `pocketmq recall`.
+
+    \b
+    Example: pocketmq send orders '{"item": "book"}' --key 42 --delay 10m
+    """
     if from_stdin == bool(bodies):
         raise click.UsageError("Give either bodies or --stdin.")
     if parts["delay_level"] > DELAY_LEVELS_DEFAULT:
         click.echo(
-            f"pocketmq: --level {parts['delay_level']}: a broker has {DELAY_LEVELS_DEFAULT} levels by default, and uses"
-            " its last one for messages above it",
+            f"pocketmq: --level {parts['delay_level']}: a broker has {DELAY_LEVELS_DEFAULT} levels by default. A"
+            " higher number means the last level",
             err=True,
         )
     parts |= _when(**{name: parts.pop(name) for name in ("delay", "at", "delay_level")})
@@ -122,7 +126,7 @@ def send(
 def _when(delay: str | None, at: str | None, delay_level: int) -> dict[str, Any]:
     """Return the arguments of a message that the options ask for."""
     if (delay is not None) + (at is not None) + bool(delay_level) > 1:
-        raise click.UsageError("Give one of --delay, --at and --level.")
+        raise click.UsageError("Give only one of --delay, --at and --level.")
     deliver_at = None if at is None else instant_of(at, local_now())
     return {"delay": delay, "deliver_at": deliver_at, "delay_level": delay_level}
 
@@ -139,7 +143,7 @@ class _Pipe(Protocol):
 
 
 def lines(pipe: _Pipe | BinaryIO) -> Iterator[list[bytes]]:
-    """Yield the lines of PIPE that are not empty, as many at once as stand ready; the last needs no end."""
+    """Yield the lines of PIPE that are not empty, each time all that can be read; the last needs no line end."""
     rest = b""
     while data := pipe.read1(_READ_SIZE):  # type: ignore[union-attr]  # typeshed gives it to the buffered classes only
         *whole, rest = (rest + data).split(b"\n")
@@ -158,11 +162,11 @@ def _print_receipts(receipts: Iterable[Receipt], as_json: bool) -> None:
         if as_json:
             print_json(_document(receipt))
         else:
-            click.echo(f"{receipt.message_id}  {_told(receipt)}")
+            click.echo(f"{receipt.message_id}  {_place(receipt)}")
     sys.stdout.flush()
 
 
-def _told(receipt: Receipt) -> str:
+def _place(receipt: Receipt) -> str:
     place = f"queue {receipt.queue} of {receipt.broker}"
     if not receipt.due_ms:
         return f"{place}, offset {receipt.queue_offset}"
@@ -191,7 +195,12 @@ def _document(receipt: Receipt) -> dict[str, Any]:
 @json_option("an object")
 @nameserver_option
 def recall(handle: str, *, as_json: bool, nameserver: str) -> None:
-    """Take back the delayed message of HANDLE, which its receipt told, before it is due."""
+    """Cancel a delayed message before it is due.
+
+    HANDLE is the recall handle that `pocketmq send` printed. Prints the id of the message.
+
+    Exit code 3: no such message is waiting, any more or at all; 5: it is due already.
+    """
     with Producer(nameserver) as producer:
         message_id = producer.recall(handle)
     if as_json:

@@ -1,10 +1,10 @@
 """`pocketmq serve`, `nameserver` and `broker`: the servers as processes.
 
-This file alone knows the configuration file, ports, signals and logging: it builds the servers, gives them the
-machine's clock and one disk, and waits for SIGTERM or SIGINT. Both stop cleanly; a second SIGINT does not wait. With
-`--clock virtual` the broker's messages live by a clock that does not move until `pocketmq clock advance` moves it;
-connections, heartbeats and flushes use the machine's. `serve` runs a name server and a broker on one event loop. With
-`--brokers N` it runs the name server, and the brokers as processes (serve_many.py).
+Only this module handles the configuration file, ports, signals and logging. It builds the servers with the clock and
+the disk of the machine, and waits for SIGTERM or SIGINT. Both stop cleanly; a second SIGINT does not wait. With
+`--clock virtual`, messages use a clock that only `pocketmq clock advance` moves; connections, heartbeats and flushes
+use the machine's. `serve` runs a name server and a broker on one event loop. With `--brokers N` it runs the name
+server, and each broker as a process (serve_many.py).
 
 Standard output has the addresses of the servers. On a terminal a status line follows (status_line.py). Elsewhere one
 line for programs follows: `ready ` and a JSON object (`_announce`). Log lines go to standard error (log_lines.py).
@@ -57,11 +57,11 @@ if TYPE_CHECKING:  # A name server needs no broker, nor store.
 
 logger = logging.getLogger(__name__)
 
-#: How long a broker waits for its name servers before it says that it serves.
+#: How long a broker waits for its name servers before it reports that it serves.
 _REGISTER_TIMEOUT_S: Final = 5.0
-#: How often is looked whether tables have grown, see collector.py.
+#: How often the size of tables is checked, see process_memory.py.
 _COLLECTOR_TICK_S: Final = 1.0
-#: What the context of a command is told by --insecure.
+#: Key of --insecure in the context of a command.
 _INSECURE: Final = "pocketmq.insecure"
 
 
@@ -70,37 +70,37 @@ def _note_insecure(context: click.Context, parameter: click.Parameter, value: bo
 
 
 def _check_reach(section: str, config: BrokerConfig | NameServerConfig) -> None:
-    """Refuse to listen beyond this machine where everybody may do everything, unless that is meant."""
+    """Refuse to listen beyond this machine without authentication, except with --insecure."""
     from ..proto.access.policies import is_loopback
 
     guarded = config.users or config.tls_ca
     if guarded or is_loopback(config.host) or click.get_current_context().meta[_INSECURE]:
         return
     raise ConfigError(
-        f"{section}.host is {config.host}, which other machines reach, and there everybody may do everything: set"
-        f" {section}.users (docs/users-and-acls.md) or {section}.tls_ca, or say --insecure if that is meant",
+        f"{section}.host is {config.host}: other machines can connect, and without users everyone may do everything."
+        f" Set {section}.users (docs/users-and-acls.md) or {section}.tls_ca, or give --insecure",
         field="host",
         value=config.host,
     )
 
 
-#: What all servers take.
+#: Options of all servers.
 _server_options = with_options(
     click.option(
         "--config",
         "file",
         type=click.Path(path_type=Path, exists=True, dir_okay=False),
-        help="YAML file with settings; options win over it.",
+        help="YAML file with settings. Options override it.",
     ),
     click.option(
         "--host",
         metavar="ADDRESS",
-        help="Address to listen on; beyond this machine only with users, or --insecure.  [default: 127.0.0.1]",
+        help="Address to listen on. One that other machines reach needs users, or --insecure.  [default: 127.0.0.1]",
     ),
     click.option(
         "--grpc",
         type=click.Choice(GRPC_CHOICES),
-        help="HTTP/2 server: builtin, or grpcio, which is slower.  [default: builtin]",
+        help="HTTP/2 server; grpcio is slower.  [default: builtin]",
     ),
     click.option(
         "--insecure",
@@ -109,24 +109,25 @@ _server_options = with_options(
         show_envvar=True,
         expose_value=False,
         callback=_note_insecure,
-        help="Listen on other addresses than loopback without users: everyone who connects may do everything.",
+        help="Allow to listen on other addresses than loopback without users: every client may do everything.",
     ),
     click.option(
         "--log-level",
         type=click.Choice(LEVELS, case_sensitive=False),
-        help="Log lines of this level and above go to standard error.  [default: warning]",
+        help="Lowest level of log lines on standard error.  [default: warning]",
     ),
 )
 
 
-def _port_option(name: str, what: str) -> Decorator:
-    return click.option(name, type=click.IntRange(0, 65535), help=f"{what}; 0 takes a free one.")
+def _port_option(name: str, what: str, default: int) -> Decorator:
+    text = f"{what}; 0: a free port.  [default: {default}]"
+    return click.option(name, type=click.IntRange(0, 65535), help=text)
 
 
 _address_option = click.option(
     "--advertised-address",
     metavar="HOST:PORT",
-    help="Address that clients connect to.  [default: from the file, or where it listens]",
+    help="Address that clients connect to.  [default: from the file, or the address it listens on]",
 )
 _store_option = click.option(
     "--store",
@@ -138,19 +139,19 @@ _force_option = click.option(
 )
 
 
-#: What brokers take on time.
+#: Options for the clock of a broker.
 _clock_options = with_options(
     click.option(
         "--clock",
         type=click.Choice(["system", "virtual"]),
         default="system",
         show_default=True,
-        help="virtual: messages' time stands still until `pocketmq clock advance` moves it. The store says so.",
+        help="Clock of messages. A virtual one moves only by `pocketmq clock advance`, and is noted in the store.",
     ),
     click.option(
         "--force-clock",
         is_flag=True,
-        help="Open a store that was written under a virtual clock with the system's all the same.",
+        help="Use the system's clock for a store that was written with a virtual clock.",
     ),
 )
 
@@ -175,34 +176,37 @@ def _faults(options: dict[str, Any]) -> Faults | None:
     return Faults(parse_faults(options["faults"]), options["seed"])
 
 
-#: What makes a broker one of a replica set.
+#: Options of a broker in a replica set.
 _replica_options = with_options(
-    click.option("--replica-set", help="Replica set of the broker; its name is the broker's name."),
+    click.option(
+        "--replica-set", help="Name of the replica set, which is also the name of the broker."
+    ),
     click.option(
         "--replica-id",
         type=COUNT,
-        help="Number of the replica in its set, from 1 on; it must not change later.",
+        help="Number of the replica in its set, from 1. Never change it.",
     ),
     click.option(
         "--zookeeper",
         metavar="HOST:PORT[,...]",
-        help="ZooKeeper servers that have the record of the replica set.",
+        help="ZooKeeper servers with the metadata of the replica set.",
     ),
     click.option(
         "--replication-listen",
         metavar="HOST:PORT",
-        help="Address to listen on for the other replicas.  [default: 127.0.0.1:8082]",
+        help="Address to listen on for other replicas.  [default: 127.0.0.1:8082]",
     ),
     click.option(
         "--min-in-sync",
         type=COUNT,
-        help='Replicas that must have what acks="replicas" acknowledges, the master among them.  [default: 1]',
+        help='Replicas, with the master, that must have a message before acks="replicas" acknowledges it.'
+        "  [default: 1]",
     ),
 )
 
 
 def _replication(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the keys of the section `replication` that OPTIONS give."""
+    """Return the settings of the section `replication` in OPTIONS."""
     servers = options["zookeeper"]
     return {
         "replica_set": options["replica_set"],
@@ -216,9 +220,7 @@ def _replication(options: dict[str, Any]) -> dict[str, Any]:
 def _time(options: dict[str, Any]) -> _Time:
     virtual, force = options["clock"] == "virtual", options["force_clock"]
     if virtual and force:
-        raise click.UsageError(
-            "--force-clock is for the system's clock: leave out --clock virtual."
-        )
+        raise click.UsageError("--force-clock needs the system's clock: leave out --clock virtual.")
     return _Time(virtual=virtual, force=force)
 
 
@@ -228,8 +230,8 @@ def _time(options: dict[str, Any]) -> _Time:
 @_clock_options
 @_faults_options
 @_replica_options
-@_port_option("--port", "Port of the broker, 8081 by default")
-@_port_option("--nameserver-port", "Port of the name server, 9876 by default")
+@_port_option("--port", "Port of the broker", 8081)
+@_port_option("--nameserver-port", "Port of the name server", 9876)
 @_address_option
 @click.option(
     "--brokers",
@@ -237,16 +239,20 @@ def _time(options: dict[str, Any]) -> _Time:
     default=1,
     show_default=True,
     metavar="N",
-    help="So many brokers, a process each, on ports from --port on, their stores in STORE/broker-1 …",
+    help="Number of brokers, one process each, on ports from --port on, with stores STORE/broker-1 …",
 )
 @click.option(
-    "--print-config", is_flag=True, help="Print a configuration file with every key, and end."
+    "--print-config", is_flag=True, help="Print a configuration file with every setting, and exit."
 )
 @_server_options
 def serve(print_config: bool, file: Path | None, log_level: str | None, **options: Any) -> None:
-    """Run a name server and a broker in one process until SIGTERM or Ctrl-C.
+    """Run a name server and a broker until SIGTERM or Ctrl-C.
 
-    With --brokers N, N brokers next to it, each a process that uses a core of its own; topics spread over all.
+    Both run in one process. With --brokers N the name server starts N brokers, one process and core each; every topic
+    is on all of them. Prints the addresses when it serves.
+
+    \b
+    Example: pocketmq serve --store data --config pocketmq.yaml
     """
     if print_config:
         click.echo(sample(), nl=False)
@@ -291,7 +297,7 @@ def _brokers(
     faults: Faults | None,
     options: dict[str, Any],
 ) -> BrokerProcesses:
-    """Return the brokers that --brokers asks for; raise what is wrong with that."""
+    """Return the brokers of --brokers. Raises ConfigError."""
     from ..store.os_disk import OsDisk
     from .serve_many import BrokerProcesses, check_many
     from .stores.locations import check_stores_of_brokers
@@ -314,7 +320,7 @@ def _brokers(
 
 
 @click.command()
-@_port_option("--port", "Port, 9876 by default")
+@_port_option("--port", "Port", 9876)
 @_server_options
 def nameserver(
     port: int | None,
@@ -323,7 +329,11 @@ def nameserver(
     grpc: str | None,
     log_level: str | None,
 ) -> None:
-    """Run a name server until SIGTERM or Ctrl-C."""
+    """Run a name server until SIGTERM or Ctrl-C.
+
+    \b
+    Example: pocketmq nameserver --port 9876
+    """
 
     def load() -> Settings:
         return load_settings(file).with_options(
@@ -338,16 +348,24 @@ def nameserver(
 @_force_option
 @_clock_options
 @_replica_options
-@_port_option("--port", "Port, 8081 by default")
+@_port_option("--port", "Port", 8081)
 @click.option("--name", help="Unique name of the broker.  [default: from the file]")
 @_address_option
-@click.option("--child", is_flag=True, hidden=True, help="Of serve_many.py: stop with the parent.")
+@click.option(
+    "--child", is_flag=True, hidden=True, help="Started by serve_many.py: stop with the parent."
+)
 @nameserver_option
 @_server_options
 def broker(
     nameserver: str, file: Path | None, log_level: str | None, *, child: bool, **options: Any
 ) -> None:
-    """Run a broker until SIGTERM or Ctrl-C; it registers with all the name servers."""
+    """Run a broker until SIGTERM or Ctrl-C.
+
+    It registers with all name servers.
+
+    \b
+    Example: pocketmq broker --name broker-b --store data-b --port 8082
+    """
     source = click.get_current_context().get_parameter_source("nameserver")
     trust = Trust().or_environment()
 
@@ -380,13 +398,13 @@ def broker(
 
 @dataclass(frozen=True, slots=True)
 class _Time:
-    """What a broker's messages live by; FORCE: whatever the store says."""
+    """The kind of clock of a broker. FORCE: ignore the kind that is noted in the store."""
 
     virtual: bool
     force: bool
 
     def clock(self, wall: Clock, disk: Disk, store: StoreConfig) -> Clock:
-        """Return WALL, or a clock that begins where the time of STORE stood."""
+        """Return WALL, or a virtual clock that continues at the time of STORE."""
         from ..broker.timing.virtual_mark import check_clock
 
         start_ms = check_clock(
@@ -398,9 +416,9 @@ class _Time:
 class _Servers:
     """The servers of one process, from their start to their stop.
 
-    LOAD returns the settings, as the file and the options say them when it is called; raises ConfigError.
-    TIME: of its broker, None: there is none;  FORCE: whatever else is in the store's folder;  FAULTS: what goes wrong;
-    BROKERS: those that are processes of their own;  IS_CHILD: it is one of these, and stops when standard input ends.
+    LOAD reads the settings of the file and the options; it raises ConfigError. TIME is None if there is no broker.
+    FORCE: accept other files in the folder of the store. FAULTS: faults to inject. BROKERS: brokers in processes of
+    their own. IS_CHILD: this process is one of these, and stops when standard input ends.
     """
 
     def __init__(
@@ -423,7 +441,7 @@ class _Servers:
         self._with_nameserver = with_nameserver
         self._time = time
         self._wall = SystemClock()
-        #: Of a broker in a terminal.
+        #: Of a broker whose standard output is a terminal.
         self._status_line: StatusLine | None = None
         titles = ["nameserver"] * with_nameserver + ["log"]
         if time is not None:
@@ -435,28 +453,28 @@ class _Servers:
             on_change={"log": set_levels},
         )
         self._servers: list[NameServer | Broker | ReplicaServer] = []
-        #: What SIGHUP does besides.
+        #: Called at SIGHUP, after the settings are read.
         self._reloads: list[Callable[[], None]] = []
 
     @property
     def log(self) -> LogConfig:
-        """Which lines are logged."""
+        """The settings of logging."""
         return self._settings.log
 
     @property
     def name(self) -> str:
-        """What its broker is called."""
+        """The name of its broker."""
         return self._settings.broker.name
 
     def check_reach(self) -> None:
-        """Raise ConfigError for servers whom other machines reach, and nobody guards."""
+        """Raise ConfigError for servers without authentication that other machines reach."""
         if self._with_nameserver:
             _check_reach("nameserver", self._settings.nameserver)
         if self._time is not None or self._brokers is not None:
             _check_reach("broker", self._settings.broker)
 
     async def run(self) -> None:
-        """Start, say so, and stop when a signal comes."""
+        """Start, announce it, and stop at a signal."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         stopping = _stop_signals(loop)
@@ -499,7 +517,7 @@ class _Servers:
     async def _start_nameserver(self, stack: AsyncExitStack) -> str:
         from ..nameserver.nameserver import NameServer
 
-        raise_descriptor_limit()  # 1,024 are not many for connections.
+        raise_descriptor_limit()  # The usual 1,024 are few for connections.
         titles = ["nameserver"] if self._time is not None else ["nameserver", "log"]
         server = NameServer.build(
             self._settings.nameserver, clock=self._wall, live=self._live, titles=titles
@@ -514,18 +532,18 @@ class _Servers:
         return server.address
 
     def _at_hangup(self, reload: Callable[[], None]) -> None:
-        """Have RELOAD called at SIGHUP, behind those before it."""
+        """Call RELOAD at SIGHUP, after those added before."""
         self._reloads.append(reload)
 
     def _hung_up(self, stopping: asyncio.Event, began_in_terminal: bool) -> None:
-        """Do what SIGHUP asks for: reload; stop where the terminal was closed."""
+        """Reload at SIGHUP; stop if the terminal was closed."""
         if began_in_terminal and not sys.stdin.isatty():
             stopping.set()
         else:
             self._reload()
 
     def _reload(self) -> None:
-        """Read the file of settings again, and those of certificates and users; what is wrong changes nothing."""
+        """Read settings, certificates and users again. A wrong file changes nothing."""
         try:
             settings = self._load()
             self._live.reload(settings.sections, settings.origins)
@@ -548,7 +566,7 @@ class _Servers:
         settings = self._settings
         if nameserver is not None:
             settings = settings.given(
-                "the name server beside", broker={"nameservers": (nameserver,)}
+                "the name server of this process", broker={"nameservers": (nameserver,)}
             )
         disk = OsDisk()
         if not self._force:
@@ -631,12 +649,12 @@ class _Servers:
 
         if time.virtual:
             raise ConfigError(
-                "--clock virtual is for one broker: the replicas of a set live by their machines' clocks",
+                "--clock virtual needs a single broker: replicas of a set use the clocks of their machines",
                 field="clock",
             )
         if settings.broker.grpc != "builtin":
             raise ConfigError(
-                f"--grpc {settings.broker.grpc} is for one broker: replicas speak HTTP/2 of our own, leave it out",
+                f"--grpc {settings.broker.grpc} needs a single broker: replicas use the built-in server. Leave it out",
                 field="grpc",
             )
         if self._faults is not None:
@@ -657,7 +675,7 @@ class _Servers:
 
 
 def _console(config: BrokerConfig, server: Broker) -> dict[str, str]:
-    """Return where this machine's browsers find the console; nothing where they do not."""
+    """Return the address of the console for browsers on this machine; nothing if they cannot reach it."""
     from ..proto.access.policies import is_loopback
 
     if config.grpc != "builtin":
@@ -674,7 +692,7 @@ def _console(config: BrokerConfig, server: Broker) -> dict[str, str]:
 async def _unless_set(
     stopping: asyncio.Event, starting: Coroutine[Any, Any, dict[str, Any]]
 ) -> dict[str, Any] | None:
-    """Return what STARTING does, or None if STOPPING is set before: a replica's registry may be away for long."""
+    """Return the result of STARTING, or None if STOPPING is set first: ZooKeeper may be unreachable for long."""
     task = asyncio.ensure_future(starting)
     stopped = asyncio.ensure_future(stopping.wait())
     await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -687,7 +705,7 @@ async def _unless_set(
 
 
 def _run(servers: _Servers, name: str = "") -> None:
-    """Run SERVERS to their end; NAME: of the broker whose log lines these are, among others'."""
+    """Run SERVERS to their end. NAME: the broker to name in log lines, if several share the log."""
     servers.check_reach()
     configure_logging(servers.log, name)
     keep_freed_memory()
@@ -700,9 +718,7 @@ def _stop_signals(loop: asyncio.AbstractEventLoop) -> asyncio.Event:
 
     def interrupt() -> None:
         stopping.set()
-        loop.remove_signal_handler(
-            signal.SIGINT
-        )  # Whoever presses Ctrl-C again does not want to wait.
+        loop.remove_signal_handler(signal.SIGINT)  # A second Ctrl-C does not wait.
 
     loop.add_signal_handler(signal.SIGINT, interrupt)
     loop.add_signal_handler(signal.SIGTERM, stopping.set)
@@ -710,7 +726,7 @@ def _stop_signals(loop: asyncio.AbstractEventLoop) -> asyncio.Event:
 
 
 def _stop_at_end(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
-    """Set STOPPING if standard input has ended: whoever held its other end is gone."""
+    """Set STOPPING if standard input has ended: the parent process is gone."""
     if not os.read(sys.stdin.fileno(), 1024):
         loop.remove_reader(sys.stdin.fileno())
         stopping.set()
@@ -719,9 +735,9 @@ def _stop_at_end(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> No
 def _announce(ready: dict[str, Any]) -> None:
     """Print READY for people, and then the line for programs, as JSON.
 
-    It has `nameserver`, `broker`, `console` (addresses), `store`, `recovery`, `clock`, `faults` (if there is any),
-    `limits` (of descriptors, and what they allow), `pid`, `started_in_ms`. With several brokers, `broker` is the first
-    one's address, and `brokers` has the `name` and the ready line of each.
+    It has `nameserver`, `broker`, `console` (addresses), `store`, `recovery`, `clock`, `faults` (if faults are
+    injected), `limits` (descriptors, and what they allow), `pid`, `started_in_ms`. With several brokers, `broker` is
+    the address of the first, and `brokers` has the `name` and the ready line of each.
     """
     shown = {"nameserver": "name server", "broker": "broker", "store": "store"}
     click.echo(f"PocketMQ {__version__}")
@@ -731,12 +747,12 @@ def _announce(ready: dict[str, Any]) -> None:
         if name == "broker" and ready.get("console"):
             click.echo(f"  {'console':12}{ready['console']}")
     for one in ready.get("brokers", ()):
-        told = "" if one["recovery"]["clean"] else f", {one['recovery']['text'].splitlines()[0]}"
-        click.echo(f"  {one['name']:12}{one['broker']}{told}")
+        found = "" if one["recovery"]["clean"] else f", {one['recovery']['text'].splitlines()[0]}"
+        click.echo(f"  {one['name']:12}{one['broker']}{found}")
     if not ready.get("recovery", {"clean": True})["clean"]:
         click.echo(f"  {'recovery':12}{ready['recovery']['text']}")
     if ready.get("clock") == "virtual":
-        click.echo(f"  {'clock':12}virtual: it stands still until `pocketmq clock advance 1h`")
+        click.echo(f"  {'clock':12}virtual, moved by `pocketmq clock advance 1h`")
     if faults := ready.get("faults"):
         click.echo(f"  {'faults':12}{faults}")
     if limits := ready.get("limits"):

@@ -1,19 +1,19 @@
-"""The status line of a server in a terminal: what goes in and out, who is behind, how many are connected.
+"""The status line of a server in a terminal: messages in and out, the largest lag, and open connections.
 
-    in 1,204/s   out 1,190/s   behind 14 (billing)   3 connections
+    in 1,204/s   out 1,190/s   lag 14 (billing)   3 connections
 
-Redrawn every second, only where standard output is a terminal: into files and pipes go plain lines alone. A log line
-that comes meanwhile takes its place, and the next second draws it below that.
+It is redrawn every second, only if standard output is a terminal: files and pipes get plain lines. A log line replaces
+it, and the next second draws it below.
 
-Bounds: the line is cut at the terminal's width; who is behind is looked at every five seconds, among the first 200
-groups and topics that committed (some 2 ms of the event loop).
+Limits: the line is cut at the width of the terminal. The lag is measured every five seconds, of the first 200 pairs of
+group and topic that committed (about 2 ms of the event loop).
 
-Log lines: one event a line on standard error, its data as key=value.
+Log lines: one event per line on standard error, its data as key=value.
 
     2026-11-21T10:38:25.123Z INFO pocketmq.store.files segment rolled file=00000000001073741824 took_ms=3
 
-The message of a log call is a constant; what varies goes in `extra`. Values with spaces are quoted as JSON. Where
-several brokers share one standard error, `by=broker-2` at the end of a line says whose it is.
+The message of a log call is a constant; its data is in `extra`. Values with spaces are quoted as JSON. If several
+brokers share one standard error, `by=broker-2` at the end of a line names the broker.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from .log_lines import AUDIT
 from .terminal import one_line, own
 
 _TICK_MS: Final = 1_000
-#: Ticks from one look at who is behind to the next.
+#: Ticks from one measurement of the lag to the next.
 _LAG_TICKS: Final = 5
-_LOOKED_AT: Final = 200
+_LAGS_MAX: Final = 200
 _ERASE: Final = "\r\x1b[K"
 
 
@@ -50,10 +50,10 @@ class StatusLine:
         self._clock = clock
         self._out = own(out)
         self._width = width
-        #: When it was last looked, by a clock that only goes forward, and how many messages had come in and gone out.
+        #: The time of the last count, by a monotonic clock, and the messages in and out until then.
         self._before = (0, 0, 0)
         self._ticks = 0
-        self._behind = ""
+        self._lag = ""
         self._is_drawn = False
 
     def begin(self) -> None:
@@ -65,9 +65,9 @@ class StatusLine:
         self._parts.every(_TICK_MS, self.draw)
 
     def draw(self) -> None:
-        """Show what happened since the last time, one second ago."""
+        """Show the rates since the last call, one second ago."""
         if self._ticks % _LAG_TICKS == 0:
-            self._behind = self._look_behind()
+            self._lag = self._largest_lag()
         self._ticks += 1
         before, self._before = self._before, self._counted()
         now_ms, went_in, went_out = self._before
@@ -77,7 +77,7 @@ class StatusLine:
             (
                 f"in {(went_in - before[1]) / seconds:,.0f}/s",
                 f"out {max(0, went_out - before[2]) / seconds:,.0f}/s",
-                self._behind,
+                self._lag,
                 counted(connections, "connection"),
             )
         )
@@ -85,7 +85,7 @@ class StatusLine:
         self._is_drawn = True
 
     def erase(self) -> None:
-        """Take the line away, if it is there."""
+        """Remove the line, if it is shown."""
         if self._is_drawn:
             self._write(_ERASE)
             self._is_drawn = False
@@ -99,14 +99,14 @@ class StatusLine:
         went_in = self._parts.counters().sent_messages
         return self._clock.now_ms(), went_in, sum(one.messages for one in out)
 
-    def _look_behind(self) -> str:
-        behind: dict[str, int] = {}
-        for lag in self._parts.lags(_LOOKED_AT):
-            behind[lag.group] = behind.get(lag.group, 0) + lag.messages
-        if not any(behind.values()):
-            return "nobody behind"
-        worst = max(behind, key=lambda group: behind[group])
-        return f"behind {behind[worst]:,} ({worst})"
+    def _largest_lag(self) -> str:
+        lags: dict[str, int] = {}
+        for lag in self._parts.lags(_LAGS_MAX):
+            lags[lag.group] = lags.get(lag.group, 0) + lag.messages
+        if not any(lags.values()):
+            return "no lag"
+        largest = max(lags, key=lambda group: lags[group])
+        return f"lag {lags[largest]:,} ({largest})"
 
     def _write(self, text: str) -> None:
         try:

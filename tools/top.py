@@ -1,7 +1,7 @@
-"""`pocketmq top`: what comes into topics, how far groups are behind and why, who holds which queue; again and again.
+"""`pocketmq top`: the rates of topics, the lag of groups and its cause, and the owners of queues, continuously.
 
-Rates are those of the last `_WINDOW_MS`: consumers commit every few seconds, and less would show bursts. What stands
-still is said after `_STALLED_MS`.
+Rates are averages over the last `_WINDOW_MS`: consumers commit every few seconds, and a shorter time would show bursts.
+A queue counts as stalled after `_STALLED_MS`.
 """
 
 from __future__ import annotations
@@ -83,11 +83,9 @@ _STYLES: Final = {
     help="Time between two reports, 100ms or longer.",
 )
 @click.option("--iterations", type=COUNT, help="Number of reports, then stop.  [default: for ever]")
-@click.option(
-    "--once", is_flag=True, help="Look twice, --interval apart, show what there is, and stop."
-)
-@read_from_option("look at the queues of groups, and may be a moment behind")
-@json_option("a document a look")
+@click.option("--once", is_flag=True, help="Print one report, after --interval, and stop.")
+@read_from_option("report the queues of groups; they may be a moment behind")
+@json_option("one document per report")
 @nameserver_option
 def top(
     *,
@@ -99,12 +97,21 @@ def top(
     as_json: bool,
     **brokers: Any,
 ) -> None:
-    """Show what comes into topics and how fast, how far groups are behind and why, and who holds which queue."""
+    """Show live rates, lag and queue owners.
+
+    Prints three tables, the worst rows first: topics with their rates, groups with their lag and its cause, and queues
+    with their owners. On a terminal they are redrawn until Ctrl-C.
+
+    \b
+    Example: pocketmq top --group 'billing*' --interval 5s
+    """
     interval_ms = parse_duration(interval, field="--interval", max_ms=WAIT_MAX_MS)
     if interval_ms < 100:
-        raise click.UsageError(f"--interval {interval}: it is 100ms at least; 2s is usual.")
+        raise click.UsageError(
+            f"--interval {interval} is too short: give 100ms or more, such as 2s."
+        )
     if once and iterations is not None:
-        raise click.UsageError("--once and --iterations exclude each other.")
+        raise click.UsageError("Give only one of --once and --iterations.")
     wanted = _Wanted(topic, group, read_from_of(brokers["read_from"]))
     with Admin(brokers["nameserver"]) as admin:
         known = KnownNames()
@@ -119,7 +126,7 @@ def top(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterLook:
-    """What brokers told at AT_MS: how many, MESSAGES in topics and how many they ever had, groups with their rows."""
+    """Answers of brokers at AT_MS. MESSAGES: by topic, those stored now, and the number of all that ever were."""
 
     at_ms: int
     brokers: int
@@ -247,12 +254,12 @@ def _look(admin: Admin, wanted: _Wanted, hidden: HiddenNames, at_ms: int) -> Clu
 
 
 def board(before: ClusterLook | None, now: ClusterLook) -> ClusterBoard:
-    """Return what is to be shown of NOW, and of what happened since BEFORE. Pure."""
+    """Return the report on NOW, with rates since BEFORE. Pure."""
     elapsed_ms = 0 if before is None else now.at_ms - before.at_ms
     rows = now.rows
     snapshot = None if before is None else LagSnapshot.of(before.rows, before.at_ms)
     progress = compare(snapshot, rows, now.at_ms)
-    if elapsed_ms < _STALLED_MS:  # Nobody had to commit yet.
+    if elapsed_ms < _STALLED_MS:  # Too short: consumers did not have to commit yet.
         progress = [replace(one, row=row) for one, row in zip(progress, rows, strict=True)]
     by_group: dict[str, list[LagProgress]] = defaultdict(list)
     for one in progress:
@@ -310,7 +317,7 @@ def _group_line(report: GroupStatus, found: Sequence[LagProgress]) -> GroupLine:
         readers=len(report.members) + len(report.clients),
         lag=lag,
         verdict=LagVerdict.OK if worst is None else worst.row.verdict,
-        because="it reads nothing" if worst is None else worst.row.reasons[0],
+        because="it reads no queue" if worst is None else worst.row.reasons[0],
         in_per_s=written,
         read_per_s=read,
         catch_up_s=catch_up,
@@ -323,11 +330,8 @@ def _sum(values: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-# --- showing
-
-
 def _show(boards: Iterable[ClusterBoard], *, as_json: bool) -> None:
-    """Print BOARDS: one after the other, or on a terminal each in the place of the last."""
+    """Print each report, on a terminal in place of the last."""
     if as_json:
         for one in boards:
             print_json(one.document())
@@ -347,7 +351,7 @@ def _show(boards: Iterable[ClusterBoard], *, as_json: bool) -> None:
 
 
 def rendered(found: ClusterBoard) -> RenderableType:
-    """Return FOUND as rich draws it: the first of each list."""
+    """Return FOUND for rich: the first rows of each table."""
     from rich.console import Group
 
     looked = f"the last {found.seconds:.3g} s" if found.seconds else "no rates yet"
@@ -374,7 +378,7 @@ def rendered(found: ClusterBoard) -> RenderableType:
             *(_rate(group.in_per_s), _rate(group.read_per_s), _soon(group.catch_up_s)),
             *(f"{group.skipped:,}", group.because),
         )
-    queues = _table(["broker", "topic", "queue", "group", "lag", "verdict", "read/s", "held by"])
+    queues = _table(["broker", "topic", "queue", "group", "lag", "verdict", "read/s", "owner"])
     for one, holder in found.queues[:_SHOWN_MAX]:
         facts = one.row.facts
         queues.add_row(
@@ -385,7 +389,7 @@ def rendered(found: ClusterBoard) -> RenderableType:
     more = sum(
         max(0, len(part) - _SHOWN_MAX) for part in (found.topics, found.groups, found.queues)
     )
-    rest = f"… and {more:,} lines more: --topic, --group, or --json" if more else ""
+    rest = f"… {counted(more, 'more line')}: use --topic, --group or --json" if more else ""
     return Group(title, "", topics, "", groups, "", queues, rest)
 
 

@@ -22,14 +22,14 @@ _QUEUES: Final = click.IntRange(1, 1024)
 _MIN_IN_SYNC: Final = click.option(
     "--min-in-sync",
     type=click.IntRange(1, 9),
-    help='Replicas that must have what acks="replicas" acknowledges, if more than the set wants.',
+    help='Replicas that must have a message before acks="replicas" acknowledges it, if more than the set requires.',
 )
 _PERMISSIONS: Final = {"read": 4, "write": 2, "read-write": 6}
 
 
 @click.group()
 def topic() -> None:
-    """Create, change, list, describe and delete topics."""
+    """Create, update, list, describe and delete topics."""
 
 
 @topic.command()
@@ -43,9 +43,9 @@ def topic() -> None:
     show_default=True,
     help="Type of its messages.",
 )
-@click.option("--queues", type=_QUEUES, default=8, show_default=True, help="On each broker.")
+@click.option("--queues", type=_QUEUES, default=8, show_default=True, help="Queues on each broker.")
 @_MIN_IN_SYNC
-@click.option("--if-missing", is_flag=True, help="Leave one that exists as it is: no error.")
+@click.option("--if-missing", is_flag=True, help="Succeed if the topic exists; do not change it.")
 @json_option("the topic")
 @nameserver_option
 def create(
@@ -58,7 +58,13 @@ def create(
     as_json: bool,
     nameserver: str,
 ) -> None:
-    """Create topic NAME on every broker. It is an error if it exists (exit code 5)."""
+    """Create topic NAME on every broker.
+
+    \b
+    Example: pocketmq topic create orders --type FIFO --queues 16
+
+    Exit code 5: the topic exists already.
+    """
     with Admin(nameserver) as admin:
         try:
             made = admin.create_topic(
@@ -75,12 +81,14 @@ def create(
 @topic.command()
 @click.argument("name", shell_complete=topic_names)
 @click.option("--type", "kind", type=_TYPES, metavar=_METAVAR, help="Type of its messages.")
-@click.option("--queues", type=_QUEUES, help="On each broker, to read and to write.")
-@click.option("--read-queues", type=_QUEUES, help="Queues 0 to N-1 are read.")
-@click.option("--write-queues", type=_QUEUES, help="Queues 0 to N-1 get new messages.")
-@click.option("--permission", type=click.Choice(list(_PERMISSIONS)), help="What clients may do.")
+@click.option("--queues", type=_QUEUES, help="Queues on each broker, to read and to write.")
+@click.option("--read-queues", type=_QUEUES, help="Number of queues to read: 0 to N-1.")
+@click.option(
+    "--write-queues", type=_QUEUES, help="Number of queues to write: 0 to N-1 get new messages."
+)
+@click.option("--permission", type=click.Choice(list(_PERMISSIONS)), help="Access of all clients.")
 @_MIN_IN_SYNC
-@click.option("--force", is_flag=True, help="Also if the removed queues have messages.")
+@click.option("--force", is_flag=True, help="Remove queues even if they hold unread messages.")
 @json_option("the topic")
 @nameserver_option
 def update(
@@ -94,13 +102,15 @@ def update(
     nameserver: str,
     **queues: Any,
 ) -> None:
-    """Change what is given of topic NAME.
+    """Change the given settings of topic NAME.
 
-    To have fewer queues, write to fewer (--write-queues) until what the others hold was read, then read from fewer.
+    To remove queues, lower --write-queues first. When all messages in the other queues are read, lower --read-queues.
+
+    Exit code 3: the topic does not exist; 5: the removed queues hold unread messages.
     """
     if all(one is None for one in (kind, permission, min_in_sync, *queues.values())):
         raise click.UsageError(
-            "Give what is to change: --type, --queues, --read-queues, --write-queues, --permission or --min-in-sync."
+            "Give a setting to change: --type, --queues, --read-queues, --write-queues, --permission or --min-in-sync."
         )
     with Admin(nameserver) as admin:
         made = admin.update_topic(
@@ -119,8 +129,8 @@ def _attributes(min_in_sync: int | None) -> dict[str, str]:
 
 
 @topic.command("list")
-@click.option("--system", is_flag=True, help="List system topics, too.")
-@json_option("a topic a line")
+@click.option("--system", is_flag=True, help="Also list system topics.")
+@json_option("one topic per line")
 @nameserver_option
 def list_topics(*, system: bool, as_json: bool, nameserver: str) -> None:
     """List all topics."""
@@ -145,7 +155,7 @@ def list_topics(*, system: bool, as_json: bool, nameserver: str) -> None:
 @json_option("the topic with its queues")
 @nameserver_option
 def describe(name: str, *, as_json: bool, nameserver: str) -> None:
-    """Show topic NAME and what its queues hold."""
+    """Show topic NAME, its settings, and the messages in its queues."""
     with Admin(nameserver) as admin:
         one = admin.describe_topic(name)
     if as_json:
@@ -177,7 +187,10 @@ def describe(name: str, *, as_json: bool, nameserver: str) -> None:
 @yes_option
 @nameserver_option
 def delete(name: str, *, yes: bool, nameserver: str) -> None:
-    """Delete topic NAME and its messages on every broker. This cannot be undone."""
+    """Delete topic NAME and its messages on every broker.
+
+    You cannot undo this.
+    """
     with Admin(nameserver) as admin:
         if not yes:
             queues = admin.describe_topic(name).queues
@@ -193,13 +206,19 @@ def _show(one: TopicDescription, as_json: bool, done: str) -> None:
         print_json(topic_document(one))
     else:
         click.echo(
-            f"topic {one.name} {done}: {one.type or 'no type'}, {_queue_count(one)} queues "
+            f"topic {one.name} {done}: {one.type or 'no type'}, {_queues(one)} "
             f"on {' '.join(one.brokers)}"
         )
 
 
+def _queues(one: TopicDescription) -> str:
+    if one.read_queues == one.write_queues:
+        return counted(one.write_queues, "queue")
+    return f"{_queue_count(one)} queues"
+
+
 def _queue_count(one: TopicDescription) -> str:
-    """Return how many queues there are on each broker; both numbers if fewer or more are written than read."""
+    """Return the number of queues on each broker, or both numbers if those to read and to write differ."""
     if one.read_queues == one.write_queues:
         return str(one.write_queues)
     return f"{one.read_queues} read, {one.write_queues} written"
@@ -221,7 +240,7 @@ def _print(one: TopicDescription) -> None:
 
 def _sent(sent: TopicTraffic) -> str:
     last = f", the last at {instant(sent.last_ms)}" if sent.last_ms else ""
-    failed = f", {sent.failed:,} runs failed" if sent.failed else ""
+    failed = f", {counted(sent.failed, 'send')} failed" if sent.failed else ""
     return f"{counted(sent.messages, 'message')}, {sent.bytes:,} bytes since the brokers started{last}{failed}"
 
 

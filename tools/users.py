@@ -1,7 +1,7 @@
-"""`pocketmq user` and `pocketmq acl`: show and change the file of users. Servers see a change within a second.
+"""`pocketmq user` and `pocketmq acl`: show and change the file of users. Servers read a change within a second.
 
-The file is that of --users or $POCKETMQ_USERS, or the one that the broker's section of --config names. A secret that
-the command makes for a new user is shown once.
+The file is given by --users or $POCKETMQ_USERS, or by the broker section of the file of --config. A secret that the
+command generates for a new user is shown once.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from .settings import load_settings
 
 _SECRET_BYTES: Final = 24
 _DENIED: Final = 1
-#: What --source says, and what is shown, of a policy without addresses.
+#: Source of a policy without addresses, in --source and in output.
 _EVERYWHERE: Final = "everywhere"
 _TYPES: Final = click.Choice(["Normal", "Super"], case_sensitive=False)
 _STATUSES: Final = click.Choice(["enable", "disable"])
 
 
-#: Where the file is.
+#: Options that name the file.
 _file_options = with_options(
     click.option(
         "--users",
@@ -56,12 +56,12 @@ _file_options = with_options(
         type=click.Path(path_type=Path, dir_okay=False),
         envvar="POCKETMQ_USERS",
         show_envvar=True,
-        help="The file of users.",
+        help="File of users.",
     ),
     click.option(
         "--config",
         type=click.Path(path_type=Path, exists=True, dir_okay=False),
-        help="The configuration of a server whose broker.users names the file.",
+        help="Configuration file of a server; its broker.users names the file of users.",
     ),
 )
 
@@ -74,33 +74,35 @@ def _file(users_file: Path | None, config: Path | None) -> UserFile:
         path = settings.broker.users or settings.nameserver.users
         if path:
             return UserFile(path)
-        raise ConfigError(f"{config}: broker.users is empty: name the file there, or by --users")
-    raise click.UsageError("Say where the file of users is: --users FILE, or --config FILE.")
+        raise ConfigError(f"{config}: broker.users is empty. Set it, or give --users")
+    raise click.UsageError("Give the file of users: --users FILE, or --config FILE.")
 
 
 def _user_of(users: MutableMapping[str, UserEntry], name: str) -> UserEntry:
     found = users.get(name)
     if found is None:
-        raise UserNotFound(f"user {name!r} does not exist: pocketmq user create {name}", user=name)
+        raise UserNotFound(
+            f"user {name!r} does not exist; create it: pocketmq user create {name}", user=name
+        )
     return found
 
 
 @click.group()
 def user() -> None:
-    """Create, change, list and delete users; take over those of Apache RocketMQ."""
+    """Create, update, list, delete and import users."""
 
 
-#: What a user is created and updated with.
+#: Options of a user.
 _user_options = with_options(
     _file_options,
-    click.option("--secret", help="env:NAME, file:PATH, or the secret itself."),
-    click.option("--type", "kind", type=_TYPES, help="Type; Super may do everything."),
-    click.option("--status", type=_STATUSES, help="Status; with disable the user may do nothing."),
+    click.option("--secret", help="Secret: env:NAME, file:PATH, or the secret itself."),
+    click.option("--type", "kind", type=_TYPES, help="Type of user: Super may do everything."),
+    click.option("--status", type=_STATUSES, help="Status: a disabled user may do nothing."),
     click.option(
         "--certificate",
         "certificates",
         multiple=True,
-        help="A name in a certificate that is this user; may be given several times.",
+        help="Name in a client certificate that identifies this user. Repeatable.",
     ),
 )
 
@@ -112,7 +114,7 @@ def _values(
     status: str | None,
     certificates: tuple[str, ...],
 ) -> dict[str, Any]:
-    """Return what the options say of user NAME. Raises ConfigError for a secret that no server could use."""
+    """Return the settings of user NAME in the options. Raises ConfigError for a secret that no server can use."""
     return {
         "secret": None if secret is None else _usable_secret(name, secret),
         "is_super": None if kind is None else kind.lower() == "super",
@@ -125,12 +127,12 @@ def _usable_secret(name: str, text: str) -> str:
     """Return the secret TEXT of user NAME as the file has it: a path is absolute. Raises ConfigError.
 
     A server with one secret that it cannot read does not start. The environment of the server may have variables that
-    the command's has not: for these the command only prints a note.
+    the command does not have: for these the command only prints a note.
     """
     kind, _, rest = text.partition(":")
     if kind == "env" and rest and rest not in os.environ:
         click.echo(
-            f"pocketmq: the environment has no {rest} here: set it for the servers, or they do not start",
+            f"pocketmq: {rest} is not set here; set it for the servers, or they do not start",
             err=True,
         )
         return text
@@ -144,13 +146,23 @@ def _usable_secret(name: str, text: str) -> str:
 def create_user(
     name: str, users_file: Path | None, config: Path | None, secret: str | None, **values: Any
 ) -> None:
-    """Create user NAME, and the file if it does not exist. Without --secret one is made, and printed this once."""
+    """Create user NAME, and the file if it does not exist.
+
+    Without --secret the command generates a secret, and prints it once.
+
+    \b
+    Example: pocketmq user create alice --users users.yaml
+
+    Exit code 5: the user exists already.
+    """
     made = secret is None
     secret = secret or secrets.token_urlsafe(_SECRET_BYTES)
     wanted = _values(name, secret, **values)
     with _file(users_file, config).change(make=True) as users:
         if name in users:
-            raise UserExists(f"user {name!r} exists: pocketmq user update {name}", user=name)
+            raise UserExists(
+                f"user {name!r} exists; change it: pocketmq user update {name}", user=name
+            )
         users[name] = changed(UserEntry(name, secret), **wanted)
     print_pairs({"created": name} | ({"secret": secret} if made else {}))
 
@@ -159,7 +171,7 @@ def create_user(
 @click.argument("name")
 @_user_options
 def update_user(name: str, users_file: Path | None, config: Path | None, **values: Any) -> None:
-    """Change what is given of user NAME."""
+    """Change the given settings of user NAME."""
     with _file(users_file, config).change() as users:
         users[name] = changed(_user_of(users, name), **_values(name, **values))
     print_pairs({"updated": name})
@@ -169,7 +181,7 @@ def update_user(name: str, users_file: Path | None, config: Path | None, **value
 @click.argument("name")
 @_file_options
 def delete_user(name: str, users_file: Path | None, config: Path | None) -> None:
-    """Delete user NAME, with its policies."""
+    """Delete user NAME and its policies."""
     with _file(users_file, config).change() as users:
         _user_of(users, name)
         del users[name]
@@ -180,10 +192,10 @@ def delete_user(name: str, users_file: Path | None, config: Path | None) -> None
 @json_option("the users, without secrets")
 @_file_options
 def list_users(*, as_json: bool, users_file: Path | None, config: Path | None) -> None:
-    """List users. Secrets are not shown."""
+    """List users, without their secrets."""
     users = _file(users_file, config).read().values()
     if as_json:
-        print_json([_told(one) for one in users])
+        print_json([_document(one) for one in users])
         return
     print_table(
         ["USER", "TYPE", "STATUS", "POLICIES", "CERTIFICATES"],
@@ -200,7 +212,7 @@ def list_users(*, as_json: bool, users_file: Path | None, config: Path | None) -
     )
 
 
-def _told(entry: UserEntry) -> dict[str, Any]:
+def _document(entry: UserEntry) -> dict[str, Any]:
     document = entry.to_document()
     del document["secret"]
     return {"user": entry.name, **document}
@@ -208,14 +220,17 @@ def _told(entry: UserEntry) -> dict[str, Any]:
 
 @user.command("import")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
-@click.option("--replace", "replaces", is_flag=True, help="Replace users that exist.")
+@click.option("--replace", "replaces", is_flag=True, help="Replace existing users.")
 @_file_options
 def import_users(
     files: tuple[Path, ...], *, replaces: bool, users_file: Path | None, config: Path | None
 ) -> None:
-    """Take users and ACLs from Apache RocketMQ's FILES.
+    """Import users and ACLs from FILES of Apache RocketMQ.
 
-    JSON of 5.x, or what its mqadmin has printed (users first); or plain_acl.yml of 4.x.
+    FILES are the JSON of 5.x, the output of its mqadmin (users first), or plain_acl.yml of 4.x. Prints the imported
+    users.
+
+    Exit code 5: a user exists with other settings (see --replace).
     """
 
     taken: dict[str, None] = {}
@@ -234,7 +249,7 @@ def import_users(
                     same = changed(entry, policies=(), default_policies=())
                     if same != changed(users[name], policies=(), default_policies=()):
                         raise UserExists(
-                            f"{path}: user {name!r} exists: leave it out, or say --replace",
+                            f"{path}: user {name!r} exists with other settings: give --replace, or leave it out",
                             user=name,
                         )
                 users[name] = entry
@@ -249,16 +264,16 @@ def _lines(path: Path) -> list[str]:
     try:
         return path.read_text("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: it cannot be read: {error}", file=path) from None
+        raise ConfigError(f"cannot read {path}: {error}", file=path) from None
 
 
 @click.group()
 def acl() -> None:
-    """Create, change, list, delete and try policies of users."""
+    """Create, update, list, delete and check policies of users."""
 
 
 def _policy_options(*, show_defaults: bool) -> Decorator:
-    told = partial(help_with_default, shown=show_defaults)
+    text = partial(help_with_default, shown=show_defaults)
     return with_options(
         _file_options,
         click.argument("name", metavar="USER"),
@@ -269,14 +284,14 @@ def _policy_options(*, show_defaults: bool) -> Decorator:
             "sources",
             multiple=True,
             metavar="ADDRESS",
-            help=told("Address or network, or everywhere.", "everywhere"),
+            help=text("Address or network of clients, or everywhere.", "everywhere"),
         ),
-        click.option("--deny/--allow", default=None, help=told("Deny instead of allow.", "allow")),
+        click.option("--deny/--allow", default=None, help=text("Decision.", "allow")),
         click.option(
             "--default",
             "is_default",
             is_flag=True,
-            help="Use it only if no other policy matches.",
+            help="Store it as a default policy: it is used only if no other policy matches.",
         ),
     )
 
@@ -288,7 +303,7 @@ def _policies(
     sources: Iterable[str],
     deny: bool | None,
 ) -> list[Policy]:
-    """Return the policies that are asked for. SOURCES and DENY that are not given are those that are THERE."""
+    """Return the policies of the arguments. SOURCES and DENY that are not given are taken from those THERE."""
     known = {one.resource: one for one in there}
     wanted = parse_actions(actions.split(","), "ACTION")
     texts = [one.strip() for text in sources for one in text.split(",")]
@@ -316,7 +331,7 @@ def _resource(text: str) -> Resource:
     found = Resource.parse(text, "RESOURCE")
     if "*" in text.strip()[:-1]:
         raise ConfigError(
-            f"RESOURCE: {text[:80]!r} has a * before its end, which would stand for {found}: write that, or a whole"
+            f"RESOURCE: {text[:80]!r} has a * before its end, which would mean {found}: write that, or a complete"
             " name",
             field="RESOURCE",
             value=text[:80],
@@ -341,9 +356,15 @@ def _effective(resource: Resource, text: str) -> Resource:
 def create_acl(
     name: str, users_file: Path | None, config: Path | None, *, is_default: bool, **given: Any
 ) -> None:
-    """Allow USER each ACTION (All, Pub, Sub, Create, Update, Delete, Get, List) on each RESOURCE.
+    """Allow or deny USER actions on each RESOURCE.
 
-    A resource is * or Topic:, Group: or Cluster: with a name, prefix* or *.
+    ACTION is All, Pub, Sub, Create, Update, Delete, Get or List. RESOURCE is * or Topic:, Group: or Cluster: with a
+    name, prefix* or *.
+
+    \b
+    Example: pocketmq acl create alice Pub,Sub 'Topic:orders*' Group:billing --users users.yaml
+
+    Exit code 5: USER has a policy for a RESOURCE already.
     """
     _change_acl(_file(users_file, config), name, is_default, given, is_new=True)
 
@@ -353,7 +374,12 @@ def create_acl(
 def update_acl(
     name: str, users_file: Path | None, config: Path | None, *, is_default: bool, **given: Any
 ) -> None:
-    """Change the policy of USER for each RESOURCE: its ACTIONs, and of --source and --deny or --allow what is given."""
+    """Change the policies of USER for each RESOURCE.
+
+    Replaces the actions; sources and decision change only if you give them.
+
+    Exit code 3: USER has no policy for a RESOURCE.
+    """
     _change_acl(_file(users_file, config), name, is_default, given, is_new=False)
 
 
@@ -369,11 +395,13 @@ def _change_acl(
         wanted = {one.resource for one in policies}
         if is_new and (both := known & wanted):
             raise PolicyExists(
-                f"user {name!r} has a policy for {_named(both)}: pocketmq acl update", user=name
+                f"user {name!r} has a policy for {_named(both)}; change it: pocketmq acl update",
+                user=name,
             )
         if not is_new and (missing := wanted - known):
             raise PolicyNotFound(
-                f"user {name!r} has no policy for {_named(missing)}: pocketmq acl create", user=name
+                f"user {name!r} has no policy for {_named(missing)}; create it: pocketmq acl create",
+                user=name,
             )
         users[name] = changed(entry, **{key: merged(there, policies)})
     for policy in policies:
@@ -391,7 +419,7 @@ def _named(resources: Iterable[Resource]) -> str:
 def delete_acl(
     name: str, resources: tuple[str, ...], users_file: Path | None, config: Path | None
 ) -> None:
-    """Delete the policies of USER for each RESOURCE, or all."""
+    """Delete policies of USER: those for each RESOURCE, or all."""
     wanted = {_resource(one) for text in resources for one in text.split(",")}
     with _file(users_file, config).change() as users:
         entry = _user_of(users, name)
@@ -416,11 +444,11 @@ def delete_acl(
 def list_acls(
     names: tuple[str, ...], *, as_json: bool, users_file: Path | None, config: Path | None
 ) -> None:
-    """List the policies of each USER, or of all, in the order in which they decide."""
+    """List policies of users, in the order of evaluation."""
     users = _file(users_file, config).read()
     found = [_user_of(users, name) for name in names] if names else list(users.values())
     if as_json:
-        print_json([_told(one) for one in found])
+        print_json([_document(one) for one in found])
         return
     print_table(
         ["USER", "RESOURCE", "ACTIONS", "FROM", "DECISION", "KIND"],
@@ -450,14 +478,14 @@ def list_acls(
     metavar="IP",
     default="127.0.0.1",
     show_default=True,
-    help="Address that USER calls from.",
+    help="Address that USER connects from.",
 )
 @click.option(
     "--cluster",
     metavar="NAME",
     default=BrokerConfig().cluster,
     show_default=True,
-    help="The server's cluster, which system topics ask for.",
+    help="Cluster of the server, which system topics require.",
 )
 @json_option("the answer")
 @_file_options

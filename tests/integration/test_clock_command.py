@@ -85,7 +85,7 @@ def test_what_cannot_be_done_is_one_line(tmp_path: Path) -> None:
 
     done = pocketmq("serve", "--clock", "virtual", "--force-clock")
     assert done.code == 2
-    assert "--force-clock is for the system's clock" in done.err
+    assert "--force-clock needs the system's clock" in done.err
 
 
 def test_a_step_beyond_the_bound_is_wrong_usage(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_fewer_messages_than_wanted_is_exit_code_4(call: Shell) -> None:
     done = call("consume", "Few", "--group", "g", "--limit", "2", "--timeout", "0.5")
 
     assert (done.code, done.out) == (4, "one\n")
-    assert complaint(done.err) == "pocketmq: 1 of 2 messages came; none came for 0.5 s"
+    assert complaint(done.err) == "pocketmq: received 1 of 2 messages; none arrived for 0.5 s"
 
 
 def test_consuming_a_topic_that_is_not_there_says_so(call: Shell) -> None:

@@ -66,6 +66,6 @@ def test_a_text_is_committed_and_described(call: Shell) -> None:
     later = call(*describe).out
 
     assert [one["metadata"] for one in found["queues"]] == ["invoice 17\x1b[31m"]
-    assert "committed with" in shown
+    assert "offset metadata" in shown
     assert "invoice 17\\x1b[31m" in shown
-    assert "committed with" not in later
+    assert "offset metadata" not in later

@@ -267,7 +267,7 @@ async def test_verbs_show_what_the_user_may_see(
         assert "secret" not in said.out + said.err
         assert "hidden" not in said.out + said.err
     elif verb == "group describe reader":
-        assert "left out 1 of its topics: this user may not see them" in said.err
+        assert "left out 1 topic that this user may not see" in said.err
         assert "secret" not in said.out
 
 

@@ -93,4 +93,4 @@ def test_the_command_takes_one_filter(call: Shell) -> None:
     done = call("consume", "T", "--group", "g", "--sql", "TRUE", "--tag", "a")
 
     assert done.code == 2
-    assert "--tag and --sql exclude each other" in done.err
+    assert "Give only one of --tag and --sql" in done.err

@@ -218,7 +218,7 @@ def test_from_a_consumer_that_fails_to_the_command_that_sends_again(
         assert (letter["offset"], letter["origin_topic"]) == (0, "orders")
         assert (letter["reason"], letter["reconsume_times"]) == ("no such customer", 3)
         again = call("dead-letters", "resend", "billing", "0")
-        assert again.out.splitlines()[-1] == "1 of 1 sent again"
+        assert again.out.splitlines()[-1] == "1 of 1 resent"
         fresh = next_message(consumer)
         assert (fresh.topic, fresh.reconsume_times, fresh.queue_offset) == ("orders", 0, 1)
         assert fresh.properties.keys() <= {"KEYS", "TAGS", "UNIQ_KEY"}

@@ -97,4 +97,4 @@ def test_own_memory_is_part_of_the_resident() -> None:
 
 def test_pending_belongs_to_delay(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["bench", "wheel", "--pending", "5"]) == 2
-    assert "--pending belongs to `bench delay`" in capsys.readouterr().err
+    assert "--pending needs `bench delay`" in capsys.readouterr().err

@@ -136,7 +136,7 @@ def test_a_list_that_ends_at_the_count_says_how_to_go_on(
 
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 1 + 3 + 1
-    assert err == "3 of broker a are listed; what follows: --broker a --from 4\n"
+    assert err == "listed the first 3 of broker a; for the next: --broker a --from 4\n"
 
 
 def test_programs_get_the_whole_message(capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,7 +174,7 @@ def test_chosen_ones_are_sent_again(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.splitlines() == [
         "3  sent to bills, queue 1, offset 43",
         "5  sent to bills, queue 1, offset 45",
-        "2 of 2 sent again",
+        "2 of 2 resent",
     ]
 
 
@@ -185,7 +185,7 @@ def test_what_cannot_be_sent_is_told_and_the_exit_code_says_so(
     assert capsys.readouterr() == (
         "3  sent to orders, queue 1, offset 43\n"
         "9  not sent: no dead letter has the number 9\n"
-        "1 of 2 sent again\n",
+        "1 of 2 resent\n",
         "pocketmq: no dead letter has the number 9\nSee docs/errors.md#messagenotfound\n",
     )
     assert call("dead-letters", "resend", "g", "9", "--json") == 3
@@ -273,7 +273,7 @@ def test_a_group_is_made_with_intervals_of_its_own(capsys: pytest.CaptureFixture
     out = capsys.readouterr().out.splitlines()
     assert out[0] == "group own: in any order, up to 16 retries, after 10s,1m30s"
     assert out[1] == "group plain: in any order, up to 16 retries"
-    assert out[-1] == "group off: in any order, up to 16 retries; consumption is switched off"
+    assert out[-1] == "group off: in any order, up to 16 retries; delivery is off"
     assert out[3].split() == [
         "own",
         "-",

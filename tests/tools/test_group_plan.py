@@ -29,7 +29,7 @@ def test_numbers_alone_make_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
     lines = table(capsys, "--members", "2", "--queues", "orders=3", "--strategy", "average")
 
     assert " ".join(lines[0]) == (
-        "strategy average: 2 members, 3 queues; 0 change hands, 0 had no reader"
+        "strategy average: 2 members, 3 queues; 0 queues move, 0 had no owner"
     )
     assert lines[2:] == [
         ["member-1", "2", "2", "0", "0", "orders@broker-a:0-1"],
@@ -62,13 +62,13 @@ def test_more_queues_are_told_as_queues_without_a_reader(
 ) -> None:
     lines = table(capsys, "--members", "2", "--queues", "t@one=2:4", "--queues", "u@two=2")
 
-    assert " ".join(lines[0]).endswith("2 members, 6 queues; 0 change hands, 2 had no reader")
+    assert " ".join(lines[0]).endswith("2 members, 6 queues; 0 queues move, 2 had no owner")
 
 
 def test_queues_that_nobody_reads_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     lines = table(capsys, "--members", "1", "--queues", "t=4:2")
 
-    assert lines[-1] == ["read", "by", "nobody", "then:", "t@broker-a:2-3"]
+    assert lines[-1] == ["not", "assigned", "then:", "t@broker-a:2-3"]
 
 
 def test_a_file_says_who_reads_what(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_rooms_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "sentence"),
     [
         (["--queues", "t"], "'t' is not TOPIC=N, TOPIC@BROKER=N or TOPIC=NOW:N"),
-        (["--queues", "t=99999"], "a topic has 65536 queues at most"),
+        (["--queues", "t=99999"], "the limit is 65536 queues per topic"),
         (["--queues", "t=1", "--add-member", "member-1"], "'member-1' is a member already"),
         (["--queues", "t=1", "--remove-member", "x"], "'x' is no member; there are: member-1"),
         (["--queues", "t=1", "--strategy", "best"], "allocation strategy 'best' is not known"),
@@ -209,11 +209,11 @@ def test_more_queues_are_tried_where_the_topic_is_or_on_one_broker(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["idle"], "Nobody is in group 'idle' at present: say --members"),
-        (["billing", "--members", "2"], "Say either a GROUP, or --members and --queues"),
-        ([], "Say either a GROUP, or --members and --queues"),
+        (["idle"], "Group 'idle' has no members at present. Give --members"),
+        (["billing", "--members", "2"], "Give either a GROUP, or --members and --queues"),
+        ([], "Give either a GROUP, or --members and --queues"),
         (["billing", "--queues", "x=1"], "reads no topic 'x'; it reads orders"),
-        (["billing", "--queues", "orders=1:2"], "how many there are now is the group's to tell"),
+        (["billing", "--queues", "orders=1:2"], "orders=1:2: with a GROUP, give orders=2"),
         (["billing", "--add-member", "a"], "'a' is a member already"),
     ],
 )

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.processes
     ("words", "said"),
     [
         (("--grpc", "grpcio"), "--grpc grpcio is for one broker"),
-        (("--clock", "virtual"), "--clock virtual is for one broker"),
+        (("--clock", "virtual"), "--clock virtual needs a single broker"),
     ],
 )
 def test_what_is_for_one_broker_is_refused(

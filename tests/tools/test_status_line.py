@@ -72,10 +72,10 @@ def line_of(
 def test_rates_are_those_of_the_second_before(counted: Counted) -> None:
     counted.sent = 5_000
     _, next_second = line_of(counted, io.StringIO())
-    assert next_second() == "in 0/s   out 0/s   nobody behind   0 connections"
+    assert next_second() == "in 0/s   out 0/s   no lag   0 connections"
     counted.sent, counted.connections = 6_234, 1
-    assert next_second() == "in 1,234/s   out 0/s   nobody behind   1 connection"
-    assert next_second() == "in 0/s   out 0/s   nobody behind   1 connection"
+    assert next_second() == "in 1,234/s   out 0/s   no lag   1 connection"
+    assert next_second() == "in 0/s   out 0/s   no lag   1 connection"
 
 
 def test_the_group_that_is_most_behind_is_named_and_looked_for_every_five_seconds(
@@ -83,11 +83,11 @@ def test_the_group_that_is_most_behind_is_named_and_looked_for_every_five_second
 ) -> None:
     counted.behind = [("billing", 10), ("audit", 1_200), ("billing", 15)]
     _, next_second = line_of(counted, io.StringIO())
-    assert "   behind 1,200 (audit)   " in next_second()
+    assert "   lag 1,200 (audit)   " in next_second()
     counted.behind = [("billing", 3), ("audit", 0)]
     seen = [next_second() for _ in range(5)]
     assert ["audit" in text for text in seen] == [True] * 4 + [False]
-    assert "behind 3 (billing)" in seen[-1]
+    assert "lag 3 (billing)" in seen[-1]
     assert counted.looks == 2
 
 
@@ -145,6 +145,6 @@ def test_on_a_terminal_serve_shows_addresses_and_a_living_line_and_ends_with_it(
         serving.kill()
         serving.wait()
     text = said.decode()
-    assert text.count("nobody behind   0 connections") >= 2, text
+    assert text.count("no lag   0 connections") >= 2, text
     assert "console     http://127.0.0.1:" in text
     assert "ready {" not in text

@@ -129,5 +129,5 @@ async def test_a_cluster_is_shown_once_as_json_and_for_people(
 
 def test_wrong_options_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["top", "--interval", "0s"]) == 2
-    assert "100ms at least" in capsys.readouterr().err
+    assert "give 100ms or more" in capsys.readouterr().err
     assert run(["top", "--once", "--iterations", "2"]) == 2

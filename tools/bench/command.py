@@ -22,93 +22,102 @@ from .plot import drawn
 BENCHES: Final = {
     "store": (
         "stores:store",
-        "Append, queue and key index: 200 B records with one key in runs of 1,000, no network.",
+        "Append, queue and key index: 200 B records with one key in batches of 1,000, no network.",
     ),
     "produce": (
         "async_sending:produce",
-        "Our client to our broker on loopback, 128 B, acknowledged in memory.",
+        "Client to broker on loopback, 128 B, acknowledged in memory.",
     ),
     "send": (
         "sending:send",
-        "Single messages through the full producer, 128 B and 1 KiB; one after the other.",
+        "Single messages through the complete producer, 128 B and 1 KiB; one after the other.",
     ),
     "ordinary": (
         "ordinary:ordinary",
-        "Shapes of ordinary programs: 64 in flight, lists of 100, one at a time, listeners.",
+        "Typical programs: 64 sends in flight, batches of 100, one at a time, listeners.",
     ),
     "growth": (
         "growth:growth",
-        "Sends by 100 connections, to 100,000 queues, of 1 MiB; a store ten times the page cache.",
+        "Sends over 100 connections, to 100,000 queues, of 1 MiB; a store ten times the page cache.",
     ),
     "send-many": (
         "async_sending:send_many",
-        "Lists of bodies, encoded by the column, 128 B, acknowledged in memory.",
+        "`send_many` with lists of bodies, 128 B, acknowledged in memory.",
     ),
     "sync": (
         "async_sending:sync",
-        "The same as produce, acknowledged on the device, 64 sends in flight.",
+        "The same as produce, acknowledged on disk, 64 sends in flight.",
     ),
-    "consume": ("reading:consume", "A cold queue to decoded messages, 128 B."),
-    "push": ("listening:push", "A listener called once a message, 128 B, default settings."),
-    "poll": ("reading:poll", "Cold queues to batches whose columns are read, 128 B."),
-    "start": ("idle:start", "From the start of `pocketmq serve` to the first acknowledged send."),
+    "consume": (
+        "reading:consume",
+        "Read a queue that is not in memory, and decode its messages, 128 B.",
+    ),
+    "push": ("listening:push", "A listener, called once per message, 128 B, default settings."),
+    "poll": (
+        "reading:poll",
+        "Poll queues that are not in memory, and read the columns of batches, 128 B.",
+    ),
+    "start": (
+        "idle:start",
+        "Time from the start of `pocketmq serve` to the first acknowledged send.",
+    ),
     "memory": ("idle:memory", "Resident memory of an idle `pocketmq serve`."),
     "idle-consumers": (
         "idle_consumers:idle_consumers",
-        "A thousand consumers that have nothing to do: memory and CPU time of the broker.",
+        "A thousand idle consumers: memory and CPU time of the broker.",
     ),
     "idle-receives": (
         "idle_receives:idle_receives",
-        "Ten thousand ReceiveMessage that wait: memory and CPU time of the broker.",
+        "Ten thousand waiting ReceiveMessage calls: memory and CPU time of the broker.",
     ),
     "recovery": (
         "recovery:recovery",
-        "From the start to serving, over a log of 1 GiB that was left by kill -9.",
+        "Time from the start to serving, with a log of 1 GiB after kill -9.",
     ),
     "scan": (
         "scanning:scan",
-        "Messages and queue entries from files to Arrow columns, beside pyarrow reading Parquet.",
+        "Messages and queue entries from files to Arrow columns, compared with pyarrow and Parquet.",
     ),
     "spark": (
         "spark_scans:spark",
-        "The same on Spark, local[2] and warm, a filter, the lag job; needs the extra spark.",
+        "The same on Spark (local[2], warm), a filter, the lag job; needs the extra spark.",
     ),
     "inspect": (
         "inspection:inspect",
-        "The overview of a store of 100 GiB; verify half a GiB of 1 KiB messages.",
+        "`inspect` of a store of 100 GiB; `verify` of half a GiB of 1 KiB messages.",
     ),
     "delay": (
         "delay:delay",
-        "A million messages over a minute (with --seconds 15): how late each is; or --pending.",
+        "How late scheduled messages are: a million over a minute with --seconds 15; see --pending.",
     ),
     "lookup": (
         "lookups:lookup",
-        "A key in a full index file of 20 M entries, from the files: cold and warm.",
+        "Look up a key in a full index file of 20 M entries, cold and warm.",
     ),
     "v2": (
         "official:official",
-        "An official client of Apache RocketMQ (--client): sends, receives; our handlers alone.",
+        "An official client of Apache RocketMQ (see --client): sends, receives; handlers alone.",
     ),
     "unary": (
         "unary:unary",
-        "CPU time of the server for one SendMessage, by our own HTTP/2 and by grpcio's.",
+        "CPU time of the server for one SendMessage, with the built-in HTTP/2 and with grpcio.",
     ),
     "replicas": (
         "replicas:replicas",
-        "Three replicas and ZooKeeper (--zookeeper-home): failover, hand-over, sends, catch-up.",
+        "Three replicas with ZooKeeper (see --zookeeper-home): failover, transfer, sends, catch-up.",
     ),
     "tasks": (
         "tasks:tasks",
-        "Celery and dramatiq, on Redis beside it; needs the extras celery and dramatiq.",
+        "Celery and dramatiq, compared with Redis; needs the extras celery and dramatiq.",
     ),
     "wheel": (
         "wheel:wheel",
-        "Timers on the timing wheel, beside heapq and call_later: 10 k, 100 k and 1 M.",
+        "Timers on the timing wheel, compared with heapq and call_later: 10 k, 100 k and 1 M.",
     ),
 }
 
-#: What is measured next to gRPC's own library, an echo or its server.
-_BESIDE_GRPC: Final = frozenset(
+#: Benchmarks that need grpcio for their baseline, an echo or its server.
+_NEED_GRPCIO: Final = frozenset(
     {"produce", "send", "send-many", "sync", "consume", "push", "poll", "delay", "unary"}
 )
 
@@ -129,36 +138,36 @@ _BESIDE_GRPC: Final = frozenset(
 @click.option(
     "--folder",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Where stores are put while measuring.  [default: the system's folder for temporary files]",
+    help="Folder for temporary stores.  [default: the system's folder for temporary files]",
 )
 @click.option(
     "--pending",
     type=COUNT,
     metavar="N",
-    help="With `delay`: send N messages that are due within a day, and tell what they cost while they wait.",
+    help="With `delay`: number of messages, due within a day, whose cost while they wait is measured.",
 )
 @click.option(
     "--client",
     type=click.Choice(LANGUAGES),
-    help="With `v2`: the language of the official client.  [default: the first whose tools are there]",
+    help="With `v2`: language of the official client.  [default: the first whose tools are installed]",
 )
 @click.option(
     "--zookeeper-home",
     type=click.Path(exists=True, file_okay=False),
-    help="With `replicas`: the folder of a ZooKeeper's jars.",
+    help="With `replicas`: folder of ZooKeeper's jars.",
 )
 @click.option(
     "--apache",
     type=click.Path(exists=True, file_okay=False),
-    help="With `ordinary` and `replicas`: the folder of Apache RocketMQ's jars, whose broker (and slave) runs beside.",
+    help="With `ordinary` and `replicas`: folder of the jars of Apache RocketMQ, which is measured for comparison.",
 )
 @click.option(
     "--plot",
     type=click.Path(path_type=Path, dir_okay=False, writable=True),
     metavar="FILE.svg",
-    help="With `ordinary`: draw the rates beside those of Apache RocketMQ (--apache), else of an echo.",
+    help="With `ordinary`: draw the rates next to those of Apache RocketMQ (--apache), else of an echo.",
 )
-@json_option("an object a line")
+@json_option("one object per line")
 def bench(
     names: tuple[str, ...],
     *,
@@ -168,17 +177,21 @@ def bench(
     as_json: bool,
     **of_one: Any,
 ) -> None:
-    """Measure PocketMQ on this machine, each figure next to what the machine does with the same bytes.
+    """Measure PocketMQ on this machine.
 
-    With `all`, what needs something that is not installed is left out, and told.
+    Prints each result with a baseline: what the machine does with the same bytes. `all` runs every benchmark, and
+    reports those that need something that is not installed.
+
+    \b
+    Example: pocketmq bench produce consume --seconds 5
     """
     wanted = list(BENCHES) if "all" in names else list(dict.fromkeys(names))
     if of_one["pending"] and "delay" not in wanted:
-        raise click.UsageError("--pending belongs to `bench delay`.")
+        raise click.UsageError("--pending needs `bench delay`.")
     if of_one["client"] and "v2" not in wanted:
-        raise click.UsageError("--client belongs to `bench v2`.")
+        raise click.UsageError("--client needs `bench v2`.")
     if plot is not None and "ordinary" not in wanted:
-        raise click.UsageError("--plot belongs to `bench ordinary`.")
+        raise click.UsageError("--plot needs `bench ordinary`.")
     if plot is not None and not plot.absolute().parent.is_dir():
         raise click.UsageError(f"--plot: there is no folder {plot.absolute().parent}.")
     here = machine()
@@ -196,7 +209,7 @@ def bench(
             print_json(figure.document())
         else:
             click.echo(
-                f"{figure.name}: {figure.what}\n  beside: {beside_line(figure.beside) or '-'}"
+                f"{figure.name}: {figure.what}\n  baseline: {beside_line(figure.beside) or '-'}"
             )
             for note in figure.notes:
                 click.echo(f"  {note}")
@@ -213,8 +226,8 @@ def _figures(
         module, _, function = BENCHES[name][0].partition(":")
         with tempfile.TemporaryDirectory(prefix="pocketmq-bench-", dir=folder) as place:
             try:
-                if name in _BESIDE_GRPC:
-                    need_grpcio(f"bench {name} measures beside gRPC's own library")
+                if name in _NEED_GRPCIO:
+                    need_grpcio(f"bench {name} is compared with grpcio")
                 measure = getattr(importlib.import_module(f".{module}", __package__), function)
                 yield measure(BenchConditions(folder=Path(place), **options))
             except ConfigError as error:

@@ -1,4 +1,4 @@
-"""`pocketmq demo`: a minute that shows what PocketMQ does, on real data, each claim checked."""
+"""`pocketmq demo`: shows PocketMQ with real data in a minute, and checks every result."""
 
 from __future__ import annotations
 
@@ -22,17 +22,20 @@ from .steps import CHECKS, Demo
 @click.option(
     "--store",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Keep the store in this folder, which must not exist, and that of the last part beside it (NAME-later)."
-    "  [default: temporary ones, removed]",
+    help="New folder to keep the store in; the store of the last part is in NAME-later."
+    "  [default: temporary folders]",
 )
 @click.pass_context
 def demo(ctx: click.Context, messages: int | None, store: Path | None) -> None:
-    """Send every flight of New York in 2013, read them back, look some up, and kill the broker meanwhile.
+    """Send real data, kill the broker, and check that nothing is lost.
 
-    Ends with 1 if anything is not as it should be.
+    Sends every flight of New York in 2013, reads them back, looks some up, and kills the broker meanwhile. Takes about
+    a minute.
+
+    Exit code 1: a check failed.
     """
     if store is not None and store.exists():
-        raise click.UsageError(f"--store {store} exists: name a new folder.")
+        raise click.UsageError(f"--store {store} exists: give a new folder.")
     board = Board(terminal.console(markup=True), CHECKS)
     stopped = True
     with tempfile.TemporaryDirectory(prefix="pocketmq-demo-") as folder:

@@ -1,7 +1,4 @@
-"""`pocketmq diff A B`: do two stores mean the same?
-
-Exit codes: 0 the same, 1 different, 2 wrong arguments.
-"""
+"""`pocketmq diff A B`: compares two stores."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ _SPANS_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The whole of it: queues and tables, the same ones included."""
+    """The comparison of all queues and tables, equal ones included."""
 
     queues: list[QueueDifference]
     tables: list[TableDifference]
@@ -55,7 +52,7 @@ class Difference:
 def compare(
     a: Side, b: Side, what: Compared, *, topics: Sequence[str] = (), examples_max: int = _LIMIT
 ) -> Difference:
-    """Return how the stores A and B differ, in TOPICS alone if any are given."""
+    """Compare the stores A and B, or only TOPICS of them if any are given."""
     names = sorted(a.names() | b.names())
     queues = [
         QueueComparison(a, b, name, what, examples_max).run()
@@ -69,18 +66,16 @@ def compare(
 @click.argument("a", type=StoreFolder())
 @click.argument("b", type=StoreFolder())
 @store_option
-@click.option("--topic", "topics", multiple=True, help="Compare only this topic; repeatable.")
-@click.option(
-    "--compare-times", "times", is_flag=True, help="Compare the times of birth and storing, too."
-)
-@click.option("--hosts", is_flag=True, help="Compare the hosts of birth and storing, too.")
-@click.option("--places", is_flag=True, help="Compare places in the log, too.")
+@click.option("--topic", "topics", multiple=True, help="Compare only this topic. Repeatable.")
+@click.option("--compare-times", "times", is_flag=True, help="Also compare birth and store times.")
+@click.option("--hosts", is_flag=True, help="Also compare birth and store hosts.")
+@click.option("--places", is_flag=True, help="Also compare log offsets.")
 @click.option(
     "--limit",
     type=click.IntRange(0, 10_000),
     default=_LIMIT,
     show_default=True,
-    help="Examples of each kind; all are counted.",
+    help="Maximum number of examples of each kind; all differences are counted.",
 )
 @broker_settings_option
 @json_option("one JSON object")
@@ -97,10 +92,15 @@ def diff(
     as_json: bool,
     **what: bool,
 ) -> None:
-    """Compare the stores A and B: messages by topic, queue and offset, bounds, topics, groups, committed offsets.
+    """Compare the contents of the stores A and B.
 
-    Each is looked at as our broker would serve it. Where a message lies, which host stored it and when means nothing,
-    unless asked for. Settings count for both.
+    Compares messages by topic, queue and offset, queue offsets, topics, groups and committed offsets, as PocketMQ would
+    serve them. Log offsets, hosts and times are ignored unless you ask for them. --broker-conf applies to both stores.
+
+    \b
+    Example: pocketmq diff data/store backup/store
+
+    Exit code 1: the stores differ.
     """
     allow_many_files()
     given, now_ms = broker_settings(settings), SystemClock().unix_ms
@@ -163,14 +163,14 @@ def lines_of(a: str, b: str, found: Difference, limit: int) -> Iterator[str]:
     yield (
         f"{counted(document['messages_compared'], 'message')} in both, {document['differing']:,} of them differ,"
         f" {document['only_in_a']:,} only in A, {document['only_in_b']:,} only in B,"
-        f" {document['queues_different']:,} of {document['queue_count']:,} queues differ"
+        f" {document['queues_different']:,} of {counted(document['queue_count'], 'queue')} differ"
     )
     different = [queue for queue in found.queues if not queue.is_same]
     for queue in different[:limit]:
         yield from _queue_lines(queue)
     hidden = document["queues_different"] - len(document["queues"])
     if hidden:
-        yield f"… and {hidden:,} more queues"
+        yield f"… and {counted(hidden, 'more queue')}"
     for table in document["tables"]:
         yield from _table_lines(table)
     yield "the same" if found.is_same else "different"

@@ -1,8 +1,4 @@
-"""`pocketmq doctor STORE`: what a power cut, or a start of either broker, would do to a store; it writes nothing.
-
-Exit codes: 0 healthy, or running or killed with nothing to lose; 1 something would be lost or served damaged, a store
-that stopped cleanly would be rebuilt, or a broker would refuse it; 2 wrong arguments.
-"""
+"""`pocketmq doctor STORE`: the effects of a power cut or of a start of either broker on a store; it writes nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ from .report import print_diagnosis
 @click.option(
     "--what-if",
     type=click.Choice(("crash",)),
-    help="Check it as if its broker were killed now.",
+    help="Check the store as if its broker were killed now.",
 )
 @broker_settings_option
 @click.option("--json", "as_json", is_flag=True, help="Print the diagnosis as one JSON object.")
@@ -37,10 +33,16 @@ def doctor(
     settings: Sequence[str],
     as_json: bool,
 ) -> None:
-    """Show what a start of RocketMQ's broker, and of PocketMQ, would do to the store in the folder STORE.
+    """Show what a start of the broker would cut, rebuild and lose.
 
-    Where each would cut the log, what it would rebuild, which messages it would lose and why. The store may be live,
-    stopped, copied or damaged, and of either broker; it is only read.
+    Prints for PocketMQ and for Apache RocketMQ where each would cut the log, what it would rebuild, which messages it
+    would lose and why. The store may be live, stopped, copied or damaged, of either broker; it is only read.
+
+    \b
+    Example: pocketmq doctor data/store --what-if crash
+
+    Exit code 1: messages would be lost or served damaged, a cleanly stopped store would be rebuilt, or a broker would
+    refuse the store.
     """
     chosen = settings_of(OsDisk(), store, broker_settings(settings))
     diagnosis = diagnose(store, chosen, SystemClock().unix_ms(), crash=what_if == "crash")

@@ -1,8 +1,8 @@
-"""`pocketmq follow` and `pocketmq promote`: from a Java broker to PocketMQ with a stop of seconds.
+"""`pocketmq follow` and `pocketmq promote`: move from a Java broker to PocketMQ with seconds of downtime.
 
-`follow` prints a line of progress to standard error: one that is rewritten on a terminal, else one every ten seconds
-and at each change of state. It ends with Ctrl-C or SIGTERM, and with --until-stopped when the Java broker has been
-stopped in order and everything is here.
+`follow` prints its progress to standard error: on a terminal a line that is rewritten, else one line every ten seconds
+and at each change of state. It ends at Ctrl-C or SIGTERM, and with --until-stopped when the Java broker has stopped
+cleanly and all of its log is copied.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Address(click.ParamType[str]):
     def convert(self, value: str, param: object, ctx: object) -> str:
         host, _, port = value.rpartition(":")
         if not host or len(port) > 5 or not port.isdecimal() or not 0 < int(port) < 65536:
-            self.fail(f"{value[:64]!r} is no host:port, as 10.0.0.1:10912 is")
+            self.fail(f"{value[:64]!r} is not an address: write HOST:PORT, such as 10.0.0.1:10912")
         return value
 
 
@@ -55,33 +55,40 @@ _ADDRESS: Final = _Address()
     "address",
     type=_ADDRESS,
     required=True,
-    help="Address from which the Java master sends its log: haListenPort, 10912.",
+    help="Replication address of the Java master (its haListenPort, usually 10912).",
 )
 @click.option(
-    "--rpc", type=_ADDRESS, required=True, help="Its address for requests: listenPort, 10911."
+    "--rpc",
+    type=_ADDRESS,
+    required=True,
+    help="Address of the Java master for requests (its listenPort, usually 10911).",
 )
 @click.option(
     "--set-aside",
     is_flag=True,
-    help="If the master has another log, rename STORE and start with an empty one.",
+    help="If the master has a different log, rename STORE and start with an empty one.",
 )
 @click.option(
     "--until-stopped",
     is_flag=True,
-    help="End after a clean stop of the master, when all of its log is here.",
+    help="Stop when the master has stopped cleanly and all of its log is copied.",
 )
 @click.option(
     "--log-level", type=click.Choice(_LEVELS, case_sensitive=False), default="error", show_default=True,
-    help="Log lines of this level and above go to standard error.",
+    help="Lowest level of log lines on standard error.",
 )  # fmt: skip
 @_store_argument
 def follow(
     address: str, rpc: str, set_aside: bool, until_stopped: bool, log_level: str, store: Path
 ) -> None:
-    """Take the log, topics, groups and offsets of a Java master into STORE, as they grow.
+    """Copy the log of a running Java broker into a store.
 
-    STORE is a new folder, or one that followed this master before. Nothing is changed at the master. Stop it when the
-    ends agree, then `pocketmq promote STORE`.
+    Copies log, topics, groups and offsets, and continues as they grow, until Ctrl-C. STORE is a new folder, or one that
+    followed this master before. The master is not changed. When both logs have the same end, stop the master, then run
+    `pocketmq promote STORE`.
+
+    \b
+    Example: pocketmq follow --apache 10.0.0.1:10912 --rpc 10.0.0.1:10911 data/store
     """
     configure_logging(LogConfig(level=log_level))
     asyncio.run(
@@ -96,7 +103,7 @@ async def _follow(path: str, address: str, rpc: str, *, anew: bool, until_stoppe
         check_new_store(disk, path)
         if is_store(disk, path):
             raise StoreMismatch(
-                f"{path} is a store that follows nobody: name a new folder for what is followed",
+                f"{path} is a store that does not follow a Java broker. Name a new folder",
                 path=path,
             )
     loop = asyncio.get_running_loop()
@@ -119,22 +126,22 @@ async def _follow(path: str, address: str, rpc: str, *, anew: bool, until_stoppe
                 raise
             name = set_aside(disk, path, clock.unix_ms())
             click.echo(
-                f"{error.message.partition(';')[0]}: the store is {name} now, and a new one begins",
+                f"{error.message.partition(';')[0]}: renamed the store to {name}; continuing with an empty one",
                 err=True,
             )
-            anew = False  # A second time would be another fault.
+            anew = False  # If it happens again, something else is wrong.
             continue
         if sys.stderr.isatty():
-            click.echo(err=True)  # Behind the line of progress.
+            click.echo(err=True)  # End the line of progress.
         end = f"{path} has the log up to {follower.end:,}"
         if follower.stopped_at is not None:
-            end += f", all of it: `pocketmq promote {path}`"
+            end += f", which is all of it. Next: `pocketmq promote {path}`"
         click.echo(end, err=True)
         return
 
 
 async def _show(follower: JavaFollower, rpc: str, *, until_stopped: bool) -> None:
-    """Show how far it is, until the master has stopped if UNTIL_STOPPED, else for ever."""
+    """Show the progress: for ever, or with UNTIL_STOPPED until the master has stopped."""
     loop = asyncio.get_running_loop()
     is_terminal = sys.stderr.isatty()
     shown_s, taken, state = -_LINE_S, 0, ""
@@ -160,28 +167,43 @@ async def _show(follower: JavaFollower, rpc: str, *, until_stopped: bool) -> Non
 
 def _state_of(follower: JavaFollower) -> str:
     if follower.stopped_at is not None:
-        return "the master has stopped in order, everything is here"
+        return "the master has stopped cleanly, all of its log is copied"
     if follower.trouble:
         return f"not following: {follower.trouble}"
     return "following"
 
 
 @click.command()
-@click.option("--rpc", type=_ADDRESS, help="Address for requests.  [default: that of `follow`]")
+@click.option(
+    "--rpc",
+    type=_ADDRESS,
+    help="Address of the Java master for requests.  [default: that of `follow`]",
+)
 @click.option(
     "--java-store",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Store of the Java broker, stopped or killed: the rest of its log, and its tables, are taken from there.",
+    help="Store of the stopped or killed Java broker, from which the rest of its log and its tables are copied.",
 )
-@click.option("--end", type=OFFSET, help="Where the log of the stopped Java broker ends.")
 @click.option(
-    "--accept-loss", is_flag=True, help="Continue with this log, though the master may have more."
+    "--end", type=OFFSET, help="End of the log of the stopped Java broker, as a log offset."
+)
+@click.option(
+    "--accept-loss", is_flag=True, help="Promote even if the master's log has more: that is lost."
 )
 @_store_argument
 def promote(
     rpc: str | None, java_store: Path | None, end: int | None, accept_loss: bool, store: Path
 ) -> None:
-    """Make STORE, which followed a Java master, a broker's own, once that has stopped and the ends agree."""
+    """Make a store that followed a Java broker ready for PocketMQ.
+
+    The Java broker must have stopped, and STORE must have all of its log. Prints a configuration with the settings of
+    the Java broker.
+
+    \b
+    Example: pocketmq promote data/store
+
+    Exit code 5: the Java broker still runs, or its log has more.
+    """
     path = _absolute(store)
     done = asyncio.run(
         promoted(
@@ -194,17 +216,17 @@ def promote(
             accept_loss=accept_loss,
         )
     )
-    click.echo(f"{path} is a broker's own now, its log ends at {done.end:,}")
+    click.echo(f"{path} is ready for a broker; its log ends at {done.end:,}")
     for word in done.words:
         click.echo(f"  {word}")
     click.echo(
-        f"Serve it with this configuration, and `pocketmq serve --config FILE --store {path}`:\n"
+        f"Save this configuration, then run `pocketmq serve --config FILE --store {path}`:\n"
     )
     click.echo(_configuration(done.note), nl=False)
 
 
 def _configuration(note: FollowNote) -> str:
-    """Return the YAML that has a broker be what NOTE's was."""
+    """Return the configuration of a broker with the settings of the Java broker in NOTE."""
     lines = ["broker:", f"  name: {note.broker}", f"  cluster: {note.cluster}"]
     default = StoreConfig(path=".")
     config = apply_apache_settings(default, note.settings)

@@ -1,12 +1,12 @@
-"""`pocketmq promote`: turns the store of a follower into a broker's own, once its log ends where the master's did.
+"""`pocketmq promote`: makes a store that followed a Java broker ready for PocketMQ, if it has all of the master's log.
 
-Nothing is written before the ends agree. Then, in this order, which may be repeated after a kill:
+Nothing is written before both logs have the same end. Then these steps run. After a kill they can be repeated:
 
 - Offsets of groups and delay levels beyond the ends of their queues are set to these ends. Otherwise later messages
   would be skipped. With equal ends there are none.
-- Topics that have queues but no configuration get one: they were made after the tables were last read.
-- The timers start with the master's checkpoint: what it has not delivered is entered when a broker opens the store.
-- The note that the store follows is removed.
+- Topics that have queues but no configuration get one: they were created after the tables were last read.
+- The timers get the master's checkpoint. A broker that opens the store adds the undelivered messages to its timers.
+- The note that the store follows a master is removed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .stopped_store import StoppedStore
 
 @dataclass(slots=True)
 class Promoted:
-    """What was done, for people: WORDS, a sentence each."""
+    """The result. WORDS: sentences for people."""
 
     note: FollowNote
     end: int
@@ -49,11 +49,11 @@ async def promote(
     end: int | None = None,
     accept_loss: bool = False,
 ) -> Promoted:
-    """Make the store PATH of a follower a broker's own; return what was done.
+    """Make the store PATH, which followed a Java broker, ready for PocketMQ.
 
-    RPC: where the master answered, if not where it is noted; JAVA_STORE: its stopped store, from which the rest of the
-    log is taken; END: where its log ended; ACCEPT_LOSS: nobody knows. Raises StoreMismatch, with what to do, where the
-    ends do not agree or Java still runs.
+    RPC: address of the master, if it is not the noted one. JAVA_STORE: its stopped store, from which the rest of the
+    log is copied. END: end of its log. ACCEPT_LOSS: promote although the end is unknown, or the master has more. Raises
+    StoreMismatch, with a remedy, if the ends differ or the Java broker still runs.
     """
     note = read_note(disk, path)
     if note is None:
@@ -68,7 +68,7 @@ async def promote(
         store = MessageStore.open(config, disk=disk, now_ms=lambda: now_ms, replica=True)
     except StoreLocked:
         raise StoreLocked(
-            f"{path} is still followed into: stop `pocketmq follow` first", path=path
+            f"`pocketmq follow` still writes to {path}: stop it first", path=path
         ) from None
     done = Promoted(note, store.max_log_offset, doubt)
     try:
@@ -79,7 +79,7 @@ async def promote(
         elif known != done.end:
             done.words.append(
                 f"the log ends at {done.end:,}; the master's was last known to end at {known or note.master_end:,}:"
-                f" what it had behind {done.end:,} is not here"
+                f" records after {done.end:,} are missing"
             )
         if java is not None and not java.was_killed:
             java.copy_tables(path)
@@ -100,7 +100,7 @@ async def promote(
 
 
 async def _check_stopped(path: str, rpc: str) -> list[str]:
-    """Raise StoreMismatch if a broker is at RPC, whatever it answers; return what is to be said of its absence."""
+    """Raise StoreMismatch if a broker answers at RPC; return warnings."""
     master = JavaMaster(rpc)
     try:
         _, end = await master.bounds()
@@ -108,31 +108,30 @@ async def _check_stopped(path: str, rpc: str) -> list[str]:
     except ConnectFailed as error:
         if isinstance(error.__cause__, ConnectionRefusedError):
             return []
-        return [f"{error.message}: make sure that Java is stopped there"]
+        return [f"{error.message}: make sure that the Java broker has stopped"]
     except (ClientError, Unsupported) as error:
         found = f"is still there ({error.message})"
     finally:
         master.close()
     raise StoreMismatch(
-        f"{path} is not promoted: the Java broker at {rpc} {found}: stop it first, and let `pocketmq follow`"
-        " see it stop",
+        f"{path} is not promoted: the Java broker at {rpc} {found}. Stop it while `pocketmq follow` runs",
         path=path,
     )
 
 
 def _compare(path: str, end: int, known: int | None) -> None:
-    """Raise StoreMismatch unless the log, which ends at END, is all of the master's, which ended at KNOWN."""
+    """Raise StoreMismatch unless the log, with its end at END, has all of the master's, with its end at KNOWN."""
     if known is None:
         raise StoreMismatch(
-            f"{path} is not promoted: its log ends at {end:,}, and nobody saw where the master's ended: let `pocketmq"
-            " follow` run while Java is stopped, or say --java-store PATH (its stopped store), or --end OFFSET (from"
-            " `pocketmq inspect` there); --accept-loss takes what is here",
+            f"{path} is not promoted: its log ends at {end:,}, and the end of the master's log is unknown. Stop"
+            " the Java broker while `pocketmq follow` runs, or give --java-store PATH (its stopped store), or --end"
+            " OFFSET (from `pocketmq inspect` there), or --accept-loss",
             path=path,
         )
     if known > end:
         raise StoreMismatch(
-            f"{path} is not promoted: its log ends at {end:,}, and the master's at {known:,}: start Java again and let"
-            " `pocketmq follow` take the rest, or say --java-store PATH; --accept-loss leaves it",
+            f"{path} is not promoted: its log ends at {end:,}, and the master's at {known:,}. Start the Java broker"
+            " again and run `pocketmq follow`, or give --java-store PATH, or --accept-loss",
             path=path,
         )
     if known < end:
@@ -141,18 +140,18 @@ def _compare(path: str, end: int, known: int | None) -> None:
 
 def _other(path: str, why: str) -> StoreMismatch:
     return StoreMismatch(
-        f"{path} is not promoted: {why}: it is not the log that was followed; check what was named, or follow anew with"
+        f"{path} is not promoted: {why}. It is another log: check the arguments, or follow again with"
         " --set-aside",
         path=path,
     )
 
 
 def _complete_log(path: str, store: MessageStore, java: StoppedStore, done: Promoted) -> None:
-    """Have STORE end where the log of JAVA does. Raises StoreMismatch unless that continues from there."""
+    """Append the rest of the log of JAVA to STORE. Raises StoreMismatch if it is another log."""
     newest = store.newest_record
     if newest is not None and not java.has(*newest):
         raise _other(
-            path, f"the stopped store has another record at {newest[0]:,}, the newest here"
+            path, f"the stopped store has a different record at {newest[0]:,}, the newest here"
         )
     store.follow()
     copied = java.copy_rest(store)
@@ -162,9 +161,6 @@ def _complete_log(path: str, store: MessageStore, java: StoppedStore, done: Prom
         done.words.append(
             f"the last {copied:,} bytes of the log were copied from the stopped store"
         )
-
-
-# --- what is settled
 
 
 def _settle_offsets(disk: Disk, path: str, store: MessageStore, done: Promoted) -> None:
@@ -184,7 +180,7 @@ def _settle_offsets(disk: Disk, path: str, store: MessageStore, done: Promoted) 
     if moved:
         file.save(state_tables.render_consumer_offsets(offsets))
         done.words.append(
-            f"{counted(moved, 'offset')} of groups after the end of the queue, moved to the end"
+            f"{counted(moved, 'offset')} of groups set to the end of the queue, which is smaller"
         )
     levels_file = StateFile(disk, path, "delayOffset.json")
     levels = levels_file.load(state_tables.parse_delay_offsets).value or state_tables.DelayOffsets()
@@ -200,12 +196,12 @@ def _settle_offsets(disk: Disk, path: str, store: MessageStore, done: Promoted) 
             )
         )
         done.words.append(
-            f"{counted(len(late), 'delay level')} after the end of the queue, moved to the end"
+            f"{counted(len(late), 'delay level')} set to the end of the queue, which is smaller"
         )
 
 
 def _complete_topics(disk: Disk, path: str, store: MessageStore, done: Promoted) -> None:
-    """Give each topic a configuration of which there are queues; system topics get theirs from the broker."""
+    """Give each topic with queues a configuration; system topics get theirs from the broker."""
     file = StateFile(disk, path, "topics.json")
     table = file.load(state_tables.parse_topics).value or state_tables.TopicTable()
     known = {name for name, _, _ in system_topic_queues(done.note.cluster, done.note.broker)}
@@ -220,21 +216,19 @@ def _complete_topics(disk: Disk, path: str, store: MessageStore, done: Promoted)
         )
     if queues:
         file.save(state_tables.render_topics(table))
-        done.words.append(
-            f"topics that the tables did not have yet were made: {', '.join(sorted(queues))[:400]}"
-        )
+        done.words.append(f"topics added to the tables: {', '.join(sorted(queues))[:400]}")
 
 
 def _begin_timers(disk: Disk, config: StoreConfig, checkpoint: bytes, done: Promoted) -> None:
-    """Leave the master's CHECKPOINT, and neither wheel nor timer log: the next opening makes them of the log."""
+    """Write the master's CHECKPOINT, and delete wheel and timer log: the next start rebuilds them from the log."""
     found = TimerCheckpoint.parse(checkpoint)
     if not found.last_read_ms:
-        done.words.append("the master's timers were off: timed messages are looked at anew")
+        done.words.append("the master's timers were off: all scheduled messages are read again")
         return
     disk.delete_folder(config.timer_log_folder)
     if disk.exists(config.timer_wheel_path):
         disk.delete(config.timer_wheel_path)
-    # A timer log that was there, and is not: then what was not handed on is entered again, and nothing else.
+    # Looks like a timer log that is missing: then only undelivered messages are added again.
     settled = replace(found, log_flushed=RECORD_SIZE)
     disk.make_folders(config.state_folder)
     data = settled.pack().ljust(CHECKPOINT_SIZE, b"\0")

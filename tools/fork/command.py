@@ -1,7 +1,4 @@
-"""`pocketmq fork STORE --at TIME --output DIR`: a store of its own with what STORE held at a moment, in a second.
-
-Exit codes: 0 done, 1 it failed (DIR is as it was), 2 wrong arguments.
-"""
+"""`pocketmq fork STORE --at TIME --output DIR`: makes a store with the contents of another one at a given time."""
 
 from __future__ import annotations
 
@@ -28,16 +25,24 @@ from .forking import Forked, make_fork
     metavar="TIME",
     default="now",
     show_default=True,
-    help="The moment: ISO 8601 or Unix milliseconds, by the messages' store time.",
+    help="Store time of messages, ISO 8601 or Unix milliseconds.",
 )
-@click.option("--output", "target", metavar="DIR", required=True, help="A new or empty folder.")
+@click.option(
+    "--output", "target", metavar="DIR", required=True, help="New or empty folder for the fork."
+)
 @broker_settings_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 def fork(*, store: str, at_time: str, target: str, settings: Sequence[str], as_json: bool) -> None:
-    """Make DIR a store with everything that STORE held at TIME, ready to be served.
+    """Create a store with the contents of another at a given time.
 
-    Closed files are linked, so on one file system it costs little room and time; the files that a broker writes to are
-    copied. STORE may be live; it is only read, and stays as it is whatever becomes of the fork.
+    You can serve the fork at once. Files that no broker writes to any more are linked, so that on one file system a
+    fork takes little space and time; the others are copied. STORE may be live. It is only read, and changes to the fork
+    do not affect it.
+
+    \b
+    Example: pocketmq fork data/store --at 2026-12-24T18:00:00 --output fork
+
+    Exit code 1: it failed, and the folder is unchanged.
     """
     time_ms = END_OF_TIME_MS if at_time == "now" else past_instant_of(at_time)
     forked = make_fork(store, target, time_ms, broker_settings(settings), SystemClock().unix_ms)
@@ -85,8 +90,8 @@ def lines_of(store: str, target: str, forked: Forked) -> list[str]:
     ]
     if forked.clamped.of_offsets:
         lines.append(
-            f"{forked.clamped.offsets:,} of {forked.clamped.of_offsets:,} committed offsets were beyond the moment: cut"
-            " back to the fork's end"
+            f"{forked.clamped.offsets:,} of {forked.clamped.of_offsets:,} committed offsets were beyond the end of the"
+            " fork: set to its end"
         )
     findings = forked.recovery.findings if forked.recovery is not None else []
     lines += [f"found: {finding.text()}" for finding in findings[:10]]

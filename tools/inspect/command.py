@@ -1,15 +1,12 @@
-"""`pocketmq inspect STORE [VIEW]`: the content of a store; it writes nothing.
+"""`pocketmq inspect STORE [VIEW]`: shows the content of a store; it writes nothing.
 
-    inspect STORE                      an overview, in a second whatever the store's size (overview.py)
+    inspect STORE                      an overview, within a second for a store of any size (overview.py)
     inspect STORE VIEW …               one part of it: log, record, queue, index, … (VIEWS below)
-    inspect STORE --recovery WHOSE     a summary of the store as a broker would have it after its recovery
-    inspect STORE --json               the same (by default of RocketMQ's recovery) as one JSON document
+    inspect STORE --recovery BROKER    a summary of the store after recovery by a broker
+    inspect STORE --json               the same (by default after recovery by Apache RocketMQ) as one JSON document
 
-Views read the files as they are. The last two forms open the store as a broker would, on an overlay in memory, and read
+Views read the files as they are. The last two forms open the store as a broker does, on an overlay in memory, and read
 every record.
-
-Exit codes: 0 fine, 1 a broker would refuse the store (it is described all the same), or a view found a fault, 2 wrong
-arguments, 3 no such record, queue or file.
 """
 
 from __future__ import annotations
@@ -37,21 +34,21 @@ from .output import Inspected
 VIEWS: Final[dict[str, tuple[str, str]]] = {
     "overview": (
         "overview_command:overview",
-        "Files, topics, groups, health: what STORE alone shows.",
+        "Show files, topics, groups and health: the default.",
     ),
     "log": ("log_listing:log", "List the records of the commit log, or follow it."),
     "record": ("record:record", "Show one record: every field with its bytes."),
     "queue": ("queue_listing:queue", "List the entries of one consume queue."),
     "index": ("index_listing:index", "List the index files, or the entries of one."),
-    "checkpoint": ("state:checkpoint", "Show up to where each part is safe."),
-    "offsets": ("state:offsets", "List committed offsets beside their queues' bounds."),
+    "checkpoint": ("state:checkpoint", "Show how far each part is on disk."),
+    "offsets": ("state:offsets", "List committed offsets, with the offsets of their queues."),
     "topics": ("state:topics", "List topics and their configuration."),
     "groups": ("state:groups", "List consumer groups and their configuration."),
-    "schedule": ("later:schedule", "List delay levels, and what is due next."),
-    "timer": ("later:timer", "Show timed messages: checkpoint, wheel, timer log."),
+    "schedule": ("later:schedule", "List delay levels and the messages that are due next."),
+    "timer": ("later:timer", "Show scheduled messages: checkpoint, wheel, timer log."),
     "tables": ("tables:tables", "Show the broker's own tables, and damage in their journal."),
-    "transactions": ("later:transactions", "List half messages without an outcome."),
-    "verify": ("verify_command:verify", "Hold the whole store together: log, queues, index, CRC."),
+    "transactions": ("later:transactions", "List half messages without commit or rollback."),
+    "verify": ("verify_command:verify", "Check the whole store: log, queues, index, CRC."),
 }
 
 
@@ -63,7 +60,7 @@ class Views(LazyGroup):
         return super().parse_args(ctx, self._options_first([*stores, *words]))
 
     def _options_first(self, args: Sequence[str]) -> list[str]:
-        """Return ARGS with the options between STORE and a view in front of STORE, where click reads them."""
+        """Return ARGS with the options between STORE and a view moved before STORE, where click reads them."""
         takes_value = {
             name: not getattr(one, "is_flag", False)
             for one in self.params
@@ -87,7 +84,7 @@ class Views(LazyGroup):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in VIEWS and not ctx.resilient_parsing:
-            raise click.UsageError(f"{args[0]!r} is no view of a store: {', '.join(VIEWS)}.", ctx)
+            raise click.UsageError(f"{args[0]!r} is not a view. Views: {', '.join(VIEWS)}.", ctx)
         return super().resolve_command(ctx, args)
 
 
@@ -103,15 +100,17 @@ class Views(LazyGroup):
 @click.option(
     "--recovery",
     type=click.Choice(RECOVERIES),
-    help="Describe the store as it is after the recovery of Apache RocketMQ 5.5.0, or ours.",
+    help="Show the store after recovery by Apache RocketMQ 5.5.0 (apache), or by PocketMQ (ours).",
 )
 @click.option(
     "--json",
     "as_json",
     is_flag=True,
-    help="Print the whole description after recovery (Apache's, if nothing is said) as one JSON object.",
+    help="Print the store after recovery (default: apache) as one JSON object; with VIEW, the view.",
 )
-@click.option("--follow", is_flag=True, help="Print new records as they come: `log --follow`.")
+@click.option(
+    "--follow", is_flag=True, help="Print new records as they arrive, like `log --follow`."
+)
 @click.pass_context
 def inspect(
     context: click.Context,
@@ -122,19 +121,23 @@ def inspect(
     as_json: bool,
     follow: bool,
 ) -> None:
-    """Look into the store in the folder STORE: an overview, or a VIEW of a part.
+    """Show the contents of a store without changing it.
 
-    The store may be live, stopped, copied or damaged, and of either broker; not a byte of it is written. Sizes of its
-    files are taken from the files where they tell; say them with --broker-conf where the store has none left.
+    Prints an overview, or the VIEW of one part. The store may be live, stopped, copied or damaged, of PocketMQ or of
+    Apache RocketMQ. File sizes are read from its files; if none are left, give them with --broker-conf.
+
+    \b
+    Examples: pocketmq inspect data/store
+              pocketmq inspect data/store queue orders 0
+
+    Exit code 1: a broker would refuse the store, or a view found a fault; 3: no such record, queue or file.
     """
     given = broker_settings(settings)
-    ApacheSettings.of(given)  # a setting that cannot be is refused, whatever is shown
+    ApacheSettings.of(given)  # Refuse a wrong setting with any view.
     context.obj = Inspected(store, given, as_json and context.invoked_subcommand is not None)
     if context.invoked_subcommand is not None:
         if recovery or follow:
-            raise click.UsageError(
-                "--recovery and --follow are for the whole store, not for a view."
-            )
+            raise click.UsageError("--recovery and --follow cannot be used with a VIEW.")
         return
     if follow:
         _run_view(context, "log", ["--follow", *(["--jsonl"] if as_json else [])])
@@ -154,7 +157,7 @@ def _run_view(context: click.Context, view: str, arguments: list[str]) -> None:
 def _describe(
     context: click.Context, store: str, given: Mapping[str, str], recovery: str, as_json: bool
 ) -> None:
-    """Print what a broker would make of STORE; exit code 1 if it would refuse it."""
+    """Print STORE after recovery; exit with 1 if the broker would refuse it."""
     from ...store.file_sizes import settings_of
     from .document import describe_apache, describe_ours
     from .summary import print_summary

@@ -1,8 +1,4 @@
-"""`pocketmq lag`: the lag of every consumer group, from the files of stores or from a cluster that runs.
-
-Exit codes: 0 done, 1 a limit given with --max-lag is passed, 2 wrong arguments, 3 no such group or topic, 5 a store
-that no broker would open.
-"""
+"""`pocketmq lag`: the lag of every consumer group, from the files of stores or from live brokers."""
 
 from __future__ import annotations
 
@@ -51,7 +47,7 @@ from .output import check_out, print_rows, write_rows
 from .rows import LagRow, LagVerdict
 from .snapshots import LagProgress, LagSnapshot, compare
 
-#: Verdicts that no limit of messages excuses.
+#: Verdicts that count as a failure whatever --max-lag is.
 _WRONG = frozenset(
     {
         LagVerdict.EXPIRED_UNREAD,
@@ -65,35 +61,40 @@ _WRONG = frozenset(
 @click.command(cls=TakesStores)
 @stores_argument
 @cluster_option
-@read_from_option("look at the queues, and may be a moment behind")
+@read_from_option("report the queues; they may be a moment behind")
 @pattern_options
 @click.option(
     "--output",
     "out",
     metavar="FILE",
-    help="Also write the rows to FILE: .json, .jsonl, .csv or .parquet.",
+    help="Also write the rows to FILE (.json, .jsonl, .csv, .parquet).",
 )
 @click.option(
     "--compare",
     metavar="FILE",
-    help="Compare with the rows that --output wrote to FILE (.json) earlier.",
+    help="Compare with FILE (.json), which --output wrote earlier, and show rates.",
 )
 @watch_options
 @click.option(
     "--max-lag",
     type=OFFSET,
-    help="Exit with 1 if more messages are unread, or a row is wrong.",
+    help="Exit with code 1 if a row has more unread messages, or its verdict is a fault.",
 )
 @broker_name_option
 @broker_settings_option
 @recovery_option
-@json_option("a row a line")
+@json_option("one row per line")
 def lag(*, stores: tuple[str, ...], as_json: bool, **options: Any) -> None:
-    """Tell how far consumer groups are behind: messages, bytes, the age of the oldest unread one, and a verdict.
+    """Show the lag of consumer groups and its cause.
 
-    STORE is the folder of a store, a URL (s3://bucket/store), or a pattern over many brokers ("/data/broker-*/store").
-    It may be live, stopped, copied or damaged; not a byte of it is written. Without a STORE the brokers are asked.
-    A group or a topic that does not exist is exit code 3; a pattern may match nothing.
+    Prints for each queue and group the unread messages, their bytes, the age of the oldest, and a verdict with its
+    cause. Without a STORE the brokers are asked. STORE is a folder, a URL (s3://bucket/store), or a pattern over many
+    brokers ("/data/broker-*/store"); it may be live, stopped, copied or damaged, and is only read.
+
+    \b
+    Example: pocketmq lag --group billing --max-lag 1000
+
+    Exit code 1: --max-lag is exceeded; 3: a group or topic does not exist (a pattern may match nothing).
     """
     context = click.get_current_context()
     asked = _asked(context, stores, options)
@@ -109,7 +110,7 @@ def lag(*, stores: tuple[str, ...], as_json: bool, **options: Any) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """What the command line asks for; without STORES a cluster."""
+    """The arguments. Without STORES, brokers are asked."""
 
     stores: tuple[str, ...]
     nameserver: str
@@ -127,16 +128,14 @@ class _Asked:
 
     @property
     def has_rates(self) -> bool:
-        """Are there two moments to compare?"""
+        """Are there two points in time to compare?"""
         return self.compared is not None or self.interval_ms is not None
 
 
 def _asked(context: click.Context, stores: tuple[str, ...], given: dict[str, Any]) -> _Asked:
     named = context.get_parameter_source("nameserver") is ParameterSource.COMMANDLINE
     if stores and named:
-        raise click.UsageError(
-            "Give a STORE or --nameserver: files are read, or brokers are asked."
-        )
+        raise click.UsageError("Give either a STORE or --nameserver.")
     read_from = read_from_of(given.pop("read_from"), stores)
     interval_ms = watch_interval_ms(
         given.pop("watch"), given.pop("interval"), given["iterations"], stores
@@ -164,13 +163,13 @@ def _snapshot(path: Path) -> LagSnapshot:
     except OSError as error:
         why = "it is a folder" if path.is_dir() else error.strerror
         raise click.BadParameter(
-            f"{path} cannot be read ({why}): give a file that `pocketmq lag --output FILE.json` wrote",
+            f"cannot read {path} ({why}): give a file that `pocketmq lag --output FILE.json` wrote",
             param_hint="--compare",
         ) from error
 
 
 def _looks(asked: _Asked, clock: Clock) -> Iterator[tuple[list[LagProgress], str]]:
-    """Yield what each look finds: one, or with an interval one after the other. With no rows a sentence says why."""
+    """Yield the rows of each report, and if there are none the reason. Without an interval there is one report."""
     before = asked.compared
     with ExitStack() as stack:
         look = _look_at(asked, stack)
@@ -189,12 +188,12 @@ def _looks(asked: _Asked, clock: Clock) -> Iterator[tuple[list[LagProgress], str
             asyncio.run(clock.sleep_until(looked_ms + asked.interval_ms))
 
 
-#: The rows of an instant, and what returns the names that were known then.
+#: The rows of one report, and a function that returns the names known then.
 _Look: TypeAlias = tuple[list[LagRow], Callable[[], KnownNames]]
 
 
 def _look_at(asked: _Asked, stack: ExitStack) -> Callable[[int], _Look]:
-    """Return what finds the rows of an instant; what it opens is closed with STACK."""
+    """Return the function that makes the rows of one report. STACK closes its resources."""
     if asked.stores:
         return lambda now_ms: _rows_of_stores(asked, now_ms)
     admin = stack.enter_context(Admin(asked.nameserver))
@@ -215,7 +214,7 @@ def _look_at(asked: _Asked, stack: ExitStack) -> Callable[[int], _Look]:
 
 
 def _rows_of_stores(asked: _Asked, now_ms: int) -> _Look:
-    """Return the rows of all stores; one that no broker would open ends it, unless there are others."""
+    """Return the rows of all stores. Raises StoreMismatch if no store can be opened; others are left out."""
     rows: list[LagRow] = []
     names = KnownNames()
     refused: list[StoreMismatch] = []
@@ -243,7 +242,7 @@ def _rows_of_stores(asked: _Asked, now_ms: int) -> _Look:
 
 
 def _why_empty(asked: _Asked, known: KnownNames) -> str:
-    """Return why there is no row. Raises TopicNotFound or GroupNotFound for a name that is no pattern and not KNOWN."""
+    """Return why there is no row. Raises TopicNotFound or GroupNotFound for a full name that is not KNOWN."""
     known.check(topics=[asked.topic], groups=[asked.group])
     for kind, pattern, names in (
         ("group", asked.group, known.groups),

@@ -1,7 +1,4 @@
-"""`pocketmq lint`: likely mistakes in topics, groups and messages, from the files of stores or a cluster.
-
-Exit codes: 0 nothing was found, 1 something was, 2 wrong arguments.
-"""
+"""`pocketmq lint`: likely mistakes in topics, groups and messages, from the files of stores or live brokers."""
 
 from __future__ import annotations
 
@@ -44,7 +41,7 @@ from .rules import (
     of_topic,
 )
 
-#: Groups of the broker's own read none of a user's topics by choice.
+#: Prefix of internal groups, which are not checked.
 _OWN_GROUP: Final = "CID_RMQ_SYS_"
 _FIFO: Final = "FIFO"
 _TYPE: Final = "message.type"
@@ -60,12 +57,12 @@ _FOUND: Final = 1
     type=options.NUMBER,
     default=100_000,
     show_default=True,
-    help="Number of the newest messages of each queue to read; 0: none.",
+    help="Number of newest messages to read in each queue of a STORE; 0: none.",
 )
-@options.read_from_option("look at what groups have not read, and may be a moment behind")
+@options.read_from_option("report the lag; they may be a moment behind")
 @options.broker_settings_option
 @options.recovery_option
-@options.json_option("a finding a line")
+@options.json_option("one finding per line")
 def lint(
     stores: Sequence[str],
     *,
@@ -75,10 +72,16 @@ def lint(
     settings: Sequence[str],
     **given: Any,
 ) -> None:
-    """Find what is likely a mistake: several filters in a group, messages that nobody wants, tags that no filter names.
+    """Find likely mistakes in topics, groups and messages.
 
-    And FIFO topics sent to without a key, queues that nobody may read. A cluster shows, in place of what is in
-    messages, of groups without a reader and of more members than queues; a STORE does not know who is connected.
+    Finds different filters in one group, and queues that no client may read. In a STORE also messages that every
+    filter left out, tags that no filter can name, and messages without a sharding key in FIFO topics. In a cluster
+    also groups without consumers, and topics with more members than queues.
+
+    \b
+    Example: pocketmq lint --topic 'orders*'
+
+    Exit code 1: something was found.
     """
     reading = options.read_from_of(read_from, stores)
     asked = _Asked(**given)
@@ -117,7 +120,7 @@ def _row(finding: Mistake) -> list[object]:
 
 @dataclass(slots=True, kw_only=True)
 class _Asked:
-    """What is asked for, and what was looked at for it."""
+    """The arguments, and the topics, groups and messages that were checked."""
 
     topic: str
     group: str
@@ -130,29 +133,30 @@ class _Asked:
     messages_seen: int = 0
 
     def has_topic(self, name: str) -> bool:
-        """Is NAME a user's topic that is asked for?"""
+        """Is NAME a topic of users that the arguments select?"""
         own = is_system_topic(name) or name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
         return not own and fnmatchcase(name, self.topic)
 
     def has_group(self, name: str) -> bool:
-        """Is NAME a user's group that is asked for?"""
+        """Is NAME a group of users that the arguments select?"""
         return not name.startswith(_OWN_GROUP) and fnmatchcase(name, self.group)
 
     def summary(self, findings: Sequence[Mistake], *, from_files: bool) -> str:
         """Return the last line for people."""
         count = len(findings)
-        found = counted(count, "finding") if count else "nothing was found"
+        found = counted(count, "finding") if count else "no findings"
         seen = (
             f"{counted(len(self.topics_seen), 'topic')}, {counted(len(self.groups_seen), 'group')}"
         )
         if from_files:
-            return f"{found}: {seen}, {counted(self.messages_seen, 'message')}; who is connected, a cluster tells"
-        return f"{found}: {seen}; what stands in messages, a store tells"
-
-    # --- from files
+            return (
+                f"{found} (checked {seen}, {counted(self.messages_seen, 'message')}). To check consumers, run"
+                " `pocketmq lint` without a STORE."
+            )
+        return f"{found} (checked {seen}). To check messages, run `pocketmq lint STORE`."
 
     def of_store(self, place: StoreLocation) -> Iterator[Mistake]:
-        """Yield what is found in the store at PLACE."""
+        """Yield the mistakes in the store at PLACE."""
         now_ms = SystemClock().unix_ms()
         store = open_cold(place, now_ms=now_ms, recovery=self.recovery, index=False)
         warn(store.warnings)
@@ -229,10 +233,8 @@ class _Asked:
                 is_fifo = store.config.topic_attributes(place[0]).get(_TYPE) == _FIFO
                 yield from of_messages(found, store.broker_name, is_fifo=is_fifo)
 
-    # --- from brokers
-
     def of_cluster(self, admin: Admin, read_from: ReadFrom = "master") -> Iterator[Mistake]:
-        """Yield what the brokers that ADMIN reaches tell."""
+        """Yield the mistakes that the brokers of ADMIN show."""
         for topic in admin.topics():
             if not self.has_topic(topic.name):
                 continue

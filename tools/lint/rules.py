@@ -1,13 +1,13 @@
 """The rules of `pocketmq lint`: they take facts and return findings. Pure.
 
-rule               a finding says that
-filters            a group read a topic through several filters: messages that one does not want are skipped for all
-never-wanted       every group that reached these messages skipped them
+rule               finding
+filters            members of a group have different filters: a message that one filters out is skipped for all
+never-wanted       messages that every group filtered out
 tag                a tag that no filter can name ("a||b", "*", blanks at an end)
 no-key             messages of a FIFO topic without a sharding key (message group): only their queue keeps their order
-too-many-members   a topic has fewer queues than members that share them: some members get nothing
-unreadable         queues with messages that no client may read: not read queues of the topic, or no permission
-switched-off       a group that must not consume, with unread messages
+too-many-members   a topic has fewer queues than members: some members get no messages
+unreadable         messages that no client may read: the queue is beyond the read queues, or there is no permission
+switched-off       a group with unread messages whose delivery is off
 no-reader          a group with unread messages and no consumer
 """
 
@@ -29,13 +29,13 @@ Rule = Literal[
 ]  # fmt: skip
 
 _READ: Final = 4
-#: Of a list that a sentence tells.
-_TOLD_MAX: Final = 4
+#: Limit of a list in a sentence.
+_LISTED_MAX: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mistake:
-    """What RULE found of a TOPIC and a GROUP (None: it is not about one), on BROKER; None: on several, or all."""
+    """A finding of RULE about a TOPIC or a GROUP (else None), on BROKER; None: on several or all brokers."""
 
     rule: Rule
     text: str
@@ -54,7 +54,7 @@ class Mistake:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterUse:
-    """What a group's filter skipped of a topic; UNTIL_MS: when last, 0 for never."""
+    """How many messages of a topic a group's filter left out. UNTIL_MS: when it did last; 0: never."""
 
     filter: str
     count: int
@@ -63,10 +63,10 @@ class FilterUse:
 
 @dataclass(slots=True, kw_only=True)
 class QueueMessages:
-    """What was found in the messages of one queue: how many were read, and of what there is too much.
+    """Counts of the messages of one queue.
 
-    tags: how many have each tag that no filter can name.  unwanted: how many every group skipped, the first and
-    the last, and their tags.
+    tags: messages by tag, for tags that no filter can name. unwanted: messages that every group filtered out, with
+    the offsets of the first and the last, and their tags.
     """
 
     topic: str
@@ -82,7 +82,7 @@ class QueueMessages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicShape:
-    """A topic of a broker, and how many messages each of its queues holds, as far as that is known."""
+    """A topic of a broker. MESSAGES: how many each queue holds, as far as known."""
 
     name: str
     broker: str
@@ -94,9 +94,10 @@ class TopicShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupShape:
-    """A group: by topic what is unread, and how many queues there are; who reads, by topic; None: not known.
+    """A group, with its unread messages and queues by topic.
 
-    members: those that share queues;  clients: official ones, of which any may have any message.
+    members: number of members that share the queues of a topic. clients: number of official clients, each of which may
+    receive any message. None: not known.
     """
 
     name: str
@@ -123,14 +124,14 @@ def summed(uses: Iterable[FilterUse]) -> list[FilterUse]:
 def of_filters(
     group: str, topic: str, uses: Iterable[FilterUse], broker: str | None
 ) -> Iterator[Mistake]:
-    """Yield that GROUP read TOPIC through more than one filter, as USES tell."""
+    """Yield a finding if GROUP used more than one filter for TOPIC by USES."""
     found = sorted(summed(uses), key=lambda use: use.until_ms)
     if len(found) < 2:
         return
-    told = ", ".join(
-        f"{use.filter or 'others'!r} stepped over {use.count:,}"
+    listed = ", ".join(
+        f"{use.filter or 'others'!r} filtered out {use.count:,}"
         + (f" until {format_instant(use.until_ms)}" if use.until_ms else "")
-        for use in found[-_TOLD_MAX:]
+        for use in found[-_LISTED_MAX:]
     )
     yield Mistake(
         rule="filters",
@@ -138,7 +139,8 @@ def of_filters(
         group=group,
         broker=broker,
         count=sum(use.count for use in found),
-        text=f"read through {len(found)} filters: {told}; what one does not want is skipped for the whole group",
+        text=f"read through {len(found)} filters: {listed}; a message that one filters out"
+        " is skipped for the whole group",
     )
 
 
@@ -150,36 +152,35 @@ def of_members(report: GroupStatus, has_topic: Callable[[str], bool]) -> Iterato
             topic, _, expression = subscribed.partition(": ")
             readers[topic][expression or "*"].append(member.member_id)
     until = (
-        f"; in {format_duration(report.grace_left_ms // 1_000 * 1_000)} the newest alone is served"
+        f"; in {format_duration(report.grace_left_ms // 1_000 * 1_000)} only the newest is served"
         if report.grace_left_ms is not None
         else ""
     )
     for topic, filters in sorted(readers.items()):
         if len(filters) > 1 and has_topic(topic):
-            told = ", ".join(
+            listed = ", ".join(
                 f"{expression!r} by {len(members)} ({members[0]})"
-                for expression, members in sorted(filters.items())[:_TOLD_MAX]
+                for expression, members in sorted(filters.items())[:_LISTED_MAX]
             )
             yield Mistake(
                 rule="filters",
                 topic=topic,
                 group=report.name,
                 count=len(filters),
-                text=f"members read through {len(filters)} filters now: {told}{until}",
+                text=f"members read through {len(filters)} filters now: {listed}{until}",
             )
 
 
 def of_messages(found: QueueMessages, broker: str, *, is_fifo: bool) -> Iterator[Mistake]:
-    """Yield what is wrong with the messages that were FOUND in a queue of BROKER."""
-    for tag, count in sorted(found.tags.items(), key=lambda item: -item[1])[:_TOLD_MAX]:
+    """Yield the mistakes in the messages FOUND in a queue of BROKER."""
+    for tag, count in sorted(found.tags.items(), key=lambda item: -item[1])[:_LISTED_MAX]:
         yield Mistake(
             rule="tag",
             topic=found.topic,
             broker=broker,
             count=count,
             text=f"queue {found.queue}: {counted(count, 'message')} with the tag {tag[:64]!r}, which no filter can"
-            " name: send"
-            " one word, without || and blanks around it",
+            " name. Use one word without || and surrounding blanks",
         )
     if is_fifo and found.without_key:
         yield Mistake(
@@ -188,14 +189,13 @@ def of_messages(found: QueueMessages, broker: str, *, is_fifo: bool) -> Iterator
             broker=broker,
             count=found.without_key,
             text=f"queue {found.queue}: {found.without_key:,} of {counted(found.read, 'message')} of a FIFO topic have"
-            " no"
-            " sharding key (message group): give them one, what belongs together is kept in order by it",
+            " no sharding key (message group). Set one: messages with the same key stay in order",
         )
     if found.unwanted:
         tags = ", ".join(
             f"{tag!r} {count:,}"
             for tag, count in sorted(found.unwanted_tags.items(), key=lambda item: -item[1])[
-                :_TOLD_MAX
+                :_LISTED_MAX
             ]
         )
         yield Mistake(
@@ -203,42 +203,46 @@ def of_messages(found: QueueMessages, broker: str, *, is_fifo: bool) -> Iterator
             topic=found.topic,
             broker=broker,
             count=found.unwanted,
-            text=f"queue {found.queue}: every group stepped over {counted(found.unwanted, 'message')}, from offset"
-            f" {found.unwanted_first:,} to {found.unwanted_last:,} (tags: {tags or 'none'}): no filter wants them",
+            text=f"queue {found.queue}: every group filtered out {counted(found.unwanted, 'message')}, from offset"
+            f" {found.unwanted_first:,} to {found.unwanted_last:,} (tags: {tags or 'none'})",
         )
 
 
 def of_topic(topic: TopicShape) -> Iterator[Mistake]:
-    """Yield which queues of TOPIC hold, or get, messages that nobody may read."""
+    """Yield the queues of TOPIC with messages that no client may read."""
     held = {queue: count for queue, count in topic.messages.items() if count}
     if not topic.permission & _READ:
-        hidden, why = held, "the topic is not readable: give it the permission to read"
+        hidden, why = (
+            held,
+            "the topic has no read permission. Allow it (`pocketmq topic update --permission read-write`)",
+        )
     else:
         hidden = {queue: count for queue, count in held.items() if queue >= topic.read_queues}
-        why = f"it has {counted(topic.read_queues, 'read queue')}: give it more (`pocketmq topic update --read-queues`)"
+        queues = counted(topic.read_queues, "read queue")
+        why = f"the topic has {queues}. Add some (`pocketmq topic update --read-queues`)"
     if topic.write_queues > topic.read_queues and not hidden:
         yield Mistake(
             rule="unreadable",
             topic=topic.name,
             broker=topic.broker,
-            text=f"{topic.write_queues} queues are written to, and {why}",
+            text=f"{topic.write_queues} queues are written, but {why}",
         )
     if hidden:
         count = sum(hidden.values())
-        queues = ", ".join(map(str, sorted(hidden)[:_TOLD_MAX])) + (
-            " …" if len(hidden) > _TOLD_MAX else ""
+        queues = ", ".join(map(str, sorted(hidden)[:_LISTED_MAX])) + (
+            " …" if len(hidden) > _LISTED_MAX else ""
         )
         yield Mistake(
             rule="unreadable",
             topic=topic.name,
             broker=topic.broker,
             count=count,
-            text=f"nobody may read the {counted(count, 'message')} of queue {queues}: {why}",
+            text=f"no client can read the {counted(count, 'message')} of queue {queues}: {why}",
         )
 
 
 def of_group(group: GroupShape, broker: str | None) -> Iterator[Mistake]:
-    """Yield what is wrong with who reads for GROUP."""
+    """Yield the mistakes in the consumers of GROUP."""
     unread = sum(group.unread.values())
     if not group.consume_enable and unread:
         yield Mistake(
@@ -246,7 +250,7 @@ def of_group(group: GroupShape, broker: str | None) -> Iterator[Mistake]:
             group=group.name,
             broker=broker,
             count=unread,
-            text=f"it must not consume (consumeEnable is false), and has {counted(unread, 'unread message')}",
+            text=f"delivery is off (consumeEnable is false), and the group has {counted(unread, 'unread message')}",
         )
     if group.members is None or group.clients is None:
         return
@@ -258,25 +262,23 @@ def of_group(group: GroupShape, broker: str | None) -> Iterator[Mistake]:
                 topic=topic,
                 group=group.name,
                 count=count - queues,
-                text=f"{counted(count, 'member')} share {counted(queues, 'queue')}, {count - queues} without any: give"
-                " the topic more"
-                " queues, or run fewer",
+                text=f"{counted(count, 'member')} share {counted(queues, 'queue')}; {count - queues} get none. Add"
+                " queues, or run fewer members",
             )
     if unread and not group.members and not group.clients:
         topics: Sequence[str] = [name for name, count in sorted(group.unread.items()) if count]
-        more = " …" if len(topics) > _TOLD_MAX else ""
+        more = " …" if len(topics) > _LISTED_MAX else ""
         yield Mistake(
             rule="no-reader",
             group=group.name,
             count=unread,
-            text=f"nobody reads for it, and it has {counted(unread, 'unread message')} in"
-            f" {', '.join(topics[:_TOLD_MAX])}{more}:"
-            " start a consumer, or delete the group",
+            text=f"the group has no consumer, and {counted(unread, 'unread message')} in"
+            f" {', '.join(topics[:_LISTED_MAX])}{more}. Start a consumer, or delete the group",
         )
 
 
 def is_nameable(tag: str) -> bool:
-    """Is there a filter that wants messages with TAG, and no others?"""
+    """Is there a filter that selects exactly the messages with TAG?"""
     try:
         return parse_tags(tag) == (tag,)
     except InvalidFilter:

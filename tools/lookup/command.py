@@ -1,7 +1,7 @@
-"""`pocketmq lookup`: single messages by key, tag, id, offset or time; exit code 3 when there is none.
+"""`pocketmq lookup`: single messages by key, tag, id, offset or time.
 
-It asks live brokers, or reads the files of stores of either broker, live or not, without writing. The files are read as
-they are: a record that a broker would cut off at the end of a damaged log is found, too, and marked as faulty.
+It asks live brokers, or reads the files of stores without writing. Files are read as they are: a record that a start of
+the broker would cut off at the end of a damaged log is found as well, and marked as faulty.
 """
 
 from __future__ import annotations
@@ -21,17 +21,24 @@ from .stored_messages import print_from_files
 
 @click.command(cls=options.TakesStores)
 @options.stores_argument
-@click.option("--key", help="A key, or an id that the producer gave. Live brokers need --topic.")
-@click.option("--tag", help="A tag; needs --topic. Not every broker indexes tags.")
-@click.option("--id", "message_id", help="A message id, of either kind; --topic makes it quicker.")
-@click.option("--topic", shell_complete=topic_names, help="The topic to look in.")
-@click.option("--queue", type=options.NUMBER, help="The queue to look in.")
-@click.option("--offset", type=options.OFFSET, help="A queue offset; needs --topic and --queue.")
-@click.option("--log-offset", type=options.OFFSET, help="A log offset; needs a STORE.")
+@click.option("--key", help="Key of the message, or its producer's id. Live brokers need --topic.")
+@click.option("--tag", help="Tag of the message; needs --topic. Not every broker indexes tags.")
+@click.option(
+    "--id", "message_id", help="Message id of either kind; --topic makes the search faster."
+)
+@click.option("--topic", shell_complete=topic_names, help="Topic of the message.")
+@click.option("--queue", type=options.NUMBER, help="Queue of the message.")
+@click.option(
+    "--offset", type=options.OFFSET, help="Offset in the queue; needs --topic and --queue."
+)
+@click.option("--log-offset", type=options.OFFSET, help="Offset in the log; needs a STORE.")
 @click.option("--since", metavar="TIME", help="Stored at this time or later.")
 @click.option("--until", metavar="TIME", help="Stored before this time.")
 @click.option(
-    "--limit", "count", type=options.COUNT, help="Messages to show.  [default: 32, for an offset 1]"
+    "--limit",
+    "count",
+    type=options.COUNT,
+    help="Maximum number of messages.  [default: 32, for an offset 1]",
 )
 @click.option("--scan", is_flag=True, help="With a STORE: read the whole log, not the index.")
 @click.option(
@@ -39,11 +46,11 @@ from .stored_messages import print_from_files
     "settings",
     metavar="KEY=VALUE",
     multiple=True,
-    help="With a STORE: sizes by Apache's names (maxHashSlotNum=500), where the files do not tell them.",
+    help="With a STORE: setting of its broker, as in broker.conf (maxHashSlotNum=500), if the files do not show it.",
 )
-@options.read_from_option("look, and their master where they find nothing")
-@click.option("--raw", is_flag=True, help="Print bodies alone, as they are, one per line.")
-@options.json_option("a message a line, with everything known of it")
+@options.read_from_option("search too; their master if they find nothing")
+@click.option("--raw", is_flag=True, help="Print only bodies, unchanged, one per line.")
+@options.json_option("one message per line, with all its fields")
 @options.nameserver_option
 def lookup(
     *,
@@ -56,15 +63,21 @@ def lookup(
     nameserver: str,
     **asked: Any,
 ) -> None:
-    """Find messages by key, tag, id, offset or time: of live brokers, or in the files of each STORE.
+    """Find messages by key, tag, id, offset or time.
 
-    STORE is the folder of a store, a URL (s3://bucket/store), or a pattern over many brokers ("/data/broker-*/store").
-    Times are ISO 8601 (without a zone: local time) or Unix milliseconds. A range of time narrows --key and --tag too.
+    Searches live brokers, or the files of each STORE: a folder, a URL (s3://bucket/store), or a pattern over many
+    brokers ("/data/broker-*/store"). Times are ISO 8601 (without a zone: local time) or Unix milliseconds; with --key
+    or --tag they narrow the search. Prints each message with its fields.
+
+    \b
+    Example: pocketmq lookup --topic orders --key 42
+
+    Exit code 3: no message was found.
     """
     read_from = options.read_from_of(asked.pop("read_from"), stores)
     raw = asked.pop("raw")
     if raw and as_json:
-        raise click.UsageError("--raw and --json exclude each other.")
+        raise click.UsageError("Give only one of --raw and --json.")
     question = Question(
         since_ms=None if since is None else past_instant_of(since),
         until_ms=None if until is None else past_instant_of(until),

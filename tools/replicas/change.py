@@ -20,7 +20,7 @@ from ..output import print_json
 from .options import registry_options
 from .sets import ReplicaSet, opened, parse_replicas
 
-#: How often a change is tried while the master changes the record, too.
+#: Limit of tries: the master changes the metadata, too.
 _TRIES: Final = 20
 
 
@@ -33,10 +33,10 @@ _TRIES: Final = 20
     type=COUNT,
     metavar="ID",
     multiple=True,
-    help="Remove this replica, which has stopped and is no longer in sync; may be repeated.",
+    help="Replica to remove. It must be stopped and not in sync. Repeatable.",
 )
 @registry_options
-@json_option("the replicas that the set has then")
+@json_option("the replicas of the set")
 def change(
     name: str,
     given: Sequence[str],
@@ -47,15 +47,21 @@ def change(
     config_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Add replicas to SET, change their addresses, or remove some, while the set serves.
+    """Add replicas to a set, change their addresses, or remove them.
 
-    A new replica starts with an empty store, follows the master, and is in sync once it has the whole log.
+    The set serves meanwhile. A new replica starts with an empty store, follows the master, and is in sync when it has
+    the complete log. Prints the replicas of the set.
+
+    \b
+    Example: pocketmq replicas change broker-a 4=10.0.0.4:8082 --remove 3
     """
     addresses = parse_replicas(name, given)
     if not addresses and not removed:
-        raise click.UsageError("Say which: ID=HOST:PORT, or --remove ID.")
+        raise click.UsageError("Give ID=HOST:PORT, or --remove ID.")
     if both := addresses.keys() & set(removed):
-        raise click.UsageError(f"--remove {min(both)}: it is given an address, too.")
+        raise click.UsageError(
+            f"--remove {min(both)}: the replica has an address as well. Give only one."
+        )
 
     async def write() -> Cell:
         async with opened(zookeeper, cluster_name, config_file) as sets:
@@ -72,7 +78,7 @@ def change(
                     await registry.compare_and_set(cell, found.version)
                     return cell
         raise MetadataConflict(
-            f"replica set {name!r} changes all the time: try again later", set=name
+            f"the metadata of replica set {name!r} changes all the time. Try again later", set=name
         )
 
     cell = asyncio.run(write())
@@ -89,14 +95,14 @@ def _changed(cell: Cell, addresses: Mapping[int, str], removed: Sequence[int]) -
         if one not in cell.replicas:
             known = ", ".join(map(str, sorted(cell.replicas)))
             raise ConfigError(
-                f"--remove {one}: the set has the replicas {known}, and no {one}",
+                f"--remove {one}: the set has only the replicas {known}",
                 field="--remove",
                 value=one,
             )
         if one in cell.in_sync:
             raise ConfigError(
-                f"--remove {one}: it is in sync, and what is acknowledged rests on it: stop it first, and wait until "
-                "`pocketmq replicas status` says that it is not",
+                f"--remove {one}: the replica is in sync, and counts for acknowledgements. Stop it first, and wait"
+                " until `pocketmq replicas status` shows that it is not in sync",
                 field="--remove",
                 value=one,
             )
@@ -105,7 +111,7 @@ def _changed(cell: Cell, addresses: Mapping[int, str], removed: Sequence[int]) -
     for one, address in sorted(left.items()):
         if (other := owners.setdefault(address, one)) != one:
             raise ConfigError(
-                f"replicas {other} and {one} would both be at {address}: give each an address of its own",
+                f"replicas {other} and {one} would both have the address {address}: give each its own",
                 field="replicas",
                 value=address,
             )

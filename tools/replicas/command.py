@@ -11,14 +11,14 @@ from ..lazy_group import LazyGroup
 _COMMANDS: Final = {
     "status": (
         "status:status",
-        "Show replica sets: the master, the replicas in sync, the log of each.",
+        "Show replica sets: master, replicas in sync, logs.",
     ),
-    "init": ("init:init", "Create a replica set, or its metadata again after ZooKeeper lost it."),
+    "init": ("init:init", "Create the metadata of a replica set in ZooKeeper."),
     "change": ("change:change", "Add replicas to a set, change their addresses, or remove them."),
-    "transfer": ("transfer:transfer", "Make another replica the master, without a loss."),
+    "transfer": ("transfer:transfer", "Make another replica the master, without loss."),
     "force-elect": (
         "force_elect:force_elect",
-        "Make a replica the master although others may have more records.",
+        "Make a replica the master, even if that loses records.",
     ),
     "quickstart": ("quickstart:quickstart", "Run a replica set on this machine, to try one."),
 }
@@ -26,4 +26,4 @@ _COMMANDS: Final = {
 
 @click.group(cls=LazyGroup, sections={"Commands": _COMMANDS}, package=__package__)
 def replicas() -> None:
-    """Create, show and change replica sets, and choose their master."""
+    """Create, show and change replica sets; change their master."""

@@ -41,17 +41,18 @@ def force_elect(
     config_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Make a replica the master of SET although others may have more records, which are then lost.
+    """Make a replica the master of SET, even if that loses records.
 
-    Use it if no replica that has all acknowledged records will come back. One that comes back later follows the new
-    master: it cuts its other records off and keeps them in a file, or moves its store aside.
+    Use it only if no replica with all acknowledged records will return. The command shows what may be lost, and asks.
+    A replica that returns later follows the new master: it cuts its other records off and keeps them in a file, or
+    moves its store to another folder.
     """
 
     async def look() -> ReplicaSet:
         async with opened(zookeeper, cluster_name, config_file) as sets:
             return await sets.look(name)
 
-    async def stand() -> None:
+    async def accept_loss() -> None:
         async with opened(zookeeper, cluster_name, config_file) as sets:
             request = pb.AcceptLossRequest(set=name, replica_id=replica)
             await sets.accept_loss(found.address(replica), request)
@@ -70,13 +71,15 @@ def force_elect(
         for loss in losses:
             click.echo(loss, err=True)
     if not yes:
-        click.confirm(f"Have replica {replica} stand all the same?", abort=True, err=True)
-    asyncio.run(stand())
+        click.confirm(
+            f"Make replica {replica} the master, and lose these records?", abort=True, err=True
+        )
+    asyncio.run(accept_loss())
     if as_json:
         print_json({"set": name, "replica": replica, "end": said.end, "may_be_lost": losses})
     else:
         click.echo(
-            f"{name}: replica {replica} stands; `pocketmq replicas status {name}` shows the outcome."
+            f"{name}: replica {replica} will become the master; check with `pocketmq replicas status {name}`"
         )
 
 
@@ -86,14 +89,14 @@ def _check_no_master(found: ReplicaSet) -> None:
     node = found.live.get(master)
     if node is not None and not node.unclean:
         raise MetadataConflict(
-            f"replica {master} is the master of {found.name!r}, and runs: to have another one, "
-            f"`pocketmq replicas transfer {found.name} REPLICA` loses nothing",
+            f"replica {master} is the master of {found.name!r}, and runs. To change the master without loss, use "
+            f"`pocketmq replicas transfer {found.name} REPLICA`.",
             set=found.name,
         )
 
 
 def _losses(found: ReplicaSet, replica: int, end: int) -> list[str]:
-    """Return what may be lost if REPLICA, whose log ends at END, becomes master: a sentence each."""
+    """Return what may be lost if REPLICA, whose log ends at END, becomes master, one sentence for each loss."""
     cell = found.known()
     losses = []
     if replica not in cell.in_sync:
@@ -103,7 +106,7 @@ def _losses(found: ReplicaSet, replica: int, end: int) -> list[str]:
         in_sync = "in sync" if one in cell.in_sync else "not in sync"
         if isinstance(said, PocketMQError):
             losses.append(
-                f"Replica {one}, {in_sync}, does not answer: what only it has is lost, and not known."
+                f"Replica {one}, {in_sync}, does not answer: records that only it has are lost."
             )
         elif said.end > end:
             losses.append(

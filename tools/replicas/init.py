@@ -35,10 +35,14 @@ from .sets import missing_acknowledged, opened, parse_replicas
     metavar="ID",
     help="Replica whose log the set continues, if replicas already have logs.",
 )
-@click.option("--if-missing", is_flag=True, help="Do nothing if the set has these replicas.")
+@click.option(
+    "--if-missing",
+    is_flag=True,
+    help="Succeed if the set exists with these replicas; do not change it.",
+)
 @yes_option
 @registry_options
-@json_option("the record")
+@json_option("the metadata")
 def init(
     name: str,
     replicas: Sequence[str],
@@ -49,17 +53,23 @@ def init(
     config_file: Path | None,
     **flags: bool,
 ) -> None:
-    """Create the replica set SET. ID=HOST:PORT is a replica, and the address where the others reach it.
+    """Create the metadata of a replica set in ZooKeeper.
 
-    Run it once, before the replicas start. It never overwrites the metadata of a set that has had a master.
+    ID=HOST:PORT is the number of a replica, and its address for the other replicas. Run the command once, before the
+    replicas start. It never overwrites the metadata of a set that has had a master.
 
-    If ZooKeeper has lost its data, or if a broker that has a log becomes a replica, --seed-from names the replica whose
-    log the set continues. The others follow it, and move records that only they have aside. Start all replicas that you
-    can before: the new metadata gets a later epoch than any of them has seen.
+    If ZooKeeper has lost its data, or if a broker with a log becomes a replica, --seed-from names the replica whose log
+    the set continues. The others follow it; records that only they have are moved to a file or folder. First start all
+    replicas that you can: the new metadata gets a later epoch than any of them has seen.
+
+    \b
+    Example: pocketmq replicas init broker-a 1=10.0.0.1:8082 2=10.0.0.2:8082 3=10.0.0.3:8082
+
+    Exit code 5: the set exists already.
     """
     addresses = parse_replicas(name, replicas)
     if source is not None and source not in addresses:
-        raise click.UsageError(f"--seed-from {source}: it is none of the replicas that are given.")
+        raise click.UsageError(f"--seed-from {source}: give the ID of one of the replicas.")
 
     async def make() -> Cell:
         async with opened(zookeeper, cluster_name, config_file) as sets:
@@ -69,7 +79,7 @@ def init(
                 if flags["if_missing"] and found.cell.replicas == addresses:
                     return found.cell
                 if found.cell.master:
-                    raise _there_already(name, found.cell)
+                    raise _exists(name, found.cell)
             told = await sets.ask(addresses)
             cell = _first(addresses, _logs(told, cluster_name, name), source)
             mark = await registry.read_mark()
@@ -94,9 +104,9 @@ def init(
         return
     first = f"replica {min(cell.in_sync)} is" if len(cell.in_sync) == 1 else "one of them is"
     click.echo(
-        f"{name} of {cluster_name}: {counted(len(addresses), 'replica')}; once they run, {first} elected master."
+        f"{name} of {cluster_name}: {counted(len(addresses), 'replica')}; when they run, {first} elected master."
         if not cell.master
-        else f"{name} of {cluster_name} is there: epoch {cell.epoch}, master {cell.master}."
+        else f"{name} of {cluster_name} exists: epoch {cell.epoch}, master {cell.master}."
     )
 
 
@@ -106,7 +116,7 @@ async def _write(
     found: VersionedCell | None,
     mark: VersionedEndMark | None,
 ) -> None:
-    """Write CELL in place of what was FOUND; before it the MARK, which would keep all replicas from being elected."""
+    """Write CELL in place of FOUND. First lower the MARK, which would prevent an election."""
     if mark is not None and mark.mark.end:
         await registry.write_mark(EndMark(accepted=cell.epoch + 1), mark.version)
     if found is None:
@@ -115,9 +125,9 @@ async def _write(
         await registry.compare_and_set(cell, found.version)
 
 
-def _there_already(name: str, cell: Cell) -> MetadataConflict:
+def _exists(name: str, cell: Cell) -> MetadataConflict:
     return MetadataConflict(
-        f"replica set {name!r} is there already, in epoch {cell.epoch}, with the replicas "
+        f"replica set {name!r} exists already, in epoch {cell.epoch}, with the replicas "
         f"{', '.join(map(str, sorted(cell.replicas)))}: see `pocketmq replicas status {name}`",
         set=name,
     )
@@ -126,13 +136,13 @@ def _there_already(name: str, cell: Cell) -> MetadataConflict:
 def _logs(
     told: Mapping[int, pb.ReplicaStatusReply | PocketMQError], cluster: str, name: str
 ) -> dict[int, pb.ReplicaStatusReply]:
-    """Return what those said who answered. Raises ConfigError if one is another replica than it should be."""
+    """Return the answers. Raises ConfigError if another replica answers at an address."""
     logs = {one: said for one, said in told.items() if not isinstance(said, PocketMQError)}
     for one, said in logs.items():
         if (said.cluster, said.set, said.replica_id) != (cluster, name, one):
             raise ConfigError(
-                f"what was given as replica {one} of {name!r} in {cluster!r} is replica {said.replica_id} of "
-                f"{said.set!r} in {said.cluster!r}: correct its address",
+                f"the address of replica {one} of {name!r} in {cluster!r} belongs to replica {said.replica_id} of "
+                f"{said.set!r} in {said.cluster!r}: correct it",
                 field="replica",
                 value=one,
             )
@@ -142,12 +152,12 @@ def _logs(
 def _first(
     addresses: Mapping[int, str], logs: Mapping[int, pb.ReplicaStatusReply], source: int | None
 ) -> Cell:
-    """Return the record of a set in which nobody is master yet. Raises ConfigError if --seed-from has to be said."""
+    """Return the metadata of a set without a master. Raises ConfigError if --seed-from is required."""
     used = [one for one, said in logs.items() if said.epoch or said.end]
     if used and source is None:
         have = "; ".join(_has(one, logs[one]) for one in used)
         raise ConfigError(
-            f"there are logs already ({have}): say with --seed-from whose log goes on",
+            f"replicas have logs already ({have}). Give --seed-from with the replica whose log continues",
             field="--seed-from",
         )
     epoch = max((said.epoch for said in logs.values()), default=0)
@@ -166,11 +176,11 @@ def _confirm(
     *,
     yes: bool,
 ) -> None:
-    """Say on standard error what each replica has, and ask; raise click.Abort at a no."""
+    """Print the log of each replica on standard error, and ask. Raises click.Abort if the answer is no."""
     for one, said in sorted(told.items()):
         if isinstance(said, PocketMQError):
             click.echo(
-                f"replica {one} does not answer, what it has is unknown: {said.message}", err=True
+                f"replica {one} does not answer, its log is unknown: {said.message}", err=True
             )
         else:
             click.echo(f"replica {_has(one, said)}", err=True)
@@ -179,10 +189,11 @@ def _confirm(
         for line in missing_acknowledged(mark, source, said):
             click.echo(line, err=True)
     click.echo(
-        f"The log of replica {source} goes on; what only others have is set aside.", err=True
+        f"The log of replica {source} continues. Records that only others have are moved away.",
+        err=True,
     )
     if not yes:
-        click.confirm("Go on?", abort=True, err=True)
+        click.confirm("Continue?", abort=True, err=True)
 
 
 def _has(replica_id: int, said: pb.ReplicaStatusReply) -> str:

@@ -28,13 +28,13 @@ registry_options = with_options(
         "config_file",
         metavar="FILE",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="A replica's configuration file: its certificate and its ZooKeeper account are used.",
+        help="Configuration file of a replica, whose certificate and ZooKeeper account are used.",
     ),
     click.option(
         "--cluster",
         "cluster_name",
         default="DefaultCluster",
         show_default=True,
-        help="The brokers' setting broker.cluster.",
+        help="Cluster of the set: the setting broker.cluster of its brokers.",
     ),
 )

@@ -1,9 +1,9 @@
 """`pocketmq replicas quickstart`: a replica set on one machine, with a name server and, if asked for, a ZooKeeper.
 
-Everything is a process of its own, as it would be on machines of their own, and is in one folder: a store and a log
-file (`replica-1.log`) each, ZooKeeper's data, and `quickstart.json`, the ports, which are chosen once. A name server
-whose port is taken gets another one. The next start continues with what is there. A replica that ends is not started
-again, so that you can look at a failover; the command that starts it is printed.
+Each server is a process. One folder has a store and a log file (`replica-1.log`) for each, ZooKeeper's data, and
+`quickstart.json` with the ports, which are chosen once. If the port of the name server is taken, it gets another one.
+The next start continues with this folder. A replica that ends is not started again, so that you can watch a failover;
+the command to start it is printed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Who listens where on loopback; `zookeeper` is that of our own."""
+    """Ports on loopback; `zookeeper` is that of the ZooKeeper that the command starts."""
 
     nameserver: int
     zookeeper: int
@@ -54,7 +54,7 @@ class _Places:
 
     @property
     def addresses(self) -> dict[int, str]:
-        """Return where replicas reach each other, by id."""
+        """The addresses of replicas for each other, by id."""
         return {one: f"{LOOPBACK}:{of.replication}" for one, of in enumerate(self.replicas, 1)}
 
 
@@ -72,8 +72,8 @@ class _Places:
     "--zookeeper-home",
     "home",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Start one from the jars in this folder: a distribution's, Debian's /usr/share/java, or one with all"
-    " jars side by side.",
+    help="Folder of ZooKeeper's jars, from which one is started: a distribution, Debian's /usr/share/java, or a"
+    " folder with all jars.",
 )
 @click.option(
     "--replica-set", "name", default="broker-a", show_default=True, help="Name of the set."
@@ -87,14 +87,14 @@ class _Places:
 def quickstart(
     count: int, *, zookeeper: str | None, home: Path | None, name: str, folder: Path | None
 ) -> None:
-    """Run a name server and a replica set on this machine, for trying, until SIGTERM or Ctrl-C.
+    """Run a name server and a replica set on this machine, to try one.
 
-    Who is master is in ZooKeeper: name one that runs, or have one started, on a Java from JAVA_HOME, the PATH or
-    the extra `jre`.
+    They run until SIGTERM or Ctrl-C. Replica sets need ZooKeeper: give one that runs, or --zookeeper-home to start one,
+    with Java from JAVA_HOME, the PATH or the extra `jre`. Prints the addresses.
     """
     if (zookeeper is None) == (home is None):
         raise click.UsageError(
-            "Say either --zookeeper HOST:PORT, of one that runs, or --zookeeper-home FOLDER, of the jars of one."
+            "Give either --zookeeper HOST:PORT of a running ZooKeeper, or --zookeeper-home FOLDER with its jars."
         )
     jars = find_jars(home) if home is not None else ""
     folder = folder or Path(default_store_path()).with_name("quickstart")
@@ -103,7 +103,7 @@ def quickstart(
 
 
 class Quickstart:
-    """The set NAME of COUNT replicas in FOLDER, and all that they need; ZOOKEEPER, or one of our own from JARS."""
+    """The set NAME of COUNT replicas in FOLDER, with its servers. ZOOKEEPER runs already, or is started from JARS."""
 
     def __init__(
         self, folder: Path, name: str, count: int, zookeeper: str | None, jars: str
@@ -123,7 +123,7 @@ class Quickstart:
         return f"{LOOPBACK}:{self._places.nameserver}"
 
     async def run(self) -> None:
-        """Start everything, say where it is, and end it when a signal comes."""
+        """Start everything, print the addresses, and stop at a signal."""
         stopping = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stopping.set)
@@ -209,13 +209,13 @@ class Quickstart:
         )
 
     async def stop(self) -> None:
-        """Stop all at once: no replica is elected only to be stopped next."""
+        """Stop all at the same time, so that no other replica becomes master."""
         await self._processes.stop(STOP_S)
         if self._own is not None:
             self._own.kill()
 
     async def _led(self, sets: ReplicaSets) -> Cell:
-        """Wait until there is a master; return the record that names it."""
+        """Wait until there is a master; return the metadata that names it."""
         registry = sets.registry(self._name)
         try:
             async with asyncio.timeout(_MASTER_S):
@@ -256,7 +256,7 @@ class Quickstart:
     async def _watch(
         self, processes: Mapping[str, ServerProcess], stopped: asyncio.Task[bool]
     ) -> None:
-        """Say which process has ended, and what starts it again, until STOPPED."""
+        """Report processes that ended, with the command that starts them again, until STOPPED."""
 
         async def watch(command: str, process: ServerProcess) -> None:
             await self._processes.ended(process)
@@ -269,7 +269,7 @@ class Quickstart:
 
 
 def _places(folder: Path, count: int) -> _Places:
-    """Return who listens where, as FOLDER says, or as is free now. Raises ConfigError for another COUNT."""
+    """Return the ports noted in FOLDER, or free ones. Raises ConfigError for another COUNT."""
     file = folder / _PLACES
     if file.exists():
         try:
@@ -278,11 +278,11 @@ def _places(folder: Path, count: int) -> _Places:
             places = _Places(replicas=replicas, **found)
         except (ValueError, TypeError, KeyError) as error:
             raise ConfigError(
-                f"{file} cannot be read ({error}): remove the folder, or name another --store"
+                f"cannot read {file} ({error}): remove the folder, or give another --store"
             ) from None
         if len(places.replicas) != count:
             raise ConfigError(
-                f"{folder} is of {len(places.replicas)} replicas: say --replicas {len(places.replicas)}, or name "
+                f"{folder} has {len(places.replicas)} replicas: give --replicas {len(places.replicas)}, or "
                 "another --store",
                 field="replicas",
                 value=count,

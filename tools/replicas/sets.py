@@ -1,4 +1,4 @@
-"""Replica sets as ZooKeeper has them, and what each replica says of itself at its replication port."""
+"""Replica sets: their metadata in ZooKeeper, and the answers of replicas at their replication ports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ..settings import load_settings
 
 _REPLICATION: Final = "/pocketmq.v1.Replication/"
 _STATUS_MS: Final = 2_000
-#: A hand-over is given so much more than it was told to take.
+#: Added to the time limit of a transfer.
 _GRACE_MS: Final = 2_000
 _SESSION_MS: Final = 10_000
 _WAIT_MS: Final = 5_000
@@ -36,36 +36,36 @@ _WAIT_MS: Final = 5_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSet:
-    """A set as it was found."""
+    """The state of a replica set."""
 
     cluster: str
     name: str
-    #: None: there is no record, or one that cannot be understood, which `error` says.
+    #: None: there is no metadata, or `error` says why it cannot be parsed.
     cell: Cell | None = None
     error: ConfigError | None = None
     live: Mapping[int, LiveNode] = field(default_factory=dict)
-    #: How far acknowledged records reach; None: ZooKeeper has no mark.
+    #: End of the acknowledged records; None: ZooKeeper has no mark.
     mark: EndMark | None = None
-    #: What each replica of the record said, or why it did not.
+    #: The answer of each replica, or the error.
     told: Mapping[int, pb.ReplicaStatusReply | PocketMQError] = field(default_factory=dict)
-    #: Nodes in ZooKeeper that everyone may change, although the command has an account.
+    #: Nodes in ZooKeeper that everyone can change although the command has an account.
     open_nodes: Sequence[str] = ()
 
     def known(self) -> Cell:
-        """Return the record. Raises ConfigError if there is none."""
+        """Return the metadata. Raises ConfigError if there is none."""
         if self.error is not None:
             raise self.error
         if self.cell is None:
             raise ConfigError(
-                f"cluster {self.cluster!r} has no replica set {self.name!r} in this ZooKeeper: check the names, or "
-                f"make it with `pocketmq replicas init {self.name} 1=HOST:PORT …`",
+                f"cluster {self.cluster!r} has no replica set {self.name!r} in this ZooKeeper. Check the names, or "
+                f"create it with `pocketmq replicas init {self.name} 1=HOST:PORT …`",
                 field="set",
                 value=self.name,
             )
         return self.cell
 
     def address(self, replica_id: int) -> str:
-        """Return where others reach REPLICA_ID. Raises ConfigError if it is none of the set."""
+        """Return the address of REPLICA_ID. Raises ConfigError if it is not in the set."""
         replicas = self.known().replicas
         if replica_id not in replicas:
             raise ConfigError(
@@ -77,7 +77,7 @@ class ReplicaSet:
 
 
 class ReplicaSets:
-    """The sets of CLUSTER in a session with ZooKeeper, and their replicas; see `opened`."""
+    """The replica sets of CLUSTER, over a session with ZooKeeper. Use `opened`."""
 
     def __init__(
         self, session: ZooKeeperSession, connections: GrpcConnections, cluster: str
@@ -91,11 +91,11 @@ class ReplicaSets:
         return await set_names(self._session, self._cluster)
 
     def registry(self, name: str) -> ZooKeeperRegistry:
-        """Return the registry of the set NAME."""
+        """Return the client for the metadata of the set NAME."""
         return ZooKeeperRegistry(self._session, self._cluster, name)
 
     async def look(self, name: str) -> ReplicaSet:
-        """Return the set NAME, with what its replicas say. Raises RegistryUnavailable."""
+        """Return the state of the set NAME. Raises RegistryUnavailable."""
         registry = self.registry(name)
         live = await registry.live()
         try:
@@ -119,7 +119,7 @@ class ReplicaSets:
     async def ask(
         self, addresses: Mapping[int, str]
     ) -> dict[int, pb.ReplicaStatusReply | PocketMQError]:
-        """Return what the replicas at ADDRESSES say of themselves, or why they do not."""
+        """Return the answers of the replicas at ADDRESSES, or errors."""
 
         request = pb.ReplicaStatusRequest()
 
@@ -135,16 +135,16 @@ class ReplicaSets:
         return dict(zip(addresses, told, strict=True))
 
     async def move_master(self, address: str, request: pb.MoveMasterRequest) -> pb.MoveMasterReply:
-        """Have the master at ADDRESS transfer its leadership.
+        """Let the master at ADDRESS transfer its leadership.
 
-        Raises MasterFenced if it is not the master, and what it refuses: the other one is not in sync, or too slow.
+        Raises MasterFenced if it is not the master, and other errors if the new one is not in sync or too slow.
         """
         return await self._connections.to(address).call(
             f"{_REPLICATION}MoveMaster", request, pb.MoveMasterReply, request.timeout_ms + _GRACE_MS
         )
 
     async def accept_loss(self, address: str, request: pb.AcceptLossRequest) -> None:
-        """Have the replica at ADDRESS stand though others may have more of the log."""
+        """Let the replica at ADDRESS become master, even if others have more of the log."""
         await self._connections.to(address).call(
             f"{_REPLICATION}AcceptLoss", request, pb.AcceptLossReply, _STATUS_MS
         )
@@ -182,7 +182,7 @@ def parse_replicas(name: str, words: Sequence[str]) -> dict[int, str]:
         key, _, address = word.partition("=")
         if not (key.isascii() and key.isdecimal() and len(key) <= 10 and address):
             raise click.UsageError(
-                f"{word}: write a replica as ID=HOST:PORT, as in 1=10.0.0.1:8082."
+                f"{word}: write a replica as ID=HOST:PORT, such as 1=10.0.0.1:8082."
             )
         if int(key) in addresses or address in addresses.values():
             raise click.UsageError(f"{word}: each replica has an id and an address of its own.")
@@ -197,7 +197,7 @@ def parse_replicas(name: str, words: Sequence[str]) -> dict[int, str]:
 
 
 def missing_acknowledged(mark: EndMark, replica: int, said: pb.ReplicaStatusReply) -> list[str]:
-    """Return what acknowledged records REPLICA, which SAID this, lacks by the mark of the set: a sentence, or none."""
+    """Return a sentence about the acknowledged records that REPLICA lacks by the mark of the set, or nothing."""
     if said.end >= mark.end and not said.unclean_reason:
         return []
     lacks = (

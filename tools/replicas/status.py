@@ -1,4 +1,4 @@
-"""`pocketmq replicas status`: replica sets, as ZooKeeper has them and as their replicas say."""
+"""`pocketmq replicas status`: replica sets, by their metadata in ZooKeeper and the answers of replicas."""
 
 from __future__ import annotations
 
@@ -32,10 +32,14 @@ _ROLES: Final = {
 def status(
     name: str | None, *, zookeeper: str, cluster_name: str, config_file: Path | None, as_json: bool
 ) -> None:
-    """Show SET, or all replica sets: the epoch, the master, the replicas in sync, and the log of each replica.
+    """Show SET, or all replica sets.
 
-    Positions are bytes of the log: its end, how much is on disk, and how much consumers may see. The command asks each
-    replica at its replication port. It shows a replica that does not answer as ZooKeeper has it.
+    Prints the epoch, the master, the replicas in sync, and the log of each replica: its end, how much is on disk, and
+    how much consumers may see, in bytes. The command asks each replica at its replication port. If a replica does not
+    answer, its last values from ZooKeeper are shown.
+
+    \b
+    Example: pocketmq replicas status broker-a --zookeeper 10.0.0.9:2181
     """
 
     async def ask() -> list[ReplicaSet]:
@@ -61,7 +65,7 @@ def _status_document(found: ReplicaSet) -> dict[str, Any]:
     cell = found.cell
     document: dict[str, Any] = {"cluster": found.cluster, "set": found.name}
     if cell is None:
-        return document | {"error": str(found.error or "there is no record of it")}
+        return document | {"error": str(found.error or "it has no metadata")}
     return document | {
         "open_nodes": list(found.open_nodes),
         "epoch": cell.epoch,
@@ -104,7 +108,7 @@ def _print(found: ReplicaSet) -> None:
     cell = found.cell
     if cell is None:
         click.echo(
-            f"{found.name} of {found.cluster}: {found.error or 'there is no record of it: `pocketmq replicas init`'}"
+            f"{found.name} of {found.cluster}: {found.error or 'no metadata; create it with `pocketmq replicas init`'}"
         )
         return
     master = f"master {cell.master}" if cell.master else "no master yet"
@@ -147,20 +151,20 @@ def _row(found: ReplicaSet, replica_id: int) -> list[object]:
 def _remark(found: ReplicaSet, replica_id: int) -> str:
     live, told = found.live.get(replica_id), found.told[replica_id]
     if isinstance(told, PocketMQError):
-        where = "it runs, and does not answer from here" if live else "it does not run"
+        where = "it runs, but does not answer this machine" if live else "it does not run"
         return f"{where}: {told.message}"
     cell = found.cell
     if cell and cell.master == 0 and told.epoch > cell.epoch and cell.in_sync != {replica_id}:
-        return f"later than the record: ZooKeeper lost its data; `pocketmq replicas init {found.name} … --seed-from ID`"
+        return f"later epoch than ZooKeeper, which lost data: `pocketmq replicas init {found.name} … --seed-from ID`"
     if told.refuses:
         return f"it does not follow: {told.refuses}"
     if told.unclean:
-        why = told.unclean_reason or "it may lack what it once had"
+        why = told.unclean_reason or "it may lack acknowledged records"
         return f"unclean, it cannot be master: {why}"
     if not told.has_session:
         return "it has no session with ZooKeeper"
     if told.damaged:
-        return f"{counted(told.damaged, 'damaged record')}, which other replicas are asked for"
+        return f"{counted(told.damaged, 'damaged record')}, being replaced from other replicas"
     return (
         f"{counted(told.healed, 'damaged record')} replaced from other replicas"
         if told.healed

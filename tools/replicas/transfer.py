@@ -1,4 +1,4 @@
-"""`pocketmq replicas transfer`: makes another replica in sync the master, without a loss."""
+"""`pocketmq replicas transfer`: a planned change of master, without loss."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ from .sets import opened
 @click.command()
 @click.argument("name", metavar="SET")
 @click.argument("replica", type=COUNT)
-@click.option("--timeout", default="5s", show_default=True, help="Time limit of the replica.")
+@click.option(
+    "--timeout",
+    default="5s",
+    show_default=True,
+    help="Time in which the replica must have all records.",
+)
 @registry_options
 @json_option("what was done")
 def transfer(
@@ -32,15 +37,19 @@ def transfer(
     config_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Make REPLICA, which is in sync, the master of SET. Nothing is lost; sends wait for about 0.1 s.
+    """Make REPLICA, which is in sync, the master of SET.
 
-    If REPLICA does not get all records in time, the old master continues, and the command fails.
+    Nothing is lost, and sends wait for about 0.1 s. If REPLICA does not have all records in time, the old master
+    continues, and the command fails.
+
+    \b
+    Example: pocketmq replicas transfer broker-a 2
     """
     timeout_ms = parse_duration(timeout, field="--timeout", max_ms=WAIT_MAX_MS)
     if not timeout_ms:
-        raise click.UsageError(f"--timeout {timeout}: it is 1ms at least.")
+        raise click.UsageError(f"--timeout {timeout} is too short: give 1ms or more.")
 
-    async def hand_over() -> tuple[int, int, int]:
+    async def change_master() -> tuple[int, int, int]:
         async with opened(zookeeper, cluster_name, config_file) as sets:
             found = await sets.look(name)
             cell = found.known()
@@ -49,13 +58,13 @@ def transfer(
                 return cell.master, cell.epoch, 0
             if not cell.master:
                 raise MasterFenced(
-                    f"replica set {name!r} has no master to hand over: see `pocketmq replicas status {name}`"
+                    f"replica set {name!r} has no master: see `pocketmq replicas status {name}`"
                 )
             request = pb.MoveMasterRequest(set=name, to=replica, timeout_ms=timeout_ms)
             done = await sets.move_master(found.address(cell.master), request)
             return cell.master, done.epoch, done.refused_ms
 
-    before, epoch, refused_ms = asyncio.run(hand_over())
+    before, epoch, refused_ms = asyncio.run(change_master())
     if as_json:
         print_json(
             {
@@ -67,8 +76,9 @@ def transfer(
             }
         )
     elif before == replica:
-        click.echo(f"{name}: replica {replica} is the master already, in epoch {epoch}.")
+        click.echo(f"{name}: replica {replica} is already the master, in epoch {epoch}.")
     else:
         click.echo(
-            f"{name}: replica {before} has handed over to replica {replica}; sends were refused for {refused_ms} ms."
+            f"{name}: replica {replica} is the master in place of replica {before}; sends were refused for"
+            f" {refused_ms} ms."
         )

@@ -1,8 +1,4 @@
-"""`pocketmq why MESSAGE [STORE…]`: the history of one message, from the files of stores or from live brokers.
-
-Exit codes: 0 a history was printed, 3 the message is unknown (or only known to be gone), 2 wrong usage, 4 no broker
-answered.
-"""
+"""`pocketmq why MESSAGE [STORE…]`: the history of one message, from the files of stores or from live brokers."""
 
 from __future__ import annotations
 
@@ -46,21 +42,21 @@ _STYLES = {
     "acknowledged": "green",
     "read": "green",
 }
-#: Width of the table where the output is no terminal.
+#: Width of the table if the output is not a terminal.
 _WIDTH = 160
 _NOT_FOUND = 3
 
 
 def print_story(console: Console, story: Mapping[str, Any]) -> None:
     """Print STORY, a document of `Story.document`."""
-    if story["state"] != "gone":  # Of which nothing is known but its end.
-        _print_life(console, story)
+    if story["state"] != "gone":  # Else only its end is known.
+        _print_events(console, story)
     console.print(Text(f"→ {story['conclusion']}", style="bold"), soft_wrap=True)
     for note in story["notes"]:
         console.print(Text(f"note: {note}", style="dim"), soft_wrap=True)
 
 
-def _print_life(console: Console, story: Mapping[str, Any]) -> None:
+def _print_events(console: Console, story: Mapping[str, Any]) -> None:
     words = [
         story["message_id"] or "a message without an id",
         f"topic {story['topic'] or '?'}",
@@ -75,7 +71,7 @@ def _print_life(console: Console, story: Mapping[str, Any]) -> None:
         console.print(Text(f"trace {story['trace']}"), soft_wrap=True)
     console.print(_events_table(story["events"]))
     for view in story["groups"]:
-        if view["verdict"] != "read":  # That is an event, and so is a failure.
+        if view["verdict"] != "read":  # Reading is in the table of events already.
             where = f"{view['topic']}/{view['queue']} at offset {view['queue_offset']:,}"
             console.print(Text(f"group {view['group']}, {where}: {view['text']}"), soft_wrap=True)
 
@@ -103,14 +99,14 @@ def _when(event: Mapping[str, Any]) -> str:
 @click.command(cls=TakesStores)
 @click.argument("message")
 @stores_argument
-@click.option("--topic", help="MESSAGE is a key of messages of this topic.")
+@click.option("--topic", help="Topic of the key that MESSAGE is.")
 @click.option(
     "--limit",
     "count",
     type=COUNT,
     default=4,
     show_default=True,
-    help="With --topic: maximum number of messages; the newest are shown.",
+    help="Maximum number of messages with this key; the newest are shown.",
 )
 @click.option("--scan", is_flag=True, help="Read the whole log, not the index.")
 @click.option(
@@ -118,9 +114,9 @@ def _when(event: Mapping[str, Any]) -> str:
     "settings",
     metavar="KEY=VALUE",
     multiple=True,
-    help="Sizes by Apache's names (maxHashSlotNum=500), where the files do not tell them.",
+    help="Setting of the store's broker, as in broker.conf (maxHashSlotNum=500), if the files do not show it.",
 )
-@json_option("a story a line")
+@json_option("one history per line")
 @nameserver_option
 def why(
     *,
@@ -130,26 +126,27 @@ def why(
     as_json: bool,
     **asked_for: Any,
 ) -> None:
-    """Show the history of MESSAGE: an id, TOPIC/QUEUE/OFFSET, or with --topic a key.
+    """Show the history of one message.
 
-    When it was stored, what it waited for, which group read it, how often it failed, where it ended. The files of each
-    STORE are read as they are: it may be live, stopped or damaged. Without a STORE the brokers are asked. They answer
-    on their own machine, or to a user who may read the topic.
+    MESSAGE is an id, TOPIC/QUEUE/OFFSET, or with --topic a key. Prints when it was stored, why it waited, which group
+    read it, how often it failed, and where it is now. Each STORE may be live, stopped or damaged; its files are only
+    read. Without a STORE the brokers are asked: they answer on their own machine, or to a user who may read the topic.
+
+    \b
+    Example: pocketmq why 42 --topic orders
+
+    Exit code 3: the message is unknown, or it is deleted; 4: no broker answers.
     """
     asked = WhyAsked(**asked_for)
     given = broker_settings(settings)
     if not stores:
         if given or asked.scan:
-            raise click.UsageError(
-                "--broker-conf and --scan are for the files of a STORE: give one."
-            )
+            raise click.UsageError("--broker-conf and --scan need a STORE.")
         _print_live(nameserver, asked, as_json=as_json)
         return
     context = click.get_current_context()
     if context.get_parameter_source("nameserver") is ParameterSource.COMMANDLINE:
-        raise click.UsageError(
-            "Give a STORE or --nameserver: files are read, or brokers are asked."
-        )
+        raise click.UsageError("Give either a STORE or --nameserver.")
     told: list[tuple[Story, StoreLocation]] = []
     answers: list[LookupAnswer] = []
     for place in locate(stores, settings=given):
@@ -179,7 +176,7 @@ def _not_found(asked: WhyAsked, answers: Sequence[LookupAnswer]) -> MessageNotFo
     told = "; ".join(sentence for found in answers for sentence in found.sentences())
     doubt = ". It may have existed: " if any(one.may_have_existed for one in answers) else "; "
     return MessageNotFound(
-        f"no store has anything of {asked.message!r}" + (doubt + told if told else ""),
+        f"message {asked.message!r} not found in any store" + (doubt + told if told else ""),
         asked_for=asked.message,
     )
 

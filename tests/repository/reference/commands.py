@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
+from textwrap import dedent
 from typing import Final
 
 import click
@@ -17,6 +18,7 @@ from .markdown import code, plain, sentence, table
 
 #: Options that many verbs have: they are listed once.
 _COMMON: Final = ("--nameserver", "--tls", "--tls-ca", "--tls-cert", "--tls-key")
+_EXAMPLE: Final = re.compile(r"(Examples?): ")
 _NEXT_CODE: Final = re.compile(r", (?=\d+ )")
 
 
@@ -54,7 +56,14 @@ def _prose(text: str | None) -> Iterator[str]:
     """Yield the paragraphs of a help TEXT; what click does not wrap is a block of code."""
     for paragraph in (text or "").replace("\f", "").split("\n\n"):
         if paragraph.strip().startswith("\b"):
-            yield f"```\n{paragraph.strip().removeprefix(chr(8)).strip(chr(10))}\n```"
+            block = dedent(paragraph.strip().removeprefix("\b").strip("\n"))
+            example = _EXAMPLE.match(block)
+            if example is None:
+                yield f"```\n{block}\n```"
+            else:
+                commands = block[example.end() :].splitlines()
+                lines = "\n".join(f"$ {command.strip()}" for command in commands)
+                yield f"{example[1]}:\n\n```console\n{lines}\n```"
         elif paragraph.strip():
             yield plain(paragraph)
 

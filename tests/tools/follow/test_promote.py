@@ -91,7 +91,7 @@ async def test_a_store_that_is_still_followed_into_is_refused(tmp_path: Path) ->
     ours = MessageStore.open(
         small_config(tmp_path / "ours"), disk=OsDisk(), now_ms=Hand(), replica=True
     )
-    with pytest.raises(StoreLocked, match="still followed into: stop `pocketmq follow` first"):
+    with pytest.raises(StoreLocked, match="`pocketmq follow` still writes to"):
         await promoted(tmp_path)
     ours.close()
     store.close()
@@ -136,7 +136,7 @@ async def test_the_stopped_store_of_java_is_compared(
 async def test_the_tables_of_the_stopped_store_are_newer(tmp_path: Path) -> None:
     store = await followed(tmp_path, stopped=False)
     store.close()
-    with pytest.raises(StoreMismatch, match="nobody saw where the master's ended"):
+    with pytest.raises(StoreMismatch, match="the end of the master's log is unknown"):
         await promoted(tmp_path)
     config = tmp_path / "java" / "config"
     config.mkdir(exist_ok=True)
@@ -192,9 +192,9 @@ async def test_an_end_that_is_told_decides(tmp_path: Path) -> None:
     store = await followed(tmp_path, stopped=False)
     end = store.max_log_offset
     store.close()
-    with pytest.raises(StoreMismatch, match="start Java again"):
+    with pytest.raises(StoreMismatch, match="Start the Java broker again"):
         await promoted(tmp_path, end=end + 1)
-    with pytest.raises(StoreMismatch, match="is not the log that was followed"):
+    with pytest.raises(StoreMismatch, match="It is another log"):
         await promoted(tmp_path, end=end - 1)
     await promoted(tmp_path, end=end)
 
@@ -241,7 +241,7 @@ def test_the_commands_say_what_is_wrong(tmp_path: Path) -> None:
     send(store, random.Random(1), Hand(), 2)
     store.close()
     words[2] = "h:2"
-    assert "a store that follows nobody" in call(*words).err
+    assert "a store that does not follow a Java broker" in call(*words).err
     assert "nothing to promote" in call("promote", str(tmp_path / "s")).err
 
 

@@ -122,7 +122,7 @@ class TestStores:
 
         assert linted(capsys, root) == {}
         assert run(["lint", root]) == 0
-        assert "nothing was found: " in capsys.readouterr().out
+        assert "no findings (" in capsys.readouterr().out
 
     def test_messages_that_every_group_stepped_over_are_told(
         self, store: Store, capsys: pytest.CaptureFixture[str]
@@ -136,7 +136,7 @@ class TestStores:
 
         # The last c is one that g has not come to.
         assert text == (
-            "queue 0: every group stepped over 3 messages, from offset 2 to 4 (tags: 'c' 2, '' 1): no filter wants them"
+            "queue 0: every group filtered out 3 messages, from offset 2 to 4 (tags: 'c' 2, '' 1)"
         )
 
     def test_what_one_group_wants_without_a_filter_is_wanted(
@@ -160,8 +160,8 @@ class TestStores:
 
         (text,) = linted(capsys, store.close())["filters"]
 
-        assert text.startswith("read through 2 filters: 'a' stepped over 1 until 1970-01-01")
-        assert "'b' stepped over 1" in text
+        assert text.startswith("read through 2 filters: 'a' filtered out 1 until 1970-01-01")
+        assert "'b' filtered out 1" in text
 
     def test_tags_that_no_filter_can_name_are_told(
         self, store: Store, capsys: pytest.CaptureFixture[str]
@@ -214,10 +214,10 @@ class TestStores:
         found = linted(capsys, store.close())
 
         assert found["unreadable"][0].startswith(
-            "nobody may read the 1 message of queue 1: it has 1 read queue"
+            "no client can read the 1 message of queue 1: the topic has 1 read queue"
         )
         assert found["switched-off"] == [
-            "it must not consume (consumeEnable is false), and has 1 unread message"
+            "delivery is off (consumeEnable is false), and the group has 1 unread message"
         ]
 
 
@@ -244,7 +244,7 @@ async def test_a_cluster_tells_of_readers(
 
     assert sorted(found) == ["filters", "no-reader"]
     assert found["no-reader"][0].startswith(
-        "nobody reads for it, and it has 4 unread messages in T: start a consumer"
+        "the group has no consumer, and 4 unread messages in T. Start a consumer"
     )
 
 
@@ -290,7 +290,7 @@ def test_queues_that_are_written_and_not_read_are_told_without_knowing_what_they
 
     (found,) = of_topic(shape)
 
-    assert found.text.startswith("4 queues are written to, and it has 2 read queues")
+    assert found.text.startswith("4 queues are written, but the topic has 2 read queues")
 
 
 def test_one_filter_in_many_queues_is_one() -> None:
@@ -312,7 +312,7 @@ def test_members_that_read_through_different_filters_now_are_told() -> None:
     assert (mistake.rule, mistake.topic, mistake.group, mistake.count) == ("filters", "T", "g", 2)
     assert mistake.text == (
         "members read through 2 filters now: 'a' by 1 (old), 'b' by 2 (new);"
-        " in 1m30s the newest alone is served"
+        " in 1m30s only the newest is served"
     )
     assert list(of_members(found, lambda topic: topic == "U")) == []
 

@@ -90,7 +90,7 @@ def test_it_starts_everything_ends_everything_and_goes_on_where_it_was(tmp_path:
         "replicas", "quickstart", *home, "--store", str(tmp_path / "set"), "--replicas", "2"
     )
     assert refused.code == 2
-    assert "is of 3 replicas: say --replicas 3, or name another --store" in refused.err
+    assert "has 3 replicas: give --replicas 3, or another --store" in refused.err
 
 
 @pytest.mark.long
@@ -117,6 +117,6 @@ def test_where_no_zookeeper_is_to_come_from_it_says_so(tmp_path: Path) -> None:
     )
 
     assert neither.code == 2
-    assert "Say either --zookeeper HOST:PORT" in neither.err
+    assert "Give either --zookeeper HOST:PORT" in neither.err
     assert empty.code == 2
     assert "has no zookeeper-*.jar, nor has its lib" in empty.err

@@ -158,7 +158,7 @@ async def test_a_record_is_never_overwritten(stage: Stage) -> None:
     for source in ((), ("--seed-from", "1", "--yes")):
         done = await stage.call("init", stage.name, "1=127.0.0.1:1", *source)
         assert done.code == 5
-        assert "is there already, in epoch 7, with the replicas 1, 2, 3: see" in done.err
+        assert "exists already, in epoch 7, with the replicas 1, 2, 3: see" in done.err
 
     found = await registry.read()
     assert found is not None
@@ -166,7 +166,7 @@ async def test_a_record_is_never_overwritten(stage: Stage) -> None:
     same = await stage.call("init", stage.name, *stage.words, "--if-missing")
     assert (same.code, same.out) == (
         0,
-        f"{stage.name} of DefaultCluster is there: epoch 7, master 2.\n",
+        f"{stage.name} of DefaultCluster exists: epoch 7, master 2.\n",
     )
     other = await stage.call("init", stage.name, "1=127.0.0.1:1", "--if-missing")
     assert other.code == 5
@@ -197,7 +197,8 @@ async def test_status_tells_that_the_record_is_older_than_the_logs(stage: Stage)
     told = (await stage.call("status", stage.name)).out
 
     assert (
-        f"ZooKeeper lost its data; `pocketmq replicas init {stage.name} … --seed-from ID`" in told
+        f"ZooKeeper, which lost data: `pocketmq replicas init {stage.name} … --seed-from ID`"
+        in told
     )
 
 
@@ -210,7 +211,7 @@ async def test_replicas_with_a_log_need_to_be_told_which_goes_on(stage: Stage) -
 
     assert done.code == 2
     assert "1 has 4,096 bytes, 4,000 of them confirmed, in epoch 7; 2 has 5,000" in done.err
-    assert "say with --seed-from whose log goes on" in done.err
+    assert "Give --seed-from with the replica whose log continues" in done.err
 
 
 async def test_after_a_loss_the_record_has_a_later_epoch_than_any_replica(stage: Stage) -> None:
@@ -226,7 +227,7 @@ async def test_after_a_loss_the_record_has_a_later_epoch_than_any_replica(stage:
 
     assert done.code == 0, done
     assert "replica 2 has 5,000 bytes" in done.err
-    assert "replica 3 does not answer, what it has is unknown" in done.err
+    assert "replica 3 does not answer, its log is unknown" in done.err
     found = await (await stage.registry()).read()
     assert found is not None
     assert (found.cell.epoch, found.cell.master, found.cell.in_sync) == (10, 0, frozenset({2}))
@@ -240,14 +241,14 @@ async def test_an_address_of_another_replica_is_refused(stage: Stage) -> None:
     done = await stage.call("init", stage.name, *swapped)
 
     assert done.code == 2
-    assert "what was given as replica 1 of" in done.err
+    assert "the address of replica 1 of" in done.err
     assert "is replica 2 of" in done.err
 
 
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        (["1"], "write a replica as ID=HOST:PORT, as in 1=10.0.0.1:8082"),
+        (["1"], "write a replica as ID=HOST:PORT, such as 1=10.0.0.1:8082"),
         (["a=b:1"], "write a replica as ID=HOST:PORT"),
         (["1=b"], '"replicas" at "1" must be "host:port"'),
         (["0=b:1"], '"replicas" has the id 0'),
@@ -284,12 +285,12 @@ async def test_replicas_are_added_moved_and_taken_out_while_the_set_is_led(stage
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        (["--remove", "1"], "--remove 1: it is in sync, and what is acknowledged rests on it"),
-        (["--remove", "9"], "--remove 9: the set has the replicas 1, 2, 3, and no 9"),
+        (["--remove", "1"], "--remove 1: the replica is in sync, and counts for acknowledgements"),
+        (["--remove", "9"], "--remove 9: the set has only the replicas 1, 2, 3"),
         (["4=d:1", "5=d:1"], "each replica has an id and an address of its own"),
         (["4=d"], '"replicas" at "4" must be "host:port"'),
-        (["--remove", "3", "3=d:1"], "--remove 3: it is given an address, too"),
-        ([], "Say which: ID=HOST:PORT, or --remove ID"),
+        (["--remove", "3", "3=d:1"], "--remove 3: the replica has an address as well"),
+        ([], "Give ID=HOST:PORT, or --remove ID"),
     ],
 )
 async def test_what_would_take_a_set_its_safety_is_refused(
@@ -305,7 +306,7 @@ async def test_what_would_take_a_set_its_safety_is_refused(
 
     assert (done.code, taken.code) == (2, 2)
     assert fault in done.err
-    assert f"replicas 1 and 4 would both be at {address}: give each an address" in taken.err
+    assert f"replicas 1 and 4 would both have the address {address}: give each its own" in taken.err
     assert await registry.read() == before
 
 
@@ -389,7 +390,7 @@ async def test_the_master_is_asked_to_hand_over(stage: Stage) -> None:
         {"set": stage.name, "before": 2, "master": 1, "epoch": 8, "refused_ms": 42}
     ]
     assert stage.replicas[2].asked == [pb.MoveMasterRequest(set=stage.name, to=1, timeout_ms=3000)]
-    assert "replica 2 is the master already, in epoch 7" in already.out
+    assert "replica 2 is already the master, in epoch 7" in already.out
 
 
 async def test_what_the_master_refuses_is_told(stage: Stage) -> None:
@@ -415,7 +416,7 @@ async def test_a_loss_is_told_and_confirmed_before_a_replica_stands(stage: Stage
 
     live = await stage.call(*words, "--yes")
     assert live.code == 5
-    assert f"`pocketmq replicas transfer {stage.name} REPLICA` loses nothing" in live.err
+    assert f"without loss, use `pocketmq replicas transfer {stage.name} REPLICA`" in live.err
     await registry.close()
 
     refused = await stage.call(*words, stdin=b"n\n")
@@ -425,7 +426,7 @@ async def test_a_loss_is_told_and_confirmed_before_a_replica_stands(stage: Stage
 
     assert done.code == 0, done
     assert "Replica 1 is not in sync: acknowledged messages may be lost." in done.err
-    assert "Replica 2, in sync, does not answer: what only it has is lost" in done.err
+    assert "Replica 2, in sync, does not answer: records that only it has are lost." in done.err
     assert "Replica 3, in sync, has 4,000 bytes beyond the 1,000 of replica 1." in done.err
     assert stage.replicas[1].asked == [pb.AcceptLossRequest(set=stage.name, replica_id=1)]
 

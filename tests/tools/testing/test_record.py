@@ -63,7 +63,7 @@ def test_the_commands_record_and_replay(broker: LocalBroker, tmp_path: Path) -> 
     assert fields(broker, again) == fields(broker, topic)
     there = CliRunner().invoke(record, [topic, str(file), *server])
     assert isinstance(there.exception, PocketMQError)
-    assert "is there already" in there.exception.message
+    assert "exists already" in there.exception.message
 
 
 class Producing:

@@ -1,4 +1,4 @@
-"""`pocketmq spark …`: jobs over the stores of a fleet. What a verb needs is imported when it runs."""
+"""`pocketmq spark …`: jobs over many stores. The modules of a job are imported when it runs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import click
 
 from ...lazy_group import LazyGroup
 
-#: Verb, (module and object, what it does).
+#: Job, (module and object, help text).
 _VERBS: Final[dict[str, tuple[str, str]]] = {
-    "lag": ("lag_command:lag", "Tell how far every consumer group is behind, and why."),
-    "audit": ("commands:audit", "Hold log, queues, index and CRCs of stores together."),
+    "lag": ("lag_command:lag", "Show the lag of every consumer group and its cause."),
+    "audit": ("commands:audit", "Check log, queues, index and CRCs of stores."),
     "dead-letters": ("commands:dead_letters", "List the dead letters of all groups."),
     "tags": ("commands:tags", "Count messages and bytes by topic and tag."),
     "keys": ("commands:keys", "Find the most frequent keys."),
@@ -23,8 +23,8 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
 
 @click.group(cls=LazyGroup, sections={"Commands": _VERBS}, package=__package__)
 def spark() -> None:
-    """Run jobs over the stores of a fleet, on Apache Spark.
+    """Run Apache Spark jobs on stores.
 
-    Each is a function as well, which returns a DataFrame: pocketmq.tools.spark.jobs. Needs the extra `spark`,
-    and Java 17 or newer (the extra `jre` brings one).
+    Each job is also a function that returns a DataFrame: see pocketmq.tools.spark.jobs. Needs the extra `spark`, and
+    Java 17 or newer (the extra `jre` has one).
     """

@@ -1,6 +1,6 @@
 """`pocketmq spark audit`, `dead-letters`, `tags`, `keys`, `rates`, `export` and `replay`: jobs as commands.
 
-Each separates its options, runs the function of the same name in a session, and prints or writes the rows.
+Each command runs the function of the same name in a session, and prints or writes the rows.
 """
 
 from __future__ import annotations
@@ -33,12 +33,17 @@ _TOP = click.option(
 
 @click.command(cls=options.TakesStores)
 @job_options(options.stores_argument, options.broker_settings_option, OUT)
-@options.json_option("a kind of fault of a queue a line")
+@options.json_option("one line per queue and kind of fault")
 @click.pass_context
 def audit(context: click.Context, /, *, as_json: bool, out: str | None, **given: Any) -> None:
-    """Hold log, queues and index of stores together, and check every record's CRC.
+    """Check log, queues, index and CRCs of stores.
 
-    Exit code 1 where something is wrong.
+    Prints each kind of fault of each queue.
+
+    \b
+    Example: pocketmq spark audit '/data/broker-*/store'
+
+    Exit code 1: a fault was found.
     """
     stores = options.chosen_stores(given.pop("stores"))
     settings = options.broker_settings(given.pop("settings"))
@@ -48,7 +53,7 @@ def audit(context: click.Context, /, *, as_json: bool, out: str | None, **given:
         if out is not None:
             write(faults, out, SystemClock().unix_ms())
         else:
-            show(faults, as_json=as_json, empty="nothing is wrong")
+            show(faults, as_json=as_json, empty="no faults")
         is_wrong = not faults.isEmpty()
     if is_wrong:
         context.exit(1)
@@ -56,25 +61,28 @@ def audit(context: click.Context, /, *, as_json: bool, out: str | None, **given:
 
 @click.command("dead-letters", cls=options.TakesStores)
 @job_options(*READING, OUT)
-@options.json_option("a dead letter a line")
+@options.json_option("one dead letter per line")
 def dead_letters(**given: Any) -> None:
-    """List the dead letters of all groups: where they came from, when they died, how often they were tried."""
+    """List the dead letters of all groups.
+
+    Prints their origin, when they were moved to the dead-letter queue, and how often they were delivered.
+    """
     _report(reports.dead_letters, given, "there are no dead letters")
 
 
 @click.command(cls=options.TakesStores)
 @job_options(*READING, OUT)
 @_TOP
-@options.json_option("a topic and tag a line")
+@options.json_option("one line per topic and tag")
 def tags(**given: Any) -> None:
-    """Count messages and bytes by topic and tag, the most frequent first."""
+    """Count messages and bytes by topic and tag, most frequent first."""
     _report(reports.tags, given, "there are no messages")
 
 
 @click.command(cls=options.TakesStores)
 @job_options(*READING, OUT)
 @_TOP
-@options.json_option("a topic and key a line")
+@options.json_option("one line per topic and key")
 def keys(**given: Any) -> None:
     """Find the most frequent keys of each topic."""
     _report(reports.keys, given, "no message has a key")
@@ -82,9 +90,12 @@ def keys(**given: Any) -> None:
 
 @click.command(cls=options.TakesStores)
 @job_options(*READING, OUT)
-@options.json_option("a topic and minute a line")
+@options.json_option("one line per topic and minute")
 def rates(**given: Any) -> None:
-    """Count messages and bytes by topic and minute of the store time, in UTC."""
+    """Count messages and bytes by topic and minute.
+
+    The minute is that of the store time, in UTC.
+    """
     _report(reports.rates, given, "there are no messages")
 
 
@@ -106,22 +117,29 @@ def _report(report: Callable[..., DataFrame], given: dict[str, Any], empty: str)
 @click.command(cls=options.TakesStores)
 @job_options(*READING)
 @click.option(
-    "--output", "to", required=True, metavar="FOLDER", help="Where the files go: a path or a URL."
+    "--output", "to", required=True, metavar="FOLDER", help="Folder of the files: a path or a URL."
 )
 @click.option(
     "--mode",
     type=click.Choice(("new", "add", "replace")),
     default="new",
     show_default=True,
-    help="FOLDER must be new; or files are added; or the topics and days that are written replace those there.",
+    help="Require a new folder; add files; or replace the written topics and days.",
 )
 def export(*, to: str, mode: Any, **given: Any) -> None:
-    """Write messages to Parquet files, partitioned by topic and day of the store time, in UTC."""
+    """Write messages to Parquet, by topic and day.
+
+    The day is that of the store time, in UTC.
+
+    \b
+    Example: pocketmq spark export '/data/broker-*/store' --output s3a://bucket/messages
+    """
     stores = options.chosen_stores(given.pop("stores"))
     reading = reading_of(given)
     if "=" in to.rsplit("/", 1)[-1]:
         raise ConfigError(
-            f"--output {to}: Spark takes name=value in a path for a column", field="to"
+            f"--output {to}: a folder of the form name=value is a column for Spark. Use another name",
+            field="to",
         )
     with running(**given) as spark:
         done = exports.export(spark, *stores, to=to, reading=reading, mode=mode)
@@ -130,15 +148,21 @@ def export(*, to: str, mode: Any, **given: Any) -> None:
 
 @click.command(
     cls=options.TakesStores,
-    epilog=f"Each message says where it stood, in its property {replays.REPLAYED_FROM}: repeats are told by that.",
+    epilog=f"The property {replays.REPLAYED_FROM} of each message has its old place, by which you can find duplicates.",
 )
 @job_options(*READING)
 @click.option(
-    "--to-topic", "to", metavar="TOPIC", help="Send all to TOPIC.  [default: each to its own]"
+    "--to-topic",
+    "to",
+    metavar="TOPIC",
+    help="Topic to send to.  [default: the topic of each message]",
 )
 @options.nameserver_option
 def replay(*, to: str | None, nameserver: str, **given: Any) -> None:
-    """Send stored messages again, at least once: to a topic of a cluster that runs."""
+    """Send stored messages to a topic again.
+
+    Each message is sent at least once, to the brokers of --nameserver.
+    """
     stores = options.chosen_stores(given.pop("stores"))
     reading = reading_of(given)
     with running(**given) as spark:

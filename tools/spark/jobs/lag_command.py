@@ -1,4 +1,4 @@
-"""`pocketmq spark lag`: the lag of every consumer group of a fleet."""
+"""`pocketmq spark lag`: the lag of every consumer group in many stores."""
 
 from __future__ import annotations
 
@@ -33,19 +33,17 @@ if TYPE_CHECKING:
     options.recovery_option,
     OUT,
 )
-@click.option("--nameserver", metavar="HOST:PORT[,…]", help="Ask the brokers of this cluster.")
-@options.read_from_option("look at the queues, and may be a moment behind")
+@click.option("--nameserver", metavar="HOST:PORT[,…]", help="Name servers of a cluster to ask.")
+@options.read_from_option("report the queues; they may be a moment behind")
 @options.watch_options
-@options.json_option("a row a line")
+@options.json_option("one row per line")
 def lag(*, as_json: bool, master: str, conf: tuple[str, ...], **given: Any) -> None:
-    """Tell how far consumer groups are behind: messages, bytes, the age of the oldest unread one, and a verdict.
+    """Show the lag of every consumer group and its cause.
 
-    The rows are those of `pocketmq lag`, one task a store. Stores may be live, stopped, copied or damaged.
+    Prints the rows of `pocketmq lag`, with one task per store. Stores may be live, stopped, copied or damaged.
     """
     if bool(given["stores"]) == bool(given["nameserver"]):
-        raise click.UsageError(
-            "Give a STORE or --nameserver: files are read, or brokers are asked."
-        )
+        raise click.UsageError("Give either a STORE or --nameserver.")
     given["read_from"] = options.read_from_of(given["read_from"], given["stores"])
     interval_ms = options.watch_interval_ms(
         given["watch"], given["interval"], given["iterations"], given["stores"]
@@ -59,7 +57,7 @@ def lag(*, as_json: bool, master: str, conf: tuple[str, ...], **given: Any) -> N
 
 @dataclass(slots=True)
 class _Looks:
-    """One look after the other."""
+    """Makes one report, or one after the other."""
 
     spark: SparkSession
     given: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Options that the commands of `pocketmq spark` share: which stores and messages, on which Spark, to where."""
+"""Options that the commands of `pocketmq spark` share: input, Spark session and output."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ OUT: Final = click.option(
     "--output",
     "out",
     metavar="FORM:PLACE",
-    help=f"Write the rows there instead of printing them: {', '.join(FORMS)}.",
+    help=f"Write the rows there instead of printing them. FORM is {', '.join(FORMS)}.",
 )
 _MASTER: Final = click.option(
     "--master",
     default="local[*]",
     show_default=True,
-    help="Where Spark runs: this machine's cores, or a cluster's master.",
+    help="Spark master: local[*] means all cores of this machine.",
 )
 _CONF: Final = click.option(
-    "--conf", metavar="KEY=VALUE", multiple=True, help="A setting of Spark; may be repeated."
+    "--conf", metavar="KEY=VALUE", multiple=True, help="Setting of Spark. Repeatable."
 )
 
 
@@ -49,9 +49,9 @@ def job_options(*options: Decorator) -> Decorator:
 
 @contextmanager
 def running(master: str, conf: Sequence[str]) -> Iterator[SparkSession]:
-    """Give a session on MASTER with Spark's settings CONF; what fails in it is told in a sentence.
+    """Give a session on MASTER with Spark's settings CONF. Errors in it become one sentence.
 
-    It is stopped afterwards, unless it was there before.
+    It is stopped afterwards, unless it was active before.
     """
     settings = parse_conf(conf)
     require_pyspark()
@@ -68,18 +68,18 @@ def running(master: str, conf: Sequence[str]) -> Iterator[SparkSession]:
 
 
 def parse_conf(conf: Sequence[str]) -> dict[str, str]:
-    """Return CONF, each "KEY=VALUE", by key; UsageError for anything else."""
+    """Return CONF, "KEY=VALUE" each, by key. Raises UsageError."""
     found = {}
     for setting in conf:
         name, equals, value = setting.partition("=")
         if not (name and equals):
-            raise click.UsageError(f"--conf {setting}: write it as KEY=VALUE")
+            raise click.UsageError(f"--conf {setting}: write KEY=VALUE")
         found[name] = value
     return found
 
 
 TOPIC: Final = click.option(
-    "--topic", "topics", metavar="TOPIC", multiple=True, help="Only this topic; may be repeated."
+    "--topic", "topics", metavar="TOPIC", multiple=True, help="Only this topic. Repeatable."
 )
 SINCE: Final = click.option(
     "--since", metavar="TIME", help="Only messages stored at TIME or later."
@@ -90,7 +90,7 @@ BAD_RECORDS: Final = click.option(
     type=click.Choice([policy for policy in POLICIES if policy != "rows"]),
     default="fail",
     show_default=True,
-    help="Bytes that should be a record and are none: stop there, or leave them out and go on.",
+    help="At damaged bytes: stop, or leave them out and continue.",
 )
 #: The options of every job that reads messages.
 READING: Final[tuple[Decorator, ...]] = (
@@ -104,7 +104,7 @@ READING: Final[tuple[Decorator, ...]] = (
 
 
 def reading_of(given: dict[str, Any]) -> Reading:
-    """Return what the options GIVEN say, and take them out."""
+    """Remove the options of READING from GIVEN, and return them."""
     since, until = given.pop("since"), given.pop("until")
     policy = given.pop("bad_records")
     return Reading(
