@@ -12,7 +12,7 @@ COUNT = 12
 
 
 class Crash(Exception):
-    """Ends a stage amid its work."""
+    """Ends a stage in the middle of its work."""
 
 
 def stage(nameserver: str, producer: Producer, *, crash_at: int | None = None) -> int:
@@ -40,7 +40,7 @@ def main(nameserver: str) -> None:
         try:
             stage(nameserver, producer, crash_at=7)
         except Crash:
-            print("crashed amid the second commit")
+            print("crashed during the second commit")
         print(f"started again, {stage(nameserver, producer)} orders were left")
     with PullConsumer("example-readers", INVOICES, nameserver) as consumer:
         found = [invoice.key for invoice in consumer.messages(timeout_ms=3_000)]

@@ -1,4 +1,4 @@
-"""Orders are charged; what fails comes again a second later, and what always fails ends in the dead letters.
+"""Charges orders. A failed message is retried a second later; one that always fails ends in the dead-letter queue.
 
 python examples/order_processing.py --nameserver 127.0.0.1:9876
 """
@@ -23,7 +23,7 @@ def main(nameserver: str) -> None:
 
     def charge(message: ReceivedMessage) -> None:
         if not (message.key or "").startswith(run):
-            return  # Left behind by an earlier run.
+            return  # From an earlier run.
         number = int(message.body)
         if number == 13:
             raise ValueError("no such account")

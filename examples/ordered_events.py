@@ -1,4 +1,4 @@
-"""Events of each account are handled in the order in which they were sent, accounts beside each other.
+"""Events of each account are processed in the order in which they were sent, different accounts at the same time.
 
 python examples/ordered_events.py --nameserver 127.0.0.1:9876
 """
@@ -25,11 +25,11 @@ def main(nameserver: str) -> None:
     def book(message: ReceivedMessage) -> None:
         account = message.key or ""
         if not account.startswith(run):
-            return  # Left behind by an earlier run.
+            return  # From an earlier run.
         number = int(message.body)
         if number % 20 == 7 and f"{account} {number}" not in tried:
             tried.add(f"{account} {number}")
-            # The account stands still until this event is handled; others go on.
+            # The account waits until this event is processed; other accounts continue.
             raise TimeoutError("the ledger is busy")
         seen[account].append(number)
         if sum(map(len, seen.values())) == ACCOUNTS * EVENTS:

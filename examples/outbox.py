@@ -17,7 +17,7 @@ ORDERS = 10
 
 
 def relay(shop: sqlite3.Connection, producer: Producer) -> None:
-    """Send what lies in the outbox. A crash before the mark sends it again, with the same key."""
+    """Send the messages in the outbox. After a crash before the mark they are sent again, with the same keys."""
     for number, name in shop.execute("SELECT id, name FROM outbox WHERE NOT sent").fetchall():
         producer.send(Message(TOPIC, b"ship it", key=name))
         with shop:

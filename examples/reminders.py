@@ -23,7 +23,7 @@ def main(nameserver: str) -> None:
 
     def remind(message: ReceivedMessage) -> None:
         if message.key != run:
-            return  # Left behind by an earlier run.
+            return  # From an earlier run.
         # A delay level keeps no instant: it counts from the sending.
         due_ms = message.due_ms or message.born_timestamp_ms + LEVEL_1_MS
         late_ms[message.body.decode()] = message.store_timestamp_ms - due_ms

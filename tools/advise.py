@@ -255,7 +255,7 @@ class Advice:
     threads: int
     #: Is (T1 + T2) / T1 more than a process may have?
     is_cut: bool
-    #: Messages a second, of a node whose cores work for 70 % of the time.
+    #: Messages per second of a node whose cores are busy for 70 % of the time.
     node_per_s: float
     peak_per_s: float | None
     nodes: int | None

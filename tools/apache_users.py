@@ -82,7 +82,7 @@ def parse_tables(text: str, name: str) -> list[dict[str, Any]] | None:
         elif len(cells) != len(titles):
             raise ConfigError(
                 f"{name}:{number}: {len(cells)} columns where the table has {len(titles)}: values with two spaces in"
-                " them cannot be told apart, take the JSON instead",
+                " them are ambiguous. Use the JSON instead",
                 file=name,
             )
         else:
@@ -119,7 +119,7 @@ def to_entries(
             found[entry.name] = entry
         elif not (isinstance(one, dict) and "subject" in one):
             raise ConfigError(
-                f"{name}[{at}]: neither a user (username), nor an ACL (subject), nor accounts of a plain_acl.yml",
+                f"{name}[{at}]: not a user (username), an ACL (subject), or the accounts of a plain_acl.yml",
                 file=name,
             )
     told: dict[str, tuple[str, list[Any]]] = {}
@@ -179,7 +179,7 @@ def _of_acl(one: dict[str, Any], where: str, users: dict[str, UserEntry]) -> Use
                 "decision": entry.get("decision") or "Allow",
             }
             read = read_policy(keys, place)
-            if read not in entries:  # Each broker of a cluster tells of the same.
+            if read not in entries:  # Each broker of a cluster lists the same user.
                 entries.append(read)
     return replace(
         users[name],

@@ -69,7 +69,7 @@ class BrokerAnswer(NamedTuple):
             self.writer.close()
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        """Yield what comes, for as long as somebody hears it."""
+        """Yield events for as long as the caller reads them."""
         try:
             while data := await self.reader.read(_HEAD_BYTES_MAX):
                 yield data
@@ -109,7 +109,7 @@ class BrokerCaller:
         lines = [f"{method} {target} HTTP/1.1", f"host: {address}", "connection: close"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         if self._authorization:
-            # HTTP Basic is the secret itself, and whoever runs a name server says where a broker is.
+            # HTTP Basic is the secret itself, and a name server can give any address.
             if self._context is None and not is_loopback(host):
                 raise NotAuthenticated(
                     f"the secret would go to {address} in plaintext: use --tls or --tls-ca"

@@ -3,8 +3,8 @@
     @click.argument("topic", shell_complete=topic_names)
     @click.option("--group", shell_complete=group_names)
 
-The name servers are those of the line so far, else of the environment. Where nobody answers within a second, and where
-the line names a store, nothing is proposed. Bounds: NAMES_MAX names; those that a shell would not take as one word are
+The name servers are those of the line so far, else of the environment. If no broker answers within a second, or the
+line names a store, nothing is proposed. Limit: NAMES_MAX names; those that a shell would not take as one word are
 left out.
 """
 

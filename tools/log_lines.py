@@ -3,7 +3,7 @@
     2026-11-21T10:38:25.123Z INFO pocketmq.store.commit_log segment rolled file=00000000001073741824 took_ms=3
 
 The message of a log call is a constant; what varies goes in `extra`. Values with spaces are quoted as JSON. Control
-characters are escaped, also in files: names come from others, and somebody reads the file on a terminal. Where
+characters are escaped, also in files: names come from clients, and people read the file on a terminal. If
 several brokers share one standard error, `by=broker-2` at the end of a line says whose it is.
 """
 

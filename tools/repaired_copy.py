@@ -75,7 +75,7 @@ class Fitting:
             self._require_folder(name)
         for name in _SINGLE_FILES:
             if os.path.isdir(self._path(name)):
-                self._set_aside(name, "a folder stands where a file should be")
+                self._set_aside(name, "there is a folder instead of a file")
         self._fit_rows()
         for name, parse_text in self._tables().items():
             self._fit_table(name, parse_text)
@@ -96,7 +96,7 @@ class Fitting:
 
     def _require_folder(self, name: str) -> None:
         if os.path.lexists(self._path(name)) and not os.path.isdir(self._path(name)):
-            self._set_aside(name, "a file stands where a folder should be")
+            self._set_aside(name, "there is a file instead of a folder")
 
     def _fit_rows(self) -> None:
         settings = self._settings
@@ -135,7 +135,7 @@ class Fitting:
                 self.fitted.add(f"{name}: {entry.size:,} bytes long: {verb} to {size:,}")
 
     def _resize(self, path: str, size: int) -> None:
-        """Put a file of SIZE behind the name PATH; who has the old one mapped keeps it."""
+        """Replace the file PATH by one of SIZE. A process that has mapped the old one keeps it."""
         draft = f"{path}.fit"
         copy_file(path, draft)
         os.truncate(draft, size)
@@ -171,7 +171,7 @@ class Fitting:
         for file in (f"config/{name}", f"config/{name}.bak"):
             path = self._path(file)
             if os.path.isdir(path):
-                self._set_aside(file, "a folder stands where a file should be")
+                self._set_aside(file, "there is a folder instead of a file")
             if not os.path.exists(path) or not os.path.getsize(path):
                 continue
             fault = _fault(self._disk.read(path), parse_text)

@@ -1,4 +1,4 @@
-"""The brokers of `pocketmq serve --brokers N`: processes of one machine under one name server, told apart by number.
+"""The brokers of `pocketmq serve --brokers N`: processes on one machine with one name server, named by number.
 
 A broker serves from one event loop, so that it uses one core; several brokers use several. The process that the user
 starts runs the name server and watches; each broker is a process of its own, `pocketmq broker`, with the same
@@ -35,7 +35,7 @@ from .settings import Settings
 logger = logging.getLogger(__name__)
 
 _PORT_MAX: Final = 65_535
-#: How long until a broker that has ended is started again: at first, and at most.
+#: Time until a broker that has ended is started again: the first, and the longest.
 _AGAIN_S: Final = 1.0
 _AGAIN_MAX_S: Final = 30.0
 #: One that served so long has not ended for a reason that it will meet again at once.

@@ -42,7 +42,7 @@ from .settings import Settings
 logger = logging.getLogger(__name__)
 
 _MIB: Final = 1_048_576
-#: Frames of a mebibyte wait until the device is free: few, so that heartbeats are heard.
+#: Frames of a mebibyte wait for the disk: few, so that heartbeats are not delayed.
 _FOLLOWING: Final = ChannelLimits(unread_bytes=8 * _MIB)
 #: A link lasts as long as both ends do.
 _FOLLOWED: Final = Limits(connection_age_ms=0, queue_bytes=4 * _MIB, connections_max=256)
@@ -170,7 +170,7 @@ class ReplicaServer:
     async def _settle(self) -> None:
         """Wait some seconds to be live, and for a master. Raises ConfigError if this replica's id is taken."""
         mine = self.node.settings
-        # The registry waits for the session of whoever had the id before to end.
+        # ZooKeeper waits until the session of the previous owner of this id has ended.
         within_s = max(_SETTLE_S, 2 * mine.session_ms / 1000)
         try:
             async with asyncio.timeout(within_s):

@@ -2,7 +2,7 @@
 
 A server says on standard output when it serves: a line `ready ` and a JSON object with its addresses. Its standard
 error goes to a file next to the store, and is quoted when the server does not come up. It speaks plaintext, and so do,
-from then on, clients of this process that are not told otherwise: the environment's TLS is for servers elsewhere.
+from then on, clients of this process without other options: the environment's TLS is for servers elsewhere.
 A *child* instead shares the standard error of this process, is out of reach of its terminal's Ctrl-C, and stops when
 its standard input ends, as it does when this process is gone.
 
@@ -35,7 +35,7 @@ _LOOK_S: Final = 0.2
 class ServerProcess:
     """Runs `pocketmq VERB ARGUMENTS` and waits until it serves; ports are free ones unless given.
 
-    PROGRAM: what Python runs as `pocketmq`;  STARTED: told the process's id before anything else;  WAITS: for it to
+    PROGRAM: what Python runs as `pocketmq`;  STARTED: called with the process id first;  WAITS: for it to
     serve;  IS_CHILD: see above.
     """
 
@@ -176,7 +176,7 @@ class ServerProcesses:
         self._all: list[ServerProcess] = []
 
     async def start(self, process: ServerProcess) -> ServerProcess:
-        """Return PROCESS, which was not waited for, when it serves; cancelled, it is told to stop.
+        """Return PROCESS, which was not waited for, when it serves; if cancelled, stop it.
 
         Raises ConnectionLost, with its `code`, if it ends before.
         """

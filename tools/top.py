@@ -174,7 +174,7 @@ class ClusterBoard:
     queues: Sequence[tuple[LagProgress, str]]
 
     def document(self) -> dict[str, Any]:
-        """Return the board as JSON shows it."""
+        """Return the report as JSON shows it."""
         return {
             "at_ms": self.at_ms,
             "seconds": self.seconds,
@@ -199,9 +199,6 @@ class ClusterBoard:
             ],
             "queues": [one.to_json() | {"holder": holder or None} for one, holder in self.queues],
         }
-
-
-# --- looking
 
 
 class _Wanted(NamedTuple):

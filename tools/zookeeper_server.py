@@ -82,7 +82,7 @@ class ZooKeeperServer:
         return self._process.pid
 
     def start(self) -> None:
-        """Start the process, on the data that lies there already."""
+        """Start the process with the existing data."""
         self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / "zoo.cfg").write_text(self._settings(), encoding="utf-8")
         (self._folder / "myid").write_text(f"{self._number}\n", encoding="utf-8")
@@ -163,7 +163,7 @@ class ZooKeeperServer:
         log = self._folder / "zookeeper.log"
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
         told = [line for line in lines if "Exception" in line or "ERROR" in line] or lines
-        return f"{told[-1][:_LOG_TAIL] if told else 'it said nothing'}; see {log}"
+        return f"{told[-1][:_LOG_TAIL] if told else 'it printed nothing'}; see {log}"
 
 
 def find_jars(home: Path) -> str:
@@ -192,7 +192,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def is_free(port: int) -> bool:
-    """Does nobody listen on PORT of loopback at this moment?"""
+    """Is PORT of loopback free at this moment?"""
     try:
         socket.create_server((LOOPBACK, port)).close()
     except OSError:

@@ -93,8 +93,8 @@ async def test_what_filters_stepped_over_is_told_everywhere_and_stays(tmp_path: 
     story = json.loads(shell("why", "T/0/3", store.path, "--json").out)
     views = {one["group"]: one for one in story["groups"]}
     assert views["pulling"]["verdict"] == "filtered"
-    assert views["pulling"]["text"].startswith("skipped by pulling: ")
-    assert views["pulling"]["text"].endswith(" did not want it, with filter 'a'")
+    assert views["pulling"]["text"].startswith("filtered out in pulling by ")
+    assert views["pulling"]["text"].endswith(", with filter 'a'")
     wanted = json.loads(shell("why", "T/0/2", store.path, "--json").out)
     assert {one["group"]: one["verdict"] for one in wanted["groups"]}["pulling"] == "read"
     now_ms = SystemClock().now_ms()

@@ -29,9 +29,9 @@ from pocketmq.proto.rpc import MethodTable
 from pocketmq.proto.rpc.pages import PageRequest
 from pocketmq.tools.console import api as console_api
 from pocketmq.tools.console.actions import ROUTES
+from pocketmq.tools.console.answers import LISTENERS_MAX
 from pocketmq.tools.console.api import Api
-from pocketmq.tools.console.door import TOKEN, Door, NotAllowed
-from pocketmq.tools.console.frame import LISTENERS_MAX
+from pocketmq.tools.console.auth import TOKEN, Door, NotAllowed
 from pocketmq.tools.console.local import CALLER, HttpCaller
 from pocketmq.tools.console.message_pages import hex_dump
 from pocketmq.tools.console.rates import Rates
@@ -320,7 +320,7 @@ def test_a_half_message_is_told_with_its_age(api: ApiPeer, server: ServerProcess
 
 
 def test_bodies_are_shown_in_hexadecimal() -> None:
-    assert hex_dump(b"") == "It is empty."
+    assert hex_dump(b"") == "The body is empty."
     assert hex_dump(b"abc\n" + bytes(13)).splitlines() == [
         "000000  61 62 63 0a 00 00 00 00 00 00 00 00 00 00 00 00  abc.............",
         f"000010  {'00':47}  .",
@@ -480,19 +480,19 @@ async def test_who_leaves_gives_its_place_back_once_its_look_has_ended(
     async def status(_: Api) -> pb.BrokerStatusReply:
         return pb.BrokerStatusReply()
 
-    monkeypatch.setattr(console_api, "_stories", look)
+    monkeypatch.setattr(console_api, "_histories", look)
     monkeypatch.setattr(Api, "status", status)
     parts = SimpleNamespace(methods=MethodTable(), figures=None, counters=None, cluster="c")
     asked = PageRequest("GET", "/", {})
     api = Api(cast("SiteParts", parts), cast("Rates", None), OPEN)
     CALLER.set(HttpCaller("127.0.0.1:5"))
-    asking = [asyncio.ensure_future(api.life(asked, "x")) for _ in range(2)]
+    asking = [asyncio.ensure_future(api.history(asked, "x")) for _ in range(2)]
     for _ in asking:
         assert await asyncio.to_thread(begun.acquire, timeout=60)
     for one in asking:
         one.cancel()
     await asyncio.wait(asking)
-    third = asyncio.ensure_future(api.life(asked, "x"))
+    third = asyncio.ensure_future(api.history(asked, "x"))
     assert not await asyncio.to_thread(begun.acquire, timeout=0.2)
     go.set()
     with pytest.raises(MessageNotFound):

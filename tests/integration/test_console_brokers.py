@@ -18,8 +18,8 @@ from pocketmq.proto.rpc import serve
 from pocketmq.proto.rpc.pages import PageRequest, Shown
 from pocketmq.proto.tls import Trust
 from pocketmq.tools.broker_caller import BrokerList
+from pocketmq.tools.console.auth import TOKEN
 from pocketmq.tools.console.brokers_site import BrokersSite
-from pocketmq.tools.console.door import TOKEN
 
 from ..authority import Authority
 from ..served import ServerProcess

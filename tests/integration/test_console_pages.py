@@ -157,8 +157,8 @@ def test_a_message_and_all_dead_letters_are_sent_again_on_their_pages(
     assert held() == before + 1
     opened.goto("/dead-letters?group=mourners")
     assert column(opened, "letters", "reason") == ["no such customer"] * 3
-    opened.get_by_text("Send all again").first.click()
-    opened.get_by_role("button", name="Send all again", exact=True).click()
+    opened.get_by_text("Resend all").first.click()
+    opened.get_by_role("button", name="Resend all", exact=True).click()
     opened.wait_for_selector("output:has-text('offset 2')")
     assert held() == before + 4
 

@@ -27,7 +27,7 @@ from pocketmq.proto.rpc.pages import PageRequest
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.console import door
 from pocketmq.tools.console.actions import ROUTES
-from pocketmq.tools.console.door import Door, NotAllowed, NotSignedIn
+from pocketmq.tools.console.auth import Door, NotAllowed, NotSignedIn
 from pocketmq.tools.console.site import Site, site
 
 from ..served import broker_config

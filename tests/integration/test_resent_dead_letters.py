@@ -58,7 +58,7 @@ def test_what_was_sent_again_is_hidden(call: Shell, server: ServerProcess) -> No
     assert "dead letter of billing" in history
     by_id_alone = shown(unescape(links[0]).partition("?")[0])
     assert "dead letter of billing" in by_id_alone
-    assert "the store has nothing of" in shown("/messages/00FF")
+    assert "not found. Check the id" in shown("/messages/00FF")
 
     assert call("dead-letters", "resend", GROUP, "--all").out.splitlines()[-1].startswith("2 of 2")
     assert offsets() == []

@@ -92,7 +92,7 @@ def test_brokers_share_topics_come_again_and_stop_together(tmp_path: Path) -> No
     assert not any((store / f"broker-{number}" / "abort").exists() for number in (1, 2, 3))
     fewer = Shell("")("serve", "--store", str(store), "--brokers", "2")
     assert fewer.code == 5
-    assert "broker-3, whose messages nobody could reach with --brokers 2" in fewer.err
+    assert "broker-3, whose messages no client could read with --brokers 2" in fewer.err
 
 
 @pytest.mark.long

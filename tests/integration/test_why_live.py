@@ -45,7 +45,7 @@ def test_a_live_broker_knows_what_its_files_say(call: Shell, server: ServerProce
 def test_what_is_not_there_and_what_is_wrong(call: Shell, server: ServerProcess) -> None:
     need_own("a port of grpcio has no pages")
     nobody = call("why", "00FF")
-    assert (nobody.code, "no broker has anything of '00FF'" in nobody.err) == (3, True)
+    assert (nobody.code, "message '00FF' not found (asked 1 broker)" in nobody.err) == (3, True)
     store = str(server.ready["store"])
     assert call("why", "00FF", store, "--nameserver", server.nameserver).code == 2
     assert call("why", "00FF", "--scan").code == 2

@@ -23,7 +23,7 @@ def test_tasks_of_both_frameworks_are_published_and_all_run(tmp_path: Path) -> N
         brokers.append("redis")
         assert figure.beside["ratio_to_redis"] > 0
     else:
-        assert figure.notes[0] == "Redis is not beside: no redis-server on the path"
+        assert figure.notes[0] == "not compared with Redis: no redis-server on the path"
     rates = {
         f"{name}_{kind}_per_second_on_{broker}"
         for name in ("celery", "dramatiq")

@@ -48,7 +48,7 @@ _LOOK_S: Final = 0.1
 _ANSWER_MAX: Final = 1 << 20
 #: Code that the just-in-time compiler has not seen is slow.
 _WARM: Final = 3_000
-#: Ports next to a broker's own that it takes without being told: two below, and those of its HA service above.
+#: A broker also uses ports near its own: two below, and those of its HA service above.
 _APART: Final = 10
 
 
@@ -209,7 +209,7 @@ class JavaServer:
 
 
 def _ports(count: int) -> list[int]:
-    """Return COUNT ports with room around each."""
+    """Return COUNT free ports with free ports around each."""
     found: list[int] = []
     while len(found) < count:
         (port,) = free_ports(1)
@@ -290,11 +290,13 @@ class ApacheSender:
                 break
             answer = await read_command(reader, _ANSWER_MAX)
             if answer is None:
-                raise PocketMQError(f"Apache's master {self._address} closed the connection")
+                raise PocketMQError(
+                    f"Apache RocketMQ's master {self._address} closed the connection"
+                )
             if answer.is_answer:
                 took = time.perf_counter() - begun.pop(answer.opaque)
                 latencies += [took] if answer.code == SUCCESS else []
         writer.close()
         if not latencies:
-            raise PocketMQError(f"Apache's master {self._address} acknowledged nothing")
+            raise PocketMQError(f"Apache RocketMQ's master {self._address} acknowledged nothing")
         return latencies

@@ -77,7 +77,7 @@ def _add_lists(
     in_flight: int,
     messages: int,
 ) -> int:
-    """Send as `_send_lists_for` does, and note it in FIGURE; return how many messages were sent."""
+    """Send like `_send_lists_for`, add the result to FIGURE, and return the number of messages."""
     send_for = partial(_send_lists_for, server.nameserver, send)
     asyncio.run(send_for(0.5, in_flight, messages))  # Connections, routes, code that runs first.
     with servers.cpu_of_both(figure, server):
@@ -173,7 +173,7 @@ def sync(conditions: measure.BenchConditions) -> measure.Figure:
     """Measure sending with synchronous flush."""
     figure = measure.Figure(
         name="sync",
-        what=f"{BODY_BYTES} B bodies, {SYNCED_IN_FLIGHT} single sends in flight, each acknowledged on the device",
+        what=f"{BODY_BYTES} B bodies, {SYNCED_IN_FLIGHT} single sends in flight, each acknowledged on disk",
     )
     with servers.server_with_topic(conditions.folder) as server:
         address = server.nameserver

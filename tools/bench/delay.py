@@ -46,7 +46,7 @@ PERCENTILES: Final = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99.9": 99.9, "max
 _SEED: Final = 20
 _WARM_TOPIC: Final = "bench-warm"
 _WARM_BATCHES: Final = 10
-#: Room between the last acknowledgement, as the warm-up foretells it, and the first instant.
+#: Time between the last acknowledgement, as expected from the warm-up, and the first delivery time.
 _LEAD_S: Final = 2.0
 #: None came for so long after the last was due: what is missing then is lost.
 _GRACE_MS: Final = 10_000
@@ -112,7 +112,7 @@ class Deliveries:
 
 
 def percentiles(late_ms: Any) -> dict[str, float]:
-    """Return the percentiles of LATE_MS that the bench tells; none of nothing."""
+    """Return the reported percentiles of LATE_MS; none if it is empty."""
     if not len(late_ms):
         return {}
     found = np.percentile(late_ms, list(PERCENTILES.values()))
@@ -194,9 +194,9 @@ async def _count_to(nameserver: str, count: int) -> None:
 async def _receive(
     server: ServerProcess, deliveries: Deliveries, last_due_ms: int, clock: SystemClock
 ) -> tuple[float, float]:
-    """Take messages until all have come, or none came for long after the last was due, and then what comes again.
+    """Receive messages until all have arrived, or none arrived for long after the last was due; then redeliveries.
 
-    Return how long that took without what came again, and what CPU time the server used meanwhile.
+    Return the duration without redeliveries, and the CPU time of the server meanwhile.
     """
     server_cpu, began = server.cpu_seconds(), time.perf_counter()
     async with AsyncPullConsumer(

@@ -104,7 +104,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A record, and where in it the digits of topic and key stand."""
+    """A record, and the positions of the digits of topic and key in it."""
 
     record: bytes
     tag: str

@@ -160,9 +160,6 @@ async def _send(server: ServerProcess, seconds: float, shape: _GrowingShape) -> 
         )
 
 
-# --- a store larger than memory
-
-
 def _cold(figure: measure.Figure, folder: Path) -> None:
     """Read a store of which a tenth fits into memory; note how fast, and what sends took meanwhile."""
     store = folder / "store"

@@ -25,7 +25,7 @@ LANGUAGES: Final = ("java", "go", "node", "python", "rust")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BenchConditions:
-    """What a bench is told: a folder of its own, removed afterwards, and about how long to measure."""
+    """Arguments of a benchmark: a temporary folder, and about how long to measure."""
 
     folder: Path
     seconds: float
@@ -55,9 +55,9 @@ class Figure:
     what: str = ""
     #: Messages in all, their size, and other facts of the run.
     facts: dict[str, Any] = field(default_factory=dict)
-    #: Yardsticks of the same run, and our figure as a share of each.
+    #: Baselines of the same run, and the share of each that PocketMQ reaches.
     beside: dict[str, float] = field(default_factory=dict)
-    #: What people are told below the figure; programs find it in the facts.
+    #: Lines for people, below the result; programs read the facts.
     notes: list[str] = field(default_factory=list)
     #: (the measured value that the aim is for, the aim, True if more is better).
     aim: tuple[float, float, bool] | None = None
@@ -95,7 +95,7 @@ class Figure:
         self.p50_ms, self.p99_ms = percentiles_ms(seconds)
 
     def compare(self, yardstick: str, value: float, ours: float) -> None:
-        """Note a YARDSTICK of this run, and what share of it OURS is."""
+        """Add the baseline YARDSTICK of this run, and the share that PocketMQ reaches with OURS."""
         self.beside[yardstick] = value
         self.beside[f"ratio_to_{yardstick.removesuffix('_per_second')}"] = ours / value
 

@@ -72,7 +72,7 @@ def _figure(
     figure.facts["server_cpu_us_per_send_alone"] = alone_us
     figure.notes.append(
         f"server time of a send: {together_us:.0f} µs with {IN_FLIGHT} in flight, {alone_us:.0f} µs alone;"
-        " beside grpcio's: bench unary"
+        " compared with grpcio: bench unary"
     )
     return figure
 

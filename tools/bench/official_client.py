@@ -81,7 +81,7 @@ class OfficialClient:
 def _programs() -> ModuleType:
     if not _PROGRAMS.exists():
         raise ConfigError(
-            f"the programs of official clients lie in a checkout of PocketMQ, and {_PROGRAMS} is not there",
+            f"the programs of official clients are in a source checkout of PocketMQ; {_PROGRAMS} does not exist",
             field="client",
         )
     name = "pocketmq_official_programs"

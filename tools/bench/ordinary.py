@@ -38,7 +38,7 @@ _BODY: Final = bytes(range(BODY_BYTES))
 _RECORD_BYTES: Final = servers.record_bytes(BODY_BYTES)
 #: Of an acknowledgement of a run.
 _REPLY_BYTES: Final = 40
-#: Messages a second that a listener is expected to take, of which its topic is filled.
+#: Expected messages per second of a listener: its topic is filled with as many.
 _PUSHED: Final = 30_000
 _TIMEOUT_S: Final = 600.0
 _OFFICIAL_TOPIC: Final = "bench-official"
@@ -161,7 +161,7 @@ def _beside_apache(figure: measure.Figure, home: Path, conditions: measure.Bench
     figure.facts["apache_version"] = apache_version(home)
     figure.notes.append(
         f"Apache RocketMQ {figure.facts['apache_version']} with its Java clients, each shape {seconds:g} s after"
-        f" {seconds:g} s of warm-up as well, and how many times as much is ours:"
+        f" {seconds:g} s of warm-up as well, with the ratio of PocketMQ to it:"
     )
     for theirs in classic:
         key = _key(theirs.name)
@@ -189,9 +189,6 @@ def _compare(figure: measure.Figure, own: ShapeRun, theirs: ShapeRun) -> None:
             figure.beside[f"apache_{_key(theirs.name)}_{part}"] = other
             text += f", {part[:3]} {other / mine:.2f}" if mine else ""
     figure.notes.append(text)
-
-
-# --- sending
 
 
 def _sending(producer: Producer) -> Iterator[_Shape]:
@@ -260,9 +257,6 @@ def _one_at_a_time(producer: Producer, seconds: float) -> _Ran:
         lambda: producer.send(Message(servers.TOPIC, _BODY)), seconds=seconds
     )
     return _Ran(len(latencies), latencies)
-
-
-# --- listening
 
 
 def _fill(nameserver: str, count: int) -> None:

@@ -80,7 +80,7 @@ def pending(conditions: measure.BenchConditions) -> measure.Figure:
 
 
 class _Standing:
-    """How a server stands: its resident memory, the part that is its own, and how many messages wait."""
+    """State of a server: resident memory, its private part, and the number of pending messages."""
 
     def __init__(self, server: ServerProcess) -> None:
         self.waiting = asyncio.run(_waiting(server.ready["broker"]))

@@ -113,7 +113,7 @@ async def _read(nameserver: str, count: int, group: str, look: Look) -> tuple[li
 
 
 def compare(figure: Figure, aim: int) -> Figure:
-    """Hold FIGURE against a copy and a gRPC echo of the same bytes, and against AIM messages per second."""
+    """Compare FIGURE with a copy and a gRPC echo of the same bytes, and with AIM messages per second."""
     assert figure.messages_per_second is not None
     record_rate = figure.messages_per_second * _RECORD_BYTES
     figure.compare("memcpy_bytes_per_second", memcpy_bytes_per_second(64 * MIB), record_rate)

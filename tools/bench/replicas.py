@@ -159,7 +159,7 @@ class BenchSet:
             process.kill()
 
     def statuses(self) -> dict[int, pb.ReplicaStatusReply]:
-        """Return what each replica says of itself; who does not answer is left out."""
+        """Return the status of each replica that answers."""
         return asyncio.run(self._statuses())
 
     def status(self, replica: int) -> pb.ReplicaStatusReply | None:
@@ -213,12 +213,12 @@ class BenchSet:
         return None
 
     def move(self, master: int, to: int) -> None:
-        """Hand over from MASTER to replica TO."""
+        """Transfer the master from MASTER to replica TO."""
         request = pb.MoveMasterRequest(set=self._set, to=to)
         try:
             asyncio.run(self._call(master, "MoveMaster", request, pb.MoveMasterReply, _SETTLE_S))
         except CallFailed as failed:
-            raise PocketMQError(f"not handed over: {failed.details()}") from failed
+            raise PocketMQError(f"transfer failed: {failed.details()}") from failed
 
 
 def replicas(conditions: measure.BenchConditions) -> measure.Figure:
@@ -269,8 +269,8 @@ def _notes(figure: measure.Figure) -> list[str]:
         ),
         ("pipelined, acks=replicas / acks=disk", facts["replicas_to_disk"], "", 0.5, True),
         ("catch-up of an empty follower, nothing sent meanwhile", facts["catch_up_mb_per_second"], "MB/s", 200.0, True),
-        ("sends beside a catch-up lose", facts["foreground_lost_percent"], "%", 20.0, False),
-        ("handed out again after a failover", facts["redelivered_ms"], "ms' worth", 100.0, False),
+        ("loss of send rate during a catch-up", facts["foreground_lost_percent"], "%", 20.0, False),
+        ("redelivered after a failover", facts["redelivered_ms"], "ms' worth", 100.0, False),
     )  # fmt: skip
     return [
         f"{what}: {value:.3g} {unit}, aim {'≥' if more else '≤'} {aim:.3g}"
@@ -289,7 +289,7 @@ def _plain_notes(figure: measure.Figure) -> list[str]:
         ),
         f"processor time of a catch-up: master {facts['catch_up_master_ms_per_mib']:.2f} ms a MiB, follower"
         f" {facts['catch_up_follower_ms_per_mib']:.2f} ms a MiB",
-        f"beside sends ({facts['foreground_messages_per_second']:,.0f} a second, the log grew by"
+        f"with sends ({facts['foreground_messages_per_second']:,.0f} per second, the log grew by"
         f" {facts['foreground_growth_mb_per_second']:.1f} MB/s) the follower came nearer by"
         f" {facts['foreground_nearer_mb_per_second']:.1f} MB/s",
     ]
@@ -316,12 +316,12 @@ def _apache_note(figure: measure.Figure, version: str) -> str:
     beside = figure.beside
     each = (
         f"{flush}: p50 {beside[f'apache_{need}_p50_ms']:.3g} ms one at a time,"
-        f" {beside[f'apache_{need}_messages_per_second']:,.0f} a second with {_IN_FLIGHT} in flight"
+        f" {beside[f'apache_{need}_messages_per_second']:,.0f} per second with {_IN_FLIGHT} in flight"
         for need, flush in _FLUSHES.items()
     )
     return (
-        f"Apache RocketMQ {version} beside, SYNC_MASTER and one slave, inSyncReplicas=2, single sends by our remoting"
-        f" client: {'; '.join(each)}"
+        f"for comparison Apache RocketMQ {version}, SYNC_MASTER and one slave, inSyncReplicas=2, single sends by a"
+        f" remoting client: {'; '.join(each)}"
     )
 
 
@@ -374,7 +374,7 @@ def _one_by_one(replica_set: BenchSet, seconds: float, figure: measure.Figure, n
 
 
 def _pipelined(replica_set: BenchSet, seconds: float, figure: measure.Figure) -> None:
-    """Note what one producer sends with acks="replicas", and with "disk", in turns; the best of each."""
+    """Measure one producer with acks="replicas" and with "disk", alternately; keep the best of each."""
     rates: dict[str, list[float]] = {"disk": [], "replicas": []}
     for _ in range(_ROUNDS):
         for acks in ("disk", "replicas"):
@@ -437,7 +437,7 @@ class _Sending:
 
     def wait_from(self, instant: float) -> float:
         """Wait for the first acknowledgement after the gap that contains INSTANT; return how long after it that is."""
-        # What was acknowledged before its process ended may be heard of a moment later.
+        # Acknowledgements from before its end may arrive a moment later.
         gap = instant + 0.05
         acknowledged = _wait_for(
             lambda: next((one for one in self.acknowledged[-1_000:] if one > gap), None),
@@ -571,7 +571,7 @@ def _catch_up_beside_sends(replica_set: BenchSet, seconds: float) -> dict[str, f
 
 
 def _emptied(replica_set: BenchSet) -> tuple[int, int]:
-    """Kill a follower, and delete its store; return the master and it once nobody waits for it any more."""
+    """Kill a follower, and delete its store; return the master and it when the set no longer waits for it."""
     master = replica_set.settled()
     follower = master % REPLICAS + 1
     replica_set.processes[follower].kill()

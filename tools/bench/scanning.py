@@ -59,8 +59,8 @@ def scan(conditions: BenchConditions) -> Figure:
         "entries_aim": ENTRIES_AIM,
     }
     figure.notes = [
-        f"by CPU time: {messages / figure.client_cpu_seconds:,.0f} messages a second",
-        f"four columns: {messages / fixed:,.0f} messages a second",
+        f"by CPU time: {messages / figure.client_cpu_seconds:,.0f} messages per second",
+        f"four columns: {messages / fixed:,.0f} messages per second",
         f"queue entries: {entries_per_second:,.0f} a second (aim: {ENTRIES_AIM:,})",
     ]
     assert figure.messages_per_second is not None

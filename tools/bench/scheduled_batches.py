@@ -44,7 +44,7 @@ def index_of(body: bytes) -> int:
 async def insert(nameserver: str, due_ms: Instants) -> float:
     """Send a message for each of DUE_MS; return the seconds it took.
 
-    Raises InvalidDelay if one was past when the broker took it, PocketMQError if a receipt tells another time.
+    Raises InvalidDelay if one was past when the broker accepted it, PocketMQError if a receipt has another time.
     """
     under_way: deque[tuple[int, asyncio.Future[Receipts]]] = deque()
     async with AsyncProducer(nameserver) as producer:

@@ -61,7 +61,7 @@ def send(conditions: measure.BenchConditions) -> measure.Figure:
 
 
 def compare(figure: measure.Figure, run_messages: int, in_flight: int, aim: int) -> None:
-    """Hold FIGURE against a copy, and a gRPC echo of as many runs IN_FLIGHT, and against AIM messages per second."""
+    """Compare FIGURE with a copy, with a gRPC echo of as many batches IN_FLIGHT, and with AIM messages per second."""
     rate = figure.messages_per_second
     assert rate is not None
     memcpy = measure.memcpy_bytes_per_second(64 * measure.MIB)

@@ -38,7 +38,7 @@ def store(conditions: measure.BenchConditions) -> measure.Figure:
     """Measure appending."""
     figure = measure.Figure(
         name="store",
-        what=f"append, queue and key index of {RECORD_BYTES} B records, one key each, runs of {RUN}",
+        what=f"append, queue and key index of {RECORD_BYTES} B records, one key each, batches of {RUN}",
     )
     runs = [_run_of_records(number) for number in range(DIFFERENT_RUNS)]
     config = StoreConfig(path=str(conditions.folder / "store"))

@@ -27,7 +27,7 @@ from ..server_process import ServerProcess
 from ..zookeeper_server import free_ports
 from .measure import BenchConditions, Figure
 
-#: What the worker's process, which imports this module as well, is told.
+#: Environment variables for the worker's process, which imports this module as well.
 _ADDRESS: Final = "POCKETMQ_BENCH_TASKS"
 _LOG: Final = "POCKETMQ_BENCH_TASKS_LOG"
 _PATIENCE_S: Final = 120.0
@@ -56,7 +56,7 @@ def tasks(conditions: BenchConditions) -> Figure:
     )
     missing = _missing_for_redis()
     if missing:
-        figure.notes.append(f"Redis is not beside: {missing}")
+        figure.notes.append(f"not compared with Redis: {missing}")
     for name in _WORKERS:
         with ServerProcess(conditions.folder / name) as server:
             ours = _measured(name, server.ready["broker"], "pocketmq", conditions)
@@ -156,7 +156,7 @@ def _run_rate(name: str, log: Path, count: int) -> float:
             process.wait()
     if log.stat().st_size < count:
         raise PocketMQError(f"the worker of {name} ended: {said.read_text()[-500:]}")
-    # If all ran between two looks, they took that long at most.
+    # If all ran between two looks, this is the longest possible time.
     return ((count - begun) or count) / max(seconds, _LOOK_S)
 
 
@@ -168,11 +168,8 @@ def _until(holds: Callable[[], object], otherwise: str) -> None:
         pause.wait(_LOOK_S)
 
 
-# --- what publishes, and what workers import
-
-
 def __getattr__(name: str) -> Any:
-    """Make what a worker's command names, where its broker is told."""
+    """Create the app that the command of a worker names; the environment names its broker."""
     if name not in ("celery_app", "dramatiq_broker") or _ADDRESS not in os.environ:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return _celery()[0] if name == "celery_app" else _dramatiq()[0]

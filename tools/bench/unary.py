@@ -38,7 +38,7 @@ def unary(conditions: BenchConditions) -> Figure:
         figure.facts[f"own_us_at_{in_flight}"] = ours
         figure.notes.append(
             f"{in_flight} in flight: {ours:.0f} µs a call (aim {aim_us:.0f}), grpcio {theirs:.0f};"
-            f" {own[in_flight].per_second:,.0f} calls a second, grpcio {grpcio[in_flight].per_second:,.0f}"
+            f" {own[in_flight].per_second:,.0f} calls per second, grpcio {grpcio[in_flight].per_second:,.0f}"
         )
     return figure
 

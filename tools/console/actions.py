@@ -1,4 +1,4 @@
-"""What the API changes: topics, messages, offsets of groups, dead letters, the virtual clock. Bodies are JSON."""
+"""The changes of the API: topics, messages, groups, dead letters, connections, virtual clock. Bodies are JSON."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from .waiting import WAITING
 
 _SEND: Final = "/apache.rocketmq.v2.MessagingService/SendMessage"
 _TIMEOUT_MS: Final = 10_000
-#: Dead letters that one request sends again.
+#: Limit of dead letters that one request resends.
 _RESENT_MAX: Final = 500
 _GROUP_NUMBERS: Final = ("retry_max_times", "retry_queues")
 _GROUP_FLAGS: Final = ("order", "consume_enable")
 
 
 def _body(asked: PageRequest, known: set[str]) -> dict[str, Any]:
-    """Return the JSON object that ASKED has for a body, whose names are among KNOWN."""
+    """Return the JSON object in the body of ASKED, with names among KNOWN. Raises InvalidArgument."""
     try:
         found = json.loads(asked.body or b"{}")
-        json.dumps(found, ensure_ascii=False).encode()  # Half of a pair of surrogates is no text.
+        json.dumps(found, ensure_ascii=False).encode()  # A single surrogate is no valid text.
     except (ValueError, RecursionError):
-        raise InvalidArgument("the body is no JSON in UTF-8", field="body") from None
+        raise InvalidArgument("the body is not JSON in UTF-8", field="body") from None
     if not isinstance(found, dict):
         raise InvalidArgument("the body must be a JSON object", field="body")
     for name in found:
         if name not in known:
             raise InvalidArgument(
-                f"{name[:60]!r} is not known here: there are {', '.join(sorted(known))}",
+                f"unknown field {name[:60]!r}: use {', '.join(sorted(known))}",
                 field="body",
             )
     return found
@@ -79,7 +79,7 @@ async def create_topic(api: Api, asked: PageRequest) -> Document:
 
 
 async def alter_topic(api: Api, asked: PageRequest, topic: str) -> Document:
-    """Change what is given of a topic."""
+    """Change the given settings of a topic."""
     body = _body(asked, {"type", "read_queues", "write_queues", "permission", "force"})
     numbers: dict[str, Any] = {
         name: number(body, name, 0)
@@ -92,18 +92,18 @@ async def alter_topic(api: Api, asked: PageRequest, topic: str) -> Document:
 
 
 async def delete_topic(api: Api, asked: PageRequest, topic: str) -> Document:
-    """Delete a topic and its messages; the body repeats its name."""
+    """Delete a topic and its messages; the body must have its name."""
     body = _body(asked, {"name"})
     if _text(body, "name") != topic:
         raise InvalidArgument(
-            f'deleting {topic!r} cannot be undone: repeat its name as "name"', field="name"
+            f'you cannot undo deleting {topic!r}: give its name as "name" to confirm', field="name"
         )
     await api.admin.delete_topic(topic)
     return {"deleted": topic}
 
 
 async def send(api: Api, asked: PageRequest, topic: str) -> Document:
-    """Send one message, as an official client would."""
+    """Send one message, like an official client."""
     body = _body(asked, {"body", "keys", "tag", "delay", "message_group", "priority", "properties"})
     keys, properties = body.get("keys", []), body.get("properties", {})
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
@@ -138,7 +138,7 @@ def _set_priority(system: v2.SystemProperties, priority: int) -> None:
         )
     if system.message_type != v2.NORMAL:
         raise InvalidArgument(
-            "a message with a priority cannot have a message group or a delay as well: leave one of them out",
+            "a message with a priority cannot have a message group or a delay: leave one of them out",
             field="priority",
             value=priority,
         )
@@ -177,14 +177,14 @@ async def _sent(api: Api, message: v2.Message) -> Document:
 
 
 async def send_again(api: Api, asked: PageRequest, topic: str) -> Document:
-    """Send a copy of a message to its topic, as an official client would; a delayed one's is due at once."""
+    """Send a copy of a message to its topic, like an official client. A delayed message is due at once."""
     body = _body(asked, {"queue", "offset"})
     place = number(body, "queue", 0), number(body, "offset", 0)
     kind = (await api.admin.describe_topic(topic)).type
     one = (await api.admin.lookup_offset(topic, *place, max_messages=1))[0]
     if one.queue_offset != place[1]:
         raise MessageNotFound(
-            f"{topic} has no message at offset {place[1]} of queue {place[0]}: it went, or is damaged",
+            f"{topic} has no message at offset {place[1]} of queue {place[0]}: it was deleted, or is damaged",
             field="offset",
             value=place[1],
         )
@@ -192,7 +192,7 @@ async def send_again(api: Api, asked: PageRequest, topic: str) -> Document:
     message = _message(topic, one.body, now_ms)
     system = message.system_properties
     set_properties(message, system, one.properties)
-    # Its transaction is over, and its time has come.
+    # Send it as a normal message: no transaction, no delivery time.
     system.ClearField("message_type")
     system.ClearField("delivery_timestamp")
     if kind == "DELAY":
@@ -210,7 +210,7 @@ async def recall(api: Api, asked: PageRequest, topic: str) -> Document:
 
 
 async def reset(api: Api, asked: PageRequest, group: str) -> Document:
-    """Reset the offsets of a group, or with preview show what would move."""
+    """Reset the offsets of a group, or with `preview` return the new offsets only."""
     body = _body(
         asked, {"topic", "to_time_ms", "to_offset", "to_first", "to_last", "preview", "force"}
     )
@@ -228,7 +228,7 @@ async def reset(api: Api, asked: PageRequest, group: str) -> Document:
 
 
 async def alter_group(api: Api, asked: PageRequest, group: str) -> Document:
-    """Change what is given of a group."""
+    """Change the given settings of a group."""
     body = _body(
         asked, {*_GROUP_NUMBERS, *_GROUP_FLAGS, "retry_intervals_ms", "subscription_check"}
     )
@@ -244,7 +244,7 @@ async def create_group(api: Api, asked: PageRequest) -> Document:
 
 
 def _group_settings(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a group that BODY gives."""
+    """Return the settings of a group in BODY."""
     changes: dict[str, Any] = {}
     changes |= {name: number(body, name, 0) for name in _GROUP_NUMBERS if name in body}
     changes |= {name: _flag(body, name) for name in _GROUP_FLAGS if name in body}
@@ -256,10 +256,10 @@ def _group_settings(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def resend(api: Api, asked: PageRequest, group: str) -> Document:
-    """Send dead letters again, those with OFFSETS, or all from a number on; the answer says of each what became of it.
+    """Resend dead letters: those at `offsets`, or all `from` an offset on. The answer has the result of each.
 
-    Of all, one answer tells of _RESENT_MAX at most, and from where on to ask for the next ones, and up to where: those
-    that die meanwhile are not among them.
+    With `from`, one request resends up to _RESENT_MAX. The answer has `next_from` and `below` for the next request:
+    dead letters that arrive meanwhile are not included.
     """
     body = _body(asked, {"offsets", "from", "below", "topic"})
     more: Document = {}
@@ -269,7 +269,7 @@ async def resend(api: Api, asked: PageRequest, group: str) -> Document:
         offsets = body.get("offsets")
         if not isinstance(offsets, list) or not 0 < len(offsets) <= _RESENT_MAX:
             raise InvalidArgument(
-                f"offsets must be a list of 1 to {_RESENT_MAX} numbers of dead letters, or from a number to begin at",
+                f"offsets must be a list of 1 to {_RESENT_MAX} offsets of dead letters; or give from, the first offset",
                 field="offsets",
             )
         wanted = [number({"offsets": one}, "offsets", 0) for one in offsets]
@@ -294,7 +294,7 @@ async def resend(api: Api, asked: PageRequest, group: str) -> Document:
 async def _letters_from(
     api: Api, group: str, body: Mapping[str, Any]
 ) -> tuple[list[int], Document]:
-    """Return the next numbers of dead letters that BODY asks for, and where those after them begin and all end."""
+    """Return the next offsets of dead letters for BODY, and the fields `next_from` and `below` of the answer."""
     bounds = await api.dead_letter_bounds(group)
     below = min(number(body, "below", bounds.max_offset), bounds.max_offset)
     begin = max(number(body, "from", 0), bounds.min_offset)
@@ -307,14 +307,14 @@ async def _letters_from(
 
 
 async def purge(api: Api, asked: PageRequest, group: str) -> Document:
-    """Put dead letters away, those below an offset or all."""
+    """Purge dead letters: those below an offset, or all."""
     body = _body(asked, {"below"})
     below = number(body, "below", 0) if "below" in body else None
     return {"purged": await api.admin.purge_dead_letters(group, below=below)}
 
 
 async def advance(api: Api, asked: PageRequest) -> Document:
-    """Move the messages' time, where it is virtual."""
+    """Advance a virtual clock."""
     body = _body(asked, {"by"})
     by_ms = parse_duration(_text(body, "by"), field="by", max_ms=STEP_MAX_MS)
     reply = await api.ask("AdvanceClock", pb.AdvanceClockRequest(by_ms=by_ms), pb.ClockReply)
@@ -322,23 +322,24 @@ async def advance(api: Api, asked: PageRequest) -> Document:
 
 
 async def close_connection(api: Api, asked: PageRequest, connection: str) -> Document:
-    """Break off a connection, with all that is under way on it; the body repeats the peer's address."""
+    """Close a connection; its calls in progress fail. The body must have the address of the peer."""
     body = _body(asked, {"peer"})
     api.need(asked, of_cluster(api.parts.cluster, UPDATE))
     wanted = number({"id": connection}, "id", 0)
     found = await api.connection_of(wanted)
     if found is None:
         raise InvalidArgument(
-            f"connection {wanted} is not open: GET /api/connections tells those that are",
+            f"connection {wanted} is not open: GET /api/connections lists open ones",
             field="connection",
         )
     if _text(body, "peer") != found.peer:
         raise InvalidArgument(
-            f'connection {wanted} is of {found.peer}: repeat that as "peer"', field="peer"
+            f'connection {wanted} is from {found.peer}: give that as "peer" to confirm',
+            field="peer",
         )
     if found.peer == asked.peer:
         raise InvalidArgument(
-            "this is the connection that asks: close it by leaving", field="connection"
+            "this is the connection of the request: disconnect to close it", field="connection"
         )
     return {"closed": api.parts.close_connection(wanted), "peer": found.peer}
 
@@ -359,5 +360,5 @@ ACTIONS: Final = (
     ApiRoute("POST", "/api/connections/{connection}/close", close_connection),
     ApiRoute("POST", "/api/clock/advance", advance),
 )
-#: All that the API answers, but for events.
+#: All routes of the API, except events.
 ROUTES: Final = (*READS, *WAITING, *ACTIONS)

@@ -1,7 +1,7 @@
 """The administration API over HTTP: what is under /api/, as JSON. `static/openapi.yaml` describes it.
 
-Its data are those of the command's `--json`: the same admin asks the same methods of the broker, from within
-(local.py). The pages show what it answers. Lists are told in pages of LIMIT_MAX rows at most.
+Its data are those of `--json` of the commands: the same admin calls the same methods of the broker, in the same
+process (local.py). The pages of the console show these data. Lists have pages of up to LIMIT_MAX rows.
 """
 
 from __future__ import annotations
@@ -58,57 +58,57 @@ from ..lag.live import rows_of_group
 from ..lag.rows import CALM, LagRow
 from ..output import message_document
 from ..topic import queue_document, topic_document
-from ..why.stores import WhyAsked, told_of
-from .door import Door, Visitor
-from .frame import EventListeners
+from ..why.stores import WhyAsked, histories_in
+from .answers import EventListeners
+from .auth import Door, Visitor
 from .local import CALLER, LocalConnection, LocalConnections
 from .rates import Rates
-from .seen_stories import seen_story
+from .visible_history import visible_history
 
 Document: TypeAlias = dict[str, Any]
 Handler: TypeAlias = Callable[..., Awaitable[Document]]
-#: Rows that are not calm, how many groups were looked at, and of how many.
+#: Rows with a verdict that needs attention, the number of groups checked, and of all groups.
 Lags: TypeAlias = tuple[list[LagRow], int, int]
 
 LIMIT_MAX: Final = 500
-#: Messages that one SQL filter is held against.
+#: Limit of messages that one SQL filter is applied to.
 SQL_ROWS_MAX: Final = 500
 _LIMIT: Final = 50
-#: Groups whose lag one overview looks at.
+#: Limit of groups whose lag one overview computes.
 _GROUPS_MAX: Final = 200
 _WORST: Final = 10
-#: Users for whom what was found is kept.
+#: Limit of users whose lags are cached.
 _LAGS_KEPT: Final = 16
-#: Instants that messages wait for, of which the overview tells.
+#: Delivery times in the overview.
 _NEXT_DUE: Final = 5
-#: What was found of all groups is told so many times as long as it took to find out: a twentieth of a core at most.
+#: Lags are cached for this multiple of the time that computing them took: it uses up to 5 % of a core.
 _REST: Final = 20
-#: A queue's rate is told between two looks at its topic that are so far apart; of so many topics the last look is kept.
+#: Least and greatest time between two reads of a topic for rates, and the limit of topics remembered.
 _RATE_LEAST_S: Final = 1.0
 _RATE_S: Final = 60.0
 _RATES_KEPT: Final = 64
-#: Queues of a topic of which is told when their last message was stored.
+#: Limit of queues of a topic whose last store time is shown.
 _LAST_STORED_MAX: Final = 64
-#: How long the doctor may take.
+#: Time limit of `pocketmq doctor`.
 _DOCTOR_S: Final = 60.0
 _TICK_S: Final = 0.25
-#: How often listeners are told to look again though nothing was stored: offsets move, ages grow.
+#: Ticks until pages reload although nothing was stored: offsets and ages change.
 _REFRESH_TICKS: Final = 12
 _TIMEOUT_MS: Final = 5_000
 _REPLICA: Final = "pocketmq_replica_"
-#: What the overview's lags need; single topics and groups that the user may not see are left out.
+#: Permissions for the lags of the overview. Single topics and groups that the user may not see are left out.
 _SEE_LAGS: Final = of_group(OTHERS, GET), of_topic(OTHERS, GET)
 
 
 class ApiRoute(NamedTuple):
-    """METHOD and PATH, where {name} matches one part, lead to HANDLER of an `Api`."""
+    """A route of an `Api`: METHOD, PATH, where {name} matches one part, and HANDLER."""
 
     method: str
     path: str
     handler: Handler
 
     def names(self, asked: PageRequest) -> list[str] | None:
-        """Return what is in ASKED for the parts in braces; None: it is not for this route."""
+        """Return the values of the parts in braces; None: ASKED does not match this route."""
         wanted, found = self.path.split("/")[1:], asked.parts
         if len(wanted) != len(found) or asked.method not in (self.method, *self._also):
             return None
@@ -123,10 +123,9 @@ class ApiRoute(NamedTuple):
 
 
 class Api:
-    """The API of the broker with PARTS, and its RATES. DOOR: who may ask.
+    """The API of the broker with PARTS and RATES. DOOR: the authentication of requests.
 
-    What is asked of the broker's methods is asked as CALLER, and refused as of anybody; `need` asks the guard for what
-    comes from elsewhere.
+    Methods of the broker are called as CALLER, and check permissions themselves. For other data `need` checks them.
     """
 
     def __init__(self, parts: SiteParts, rates: Rates, door: Door) -> None:
@@ -146,30 +145,28 @@ class Api:
         self._looking = asyncio.Semaphore(2)
         self._lag_lock = asyncio.Lock()
         self._doctor_lock = asyncio.Lock()
-        #: By topic, when it was last looked at, and where its queues ended.
+        #: By topic, the time of the last read, and the ends of its queues.
         self._looked_at: dict[str, tuple[float, dict[int, int]]] = {}
-        #: By users, user and address, which policies ask for: what was found, and until when it counts.
+        #: Cached lags, with the time when they expire, by users, user and address: policies depend on these.
         self._lags: dict[tuple[Users | None, str, str], tuple[Lags, float]] = {}
 
     async def answer(
         self, asked: PageRequest, visitor: Visitor, routes: Iterable[ApiRoute]
     ) -> Document | Shown:
-        """Return what ASKED of VISITOR, under /api/, is answered by one of ROUTES."""
+        """Return the answer of one of ROUTES to ASKED, a request of VISITOR under /api/."""
         if asked.path == "/api/session" and asked.method in READING:
             return {"token": visitor.token, "user": visitor.user or None}
         if asked.path == "/api/events":
             if asked.method not in READING:
-                raise errors.Unsupported("events are asked for with GET")
-            return self._listeners.told(self._changes(visitor))
+                raise errors.Unsupported("/api/events supports only GET")
+            return self._listeners.stream(self._changes(visitor))
         for route in routes:
             names = route.names(asked)
             if names is not None:
                 return await route.handler(self, asked, *names)
         raise errors.ServiceNotFound(
-            f"{asked.method} {asked.path[:200]} is not there: see /api/openapi.yaml"
+            f"there is no {asked.method} {asked.path[:200]}: see /api/openapi.yaml"
         )
-
-    # --- who may see it
 
     def may(self, *needs: Need) -> bool:
         """May the caller do all of NEEDS?"""
@@ -183,7 +180,7 @@ class Api:
         return True
 
     def need(self, asked: PageRequest, *needs: Need) -> None:
-        """Raise NotAuthorized, and note it, unless whoever sends ASKED may do all of NEEDS."""
+        """Raise NotAuthorized, and write it to the audit log, unless the caller may do all of NEEDS."""
         guard = self._door.guard
         if guard is None:
             return
@@ -197,10 +194,8 @@ class Api:
     def _see_broker(self) -> Need:
         return of_cluster(self.parts.cluster, GET)
 
-    # --- the broker
-
     async def status(self) -> pb.BrokerStatusReply:
-        """Return the broker's own account of itself."""
+        """Return the status of the broker."""
         request = pb.BrokerStatusRequest()
         found: pb.BrokerStatusReply = await self.ask("Status", request, pb.BrokerStatusReply)
         return found
@@ -210,7 +205,7 @@ class Api:
         return await self.connection.call(BROKER + name, request, reply_type, _TIMEOUT_MS)
 
     async def overview(self, asked: PageRequest) -> Document:
-        """Return how the broker is, its rates, and the worst lags; null for what the caller may not see."""
+        """Return status, rates and the largest lags; null for what the caller may not see."""
         found: Document = {"broker": await self._broker()}
         names = (
             "rates",
@@ -240,7 +235,7 @@ class Api:
         return found
 
     async def store(self, asked: PageRequest) -> Document:
-        """Return where the store is, how far it is, and what the last recovery found."""
+        """Return path, offsets and files of the store, and the result of the last recovery."""
         self.need(asked, self._see_broker)
         status = await self.status()
         figures = {
@@ -276,11 +271,11 @@ class Api:
         }
 
     async def doctor(self, asked: PageRequest) -> Document:
-        """Return what `pocketmq doctor` says of the store, in a process of its own. It names any topic and group."""
+        """Run `pocketmq doctor` on the store in a process, and return its output. It may name any topic and group."""
         self.need(asked, *of_all_messages(self.parts.cluster, GET))
         if self._doctor_lock.locked():
             raise errors.Overloaded(
-                "the doctor is at work for somebody else: ask again in a moment",
+                "the doctor is running for another request. Try again in a moment",
                 field="doctor",
                 limit=1,
             )
@@ -297,7 +292,7 @@ class Api:
                     said, failed = await process.communicate()
             except TimeoutError:
                 raise errors.RequestTimeout(
-                    f"the doctor took more than {_DOCTOR_S:g} s: run `pocketmq doctor {path}` on the broker's machine"
+                    f"the doctor took more than {_DOCTOR_S:g} s. Run `pocketmq doctor {path}` there"
                 ) from None
             finally:
                 if process.returncode is None:
@@ -314,10 +309,9 @@ class Api:
         return document
 
     async def lags(self) -> Lags:
-        """Return the rows that are not calm, the worst first; how many groups were looked at, of how many.
+        """Return the rows that need attention, the largest lag first, the number of groups checked, and of all groups.
 
-        What was found is kept for the user who asked from there, until users change: others may see other topics and
-        groups.
+        The result is cached by user and address, until users change: other users may see other topics and groups.
         """
         now_s = asyncio.get_running_loop().time
         guard = self._door.guard
@@ -374,8 +368,6 @@ class Api:
                     continue
                 queues += [one for one in more if one.max_offset > one.first_offset]
         return rows_of_group(group, queues)
-
-    # --- topics and messages
 
     async def topics(self, asked: PageRequest) -> Document:
         """Return a page of the topics, by name."""
@@ -448,7 +440,7 @@ class Api:
         }
 
     def _queue_rates(self, found: TopicDescription) -> dict[int, float]:
-        """Return how many messages per second came to each queue since the topic was last looked at, if it was."""
+        """Return the messages per second of each queue since the last read of the topic, if there was one."""
         now_s = asyncio.get_running_loop().time()
         ends = {one.queue.number: one.max_offset for one in found.queues}
         before_s, before = self._looked_at.get(found.name, (now_s, ends))
@@ -500,7 +492,7 @@ class Api:
         return {"messages": [message_document(one) for one in found]}
 
     async def _recent(self, topic: str, query: Mapping[str, str]) -> list[Any]:
-        """Return what a filter looks through: SQL_ROWS_MAX messages, the newest, or from a time on."""
+        """Return up to SQL_ROWS_MAX messages for a filter: the newest, or those from a time on."""
         if "from_ms" not in query:
             return await self._newest(topic, SQL_ROWS_MAX)
         begin_ms, end_ms = instant_ms(query, "from_ms", 0), instant_ms(query, "to_ms", 1 << 62)
@@ -516,12 +508,12 @@ class Api:
                         topic, one.queue, begin, max_messages=limit
                     )
                 except errors.MessageNotFound:
-                    continue  # Retention took it meanwhile, or its record is damaged.
+                    continue  # It was deleted meanwhile, or its record is damaged.
         found.sort(key=lambda message: (-message.store_timestamp_ms, -message.log_offset))
         return found[:limit]
 
-    async def life(self, asked: PageRequest, message: str) -> Document:
-        """Return the life of the messages with an id, with a topic's key, or at TOPIC/QUEUE/OFFSET."""
+    async def history(self, asked: PageRequest, message: str) -> Document:
+        """Return the history of the messages with an id, with a key of a topic, or at TOPIC/QUEUE/OFFSET."""
         named = [message.split("/")[0]] if message.count("/") == 2 else []
         named += [asked.query["topic"]] if "topic" in asked.query else []
         self.need(asked, *(of_topic(name, SUB | GET) for name in named or ["*"]))
@@ -529,33 +521,33 @@ class Api:
         count = min(max(number(asked.query, "count", 4), 1), LIMIT_MAX)
         wanted = WhyAsked(message, asked.query.get("topic"), count)
         await self._looking.acquire()
-        # Who leaves takes its place with it no sooner than the thread has ended.
-        look = asyncio.get_running_loop().run_in_executor(None, _stories, status.store_path, wanted)
+        # If the client disconnects, the thread still counts until it ends.
+        look = asyncio.get_running_loop().run_in_executor(
+            None, _histories, status.store_path, wanted
+        )
         look.add_done_callback(lambda _: self._looking.release())
         stories = await asyncio.shield(look)
         if not stories:
             raise errors.MessageNotFound(
-                f"the store has nothing of {message[:200]!r}: check the id, or give topic and key",
+                f"message {message[:200]!r} not found. Check the id, or give topic and key",
                 asked_for=message[:200],
             )
         documents = [story.document(status.broker_name) for story in stories]
-        return {"stories": self._seen_stories(asked, documents)}
+        return {"stories": self._visible_histories(asked, documents)}
 
-    def _seen_stories(self, asked: PageRequest, every: list[Document]) -> list[Document]:
-        """Return what the caller may see of EVERY story; raise NotAuthorized if that is none."""
+    def _visible_histories(self, asked: PageRequest, every: list[Document]) -> list[Document]:
+        """Return what the caller may see of EVERY history. Raises NotAuthorized if that is nothing."""
         found = [
-            seen_story(one, self.sees_topic, self.sees_group)
+            visible_history(one, self.sees_topic, self.sees_group)
             for one in every
             if not one["topic"] or self.may(of_topic(one["topic"], SUB | GET))
         ]
         if not found:
-            error = errors.NotAuthorized("the message is of a topic that you may not read")
+            error = errors.NotAuthorized("you may not read the topic of this message")
             if self._door.guard is not None:
                 self._door.guard.audit.denied(asked.path, asked.peer, error)
             raise error
         return found
-
-    # --- groups
 
     async def groups(self, asked: PageRequest) -> Document:
         """Return a page of the groups, by name, with their lag."""
@@ -590,14 +582,14 @@ class Api:
         }
 
     async def _official_of(self, group: str) -> dict[str, pb.OfficialClient]:
-        """Return the official clients of GROUP by id, if the caller may see who is connected."""
+        """Return the official clients of GROUP by id, if the caller may see connections."""
         if not self.may(self._see_broker):
             return {}
         reply = await self.ask("ListClients", pb.ClientListRequest(), pb.ClientListReply)
         return {one.client_id: one for one in reply.clients if one.group == group}
 
     async def group(self, asked: PageRequest, name: str) -> Document:
-        """Return one group at work: members, queues, lags."""
+        """Return one group: members, queues, lags."""
         every = await self.admin.groups() if self.may(of_group(OTHERS, LIST | GET)) else []
         settings = [one for one in every if one.name == name]
         rows = await self._rows(name)
@@ -612,7 +604,7 @@ class Api:
         }
 
     async def dead_letters(self, asked: PageRequest, group: str) -> Document:
-        """Return a page of a group's dead letters, the oldest first; `all`: also those that were sent again."""
+        """Return a page of a group's dead letters, the oldest first; `all`: also resent ones."""
         limit = limit_of(asked.query)
         begin = number(asked.query, "from", 0)
         found = await self.admin.dead_letters(
@@ -626,13 +618,13 @@ class Api:
         return {"dead_letters": rows, "from": begin, "limit": limit, "next_from": following}
 
     async def dead_letter_bounds(self, group: str) -> pb.DeadLettersReply:
-        """Return a reply that says between which numbers the dead letters of GROUP are; raise GroupNotFound."""
+        """Return the first and last offset of the dead letters of GROUP. Raises GroupNotFound."""
         request = pb.DeadLettersRequest(group=group, max_letters=1)
         found: pb.DeadLettersReply = await self.ask("DeadLetters", request, pb.DeadLettersReply)
         return found
 
     async def all_dead_letters(self, asked: PageRequest) -> Document:
-        """Return the groups with dead letters that were not sent again; `all`: also the others."""
+        """Return the groups with dead letters that were not resent; `all`: also the others."""
         everything = asked.query.get("all") == "true"
         request = pb.BrokerTopicsRequest(include_system=True, containing=DEAD_LETTER_PREFIX)
         reply = await self.ask("ListTopics", request, pb.BrokerTopicsReply)
@@ -655,12 +647,10 @@ class Api:
         rows.sort(key=lambda row: (-row["dead_letters"], row["group"]))
         return {"groups": rows[:LIMIT_MAX], "total": len(rows), "left_out": left_out}
 
-    # --- connections
-
     async def connections(self, asked: PageRequest) -> Document:
-        """Return a page of the open connections, by id, what became of all, and the official clients.
+        """Return a page of the open connections, by id, totals of all, and the official clients.
 
-        Their groups and topics that the user may not see are left out.
+        Groups and topics that the user may not see are left out.
         """
         query = asked.query
         request = pb.ConnectionListRequest(
@@ -691,7 +681,7 @@ class Api:
         }
 
     async def connection_of(self, number: int) -> pb.ConnectionFigures | None:
-        """Return what is known of connection NUMBER; None: it is not open."""
+        """Return connection NUMBER; None: it is not open."""
         request = pb.ConnectionListRequest(first_id=number, max_connections=1)
         reply = await self.connection.call(
             "/pocketmq.v1.Connections/List", request, pb.ConnectionListReply, _TIMEOUT_MS
@@ -699,10 +689,8 @@ class Api:
         found = list(reply.connections)
         return found[0] if found and found[0].id == number else None
 
-    # --- what changes
-
     async def _changes(self, visitor: Visitor) -> AsyncGenerator[bytes, None]:
-        """Yield an event when messages were stored, and now and then, while VISITOR may be there."""
+        """Yield events when messages are stored, and at an interval, while VISITOR is authenticated."""
         before, ticks = -1, 0
         while self._door.is_in(visitor):
             now = self._counters().dispatched_offset
@@ -717,12 +705,12 @@ def _last_stored_ms(store: MessageStore, one: QueueDescription, at: int) -> int 
     """Return when the last message of queue ONE, number AT of its topic, was stored; None: not known."""
     if at >= _LAST_STORED_MAX or one.max_offset <= one.min_offset:
         return None
-    told = stored_ms(store, one.queue.topic, one.queue.number, one.max_offset - 1)
-    return told if told >= 0 else None
+    last_ms = stored_ms(store, one.queue.topic, one.queue.number, one.max_offset - 1)
+    return last_ms if last_ms >= 0 else None
 
 
 def due_times(timers: TimerStore) -> tuple[np.ndarray, np.ndarray]:
-    """Return the instants, in Unix ms, that messages in TIMERS wait for, rising, and how many wait for each."""
+    """Return the delivery times of messages in TIMERS, in Unix ms and ascending, and the number of messages of each."""
     times = timers.ring.pending_times()
     counts = timers.ring.get_many(times)[2] if len(times) else times
     there = counts > 0
@@ -736,7 +724,7 @@ def _next_due(timers: TimerStore) -> list[Document]:
 
 
 def _replica(figures: Iterable[PageFigure]) -> Document:
-    """Return the state of the broker and the others in its replica set, from its FIGURES; nothing: it is in none."""
+    """Return the state of the replica set from the metrics in FIGURES; empty if the broker is in none."""
     alone: Document = {}
     others: dict[str, Document] = {}
     for one in figures:
@@ -753,31 +741,31 @@ def _replica(figures: Iterable[PageFigure]) -> Document:
     return alone | {"others": list(others.values())} if alone else {}
 
 
-def _stories(path: str, wanted: WhyAsked) -> list[Any]:
+def _histories(path: str, wanted: WhyAsked) -> list[Any]:
     from ..stores.locations import locate
 
-    return [story for place in locate([path]) for story in told_of(place, {}, wanted)[1]]
+    return [story for place in locate([path]) for story in histories_in(place, {}, wanted)[1]]
 
 
 def number(values: Mapping[str, Any], name: str, default: int) -> int:
-    """Return the number NAME of VALUES; raise InvalidArgument if it is none from 0 on."""
+    """Return the number NAME of VALUES. Raises InvalidArgument if it is negative or no number."""
     value = values.get(name, default)
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
         raise errors.InvalidArgument(
-            f"{name} is {str(value)[:40]!r}: must be a whole number from 0 on", field=name
+            f"{name} is {str(value)[:40]!r}: must be a whole number, 0 or more", field=name
         )
     return value
 
 
 def instant_ms(values: Mapping[str, Any], name: str, default: int) -> int:
-    """Return the Unix milliseconds NAME of VALUES; raise InvalidArgument for what is none, or counts seconds."""
+    """Return the Unix milliseconds NAME of VALUES. Raises InvalidArgument, also for seconds."""
     return check_unix_ms(number(values, name, default), name)
 
 
 def limit_of(query: Mapping[str, str]) -> int:
-    """Return how many rows QUERY asks for; raise InvalidArgument for more than there may be."""
+    """Return the limit of rows in QUERY. Raises InvalidArgument if it is too large."""
     limit = number(query, "limit", _LIMIT)
     if not 0 < limit <= LIMIT_MAX:
         raise errors.InvalidArgument(
@@ -792,7 +780,7 @@ READS: Final = (
     ApiRoute("GET", "/api/topics", Api.topics),
     ApiRoute("GET", "/api/topics/{topic}", Api.topic),
     ApiRoute("GET", "/api/topics/{topic}/messages", Api.messages),
-    ApiRoute("GET", "/api/messages/{message}/life", Api.life),
+    ApiRoute("GET", "/api/messages/{message}/life", Api.history),
     ApiRoute("GET", "/api/groups", Api.groups),
     ApiRoute("GET", "/api/groups/{group}", Api.group),
     ApiRoute("GET", "/api/groups/{group}/dead-letters", Api.dead_letters),

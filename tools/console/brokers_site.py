@@ -1,10 +1,10 @@
-"""The console of several brokers: what all of them have, and each one's own console below /brokers/NAME/.
+"""The console of several brokers: a summary of all, and the console of each below /brokers/NAME/.
 
     /   /topics   /groups   /api/brokers   /api/topics   /api/groups   /brokers/{broker}/…
 
-It answers only clients on its own machine (door.py). It keeps no state: the name servers list the brokers,
-and each is asked over HTTP (broker_caller.py). A broker's pages are passed on with their links led below its name; its
-answers, refusals among them, are its own.
+It answers only clients on its own machine (auth.py). It keeps no state: the name servers list the brokers, and each is
+asked over HTTP (broker_caller.py). Pages of a broker are forwarded, with links changed to paths below its name. Other
+answers and errors of the broker are forwarded unchanged.
 """
 
 from __future__ import annotations
@@ -22,29 +22,33 @@ from ...proto.rpc import serve
 from ...proto.rpc.pages import READING, PageRequest, Shown
 from ...proto.tls import Trust
 from ..broker_caller import BrokerCaller, BrokerList
-from . import frame
+from . import answers
 from .api import Document
-from .door import TOKEN, Door
+from .auth import TOKEN, Door
 
 logger = logging.getLogger(__name__)
 
-#: Rows of each broker that a merged list is made of.
+#: Limit of rows from each broker in a merged list.
 _ROWS: Final = 100
-#: Lags of all brokers that the first page shows.
+#: Limit of lags on the first page.
 _LAGS: Final = 10
 _NAME_SERVER_MS: Final = 5_000
 _TICK_S: Final = 3.0
-_PLACES: Final[frame.Places] = (("/", "Brokers"), ("/topics", "Topics"), ("/groups", "Groups"))
-#: Where a broker's page leads to, but for its brand, which leads here. Text has no quotation mark: it is escaped.
+_NAVIGATION: Final[answers.Navigation] = (
+    ("/", "Brokers"),
+    ("/topics", "Topics"),
+    ("/groups", "Groups"),
+)
+#: Links in a page of a broker, except that of its brand, which leads here. Quotation marks in text are escaped.
 _LINK: Final = re.compile(rb' (href|src|action|data-post)="/(?!" class="brand")')
-#: What is passed on of a request's fields; of an answer's none are: pages have the same policy here.
+#: Header fields of requests that are forwarded. Those of answers are not: pages have the same policy here.
 _ASKED: Final = ("accept", "content-type", TOKEN)
 
 
-async def serve_console(nameservers: str, port: int, begun: Callable[[str], object]) -> None:
-    """Serve the console of the brokers of NAMESERVERS at PORT of loopback until a signal; BEGUN gets the address.
+async def serve_console(nameservers: str, port: int, started: Callable[[str], object]) -> None:
+    """Serve the console of the brokers of NAMESERVERS at PORT of loopback until a signal; STARTED gets the address.
 
-    Nobody else is let in: the caller is answered as the user of this process. Raises ConfigError, CannotListen.
+    Requests have the permissions of the user of this process. Raises ConfigError, CannotListen.
     """
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -52,63 +56,63 @@ async def serve_console(nameservers: str, port: int, begun: Callable[[str], obje
     async with BrokerList(nameservers, _NAME_SERVER_MS, None) as brokers:
         site = BrokersSite(brokers, Trust().or_environment())
         async with serve(port=port, page=site) as bound:
-            begun(f"http://127.0.0.1:{bound}/")
+            started(f"http://127.0.0.1:{bound}/")
             await stopping.wait()
 
 
 class BrokersSite:
-    """Answers for BROKERS, asked as TRUST says."""
+    """Answers requests about BROKERS, which it calls with TRUST."""
 
     def __init__(self, brokers: BrokerList, trust: Trust) -> None:
         self._brokers = brokers
         self._caller = BrokerCaller(trust)
         self._door = Door(None, lambda: asyncio.get_running_loop().time())
-        self._listeners = frame.EventListeners()
+        self._listeners = answers.EventListeners()
 
     async def __call__(self, asked: PageRequest) -> Shown:
-        """Return what ASKED shows."""
+        """Return the answer to ASKED."""
         try:
             shown = await self._shown(asked)
         except PocketMQError as error:
-            shown = frame.failed(
-                asked, frame.status_of(error), type(error).__name__, error.message, _PLACES
+            shown = answers.failed(
+                asked, answers.status_of(error), type(error).__name__, error.message, _NAVIGATION
             )
-        except Exception:  # The edge: a bug of a page costs its own request.
+        except Exception:  # A fault in a page must fail only its own request.
             logger.exception("console failed path=%s", asked.path[:200])
-            words = "a fault in PocketMQ: what the console writes tells more"
-            shown = frame.failed(asked, 500, "Internal", words, _PLACES)
-        return shown._replace(headers=(*frame.POLICY, *shown.headers))
+            words = "a fault in PocketMQ: see the log of the console"
+            shown = answers.failed(asked, 500, "Internal", words, _NAVIGATION)
+        return shown._replace(headers=(*answers.POLICY, *shown.headers))
 
     async def _shown(self, asked: PageRequest) -> Shown:
         place, *names = asked.parts
         if place == "brokers" and names:
-            self._door.check_site(asked)  # The broker looks at the token, which is its own.
+            self._door.check_site(asked)  # The broker checks the token, which it has made.
             if len(names) == 1:
                 return Shown(303, "text/plain", b"", (("location", f"{asked.path}/"),))
-            return await self._pass_on(asked, names[0])
+            return await self._forward(asked, names[0])
         visitor = self._door.admit(asked)
-        if (file := frame.file_shown(asked)) is not None and place != "api":
+        if (file := answers.file_shown(asked)) is not None and place != "api":
             return file
         if (asked.method, asked.path) == ("POST", "/api/topics"):
-            return frame.json_shown(200, await self._create_topic(asked))
+            return answers.json_shown(200, await self._create_topic(asked))
         if asked.method not in READING:
             raise ServiceNotFound(f"{asked.method} {asked.path[:200]} is not there")
         if asked.path == "/api/events":
-            return self._listeners.told(_ticks())
+            return self._listeners.stream(_ticks())
         if asked.path == "/api/session":
-            return frame.json_shown(200, {"token": visitor.token, "user": None})
+            return answers.json_shown(200, {"token": visitor.token, "user": None})
         if place == "api":
-            return frame.json_shown(200, await self._found("/".join(names), asked))
+            return answers.json_shown(200, await self._found("/".join(names), asked))
         kind = "/".join(asked.parts) or "brokers"
         found = await self._found(kind, asked)
         template, data = _PAGES[kind]
-        return frame.page_shown(
+        return answers.page_shown(
             200,
             template,
             kind.capitalize(),
             asked,
             visitor=visitor,
-            places=_PLACES,
+            navigation=_NAVIGATION,
             query=asked.query,
             found=data(found),
         )
@@ -120,29 +124,27 @@ class BrokersSite:
             raise ServiceNotFound(f"{asked.path[:200]} is not there")
         return await self._merged(kind, {"search": asked.query.get("search", "")})
 
-    # --- of all brokers
-
     async def _overviews(self) -> Document:
-        """Return how each broker is, or why that cannot be told."""
-        told = await self._ask_all("/api/overview")
+        """Return the overview of each broker, or its error."""
+        found = await self._ask_all("/api/overview")
         brokers = [
             {"broker": name, "address": address}
             | ({"error": one.message} if isinstance(one, PocketMQError) else {"overview": one})
-            for name, (address, one) in told.items()
+            for name, (address, one) in found.items()
         ]
         return {"brokers": brokers}
 
     async def _merged(self, kind: str, query: Mapping[str, str]) -> Document:
-        """Return the rows of KIND that brokers have, those of one name together, with the rows that it is made of."""
-        told = await self._ask_all(f"/api/{kind}?{urlencode({**query, 'limit': _ROWS})}")
+        """Return the rows of KIND of all brokers, grouped by name."""
+        found = await self._ask_all(f"/api/{kind}?{urlencode({**query, 'limit': _ROWS})}")
         rows: dict[str, list[Document]] = {}
         errors, partial, left_out = [], False, 0
-        for broker, (_, one) in told.items():
+        for broker, (_, one) in found.items():
             if isinstance(one, PocketMQError):
                 errors.append({"broker": broker, "error": one.message})
                 continue
             partial = partial or one["total"] > _ROWS
-            left_out = max(left_out, one.get("left_out", 0))  # An older broker does not say.
+            left_out = max(left_out, one.get("left_out", 0))  # An older broker has no such field.
             for row in one[kind]:
                 rows.setdefault(row["name"], []).append({"broker": broker, **row})
         merged = [{"name": name, "at": found} for name, found in sorted(rows.items())]
@@ -151,19 +153,19 @@ class BrokersSite:
     async def _ask_all(self, target: str) -> dict[str, tuple[str, Any]]:
         """Return address and document, or the error, of each broker's answer to TARGET."""
         brokers = await self._brokers.addresses()
-        answers = await asyncio.gather(
+        replies = await asyncio.gather(
             *(self._caller.document(address, "GET", target) for address in brokers.values()),
             return_exceptions=True,
         )
         found = {}
-        for (name, address), answer in zip(brokers.items(), answers, strict=True):
+        for (name, address), answer in zip(brokers.items(), replies, strict=True):
             if isinstance(answer, BaseException) and not isinstance(answer, PocketMQError):
                 raise answer
             found[name] = (address, answer)
         return found
 
     async def _create_topic(self, asked: PageRequest) -> Document:
-        """Make a topic on each broker, and return what each said."""
+        """Create a topic on each broker, and return the error of each, or None."""
 
         async def make(address: str) -> str | None:
             try:
@@ -179,10 +181,8 @@ class BrokersSite:
         rows = zip(brokers, said, strict=True)
         return {"brokers": [{"broker": name, "error": error} for name, error in rows]}
 
-    # --- one broker
-
-    async def _pass_on(self, asked: PageRequest, name: str) -> Shown:
-        """Return what broker NAME answers to ASKED, which is for a place below its name."""
+    async def _forward(self, asked: PageRequest, name: str) -> Shown:
+        """Forward ASKED, whose path is below the name of broker NAME."""
         brokers = await self._brokers.addresses()
         if name not in brokers:
             known = ", ".join(brokers) or "none"
@@ -201,17 +201,14 @@ class BrokersSite:
 
 
 async def _ticks() -> AsyncGenerator[bytes, None]:
-    """Yield an event now and then: brokers have something new all the time."""
+    """Yield an event at a fixed interval: brokers change all the time."""
     while True:
         yield b"event: changed\ndata: 0\n\n"
         await asyncio.sleep(_TICK_S)
 
 
-# --- data of pages, made of what the API of several answers
-
-
 def _brokers_data(found: Document) -> Document:
-    """Return the brokers, and the worst lags of all."""
+    """Return the brokers, and the largest lags of all."""
     lags = [
         {"broker": one["broker"], **row}
         for one in found["brokers"]

@@ -1,4 +1,4 @@
-"""Where the lines and bars of the console's charts are, and the hands of its clock. Pure."""
+"""Coordinates of lines and bars in the console's charts, and of the hands of its clock. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import cos, pi, sin
 
 
 def line_points(values: Sequence[float], width: int, height: int) -> str:
-    """Return the points of a line through VALUES, one after the other in time, as SVG wants them."""
+    """Return the points of a line through VALUES, in order of time, for SVG."""
     top = max(values, default=0) or 1
     step = width / max(1, len(values) - 1)
     return " ".join(
@@ -29,7 +29,7 @@ def bar_boxes(values: Sequence[float], width: int, height: int) -> list[tuple[st
 
 
 def clock_lines(time_ms: int) -> list[tuple[str, ...]]:
-    """Return class and ends of the marks and hands of a clock that shows TIME_MS in UTC, around the point 0, 0."""
+    """Return class and ends of the marks and hands of a clock at TIME_MS in UTC, around the point 0, 0."""
     minutes = time_ms // 60_000 % 720
     marks = [("grid", hour / 12, 40, 45) for hour in range(12)]
     hands = [("line", minutes / 720, 0, 24), ("line", minutes % 60 / 60, 0, 36)]

@@ -1,8 +1,7 @@
-"""Connections of an admin to the broker that it runs in: calls of the broker's methods, without a wire.
+"""In-process connection of an admin to its broker: it calls the broker's methods without a network.
 
-What handlers check, answer and refuse is what they do for callers from elsewhere: each call is that of whoever has
-asked for the page (CALLER), with that one's address and signature. The questions that go to a name
-server (who is there, where a topic is) are answered from the broker's own state and tables.
+Handlers check permissions as for any client: each call has the address and the signature of the sender of the HTTP
+request (CALLER). Requests that are for a name server (brokers, routes) are answered from the broker's own state.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Reply = TypeVar("Reply", bound=Message)
 
 
 class HttpCaller(NamedTuple):
-    """Who asks in HTTP, as the guard of the methods is told: METADATA is a signature, where there are users."""
+    """The sender of an HTTP request, for the guard. METADATA has a signature if there are users."""
 
     peer: str
     is_secure: bool = False
@@ -36,18 +35,18 @@ class HttpCaller(NamedTuple):
     certificate_names: Sequence[str] = ()
 
 
-#: Who asks for what is answered now.
+#: The sender of the current HTTP request.
 CALLER: Final[ContextVar[HttpCaller]] = ContextVar("CALLER")
 
 
 class _Asker:
-    """One question and its answer."""
+    """Receives the answer to one call."""
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 
     def settle(self, message: Message) -> None:
-        """Take MESSAGE, the first one that is said, as the answer."""
+        """Take MESSAGE as the answer, if it is the first."""
         if not self.answer.done():
             copy = type(message)()
             copy.CopyFrom(message)
@@ -60,7 +59,7 @@ class _Asker:
 
 
 class _LocalCall(Call):
-    """A unary call with further METADATA, whose answer ASKER gets."""
+    """A unary call with additional METADATA; ASKER gets the answer."""
 
     __slots__ = ("_asker", "_caller", "_metadata")
 
@@ -87,7 +86,7 @@ class _LocalCall(Call):
         return None
 
     def add_trailing(self, name: str, value: str) -> None:
-        """Leave out what only carriers' callers read."""
+        """Ignore it: only clients over a network read it."""
 
     def reply(self, message: Message) -> None:
         self._asker.settle(message)
@@ -97,7 +96,7 @@ class _LocalCall(Call):
 
 
 class _LocalStream(Stream):
-    """A stream of one request, whose first answer ASKER gets."""
+    """A stream with one request; ASKER gets the first answer."""
 
     __slots__ = ("_asker", "_caller")
 
@@ -127,7 +126,7 @@ class _LocalStream(Stream):
         return 0
 
     def add_trailing(self, name: str, value: str) -> None:
-        """Leave out what only carriers' callers read."""
+        """Ignore it: only clients over a network read it."""
 
     def send(self, message: Message) -> None:
         self._asker.settle(message)
@@ -143,7 +142,7 @@ class _LocalStream(Stream):
 
 
 class LocalConnection:
-    """The way to the broker with the methods of TABLE. It is a `Connection`."""
+    """A `Connection` to the broker with the methods of TABLE."""
 
     address = "local:1"
 
@@ -163,7 +162,7 @@ class LocalConnection:
         timeout_ms: float,
         metadata: Mapping[str, str] | None = None,
     ) -> Reply:
-        """Return the answer of the unary method at PATH, told METADATA."""
+        """Call the unary method at PATH with METADATA; return its answer."""
         if path.startswith(NAME_SERVER):
             found: Reply = await self._named[path.removeprefix(NAME_SERVER)](request)
             return found
@@ -181,7 +180,7 @@ class LocalConnection:
         return answer
 
     async def fetch(self, request: pb.FetchRequest, timeout_ms: float) -> pb.FetchReply:
-        """Return the records that REQUEST asks for; raise what the broker refused it with."""
+        """Return the records for REQUEST. Raises the error of the broker."""
         reply = await self._exchange("Fetch", request, timeout_ms)
         assert isinstance(reply, pb.FetchReply)
         if reply.HasField("error"):
@@ -189,7 +188,7 @@ class LocalConnection:
         return reply
 
     async def produce(self, run: pb.ProduceRun, timeout_ms: float) -> pb.ProduceReply:
-        """Return the acknowledgement of RUN; raise what the broker refused it with."""
+        """Return the acknowledgement of RUN. Raises the error of the broker."""
         reply = await self._exchange("Produce", run, timeout_ms)
         assert isinstance(reply, pb.ProduceReply)
         if reply.HasField("error"):
@@ -212,23 +211,21 @@ class LocalConnection:
     async def post(
         self, run: pb.ProduceRun, timeout_ms: float, refused: Callable[[PocketMQError], None]
     ) -> None:
-        """Refuse: within the broker everything is acknowledged."""
+        """Refuse: in the broker every send is acknowledged."""
         raise _not_within("runs without a reply")
 
     def listen(self, listener: pb.TransactionListener) -> AsyncIterator[pb.TransactionCheck]:
-        """Refuse: nobody decides transactions here."""
+        """Refuse: the console resolves no transactions."""
         raise _not_within("listeners of transactions")
 
     def converse(
         self, path: str, request_type: type[Request], reply_type: type[Reply]
     ) -> Conversation[Request, Reply]:
-        """Refuse: members of groups have connections of their own."""
+        """Refuse: group members have their own connections."""
         raise _not_within("members of groups")
 
     async def close(self) -> None:
         """Do nothing: there is nothing open."""
-
-    # --- what a name server is asked
 
     async def _data(self) -> pb.BrokerData:
         status = await self._ask("Status", pb.BrokerStatusRequest(), pb.BrokerStatusReply)
@@ -272,7 +269,7 @@ class LocalConnection:
 
 
 class LocalConnections:
-    """CONNECTION, whatever address is asked for. It is a `Connections`."""
+    """A `Connections` that returns CONNECTION for each address."""
 
     def __init__(self, connection: LocalConnection) -> None:
         self._connection = connection
@@ -297,4 +294,4 @@ async def _within(timeout_ms: float, path: str) -> AsyncIterator[None]:
 
 
 def _not_within(what: str) -> Unsupported:
-    return Unsupported(f"{what} are for clients with a connection of their own: dial the broker")
+    return Unsupported(f"{what} are not available in the console: connect to the broker")

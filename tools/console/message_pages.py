@@ -1,4 +1,4 @@
-"""The data of the console's pages of messages: a search, or one message with its life, body, and ways to ask for it."""
+"""The data of the console's pages of messages: a search, or one message with its history and body."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ASKED_BY: Final = ("id", "key", "tag", "queue", "offset", "sql", "from_ms", "to
 
 
 async def messages_data(api: Api, asked: PageRequest) -> Document:
-    """Return the messages that the query of ASKED finds, or `one` if it names one, or the `error`."""
+    """Return the messages for the query of ASKED, or `one` if it names a single one, or the `error`."""
     query = asked.query
     found: Document = {"topic": query.get("topic", ""), "error": "", "one": None}
     if not found["topic"]:
@@ -58,7 +58,7 @@ async def _messages(api: Api, topic: str, wanted: dict[str, str]) -> list[Docume
 
 
 async def message_data(api: Api, asked: PageRequest, message_id: str) -> Document:
-    """Return the message with MESSAGE_ID, of any topic; `topic` in the query saves the search for it."""
+    """Return the message with MESSAGE_ID, of any topic. With `topic` in the query it is found faster."""
     found: Document = {"message_id": message_id, "error": "", "one": None}
     stories: list[Document] = []
     topics = [asked.query["topic"]] if asked.query.get("topic") else []
@@ -80,9 +80,9 @@ async def message_data(api: Api, asked: PageRequest, message_id: str) -> Documen
 
 
 async def _life(api: Api, message: str) -> Document:
-    """Return the stories of MESSAGE, an id or a place, and why there are none."""
+    """Return the histories of MESSAGE, an id or a place, and the error if there are none."""
     try:
-        found = await api.life(PageRequest("GET", "/", {}), message)
+        found = await api.history(PageRequest("GET", "/", {}), message)
     except PocketMQError as error:
         return {"stories": [], "error": error.message}
     return found | {"error": ""}
@@ -108,7 +108,7 @@ async def _one_message(api: Api, row: Document, asked: PageRequest) -> Document:
 
 
 def _undecoded(row: Document) -> str:
-    """Return what is shown of a body that is no text."""
+    """Return the text for a body that is not text."""
     encoded = f"base64: {row['body_base64'][:_BODY_SHOWN]}"
     fault = row.get("body_fault")
     return (
@@ -124,7 +124,7 @@ def _pretty(text: str) -> str:
 
 
 def hex_dump(body: bytes) -> str:
-    """Return the beginning of BODY in hexadecimal, sixteen bytes a line, then its ASCII characters."""
+    """Return the beginning of BODY in hexadecimal, sixteen bytes per line, with their ASCII characters."""
     lines = []
     for at in range(0, min(len(body), _HEX_BYTES), 16):
         piece = body[at : at + 16]
@@ -132,7 +132,7 @@ def hex_dump(body: bytes) -> str:
         lines.append(f"{at:06x}  {piece.hex(' '):47}  {signs}")
     if len(body) > _HEX_BYTES:
         lines.append(f"… {len(body):,} bytes")
-    return "\n".join(lines) or "It is empty."
+    return "\n".join(lines) or "The body is empty."
 
 
 def _curl(row: Document, asked: PageRequest, *, has_users: bool) -> str:

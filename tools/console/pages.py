@@ -1,10 +1,10 @@
-"""The console's pages: the data of each, which are the API's answers (api.py), and its template.
+"""The pages of the console: the data of each, from the API (api.py), and its template.
 
     /   /topics   /topics/{topic}   /messages   /messages/{id}   /groups   /groups/{group}
     /dead-letters   /delayed   /transactions   /connections   /store   /users
 
-Pages are readable without a script. `console.mjs` asks for a page again when something has changed, and sends
-forms that have `data-post`, as JSON, to the API.
+Pages are readable without a script. `console.mjs` reloads a page when something has changed, and sends forms with
+`data-post` to the API, as JSON.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from urllib.parse import urlencode
 
 from ...proto.errors import PocketMQError, ServiceNotFound
 from ...proto.rpc.pages import READING, PageRequest, Shown
-from . import frame
+from . import answers
 from .api import Api, Document
-from .door import Visitor
+from .auth import Visitor
 from .message_pages import message_data, messages_data
 from .rates import SAMPLE_MS
 from .waiting import check, delayed, transactions, users
 
 
 class _Page(NamedTuple):
-    """A page: TEMPLATE with what DATA returns for an `Api`, a request, and the name in the path if there is one."""
+    """A page: TEMPLATE, and the function DATA of an `Api`, a request, and the name in the path if there is one."""
 
     template: str
     data: Callable[..., Awaitable[Document]]
 
 
 async def page(api: Api, asked: PageRequest, visitor: Visitor) -> Shown:
-    """Return the page that ASKED of VISITOR is for."""
+    """Return the page for ASKED, a request of VISITOR."""
     if asked.method not in READING:
-        raise ServiceNotFound(f"{asked.path[:200]} is a page: ask with GET")
+        raise ServiceNotFound(f"{asked.path[:200]} is a page: use GET")
     place, *names = asked.parts
     found = (_PAGES_OF_ONE if names else _PAGES).get(place)
     if found is None or len(names) > 1:
         raise ServiceNotFound(f"there is no page {asked.path[:200]}")
     name = names[0] if names else ""
-    return frame.page_shown(
+    return answers.page_shown(
         200,
         found.template,
-        name or dict(frame.PLACES)[f"/{place}"],
+        name or dict(answers.NAVIGATION)[f"/{place}"],
         asked,
         visitor=visitor,
         server=await api.status(),
@@ -83,7 +83,7 @@ async def _dead_letters(api: Api, asked: PageRequest) -> Document:
 
 
 async def _users(api: Api, asked: PageRequest) -> Document:
-    """Return the users, and with `user` what their rules decide."""
+    """Return the users, and with `user` the decision of their rules."""
     try:
         found = await users(api, asked)
     except PocketMQError as error:

@@ -1,4 +1,4 @@
-"""What a broker did in the last fifteen minutes: its counters, every five seconds, in a ring of fixed size."""
+"""Rates of a broker in the last fifteen minutes: counters, every five seconds, in a ring of fixed size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAMES: Final = (
 
 
 class Rates:
-    """Rates of what COUNTERS tell, and of what groups were handed by TRAFFIC, noted at each `sample`."""
+    """Rates of COUNTERS, and of deliveries in TRAFFIC, recorded at each `sample`."""
 
     def __init__(self, counters: Callable[[], SiteCounters], traffic: TrafficCounts) -> None:
         self._counters = counters
@@ -31,7 +31,7 @@ class Rates:
         self._rates: deque[tuple[float, ...]] = deque(maxlen=SAMPLES)
 
     def sample(self) -> None:
-        """Note the counters as they are now, SAMPLE_MS after the last time."""
+        """Record the counters, SAMPLE_MS after the last call."""
         counted = self._counters()
         out = self._traffic.went_out.values()
         now = (
@@ -51,7 +51,7 @@ class Rates:
             )
 
     def document(self) -> dict[str, Any]:
-        """Return the rates, the oldest first, a sample every `every_ms`."""
+        """Return the rates, the oldest first, one per `every_ms`."""
         found: dict[str, Any] = {"every_ms": SAMPLE_MS}
         for at, name in enumerate(_NAMES):
             found[name] = [round(sample[at], 3) for sample in self._rates]

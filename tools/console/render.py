@@ -1,7 +1,7 @@
 """`render` puts a page's data into its template, one of `templates/`.
 
-Templates escape whatever is put into them: names, keys and bodies of messages stay text. So no template uses `safe`,
-and no filter returns markup. A name that the data do not have raises an error.
+Templates escape all values: names, keys and bodies of messages stay text. So no template uses `safe`, and no filter
+returns markup. A name that is not in the data raises an error.
 """
 
 from __future__ import annotations

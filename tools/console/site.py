@@ -1,7 +1,7 @@
-"""What answers plain HTTP requests at the broker's port: metrics, the console's pages, and the API under /api/.
+"""Answers plain HTTP requests at the broker's port: metrics, the console's pages, and the API under /api/.
 
-The rates of the last minutes are noted from the start on; all else is imported and made when it is first asked for.
-Who may ask is decided at the door (door.py); what they may do, by the guard of the methods that are called for them.
+Rates of the last minutes are recorded from the start; everything else is imported at the first request. auth.py
+authenticates requests; the guard of the broker's methods checks permissions.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ...broker.metrics.page import PATH as METRICS
 from ...proto.errors import InvalidArgument, PocketMQError
 from ...proto.errors_wire import sentence_of
 from ...proto.rpc.pages import QUERY_FIELDS_MAX, READING, Page, PageRequest, Shown
-from . import frame
-from .door import Door, NotSignedIn, Visitor
+from . import answers
+from .auth import Door, NotSignedIn, Visitor
 from .local import CALLER
 from .rates import SAMPLE_MS, Rates
 
@@ -32,7 +32,7 @@ _PLACE: Final = re.compile(r"/(?![/\\])[!-\[\]-~]{0,2000}")
 
 
 def site(parts: SiteParts) -> Page:
-    """Return what answers plain HTTP requests at the port of the broker with PARTS."""
+    """Return the handler of plain HTTP requests at the port of the broker with PARTS."""
     return Site(parts)
 
 
@@ -47,34 +47,34 @@ class Site:
         self._api: Api | None = None
 
     async def __call__(self, asked: PageRequest) -> Shown:
-        """Return what ASKED shows."""
+        """Return the answer to ASKED."""
         try:
             if asked.path == METRICS:
                 self._door.check_metrics(asked)
                 return await self._parts.metrics(asked)
             shown = await self._answer(asked)
         except NotSignedIn as error:
-            shown = _ask_who(asked, error)
+            shown = _sign_in_first(asked, error)
         except PocketMQError as error:
             shown = _refused(asked, error)
-        except Exception:  # The edge: a bug of a page costs its own request.
+        except Exception:  # A fault in a page must fail only its own request.
             logger.exception("console failed path=%s", asked.path[:200])
-            words = "a fault in PocketMQ: the broker's log tells more"
-            shown = frame.failed(asked, 500, "Internal", words)
-        return shown._replace(headers=(*frame.POLICY, *shown.headers))
+            words = "a fault in PocketMQ: see the log of the broker"
+            shown = answers.failed(asked, 500, "Internal", words)
+        return shown._replace(headers=(*answers.POLICY, *shown.headers))
 
     async def _answer(self, asked: PageRequest) -> Shown:
         if self._parts.guard is not None:
             if asked.path == "/sign-in":
                 return self._sign_in(asked)
-            shown = frame.file_shown(asked)
+            shown = answers.file_shown(asked)
             if shown is not None:
-                return shown  # The page to sign in has a style.
+                return shown  # The page to sign in needs them.
         visitor = self._door.admit(asked)
         _check_query(asked)
         if asked.path == "/sign-out" and asked.method not in READING:
             return _go_to("/sign-in", self._door.sign_out(asked, visitor))
-        # Each request is answered by a task, and so in a context, of its own.
+        # Each request has its own task, and so its own context.
         CALLER.set(visitor.caller)
         if asked.method in READING:
             return await self._shown(asked, visitor)
@@ -83,14 +83,14 @@ class Site:
             shown = await self._shown(asked, visitor)
             status = shown.status
         except PocketMQError as error:
-            status = frame.status_of(error)
+            status = answers.status_of(error)
             raise
         finally:
             self._door.changed(asked, visitor, status)
         return shown
 
     async def _shown(self, asked: PageRequest, visitor: Visitor) -> Shown:
-        file = frame.file_shown(asked)
+        file = answers.file_shown(asked)
         if file is not None:
             return file
         if self._api is None:
@@ -104,22 +104,22 @@ class Site:
         from .actions import ROUTES
 
         answer = await self._api.answer(asked, visitor, ROUTES)
-        return answer if isinstance(answer, Shown) else frame.json_shown(200, answer)
+        return answer if isinstance(answer, Shown) else answers.json_shown(200, answer)
 
     def _sign_in(self, asked: PageRequest) -> Shown:
         if asked.method in READING:
-            self._door.check_site(asked)  # Nobody is asked for a secret that may not come this way.
+            self._door.check_site(asked)  # Show no form for a secret that may not be sent this way.
             return _ask_user(asked, 200, to=asked.query.get("to", "/"))
         try:
             cookie, to = self._door.sign_in(asked)
         except PocketMQError as error:
-            return _ask_user(asked, frame.status_of(error), to="/", error=error.message)
+            return _ask_user(asked, answers.status_of(error), to="/", error=error.message)
         return _go_to(to, cookie)
 
 
 def _ask_user(asked: PageRequest, status: int, *, to: str, error: str = "") -> Shown:
-    """Return the form to sign in, which leads on TO a place, and the ERROR of the last try."""
-    return frame.page_shown(status, "layout", "Sign in", asked, to=to, error=error)
+    """Return the form to sign in, with the path TO go to afterwards, and the ERROR of the last try."""
+    return answers.page_shown(status, "layout", "Sign in", asked, to=to, error=error)
 
 
 def _go_to(place: str, cookie: str) -> Shown:
@@ -127,8 +127,8 @@ def _go_to(place: str, cookie: str) -> Shown:
     return Shown(303, "text/plain", b"", (("location", to), ("set-cookie", cookie)))
 
 
-def _ask_who(asked: PageRequest, error: NotSignedIn) -> Shown:
-    """Return where a person signs in, and for a program that it has to."""
+def _sign_in_first(asked: PageRequest, error: NotSignedIn) -> Shown:
+    """Redirect a browser to the form to sign in; return the error to a program."""
     if asked.parts[0] != "api" and asked.method in READING:
         to = f"/sign-in?to={quote(asked.target, safe='')}"
         return Shown(303, "text/plain", b"", (("location", to),))
@@ -136,9 +136,9 @@ def _ask_who(asked: PageRequest, error: NotSignedIn) -> Shown:
 
 
 def _refused(asked: PageRequest, error: PocketMQError) -> Shown:
-    status = frame.status_of(error)
-    shown = frame.failed(asked, status, type(error).__name__, sentence_of(error))
-    # A browser would ask by itself; and only where a secret may come this way is it asked for.
+    status = answers.status_of(error)
+    shown = answers.failed(asked, status, type(error).__name__, sentence_of(error))
+    # Not for browsers, which would show a dialog of their own.
     if isinstance(error, NotSignedIn) and "sec-fetch-mode" not in asked.headers:
         challenge = ("www-authenticate", 'Basic realm="PocketMQ", charset="UTF-8"')
         shown = shown._replace(headers=(*shown.headers, challenge))
@@ -147,10 +147,10 @@ def _refused(asked: PageRequest, error: PocketMQError) -> Shown:
 
 def _check_query(asked: PageRequest) -> None:
     try:
-        asked.query  # noqa: B018 (asked for what it raises)
+        asked.query  # noqa: B018 (it may raise)
     except ValueError:
         raise InvalidArgument(
-            f"the query has more than {QUERY_FIELDS_MAX} fields: ask for less",
+            f"the query has more than {QUERY_FIELDS_MAX} fields: use fewer",
             field="query",
             limit=QUERY_FIELDS_MAX,
         ) from None

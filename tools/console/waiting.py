@@ -1,7 +1,7 @@
-"""What waits in a broker, and its users, as the API tells them: delayed messages, half messages, users and rules.
+"""Parts of the API: delayed messages, open transactions, and users with their rules.
 
-What is in the broker's memory costs little to report: the wheel of delays is counted by its slots, and lists are told
-in pages. The newest delayed messages are looked up in the topic where they wait, by the broker's own methods.
+Most data are in the broker's memory, and cheap: scheduled messages are counted by the slots of the timer wheel, and
+lists have pages. The newest delayed messages are read from the topic where they wait.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from ..users import decision_document
 from .api import LIMIT_MAX, Api, ApiRoute, Document, due_times, limit_of, number
 
 _BARS: Final = 48
-#: Newest records of the timer topic that are looked through for messages that still wait.
+#: Limit of the newest records of the timer topic that are read for messages that still wait.
 _LOOKED_AT: Final = 500
 
 
 async def delayed(api: Api, asked: PageRequest) -> Document:
-    """Return how many messages wait, until when, of which topics, and the newest of them with what recalls them.
+    """Return scheduled messages: counts by delivery time and topic, and the newest with their recall handles.
 
-    They wait in a system topic: who may not read it gets None for the messages, and the rest.
+    They are in a system topic: a user who may not read it gets None for the messages.
     """
     api.need(asked, policies.of_topic("*", policies.GET))
     limit = limit_of(asked.query)
@@ -81,7 +81,7 @@ def histogram(times_ms: np.ndarray, counts: np.ndarray, now_ms: int) -> list[Doc
 
 
 async def _newest_waiting(api: Api, broker: str, now_ms: int) -> list[Document]:
-    """Return the messages among the newest records of the timer topic that still wait, the one due first first."""
+    """Return messages that still wait, among the newest records of the timer topic, by delivery time."""
     try:
         (queue,) = (await api.admin.describe_topic(TIMER_TOPIC)).queues
         begin = max(queue.min_offset, queue.max_offset - _LOOKED_AT)
@@ -89,7 +89,7 @@ async def _newest_waiting(api: Api, broker: str, now_ms: int) -> list[Document]:
             return []
         found = await api.admin.lookup_offset(TIMER_TOPIC, 0, begin, max_messages=_LOOKED_AT)
     except (TopicNotFound, MessageNotFound):
-        return []  # Nothing was delayed yet.
+        return []  # No message was delayed yet.
     recalled = {
         one.properties[names.TIMER_DELETE_KEY]
         for one in found
@@ -101,7 +101,7 @@ async def _newest_waiting(api: Api, broker: str, now_ms: int) -> list[Document]:
         if one.message_id in recalled or f"{topic}+{one.message_id}" in recalled:
             continue
         waits = waiting(message_document(one), broker, now_ms)
-        if waits is not None:  # One that goes round the wheel is there more than once.
+        if waits is not None:  # A message that is rolled over has several records.
             rows[one.message_id] = waits
     return sorted(rows.values(), key=lambda row: (row["due_ms"], row["message_id"]))
 
@@ -127,7 +127,7 @@ def waiting(row: Document, broker: str, now_ms: int) -> Document | None:
 
 
 def _due_ms(properties: Mapping[str, str]) -> int:
-    """Return the instant that PROPERTIES of a record of the timer topic say, or one of its slot; 0: none."""
+    """Return the delivery time in PROPERTIES of a record of the timer topic, or the time of its slot; 0: none."""
     due, out = properties.get(names.TIMER_DELIVER_MS, ""), properties.get(names.TIMER_OUT_MS, "")
     if due.isdigit():
         return int(due)
@@ -135,7 +135,7 @@ def _due_ms(properties: Mapping[str, str]) -> int:
 
 
 async def transactions(api: Api, asked: PageRequest) -> Document:
-    """Return a page of the half messages without an outcome, the oldest first."""
+    """Return a page of the half messages without commit or rollback, the oldest first."""
     api.need(asked, policies.of_topic("*", policies.GET), policies.of_group("*", policies.GET))
     query = asked.query
     skip, limit = number(query, "skip", 0), limit_of(query)
@@ -165,21 +165,18 @@ async def transactions(api: Api, asked: PageRequest) -> Document:
     }
 
 
-# --- users
-
-
 def _need_administrator(api: Api, asked: PageRequest) -> Iterable[User]:
     guard = api.parts.guard
     if guard is None:
         raise Unsupported(
-            "this broker has no users: name a file of them in broker.users (docs/users-and-acls.md)"
+            "this broker has no users: set broker.users to a file of users (docs/users-and-acls.md)"
         )
     api.need(asked, policies.of_cluster(api.parts.cluster, policies.UPDATE))
     return guard.users
 
 
 async def users(api: Api, asked: PageRequest) -> Document:
-    """Return a page of the users and their rules, by name; no secrets."""
+    """Return a page of the users and their rules, by name, without secrets."""
     query = asked.query
     every = _need_administrator(api, asked)
     skip, limit = number(query, "skip", 0), limit_of(query)
@@ -194,7 +191,7 @@ async def users(api: Api, asked: PageRequest) -> Document:
 
 
 async def check(api: Api, asked: PageRequest, name: str) -> Document:
-    """Say whether a user may do an action on a resource, as `pocketmq acl check` does."""
+    """Return whether a user may do an action on a resource, like `pocketmq acl check`."""
     every = _need_administrator(api, asked)
     query = asked.query
     user = next((one for one in every if one.name == name), None)
@@ -208,7 +205,7 @@ async def check(api: Api, asked: PageRequest, name: str) -> Document:
         raise InvalidArgument(error.message, **error.details) from None
     if resource.pattern is policies.Pattern.PREFIXED or resource.type == "*":
         raise InvalidArgument(
-            "resource: name a single one, as Topic:orders, or all of a type, as Topic:*",
+            "resource: give a single one, such as Topic:orders, or all of a type, such as Topic:*",
             field="resource",
         )
     need = policies.Need(resource.type, resource.name or "*", actions)

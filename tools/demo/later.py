@@ -46,8 +46,8 @@ class LaterDemo:
         self._day = _first_day(rows)
 
     def run(self) -> None:
-        """Take all steps; the board knows the outcome."""
-        self._board.heading("Start a broker whose clock stands still until it is moved")
+        """Run all steps; `_board` has the results."""
+        self._board.heading("Start a broker with a virtual clock")
         with ServerProcess(self._store, "--clock", "virtual") as server:
             self._board.say(f"process {server.pid}: pocketmq serve --clock virtual")
             asyncio.run(self._steps(server.nameserver))
@@ -109,7 +109,9 @@ class LaterDemo:
             f"{message.reconsume_times} retries over {format_duration(took_ms)}"
             f" in {time.perf_counter() - began:.1f} s"
         )
-        board.check(f"{RETRIES} retries, then it is dead", message.reconsume_times == RETRIES)
+        board.check(
+            f"{RETRIES} retries, then the dead-letter queue", message.reconsume_times == RETRIES
+        )
         async with AsyncAdmin(nameserver, request_timeout_ms=PATIENCE_MS) as admin:
             letters = await admin.dead_letters(GROUP)
         for letter in letters:
@@ -149,4 +151,4 @@ async def _retried(consumer: AsyncPullConsumer) -> ReceivedMessage:
     while messages := await consumer.poll(max_messages=1, timeout_ms=PATIENCE_MS):
         if messages[0].reconsume_times:
             return messages[0]
-    raise AssertionError("a message that was sent back did not come again")
+    raise AssertionError("a failed message was not redelivered")

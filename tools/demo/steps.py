@@ -50,7 +50,7 @@ Acknowledged = tuple[Receipts, int]
 
 
 class Demo:
-    """Runs all steps over a new store in the folder STORE, with LIMIT rows or all."""
+    """Runs all steps with a new store in the folder STORE, and LIMIT rows or all."""
 
     def __init__(self, board: Board, store: Path, limit: int | None) -> None:
         self._board = board
@@ -59,7 +59,7 @@ class Demo:
         self._server: ServerProcess | None = None
 
     def run(self) -> None:
-        """Take all steps; the board knows the outcome."""
+        """Run all steps; `_board` has the results."""
         rows = self._read_source()
         try:
             self._run_steps(rows)
@@ -123,7 +123,7 @@ class Demo:
         return places
 
     def _consume(self, nameserver: str, topic: str, group: str, rows: Rows, places: Places) -> int:
-        """Compare every message of TOPIC with its row; return how many there are that no receipt told of."""
+        """Compare every message of TOPIC with its row; return how many have no receipt."""
         board = self._board
         missing = dict(places)
         bodies = {flight.body for flight in rows}

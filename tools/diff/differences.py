@@ -47,8 +47,8 @@ class Compared:
 
 @dataclass(slots=True)
 class QueueDifference:
-    """How one queue differs. Bounds are (min, max), None where the queue is not there; spans are [first, last] numbers
-    of messages that one side alone has; `examples` are (queue offset, names of fields)."""
+    """The differences of one queue. Bounds are (min, max), None if the queue does not exist; spans are [first, last]
+    numbers of messages that one side alone has; `examples` are (queue offset, names of fields)."""
 
     name: Name
     bounds_a: Bounds | None
@@ -160,7 +160,7 @@ class _Part:
         return _Part(self._file, self.columns.take(rows), self.good[rows])
 
     def tails(self) -> Iterator[bytes]:
-        """Yield what stands from each body on to the end of its record."""
+        """Yield the bytes from each body to the end of its record."""
         assert self._file is not None
         columns, view = self.columns, self._file.view
         begins = columns.body_start.tolist()

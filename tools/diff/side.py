@@ -87,7 +87,7 @@ class Side:
         return self.store.log.files.files[number] if number >= 0 else None
 
     def readable(self, entries: QueueSide, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return those of ROWS of ENTRIES behind which there is a message of that number."""
+        """Return those of ROWS of ENTRIES whose record has that queue offset."""
         offsets = entries.log_offsets[rows]
         good = np.zeros(len(rows), np.bool_)
         for begin, end, file in self._runs(offsets):
@@ -115,7 +115,7 @@ def is_message(
 ) -> NDArray[np.bool_]:
     """Return for each of COLUMNS, read for the ROWS of ENTRIES, whether it is the message of the entry.
 
-    An entry that repeats another one, and one whose record is damaged or gone, has none.
+    An entry that duplicates another one, and one whose record is damaged or gone, has none.
     """
     good: NDArray[np.bool_] = columns.well_formed & (columns.log_offset == log_offsets)
     good &= (columns.sys_flag & SYS_TRANSACTION) != SYS_ROLLBACK

@@ -70,7 +70,7 @@ def _named(names: list[str]) -> dict[str, Any]:
 
 
 def find_changes(evidence: StoreEvidence, before: Before, outcome: StartOutcome) -> StartChanges:
-    """Return what OUTCOME changes of the store that EVIDENCE and BEFORE describe."""
+    """Return what OUTCOME would change in the store of EVIDENCE and BEFORE."""
     changes = StartChanges(cut_bytes=max(0, evidence.used_end - outcome.log_end))
     changes.revived_bytes, changes.revived_records = _revived(evidence, outcome.log_end)
     for name in evidence.entries.keys() | outcome.entries.keys():

@@ -47,7 +47,7 @@ def power_cut(disk: Disk, root: str, evidence: StoreEvidence) -> PowerCut:
     The checkpoint's log time is written up to a second after its flush, so the result is an upper limit.
     """
     if not disk.exists(posixpath.join(root, "abort")):
-        return PowerCut("the store was stopped cleanly: everything is on the device", 0, 0)
+        return PowerCut("the store was stopped cleanly: everything is on disk", 0, 0)
     checkpoint = read_checkpoint(disk, posixpath.join(root, "checkpoint"))
     verified = Verified.load(disk, posixpath.join(root, "pocketmq"))
     if not checkpoint.log_time_ms and verified is None:
@@ -61,7 +61,7 @@ def power_cut(disk: Disk, root: str, evidence: StoreEvidence) -> PowerCut:
     )
     chosen = messages.take(open_rows)
     return PowerCut(
-        "at most: what was stored behind the last flush that the checkpoint tells of",
+        "up to everything that was stored after the last flush in the checkpoint",
         len(chosen),
         int(chosen.size.sum()),
         int(chosen.log_offset[0]) if len(chosen) else None,

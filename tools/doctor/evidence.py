@@ -248,7 +248,7 @@ class _Gathering:
             at += size
         used = _used_end(file)
         if used > at:
-            self._found.bad.append(Bad(file.start + at, file.start + used, "no sound record"))
+            self._found.bad.append(Bad(file.start + at, file.start + used, "no valid record"))
 
     def _add_damaged(self, record: Record, start: int) -> None:
         if record.sys_flag & SYS_PREPARED:

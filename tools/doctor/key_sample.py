@@ -33,7 +33,7 @@ class KeysFound:
 
 
 def check_keys(evidence: StoreEvidence, outcome: StartOutcome) -> KeysFound:
-    """Look up the keys and tags of messages that OUTCOME keeps in the log."""
+    """Look up the keys and tags of messages that stay in the log by OUTCOME."""
     messages = evidence.messages
     kept = (
         (messages.state == MessageState.SOUND)

@@ -96,7 +96,7 @@ class StartLosses:
             return "; ".join(self._why_missing(lost))
         if reason is Reason.CUT:
             bad = self.evidence.why_bad(self.log_end)
-            place = f"behind {self.log_end:,}, where the broker ends the log"
+            place = f"after {self.log_end:,}, where the broker ends the log"
             return f"{place} ({bad})" if bad else place
         return {
             Reason.DAMAGED: "a body that does not fit its CRC",
@@ -150,7 +150,7 @@ class StartLosses:
 
 
 def find_losses(evidence: StoreEvidence, outcome: StartOutcome) -> StartLosses:
-    """Return what is lost of EVIDENCE by OUTCOME."""
+    """Return the messages of EVIDENCE that are lost by OUTCOME."""
     messages = evidence.messages
     delivered = np.isin(messages.log_offset, outcome.delivered())
     in_log = (messages.log_offset >= outcome.log_begin) & (

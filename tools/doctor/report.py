@@ -53,7 +53,7 @@ def _now(diagnosis: Diagnosis) -> Iterator[str]:
         counts += f"; {evidence.count(MessageState.DELETED):,} more of topics that were deleted"
     yield f"now: log {evidence.log_begin:,}–{evidence.used_end:,}, {counts}"
     if evidence.beyond:
-        yield f"     {counted(evidence.beyond, 'queue entry')} of places behind the last log file"
+        yield f"     {counted(evidence.beyond, 'queue entry')} after the last log file"
     if evidence.expired:
         yield f"     {counted(evidence.expired, 'queue entry')} of messages whose log files were deleted"
     for note in evidence.notes:
@@ -69,7 +69,7 @@ def _now(diagnosis: Diagnosis) -> Iterator[str]:
 def _names(columns: list[dict[str, str]]) -> list[str]:
     wanted = [
         "starts", "log", "cut off the log", "taken into the log", "log files deleted",
-        "queue entries", "index files", "keys found", "config files set aside",
+        "queue entries", "index files", "keys found", "config files moved away",
         "messages lost", "  missing", "  damaged", "  cut", "  no entry", "served damaged",
     ]  # fmt: skip
     return [name for name in wanted if any(name in column for column in columns)]
@@ -98,7 +98,7 @@ def _column(verdict: StartVerdict) -> dict[str, str]:
             "made or changed",
         ),
         "keys found": f"{keys.found:,} of {keys.checked:,}" + (" sampled" * keys.is_sample),
-        "config files set aside": ", ".join(changes.config_files),
+        "config files moved away": ", ".join(changes.config_files),
         "messages lost": f"{losses.messages:,} ({losses.size_bytes:,} bytes)"
         if losses.messages
         else "none",

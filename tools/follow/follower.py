@@ -45,7 +45,7 @@ from .note import FollowNote, read_note, write_note
 
 logger = logging.getLogger(__name__)
 
-#: Brokers give ids from 1 on; nobody has this one.
+#: Brokers give ids from 1 on: this one is unused.
 LEARNER_ID: Final = 1 << 40
 _CHUNK: Final = 1 << 20
 _CONNECT_S: Final = 5.0
@@ -103,8 +103,6 @@ class JavaFollower:
         self.taken_bytes = 0
         self.trouble = "not connected yet"
 
-    # --- what is known
-
     @property
     def end(self) -> int:
         """Where the store's log ends, or ended when it was closed."""
@@ -123,8 +121,6 @@ class JavaFollower:
     @property
     def note(self) -> FollowNote | None:
         return self._note
-
-    # --- from the beginning to the end
 
     async def run(self) -> None:
         """Follow until cancelled. Raises what only a person can mend: StoreMismatch, CorruptRecord, DiskFailure."""
@@ -255,8 +251,6 @@ class JavaFollower:
         assert self._store is not None, "it is opened before anything comes"
         return self._store
 
-    # --- one history
-
     async def _compare_newest(self) -> int:
         """Begin the log, or see that the master's continues where it ends; return where that begins.
 
@@ -283,7 +277,7 @@ class JavaFollower:
 
     def _other(self, why: str) -> OtherHistory:
         return OtherHistory(
-            f"{self._path} cannot go on following: {why}; --set-aside renames the store, and begins anew in its place",
+            f"{self._path} cannot continue to follow: {why}; --set-aside renames the store, and starts an empty one",
             path=self._path,
         )
 
@@ -327,8 +321,6 @@ class JavaFollower:
         kept = tuple(one for one in self._epochs if one[0] < entry[0] and one[1] < entry[1])
         self._epochs = (*kept, entry)
         self._epochs_file().save(render_epochs(self._epochs))
-
-    # --- the log
 
     async def _take(self, reader: asyncio.StreamReader, begin: int, auto_switch: bool) -> None:
         """Take what the master, whose log begins at BEGIN, sends until it closes."""
@@ -398,7 +390,7 @@ class JavaFollower:
         store = self._opened
         if offset != store.raw_end and (store.raw_end or offset % self._config.log_file_size_bytes):
             raise errors.ConnectFailed(
-                f"{self._address} sent what stands at {offset:,}, not at {store.raw_end:,}, where the log ends here",
+                f"{self._address} sent data for offset {offset:,}, but the log here ends at {store.raw_end:,}",
                 address=self._address,
             )
         if self.stopped_at is not None:
@@ -431,8 +423,6 @@ class JavaFollower:
             if now_s - reported_s >= _REPORT_S:
                 reported_s = now_s
                 self._report()
-
-    # --- the rest
 
     async def _ask(self) -> None:
         """Keep the tables up to date, and see whether the master is there."""
@@ -477,7 +467,7 @@ class JavaFollower:
             store.delete_before(begin)
 
     def _apply_tables(self) -> None:
-        """Write the tables that were read, once the device has as much of the log as the master had then."""
+        """Write the tables that were read, when as much of the log is on disk as the master had then."""
         tables, store = self._tables, self._opened
         if tables is None or min(store.flushed_offset, store.max_log_offset) < tables.end:
             return
@@ -493,7 +483,7 @@ class JavaFollower:
             self._store = None
             store.close()
             raise errors.ConnectFailed(
-                f"{self._address}: a topic with batch queues is new: {self._path} is opened anew"
+                f"{self._address}: a topic with batch queues is new: {self._path} is opened again"
             )
 
     def _write_table(self, name: str, text: str) -> None:
@@ -521,7 +511,7 @@ class JavaFollower:
 
 
 def set_aside(disk: Disk, path: str, now_ms: int) -> str:
-    """Rename the store PATH, which nobody may have open; return its new name. Nothing of it is deleted."""
+    """Rename the store PATH, which must not be open; return its new name. Nothing is deleted."""
     target = f"{path}.set-aside-{now_ms}"
     disk.rename(path, target)
     return target

@@ -6,9 +6,9 @@ seconds. The follower read them from the living broker every second. So either m
     topics.json, subscriptionGroup.json    the one of the later version
     consumerOffset.json, delayOffset.json  of each queue and level the greater offset: versions do not tell, since Java
                                            counts up the one of offsets once in 500 commits
-    others                                 Java's, where the follower has none
+    others                                 those of Java that the follower does not have
 
-Nothing is written in Java's store. A table there that cannot be read, and has no backup that can, is left out.
+Nothing is written to the store of the Java broker. A table that cannot be read, with its backup, is left out.
 """
 
 from __future__ import annotations

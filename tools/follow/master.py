@@ -1,4 +1,4 @@
-"""A Java broker that is asked what a follower needs: who it is, where its log is, and its tables.
+"""Requests of a follower to its Java broker: identity, offsets of the log, and tables.
 
 Tables are read before the end of the log is asked for: what they say was so when the log was no longer than that, so
 that they hold for a follower whose log has come there. Nothing is changed at the broker.
@@ -143,7 +143,7 @@ class JavaMaster:
         return text
 
     async def tables(self) -> MasterTables:
-        """Return the tables, and behind which end of the log they are not."""
+        """Return the tables, and the end of the log that they do not exceed."""
         files: dict[str, str] = {}
         for code, name, rendered in _FILES:
             try:
@@ -189,7 +189,7 @@ def _modes(text: str) -> str:
     return render(parse(text))
 
 
-#: Which request tells which file.
+#: The request for each file.
 _FILES: Final[tuple[tuple[RequestCode, str, Callable[[str], str]], ...]] = (
     (RequestCode.GET_ALL_CONSUMER_OFFSET, "consumerOffset.json", _offsets),
     (RequestCode.GET_ALL_DELAY_OFFSET, "delayOffset.json", _delays),

@@ -54,12 +54,12 @@ _KEYS: Final = {one.name: _NAMES.get(one.name, one.name) for one in fields(Follo
 
 
 def note_path(store: str) -> str:
-    """Return where the note of STORE lies."""
+    """Return the path of the note of STORE."""
     return posixpath.join(store, "pocketmq", "following.json")
 
 
 def read_note(disk: Disk, store: str) -> FollowNote | None:
-    """Return the note in STORE; None: it follows nobody. Raises CorruptState."""
+    """Return the note in STORE; None: it follows no broker. Raises CorruptState."""
     path = note_path(store)
     if not disk.exists(path):
         return None
@@ -88,7 +88,7 @@ def write_note(disk: Disk, store: str, note: FollowNote) -> None:
 
 
 def check_promoted(disk: Disk, store: str) -> None:
-    """Raise StoreMismatch if STORE follows a Java broker: nobody else may write to it."""
+    """Raise StoreMismatch if STORE follows a Java broker: only `pocketmq follow` may write to it."""
     note = read_note(disk, store)
     if note is not None:
         raise errors.StoreMismatch(

@@ -85,7 +85,7 @@ class StoppedStore:
     def _copy_blank(self, store: MessageStore, end: int) -> None:
         while store.raw_end < end:
             data = self._read(store.raw_end, _CHUNK)
-            if not data:  # A file that was cut: what lies behind a blank means nothing.
+            if not data:  # A file that was cut: bytes after a blank have no meaning.
                 data = bytes(min(_CHUNK, end - store.raw_end))
             _append(store, data, store.raw_end)
 

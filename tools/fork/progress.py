@@ -106,7 +106,7 @@ def _clamp_levels(disk: Disk, root: str, store: MessageStore, cut: Cut) -> int:
 
 
 def _due_by(store: MessageStore, queue: int, time_ms: int) -> int:
-    """Return the first queue offset of a delay level that is due behind TIME_MS; its tags code is when it is due."""
+    """Return the first queue offset of a delay level that is due after TIME_MS. The tags code is the due time."""
     found = store.queues.get(SCHEDULE_TOPIC, queue)
     if found is None:
         return 0

@@ -33,7 +33,7 @@ ROWS: Final = (
     "index",
     "timerlog",
 )
-#: What a copy begins without; brokers make it again, or it tells of the running broker only.
+#: Files that are not copied: brokers create them, or they are of the running broker.
 _LEFT_OUT: Final = frozenset({"abort", "abort.bak", "lock", "rocksdbstore", "pocketmq/tables"})
 #: The unit of `st_blocks`.
 _BLOCK: Final = 512
@@ -86,7 +86,7 @@ def require_new_folder(path: str, source: str) -> None:
     inside = os.path.commonpath([os.path.realpath(path), os.path.realpath(source)])
     if inside == os.path.realpath(source):
         raise InvalidArgument(
-            f"--output {path}: it lies inside the store {source}: name a folder outside of it",
+            f"--output {path}: it is inside the store {source}. Give a folder outside of it",
             field="to",
             value=path,
         )

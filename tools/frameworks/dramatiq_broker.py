@@ -8,7 +8,7 @@
     a queue             a topic, NAMESPACE and its name, and the group that reads it
     delay               the message is delivered then; there are no delay queues
     ack, nack           finished, a dead letter in %DLQ% and the topic's name
-    a worker's end      what it had comes again at once; if it was killed, when its leases are over
+    a worker's end      its messages are redelivered at once; if it was killed, when its leases expire
 
 Queues are made when they are first used, so that modules with actors are imported without a server. A process that was
 forked connects again.
@@ -61,7 +61,7 @@ class PocketmqBroker(Broker):
         max_deliveries: int | None = None,
         trust: Trust | None = None,
     ) -> None:
-        """What a killed worker had comes again after LEASE_S; after MAX_DELIVERIES (None: 17) it is a dead letter.
+        """LEASE_S: time until messages of a killed worker are redelivered. MAX_DELIVERIES: their limit; None: 17.
 
         TRUST: TLS, and the user by whom calls are signed; None: as the environment says.
         """
@@ -76,8 +76,6 @@ class PocketmqBroker(Broker):
         self._connected: tuple[int, TaskQueues] | None = None
         #: Queues that are there for sure.
         self._made: set[str] = set()
-
-    # --- connections and queues
 
     def server(self) -> TaskQueues:
         """Return the connection of this process."""
@@ -119,8 +117,6 @@ class PocketmqBroker(Broker):
     def get_declared_queues(self) -> set[str]:
         return self.queues.copy()
 
-    # --- messages
-
     def enqueue(self, message: Message[Any], *, delay: int | None = None) -> Message[Any]:
         """Send MESSAGE, to be delivered after DELAY milliseconds. Raises QueueNotFound, ConnectionClosed."""
         name = self._there(message.queue_name)
@@ -149,8 +145,6 @@ class PocketmqBroker(Broker):
     def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 5_000) -> DramatiqConsumer:
         """Return an iterator over messages of QUEUE_NAME, PREFETCH in flight at once; None after TIMEOUT ms."""
         return _Consumer(self, self._there(queue_name), prefetch, timeout)
-
-    # --- tests and administration
 
     def flush(self, queue_name: str) -> None:
         """Finish all messages of QUEUE_NAME, but for those that are scheduled."""
@@ -197,8 +191,6 @@ class _Consumer(DramatiqConsumer):
         with told():
             self._reader = self._server.consume(name, self._room, self._arrived, self._failed)
 
-    # --- the loop's side
-
     def _room(self) -> int:
         return self._prefetch - len(self._out) - len(self._inbox)
 
@@ -209,8 +201,6 @@ class _Consumer(DramatiqConsumer):
     def _failed(self, error: PocketMQError) -> None:
         self._failure = error
         self._news.set()
-
-    # --- the worker's side
 
     def __next__(self) -> MessageProxy | None:
         end_ms = _clock.now_ms() + self._timeout_ms
@@ -229,7 +219,7 @@ class _Consumer(DramatiqConsumer):
                 return None
 
     def _message_of(self, task: Task) -> LentMessage | None:
-        """Return the message of TASK; None: nobody is to have it now, which was seen to."""
+        """Return the message of TASK; None: it is not for a worker now, and was handled."""
         try:
             message = Message.decode(task.body)
         except DecodeError:
@@ -260,7 +250,7 @@ class _Consumer(DramatiqConsumer):
         self._out.discard(task)
         self._reader.wake()
 
-    # A message that did not come from here is nobody's to acknowledge: it is let be, as other brokers do.
+    # A message from elsewhere cannot be acknowledged: ignore it, as other brokers do.
 
     def ack(self, message: MessageProxy) -> None:
         if isinstance(message, LentMessage):

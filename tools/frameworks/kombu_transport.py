@@ -1,16 +1,16 @@
-"""Celery's way to PocketMQ: a transport of kombu, on queues of tasks that are lent one by one (task_queues.py).
+"""PocketMQ as broker of Celery: a transport of kombu, on task queues with a lease for each task (task_queues.py).
 
     import pocketmq.tools.frameworks.kombu_transport  # makes the scheme known
     app = Celery("shop", broker="pocketmq://127.0.0.1:8081")
 
-    a queue                     a topic of its name, and the group that reads it; a message is lent to one consumer
+    a queue                     a topic of its name, and a group that reads it; each message is leased to one consumer
     x-max-priority = n          a topic of type PRIORITY with n + 1 queues, the highest first
     the header eta              the message is delivered then: workers do not hold it
-    ack, requeue, reject        finished, comes again at once, a dead letter
-    auto_delete or exclusive    a queue of this connection, in memory: what is sent to the exchanges that it is bound
+    ack, requeue, reject        finished, redelivered at once, a dead letter
+    auto_delete or exclusive    a queue of this connection, in memory: messages of the exchanges that it is bound
                                 to, from then on; each such exchange is a topic that everybody follows
 
-Kombu's base classes keep exchanges and bindings, for each process and broker: who publishes to an exchange declares its
+Kombu's base classes keep exchanges and bindings, for each process and broker: a publisher of an exchange declares its
 durable queues, as Celery does. Messages come on the loop's thread into the inbox of their channel; the application's
 thread takes them out, in `drain_events` or, under Celery's event loop, when a socket says that there are some.
 """
@@ -52,7 +52,7 @@ _AHEAD_MAX_MS: Final = 23 * 3600 * 1000
 _STAGE: Final = "pocketmq_stage_ms"
 #: Messages that one event of the loop delivers.
 _AT_ONCE: Final = 100
-#: How long it is believed that nobody follows an exchange.
+#: How long the result is cached that no queue is bound to an exchange.
 _UNFOLLOWED_MS: Final = 5_000
 _LEVELS_MAX: Final = 256
 #: Messages in a queue of a connection; beyond, the oldest goes.
@@ -79,12 +79,12 @@ class QoS(virtual.QoS):
             try:
                 self.channel.settle(tag, self.channel.queues.give_back)
             except PocketMQError as error:
-                logger.warning("not given back reason=%r: it comes again", error.message)
+                logger.warning("task not returned, it will be redelivered reason=%r", error.message)
         return []
 
 
 class _OwnQueue:
-    """A queue of one connection, which follows the exchanges that it is bound to."""
+    """A queue of one connection, which receives from the exchanges that it is bound to."""
 
     def __init__(self, has_levels: bool) -> None:
         self._has_levels = has_levels
@@ -145,21 +145,19 @@ class KombuChannel(virtual.Channel):
     QoS = QoS
     supports_fanout = True
     from_transport_options = (*virtual.Channel.from_transport_options, "max_deliveries")
-    #: Of queues that are made: a message comes so often at most, then it is a dead letter. None: as the broker has it.
+    #: Limit of deliveries in new queues; then a message is a dead letter. None: the default of the broker.
     max_deliveries: int | None = None
 
     def __init__(self, connection: Transport, **named: Any) -> None:
         super().__init__(connection, **named)
         self.queues = connection.queues
         self.transport = connection
-        #: What was lent, by the tags of those who have it.
+        #: Leased tasks by delivery tag.
         self._tasks: dict[str, Task] = {}
         self._readers: dict[str, Consumer] = {}
         self._takers: dict[str, tuple[Callable[[Any], None], bool]] = {}
         #: Tasks, with the tags of their consumers.
         self._inbox: deque[tuple[str, Task]] = deque()
-
-    # --- queues and exchanges
 
     def prepare_queue_arguments(self, arguments: dict[str, Any], **named: Any) -> dict[str, Any]:
         prepared: dict[str, Any] = base.to_rabbitmq_queue_arguments(arguments, **named)
@@ -239,8 +237,6 @@ class KombuChannel(virtual.Channel):
     def _queue_bind(self, *_: Any) -> None:
         """Nothing more: the base class has kept the binding."""
 
-    # --- sending
-
     def basic_publish(
         self, message: dict[str, Any], exchange: str, routing_key: str, **named: Any
     ) -> None:
@@ -279,8 +275,6 @@ class KombuChannel(virtual.Channel):
             priority=_priority_of(message),
         )
 
-    # --- receiving
-
     def basic_consume(
         self,
         queue: str,
@@ -318,7 +312,7 @@ class KombuChannel(virtual.Channel):
         try:
             self.queues.give_back(task)
         except PocketMQError as error:
-            logger.warning("not given back queue=%s reason=%r: it comes again",
+            logger.warning("task not returned, it will be redelivered queue=%s reason=%r",
                            task.queue, error.message)  # fmt: skip
 
     def _room(self) -> int:
@@ -369,7 +363,7 @@ class KombuChannel(virtual.Channel):
         take(message)
 
     def _payload_of(self, task: Task) -> dict[str, Any] | None:
-        """Return what TASK brings; None: nobody is to have it now, which was seen to."""
+        """Return the payload of TASK; None: it is not for a worker now, and was handled."""
         try:
             payload: dict[str, Any] = loads(task.body.decode())
             properties = payload["properties"]
@@ -382,7 +376,7 @@ class KombuChannel(virtual.Channel):
                          task.queue, task.message_id, error)  # fmt: skip
             self.queues.bury(task)
             return None
-        # Celery's worker says itself that a task has expired, and marks it as revoked, so that nobody waits for it.
+        # Celery's worker reports an expired task itself, and marks it as revoked, so that no caller waits for it.
         if now_ms >= expires_ms and not payload["headers"].get("expires"):
             self.queues.finish(task)
             return None
@@ -410,10 +404,8 @@ class KombuChannel(virtual.Channel):
                 self._hand_out(payload, task, found.append, no_ack)
         return found[0] if found else None
 
-    # --- what becomes of messages
-
     def settle(self, delivery_tag: str, what: Callable[[Task], None]) -> None:
-        """Do WHAT with that which DELIVERY_TAG has; nothing for a message that nobody lends."""
+        """Call WHAT with the task of DELIVERY_TAG; do nothing for a message without a lease."""
         task = self._tasks.pop(delivery_tag, None)
         if task is not None:
             what(task)
@@ -460,7 +452,7 @@ class Transport(virtual.Transport):
         self.own_queues: dict[str, _OwnQueue] = {}
         self._news = threading.Event()
         self._failure: PocketMQError | None = None
-        #: Since when nobody is known to follow an exchange; 0: somebody does.
+        #: When an exchange was found without bound queues; 0: it has some.
         self._unfollowed_ms: dict[str, float] = {}
         self._turn = 0
         #: The loop of Celery, and the socket that it watches, with the other end.
@@ -507,8 +499,6 @@ class Transport(virtual.Transport):
     def verify_connection(self, connection: Any) -> bool:
         return self._failure is None
 
-    # --- exchanges that somebody follows
-
     def follow(self, own: _OwnQueue, exchange: str) -> None:
         """Have OWN follow EXCHANGE."""
         topic = _topic_of_exchange(exchange)
@@ -524,14 +514,12 @@ class Transport(virtual.Transport):
         own.followers.append(self.queues.follow(topic, deliver, self.failed))
 
     def is_followed(self, exchange: str) -> bool:
-        """May somebody follow EXCHANGE?"""
+        """Can a queue be bound to EXCHANGE?"""
         since_ms = self._unfollowed_ms.get(exchange)
         if since_ms is None or (since_ms and _clock.now_ms() - since_ms > _UNFOLLOWED_MS):
             there = self.queues.exists(_topic_of_exchange(exchange))
             since_ms = self._unfollowed_ms[exchange] = 0 if there else _clock.now_ms()
         return not since_ms
-
-    # --- messages that came
 
     def failed(self, error: PocketMQError) -> None:
         """Note the error of receiving. Called on the loop's thread."""
@@ -543,7 +531,7 @@ class Transport(virtual.Transport):
         self.notify()
 
     def notify(self) -> None:
-        """Wake whoever waits for messages. Any thread may call."""
+        """Wake the thread that waits for messages. Any thread may call."""
         self._news.set()
         if (pair := self._pair) is not None:
             with suppress(OSError):

@@ -58,7 +58,7 @@ _REQUEST_S: Final = 10.0
 _REASON_MAX: Final = 500
 _PAUSE_S: Final = 0.2
 _PAUSE_MAX_S: Final = 5.0
-#: How long a close waits for what was finished to be told.
+#: How long a close waits for acknowledgements.
 _CLOSE_S: Final = 5.0
 
 _SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
@@ -89,7 +89,7 @@ def _delayed_of(topic: str) -> str:
 
 
 class Task:
-    """A message of QUEUE that is lent to this process."""
+    """A message of QUEUE that is leased to this process."""
 
     __slots__ = (
         "attempt", "body", "born_ms", "changing", "handle", "is_over", "message_id", "queue", "topic",
@@ -112,7 +112,7 @@ class Task:
 
 
 class Consumer:
-    """Readers in the background. `wake` is told when there may be room again, `close` ends them."""
+    """Readers in the background. Call `wake` when more tasks can be taken, `close` to end them."""
 
     def __init__(self, queues: TaskQueues, works: Sequence[Callable[[asyncio.Event], Any]]) -> None:
         self._queues = queues
@@ -127,7 +127,7 @@ class Consumer:
         ]
 
     def wake(self) -> None:
-        """Look again whether there is room."""
+        """Check again how many tasks can be taken."""
         for woken in self._events:
             self._queues.post(woken.set)
 
@@ -176,15 +176,13 @@ class TaskQueues:
         self._channel: Channel = (trust or Trust()).or_environment().dial()(address)
         self._portal = LoopThread.acquire()
         self._lent: set[Task] = set()
-        #: What is finished and not told yet, by group and topic.
+        #: Finished tasks without acknowledgement, by group and topic.
         self._finished: dict[str, list[Task]] = {}
         self._telling: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._consumers: list[Consumer] = []
         self._known: dict[str, int | None] = {}
         self._closed = False
-
-    # --- threads
 
     def run(self, work: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
         """Do WORK on the loop. Raises ClientClosed, also in a process that was forked since."""
@@ -221,8 +219,6 @@ class TaskQueues:
                 task.cancel()
         await self._channel.close(None)
 
-    # --- queues
-
     def check(self) -> None:
         """Raise ConnectionLost, TlsFailed or NotAuthenticated unless the broker answers, and knows who asks."""
         self.run(partial(self._own, "Status", pb.BrokerStatusRequest(), pb.BrokerStatusReply))
@@ -232,7 +228,7 @@ class TaskQueues:
         return self.run(partial(self._levels, topic_of(queue))) is not None
 
     def declare(self, queue: str, levels: int = 1, deliveries: int | None = None) -> None:
-        """Make QUEUE unless it is there, of LEVELS of priority; a task comes DELIVERIES times at most.
+        """Make QUEUE unless it is there, of LEVELS of priority; DELIVERIES is the limit of deliveries.
 
         None: as often as the broker's groups have it, 17 times.
         """
@@ -301,7 +297,7 @@ class TaskQueues:
         return [topic]
 
     def size(self, queue: str) -> int:
-        """Return how many tasks of QUEUE are not finished: those that wait, and those that are lent."""
+        """Return how many tasks of QUEUE are not finished: those that wait, and those that are leased."""
         return self.run(partial(self._size, topic_of(queue)))
 
     async def _size(self, topic: str) -> int:
@@ -313,7 +309,7 @@ class TaskQueues:
         return count
 
     async def _places(self, topic: str) -> list[tuple[pb.QueueOffsets, pb.GroupOffset]]:
-        """Return the bounds of each queue of TOPIC, and how far its group is."""
+        """Return first and last offset of each queue of TOPIC, and the offset of its group."""
         asked = pb.DescribeTopicRequest(topic=topic)
         queues = (await self._own("DescribeTopic", asked, pb.DescribeTopicReply)).queues
         request = pb.GroupOffsetsRequest(
@@ -351,7 +347,7 @@ class TaskQueues:
         return status.delayed_waiting
 
     def is_idle(self, queue: str) -> bool:
-        """Is every task of QUEUE finished, and does no message of any queue wait for its time?"""
+        """Is every task of QUEUE finished, and is no message of any queue scheduled?"""
         return self.run(partial(self._is_idle, topic_of(queue)))
 
     async def _is_idle(self, topic: str) -> bool:
@@ -372,8 +368,6 @@ class TaskQueues:
                 for bounds, _ in await self._places(one)
             ]
         )
-
-    # --- sending
 
     def send(
         self,
@@ -424,8 +418,6 @@ class TaskQueues:
             self._known.pop(topic, None)
             raise
 
-    # --- receiving
-
     def get(self, queue: str, wait_s: float) -> Task | None:
         """Return a task of QUEUE; None if none came within WAIT_S."""
         return self.run(partial(self._get, queue, wait_s))
@@ -448,7 +440,7 @@ class TaskQueues:
         deliver: Callable[[Task], object],
         failed: Callable[[errors.PocketMQError], object],
     ) -> Consumer:
-        """Have DELIVER called with the tasks of QUEUE as they come, as many as there is ROOM for.
+        """Call DELIVER with the tasks of QUEUE as they arrive, up to the number that ROOM returns.
 
         FAILED is called with errors; receiving continues. All three are called on the loop's thread.
         """
@@ -506,7 +498,7 @@ class TaskQueues:
     async def _receive(
         self, queue: str, topic: str, count: int, deliver: Callable[[Task], object]
     ) -> None:
-        """Ask TOPIC for COUNT tasks of QUEUE at most; have DELIVER called with each that comes meanwhile."""
+        """Ask TOPIC for up to COUNT tasks of QUEUE; call DELIVER with each that arrives."""
         request = v2.ReceiveMessageRequest(
             group=v2.Resource(name=topic),
             message_queue=v2.MessageQueue(topic=v2.Resource(name=topic), id=-1),
@@ -532,16 +524,14 @@ class TaskQueues:
         try:
             await ask()
         except asyncio.CancelledError:
-            # What was lent in this moment is told again to who asks with the same id.
+            # A request with the same id receives the tasks that were leased at this moment again.
             with suppress(TimeoutError, errors.PocketMQError):
                 async with asyncio.timeout(_AGAIN_S):
                     await ask()
             raise
 
-    # --- what becomes of a task
-
     def finish(self, task: Task) -> None:
-        """Have TASK not come again. Returns before the broker knows; a close waits for it."""
+        """Finish TASK: it is not redelivered. Returns before the broker knows; a close waits for it."""
         self.post(self._finish, task)
 
     def _finish(self, task: Task) -> None:
@@ -554,7 +544,7 @@ class TaskQueues:
             self._telling = asyncio.get_running_loop().create_task(self._tell())
 
     async def _tell(self) -> None:
-        """Tell what is finished; what the broker cannot be told comes again when its lease is over."""
+        """Acknowledge finished tasks; those that fail are redelivered when their lease expires."""
         try:
             while self._finished:
                 topic, tasks = self._finished.popitem()
@@ -584,17 +574,17 @@ class TaskQueues:
                 break
             except errors.PocketMQError as error:
                 if not error.retriable or loop.time() + _PAUSE_S > end_s:
-                    logger.error("not acknowledged topic=%s tasks=%d reason=%r: they come again",
+                    logger.error("tasks not acknowledged, they will be redelivered topic=%s tasks=%d reason=%r",
                                  topic, len(tasks), error.message)  # fmt: skip
                     return
                 await asyncio.sleep(_PAUSE_S)
         for task, entry in zip(tasks, reply.entries, strict=False):
             if entry.status.code != v2.OK:
-                logger.warning("finished after its lease topic=%s id=%s reason=%r: it comes again",
+                logger.warning("task finished after its lease, it will be redelivered topic=%s id=%s reason=%r",
                                topic, task.message_id, entry.status.message)  # fmt: skip
 
     def give_back(self, task: Task, after_s: float = 0.0) -> None:
-        """Have TASK come again, after AFTER_S; that counts as a delivery."""
+        """Return TASK: it is redelivered after AFTER_S. That counts as a delivery."""
         self.run(partial(self._give_back, task, after_s))
 
     async def _give_back(self, task: Task, after_s: float) -> None:
@@ -613,7 +603,7 @@ class TaskQueues:
         async with task.changing:
             if task.is_over:
                 return
-            self._lent.discard(task)  # Not renewed: what cannot be buried comes again.
+            self._lent.discard(task)  # Not renewed: if moving it fails, it is redelivered.
             resource = v2.Resource(name=task.topic)
             request = v2.ForwardMessageToDeadLetterQueueRequest(
                 group=resource,
@@ -631,7 +621,7 @@ class TaskQueues:
             task.is_over = True
 
     async def _change(self, task: Task, for_s: float) -> None:
-        """Have TASK come again in FOR_S, and not before."""
+        """Let TASK be redelivered after FOR_S, and not before."""
         resource = v2.Resource(name=task.topic)
         request = v2.ChangeInvisibleDurationRequest(
             group=resource,
@@ -660,7 +650,7 @@ class TaskQueues:
             except errors.InvalidReceiptHandle:
                 self._lent.discard(task)
                 task.is_over = True
-                logger.warning("lease lost queue=%s id=%s: the task comes again, maybe elsewhere",
+                logger.warning("lease lost, the task will be redelivered queue=%s id=%s",
                                task.queue, task.message_id)  # fmt: skip
             except errors.PocketMQError as error:
                 logger.warning("lease not renewed queue=%s id=%s reason=%r",
@@ -676,8 +666,6 @@ class TaskQueues:
                     await left.pop()()
 
         await asyncio.gather(*(some() for _ in range(min(len(left), RENEWALS_AT_ONCE))))
-
-    # --- channels
 
     def follow(
         self,
@@ -724,8 +712,6 @@ class TaskQueues:
                 place[0] = reply.next_offset
 
         await self._stream("PullMessage", request, v2.PullMessageResponse, take)
-
-    # --- calls
 
     async def _own(self, method: str, request: Message, reply_type: type[Reply]) -> Reply:
         """Return the answer of METHOD of the broker's own service."""

@@ -44,10 +44,13 @@ VIEWS: Final[dict[str, tuple[str, str]]] = {
     "offsets": ("state:offsets", "List committed offsets, with the offsets of their queues."),
     "topics": ("state:topics", "List topics and their configuration."),
     "groups": ("state:groups", "List consumer groups and their configuration."),
-    "schedule": ("later:schedule", "List delay levels and the messages that are due next."),
-    "timer": ("later:timer", "Show scheduled messages: checkpoint, wheel, timer log."),
+    "schedule": ("pending_views:schedule", "List delay levels and the messages that are due next."),
+    "timer": ("pending_views:timer", "Show scheduled messages: checkpoint, wheel, timer log."),
     "tables": ("tables:tables", "Show the broker's own tables, and damage in their journal."),
-    "transactions": ("later:transactions", "List half messages without commit or rollback."),
+    "transactions": (
+        "pending_views:transactions",
+        "List half messages without commit or rollback.",
+    ),
     "verify": ("verify_command:verify", "Check the whole store: log, queues, index, CRC."),
 }
 

@@ -308,7 +308,8 @@ def _timer(timers: JavaTimers, pending: Mapping[str, int]) -> Document:
     slots = [
         {
             "index": number,
-            "timeMs": (slot.time * precision + (1 << 63)) % (1 << 64) - (1 << 63),  # Java's long
+            "timeMs": (slot.time * precision + (1 << 63)) % (1 << 64)
+            - (1 << 63),  # 64 bits, as a long of Java
             "firstPos": slot.first,
             "lastPos": slot.last,
             "num": slot.count,

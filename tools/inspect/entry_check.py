@@ -34,7 +34,7 @@ from ...store.view import QueueFolder, StoreView
 
 ENTRY_FAULTS: Final = {
     NO_FILE: "its record's file is missing",
-    BEHIND_END: "points behind the log's end",
+    BEHIND_END: "points past the end of the log",
     NO_RECORD: "points to no record",
     OTHER_MESSAGE: "points to another message's record",
     WRONG_SIZE: "says another size than its record",
@@ -43,7 +43,7 @@ ENTRY_FAULTS: Final = {
 ENTRY_NOTES: Final = {
     GONE: "its record is gone with its file",
     PRE_BLANK: "a place in front of the queue's beginning",
-    REPEATED: "repeats the entry behind it: its own record is lost",
+    REPEATED: "duplicates the next entry: its own record is lost",
 }
 
 

@@ -59,7 +59,7 @@ RECORD_COLUMNS: Final = (
 def log(*, limit: int | None, as_json: bool, as_jsonl: bool, **words: Any) -> None:
     """List the records of the commit log in order, and what is between them.
 
-    A blank closes a file; damaged bytes are told with their place. With --follow, new records are printed as a live
+    A blank closes a file; damaged bytes are shown with their place. With --follow, new records are printed as a live
     broker appends them, until the command is interrupted or --limit is reached.
     """
     chosen = _Chosen(**words)

@@ -26,7 +26,7 @@ from ..options import NUMBER, with_options
 _OFFSET: Final = re.compile(r"[0-9][0-9_,]*")
 _INSTANT_MS: Final = re.compile(r"@([0-9]+)")
 _OFFSET_MAX: Final = (1 << 63) - 1
-#: Rows of a table where nobody says how many; programs get all.
+#: Default limit of rows in a table; programs get all.
 ROWS_SHOWN: Final = 50
 _WORD_SIZE_MAX: Final = 60
 #: Wide tables are for the terminal to wrap, not for rich to cut.
@@ -53,7 +53,7 @@ def offset_or_time(text: str) -> tuple[int | None, int | None]:
 
 
 def offset_of(text: str) -> int:
-    """Return the number TEXT, in which `,` and `_` may stand; raises InvalidArgument for anything else."""
+    """Return the number in TEXT, which may contain `,` and `_`. Raises InvalidArgument."""
     digits = text.replace(",", "").replace("_", "")
     if not (digits.isascii() and digits.isdecimal()) or len(digits) > 19:
         raise InvalidArgument(f"{text[:64]!r} is no offset: write a number", value=text[:64])

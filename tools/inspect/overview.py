@@ -96,7 +96,7 @@ class HealthFindings:
         for file in used[:HEADS_MAX]:
             yield from self._head(file)
         if self.walk.has_stale_tail:
-            text = "old bytes behind the end look like a record: Apache's broker would take it back"
+            text = "old bytes after the end look like a record: a broker of Apache RocketMQ would restore it"
             yield HealthFinding("wrong", f"log: {text}")
         unused = len(self.walk.row.files) - len(used)
         if unused > 1:
@@ -116,7 +116,7 @@ class HealthFindings:
             yield HealthFinding("wrong", f"log: {file.name} begins with {what}")
         elif magic != MAGIC_BLANK and own != file.start:
             yield HealthFinding(
-                "wrong", f"log: the first record of {file.name} says that it stands at {own:,}"
+                "wrong", f"log: the first record of {file.name} has the log offset {own:,}"
             )
 
     def _queues(self) -> Iterator[HealthFinding]:
@@ -166,7 +166,7 @@ class HealthFindings:
         broken = disk.list(path(BROKEN_FOLDER))
         if broken:
             yield HealthFinding(
-                "note", f"{BROKEN_FOLDER} holds {counted(len(broken), 'damaged file')} set aside"
+                "note", f"{counted(len(broken), 'damaged file')} quarantined in {BROKEN_FOLDER}"
             )
         for one in islice(set_aside(disk, self.files.root), _SET_ASIDE_SHOWN):
             yield HealthFinding("wrong", f"commitlog: damaged at {one.log_offset:,}: {_what(one)}")
@@ -244,8 +244,6 @@ class Overview:
             "mapperFileSizeBatchConsumeQueue" if folder.is_batch else "mappedFileSizeConsumeQueue"
         )
         self._findings += row_findings(entries.row, what, self.files.given.get(name))
-
-    # --- the parts -----------------------------------------------------------------------------------------------
 
     def _log(self) -> dict[str, Any]:
         row = self.walk.row
@@ -351,15 +349,13 @@ class Overview:
             return None
         for epoch, start in epochs:
             if start > self.walk.end:
-                text = (
-                    f"epoch {epoch} begins at {start:,}, behind the log's end at {self.walk.end:,}"
-                )
+                text = f"epoch {epoch} begins at {start:,}, past the end of the log at {self.walk.end:,}"
                 self._findings.append(HealthFinding("wrong", f"{EPOCHS_FILE}: {text}"))
         damaged = load_places(self.files.disk, self.files.path("pocketmq"))
         if damaged:
             text = (
                 f"the log is damaged in {len(damaged):,} places, first at {min(damaged):,}:"
-                " a running replica asks the others for what stood there"
+                " a running replica gets these records from the others"
             )
             self._findings.append(HealthFinding("wrong", text))
         return {

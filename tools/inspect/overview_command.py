@@ -123,7 +123,7 @@ def _replica(replica: Row) -> str:
         f"{name} of {replica['cluster']}, id {replica['broker_id']}" if name else "of no known set"
     )
     if not epochs:
-        return f"replica: {who}; no epoch has begun"
+        return f"replica: {who}; no epoch has started"
     last = epochs[-1]
     return (
         f"replica: {who}; epoch {last['epoch']} from log offset {last['start_offset']:,}"
@@ -143,4 +143,4 @@ def _print_health(console: Console, document: dict[str, Any]) -> None:
         console.print(f"… and {len(found) - _ROWS_MAX:,} more findings", style="dim")
     if document["not_examined"]:
         told = "; ".join(document["not_examined"])
-        console.print(f"not looked at: {told}. `verify` looks at everything", style="dim")
+        console.print(f"not checked: {told}. `verify` checks everything", style="dim")

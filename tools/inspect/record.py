@@ -1,7 +1,7 @@
-"""`pocketmq inspect STORE record OFFSET`: one record, where each field stands, its bytes, its value and its meaning.
+"""`pocketmq inspect STORE record OFFSET`: one record, with position, bytes, value and meaning of each field.
 
 Fields come from the table in proto/record.py. Where the lengths do not agree, the fields up to the first that reaches
-beyond the bytes at hand are told, and a problem says why it goes no further.
+beyond the available bytes are shown, and a problem says why the rest is missing.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class RecordField:
 
 
 class _Reader:
-    """Reads fields one behind the other from DATA, the bytes from a record's beginning on."""
+    """Reads fields one after the other from DATA, which begins with a record."""
 
     def __init__(self, data: memoryview) -> None:
         self.data = data
@@ -196,7 +196,7 @@ def _magic(magic: int) -> tuple[str, str]:
 def _own_offset(field: RecordField, offset: int) -> RecordField:
     if field.value == offset:
         return _with(field, "its own place")
-    return _with(field, "", f"the record stands at {offset:,}")
+    return _with(field, "", f"the record is at {offset:,}")
 
 
 def _instant(field: RecordField) -> RecordField:
@@ -316,9 +316,9 @@ def _outside(walk: LogWalk, at: int) -> str:
     if not walk.row.files:
         return "the log has no file"
     if walk.begin <= at < walk.row.end:
-        return f"offset {at:,} lies in a hole: its file is missing"
+        return f"offset {at:,} is in a gap: its file is missing"
     gone = ": its file is gone" if at < walk.begin else ""
-    return f"offset {at:,} lies outside the log, {walk.begin:,} to {walk.end:,}{gone}"
+    return f"offset {at:,} is outside the log, {walk.begin:,} to {walk.end:,}{gone}"
 
 
 def _no_record(walk: LogWalk, file: RowFile, view: memoryview, at: int) -> str:
@@ -328,7 +328,7 @@ def _no_record(walk: LogWalk, file: RowFile, view: memoryview, at: int) -> str:
     inside = _record_around(file, view, position)
     if inside is not None:
         begin, size = inside
-        told += f": it lies in the record at {begin:,}, {size:,} bytes"
+        told += f": it is in the record at {begin:,}, {size:,} bytes"
     following = next_sound(view, file.start, position, len(view))
     if following is not None:
         told += f"; the next one begins at {file.start + following:,}"

@@ -2,7 +2,7 @@
 
 Only the records that are shown are made into rows; which ones those are is decided on whole columns. A log that a
 broker appends to is followed: every POLL_MS what is new is printed. A record may be seen while it is written. So one
-whose body does not fit its CRC, or behind which nothing can be read, is looked at again, PATIENCE times, before it is
+whose body does not fit its CRC, or after which nothing can be read, is read again, PATIENCE times, before it is
 shown as it is.
 """
 
@@ -137,7 +137,7 @@ def _problem(part: LogStretch, row: int, wrong: bool, displaced: bool) -> str | 
     if wrong:
         told.append("the body does not fit its CRC")
     if displaced:
-        told.append(f"says that it stands at {int(part.columns.log_offset[row]):,}")
+        told.append(f"its own log offset is {int(part.columns.log_offset[row]):,}")
     return "; ".join(told) or None
 
 

@@ -52,11 +52,11 @@ GROUPS: Final = (
 )
 _TIMES: Final = ("physicMsgTimestamp", "logicsMsgTimestamp", "indexMsgTimestamp")
 _MEANS: Final = {
-    "physicMsgTimestamp": "store time of the last record known to be on the device",
+    "physicMsgTimestamp": "store time of the last record known to be on disk",
     "logicsMsgTimestamp": "store time of the last record whose queue entry was flushed thoroughly",
     "indexMsgTimestamp": "end time of the last full index file that was flushed",
     "masterFlushedOffset": "replication",
-    "confirmPhyOffset": "start of the last sound record at the last recovery",
+    "confirmPhyOffset": "start of the last valid record at the last recovery",
     "logicsPhysicalOffset": "start of the last record whose queue entry was flushed thoroughly",
 }
 _PERMISSIONS: Final = ((4, "read"), (2, "write"), (1, "inherit"))
@@ -179,7 +179,7 @@ def _against(bounds: QueueExtent | None, committed: int) -> dict[str, Any]:
         problem = "ahead of the queue"
     elif committed < bounds.min_offset:
         problem = (
-            f"{counted(bounds.min_offset - committed, 'message')} behind the queue's beginning"
+            f"{counted(bounds.min_offset - committed, 'message')} before the beginning of the queue"
         )
     return {
         "min_offset": bounds.min_offset,

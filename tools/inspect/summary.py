@@ -128,7 +128,7 @@ def _files(files: dict[str, int]) -> Table:
 def _checkpoint(values: dict[str, int]) -> str:
     return (
         f"checkpoint: log {_instant(values['physicMsgTimestamp'])}, queues {_instant(values['logicsMsgTimestamp'])}, "
-        f"index {_instant(values['indexMsgTimestamp'])}, last sound record at {values['confirmPhyOffset']:,}"
+        f"index {_instant(values['indexMsgTimestamp'])}, last valid record at {values['confirmPhyOffset']:,}"
     )
 
 

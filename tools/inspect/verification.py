@@ -46,11 +46,11 @@ KINDS: Final[dict[str, tuple[str, bool]]] = {
     "log_file_missing": ("ranges of the log whose file is missing", True),
     "log_damaged": ("places in the log where no record can be read", True),
     "crc_wrong": ("records whose body does not fit its CRC", True),
-    "displaced": ("records that say that they stand elsewhere", True),
+    "displaced": ("records with another log offset than their own", True),
     "record_without_entry": ("records without an entry in their queue", True),
     "queue_file_missing": ("ranges of a queue whose file is missing", True),
     "entry_file_missing": ("queue entries whose record's file is missing", True),
-    "entry_beyond_end": ("queue entries that point behind the log's end", True),
+    "entry_beyond_end": ("queue entries that point past the end of the log", True),
     "entry_without_record": ("queue entries that point to no record", True),
     "entry_of_another": ("queue entries that point to another message's record", True),
     "entry_size_wrong": ("queue entries with another size than their record", True),
@@ -59,7 +59,7 @@ KINDS: Final[dict[str, tuple[str, bool]]] = {
     "index_without_record": ("index entries that point to no record", True),
     "index_without_key": ("index entries whose record has no such key", True),
     "not_dispatched": ("records at the log's end that are in no queue yet", False),
-    "stale_tail": ("places behind the log's end where old bytes look like a record", False),
+    "stale_tail": ("places past the end of the log where old bytes look like a record", False),
     "topic_gone": ("records of topics that were deleted, or deleted and made again", False),
     "voided": ("records that recovery put in place of damage", False),
     "entry_repeated": ("queue entries that recovery repeated in place of lost ones", False),
@@ -192,8 +192,6 @@ class IndexPass:
             row.at = stop
         return np.concatenate(offsets), np.concatenate(hashes)
 
-    # --- record by record ----------------------------------------------------------------------------------------
-
     def see(
         self,
         array: record_run.Bytes,
@@ -301,8 +299,6 @@ class QueuePass:
         self._dispatched_end = max(ends, default=0)
         self._may_be_behind = files.disk.exists(files.path("abort"))
 
-    # --- record by record ----------------------------------------------------------------------------------------
-
     def see(
         self,
         array: record_run.Bytes,
@@ -401,8 +397,6 @@ class QueuePass:
             return False
         self._tally.add("not_dispatched", _places(offsets, name), len(offsets))
         return True
-
-    # --- entry by entry ------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
         """Look at the entries of the queues in which not every one was matched."""

@@ -36,7 +36,7 @@ _PLACES_SHOWN = 5
 def verify(context: click.Context, *, quiet: bool, as_json: bool, as_jsonl: bool) -> None:
     """Read the whole store: every record and its CRC, every queue entry, every index entry, and what is missing.
 
-    Also when a broker of ours verified each log file last, in the background (`store.scrub_bytes_per_s`). A progress
+    Also shows when PocketMQ verified each log file last, in the background (`store.scrub_bytes_per_s`). A progress
     bar is shown on standard error, if that is a terminal. Exit code 1 when anything is wrong.
     """
     output = Output.of(as_json, as_jsonl)

@@ -5,8 +5,8 @@ a topic, the topic's queues in which it has none. A group is known by a commit, 
 subscriptionGroup.json, a filter, its place in an ordered queue or its mode of consumption. Retry and dead-letter topics
 belong to their group; without a commit they show only where they hold messages.
 
-What lies unread, its bytes, and when the oldest was stored, is told by entries and record heads, never bodies: one pass
-over the entries behind the lowest offset serves all groups of a queue.
+Unread messages, their bytes and their age come from entries and record heads, never bodies: one pass over the entries
+after the lowest offset serves all groups of a queue.
 
 `store_rows` is one broker's share and needs nothing of any other: Spark runs it one task a broker.
 """
@@ -59,7 +59,7 @@ def positions_of(
     for one in store.committed_offsets():
         if one.group in MARK_GROUPS:
             continue
-        # A negative offset is Java's word for none.
+        # A negative offset means none, in RocketMQ.
         found[one.topic, one.queue_id][one.group] = one.offset if one.offset >= 0 else None
         readers[one.topic].add(one.group)
     for topic, group in _readers(store):

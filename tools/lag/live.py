@@ -1,6 +1,6 @@
 """The lag rows of a cluster that runs, by asking its brokers.
 
-Offsets, bounds, ages and bytes come from the brokers, each group in one look (bytes only up to two million unread
+Offsets, ages and bytes come from the brokers, each group in one call (bytes only up to two million unread
 messages per group and broker), and what was popped. What a broker does not report is unknown here: scheduled messages.
 The files tell it: give the store instead.
 """

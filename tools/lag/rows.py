@@ -186,7 +186,7 @@ def _besides(facts: LagFacts, verdict: LagVerdict) -> Iterator[str]:
 def _held(facts: LagFacts) -> str:
     text = f"{counted(facts.held or 0, 'message')} popped and not acknowledged"
     if facts.held_until_ms is not None and facts.held_until_ms <= facts.now_ms:
-        return f"{text}; their leases have ended, so they come again"
+        return f"{text}; their invisible time has ended: they will be redelivered"
     return text
 
 
@@ -195,7 +195,7 @@ def _delayed(facts: LagFacts) -> str:
 
 
 def is_retry_topic(topic: str, group: str) -> bool:
-    """Is TOPIC one in which failed messages of GROUP come again? Popping groups have one for each topic."""
+    """Is TOPIC a retry topic of GROUP? Popping groups have one for each topic."""
     own = RETRY_PREFIX + group
     return topic == own or topic.startswith((f"{own}_", f"{own}+"))
 
@@ -265,7 +265,7 @@ class LagRow:
 
     @property
     def key(self) -> tuple[str, str, int, str]:
-        """What tells a row from all others of its moment: broker, topic, queue, group."""
+        """Identity of a row in a report: broker, topic, queue, group."""
         return self.broker_name, self.facts.topic, self.facts.queue_id, self.facts.group
 
     def stalled_for(self, stalled_ms: int) -> LagRow:

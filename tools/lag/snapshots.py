@@ -75,7 +75,7 @@ class LagProgress:
     """A row, and what it did since an earlier snapshot; None is unknown.
 
     read_per_s, written_per_s: messages per second, committed and stored; never negative: an offset that was set back,
-    or a queue that was cut, tells no rate.  catch_up_s: seconds until nothing is unread if both rates stay; 0 where all
+    or a queue that was cut, gives no rate.  catch_up_s: seconds until nothing is unread if both rates stay; 0 where all
     is read, None where that time never comes.
     """
 

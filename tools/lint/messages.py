@@ -26,7 +26,7 @@ from ...store.slices import Slices
 from .rules import QueueMessages, is_nameable
 
 _AT_ONCE: Final = 4_096
-#: Different tags that are told of one queue.
+#: Limit of different tags of one queue.
 _TAGS_MAX: Final = 1_000
 
 
@@ -37,9 +37,9 @@ def read_messages(
     *,
     limit: int,
 ) -> QueueMessages:
-    """Return what is to be said of the newest LIMIT messages of the queue PLACE of STORE.
+    """Return counts of the newest LIMIT messages of the queue PLACE of STORE.
 
-    ACCOUNTS: of each group that reads it; None: it wanted all that it came to.
+    ACCOUNTS: filter statistics of each group that reads it; None: it filtered nothing out.
     """
     queue = store.queues[place]
     found = QueueMessages(topic=place[0], queue=place[1])
@@ -97,7 +97,7 @@ def _skipped(account: Account, seen: Slices) -> Mask:
 
 
 def _wanted(name: Filtering, seen: Slices) -> Mask | None:
-    """Tell which of the records that were SEEN the filter NAME wants; None: all, or it cannot be told."""
+    """Return which of the records SEEN the filter NAME matches; None: all, or not known."""
     kind, expression = name
     if name in (EVERY, OTHERS) or expression.endswith("…"):
         return None

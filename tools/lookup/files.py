@@ -69,8 +69,6 @@ class LogFiles(PagedRow):
         """Begin the search for the end at the record at LOG_OFFSET, if one is there: the later, the better."""
         self._known = log_offset
 
-    # --- records -------------------------------------------------------------------------------------------------
-
     def at(self, log_offset: int) -> StoredRecord | Absence:
         """Return the record that begins at LOG_OFFSET, or why there is none."""
         file = self.file_at(log_offset)
@@ -96,9 +94,9 @@ class LogFiles(PagedRow):
         try:
             record = decode_record(data)
         except InvalidRecord as error:
-            return Absence(log_offset, "nothing", f"no sound record begins there ({error.message})")
+            return Absence(log_offset, "nothing", f"no valid record begins there ({error.message})")
         if record.sys_flag & SYS_TRANSACTION == SYS_ROLLBACK:
-            why = "what stood there was damaged, and was set aside in pocketmq/broken"
+            why = "the record was damaged, and is quarantined in pocketmq/broken"
             return Absence(log_offset, "nothing", why)
         return StoredRecord(record, data, log_offset, file.path, _faults(record, log_offset))
 
@@ -193,8 +191,6 @@ class LogFiles(PagedRow):
         """When the first record that is there was stored; None if that cannot be read."""
         return self.store_time_ms(self.begin) if self.files else None
 
-    # --- searching -----------------------------------------------------------------------------------------------
-
     def holding(
         self, needle: bytes, begin: int = 0, end: int | None = None
     ) -> Iterator[StoredRecord]:
@@ -237,5 +233,5 @@ def _faults(record: Record, log_offset: int) -> tuple[str, ...]:
     if not record.crc_ok:
         faults.append("the body does not fit its CRC")
     if record.log_offset != log_offset:
-        faults.append(f"the record says that it stands at {record.log_offset:,}")
+        faults.append(f"the log offset in the record is {record.log_offset:,}")
     return tuple(faults)

@@ -44,8 +44,6 @@ class QueueFiles(PagedRow):
         self._entry_size = self._format.size
         self._extension = QueueExtension(disk, folder)
 
-    # --- by place in the row -------------------------------------------------------------------------------------
-
     def _at(self, place: int) -> QueueEntry | None:
         """Return entry PLACE of the row; None where none was written, or its file is missing."""
         byte = place * self._entry_size
@@ -81,8 +79,6 @@ class QueueFiles(PagedRow):
             return entry is not None and wanted(entry)
 
         return bisect_left(range(self._end_place), True, lo=self._first_place, key=there)
-
-    # --- by queue offset -----------------------------------------------------------------------------------------
 
     def min_offset(self, log: LogFiles) -> int:
         """Return the queue offset of the first message that LOG still has; the end if there is none."""

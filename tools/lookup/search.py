@@ -147,8 +147,6 @@ class StoreSearch:
         self.queues = Queues(disk, root, mapped=mapped)
         self.index = IndexFiles(disk, root, given or {}, mapped=mapped)
 
-    # --- by key and id -------------------------------------------------------------------------------------------
-
     def by_key(
         self,
         topic: str | None,
@@ -335,8 +333,6 @@ class StoreSearch:
         found.hits = [one for one in found.hits if one.record.properties.get(UNIQ_KEY) == text]
         return found
 
-    # --- by offset and time --------------------------------------------------------------------------------------
-
     def by_log_offset(self, log_offset: int) -> LookupAnswer:
         """Return the record that begins at LOG_OFFSET."""
         stored = self.log.at(log_offset)
@@ -366,7 +362,7 @@ class StoreSearch:
         for entry in files.entries_from(offset):
             self._take(entry, found)
             if len(found.hits) == 1 and self._repeats(files, offset, found.hits[0]):
-                note = f"the message at offset {offset:,} is lost: its entry repeats another one"
+                note = f"the message at offset {offset:,} is lost: its entry duplicates another one"
                 return LookupAnswer(notes=[note], may_have_existed=True)
             if len(found.hits) >= count or not found.hits:
                 break

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def check_types(asked: StructType, ours: pyarrow.Schema, of: str = "") -> None:
-    """Raise ConfigError unless the columns ASKED have the types of OURS, which are the same columns; OF says whose."""
+    """Raise ConfigError unless the columns ASKED have the types in OURS. OF names their owner."""
     for one, own in zip(asked.fields, from_arrow_schema(ours).fields, strict=True):
         asked_type, own_type = one.dataType.simpleString(), own.dataType.simpleString()
         if asked_type != own_type:

@@ -2,7 +2,7 @@
 
 `spark_session()` takes care of what a first try fails over: a Java that Spark can start, workers that run this
 Python and not the system's, addresses of the loopback interface in local mode, Arrow, and the switch without which
-Spark refuses data sources that take filters. In a session that somebody else made, call `register(spark)`: it does
+Spark refuses data sources that take filters. In an existing session, call `register(spark)`: it does
 what can still be done there.
 """
 
@@ -70,7 +70,7 @@ def spark_session(
 ) -> SparkSession:
     """Return a session NAME on MASTER with PocketMQ's formats registered; the one that runs already, if one does.
 
-    SETTINGS are Spark's own, and win over what stands here. Raises ConfigError without PySpark ≥ 4.2 or without a
+    SETTINGS are of Spark, and override those of this module. Raises ConfigError without PySpark ≥ 4.2 or without a
     Java: the sentence says what to install. Sets JAVA_HOME, PYSPARK_PYTHON and SPARK_LOCAL_IP for this process
     where they are not set, or do not work.
     """
@@ -92,7 +92,7 @@ def spark_session(
 def settings_of(
     master: str, settings: Mapping[str, str], environment: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return all settings of a session on MASTER: ours, then the caller's SETTINGS."""
+    """Return all settings of a session on MASTER: those of this module, then SETTINGS."""
     chosen = dict(SETTINGS)
     if master.startswith("local"):
         chosen |= LOCAL_SETTINGS

@@ -3,10 +3,11 @@
     spark.read.format("rocketmq-store").option("dataset", "messages").load("/data/broker-*/store")
 
 A plan is made once a query: the files, and where each ends, so that what a live broker appends meanwhile changes
-nothing. A task is a range of bytes of one store; it yields Arrow batches. Spark's API tells a source nothing of the
-columns that a query needs: `.schema("topic string, queue_offset bigint")` does, and only those are decoded.
+nothing. A task is a range of bytes of one store; it yields Arrow batches. Spark's API gives a source no information
+about the columns that a query needs: `.schema("topic string, queue_offset bigint")` does, and only those are decoded.
 
-The small datasets of a store (its queues, its committed offsets, its lag) are told as after a broker's recovery, whole.
+The small datasets of a store (its queues, its committed offsets, its lag) are read as after the recovery of a broker,
+in one task.
 """
 
 from __future__ import annotations

@@ -8,6 +8,6 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-#: Whose recovery decides what a store holds: Apache RocketMQ 5.5.0's, or ours.
+#: Recoveries by which a store can be read: that of Apache RocketMQ 5.5.0, or that of PocketMQ.
 RecoveryName = Literal["apache", "ours"]
 RECOVERIES: Final[tuple[RecoveryName, ...]] = ("apache", "ours")

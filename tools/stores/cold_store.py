@@ -3,7 +3,7 @@
     location, = locate(["./store"])
     store = open_cold(location, now_ms=clock.unix_ms())
 
-Apart from locations.py, which whoever only names a store imports: a broker at its start.
+Separate from locations.py, which a broker imports at its start.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def open_cold(
 
 
 def _refused(location: StoreLocation, recovery: RecoveryName, why: str) -> StoreMismatch:
-    whose = "Apache's broker" if recovery == "apache" else "a broker"
+    whose = "Apache RocketMQ" if recovery == "apache" else "a broker"
     return StoreMismatch(
         f"{whose} would not start on {location.url}: {why}; `pocketmq doctor` says more",
         path=location.url,

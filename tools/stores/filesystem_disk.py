@@ -7,7 +7,7 @@ later shows in a new disk.
 
 Put an `OverlayDisk(disk, on_this_machine=False)` in front, and the ordinary recovery runs on it.
 
-Paths are absolute, "/bucket/store/commitlog"; LEADING_SLASH tells whether the file system's own have the slash.
+Paths are absolute, "/bucket/store/commitlog"; LEADING_SLASH: paths of the file system begin with a slash, too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def pyarrow_fs() -> Any:
         from pyarrow import fs
     except ImportError as error:
         raise ConfigError(
-            f"a store behind a URL needs pyarrow, which is not installed: {pip_install('arrow')}",
+            f"a store at a URL needs pyarrow, which is not installed: {pip_install('arrow')}",
             field="pyarrow",
         ) from error
     return fs
@@ -61,8 +61,6 @@ class FileSystemDisk:
         """
         file_system, path = open_url(url)
         return cls(file_system, path, leading_slash=path.startswith("/"))
-
-    # --- what there is -------------------------------------------------------------------------------------------
 
     def exists(self, path: str) -> bool:
         return self._find(path) is not None
@@ -122,8 +120,6 @@ class FileSystemDisk:
         """Return PATH as the file system itself writes it."""
         return path if self._leading_slash else path.lstrip("/")
 
-    # --- reading -------------------------------------------------------------------------------------------------
-
     def read(self, path: str) -> bytes:
         return self.read_at(path, 0, self.size(path))
 
@@ -149,10 +145,8 @@ class FileSystemDisk:
         return _NoLock()
 
     def usage(self, path: str) -> DiskUsage:
-        """Return an empty file system: nobody tells how much room there is."""
+        """Return an empty file system: its free space is not known."""
         return DiskUsage(used_bytes=0, usable_bytes=1)
-
-    # --- what is refused -----------------------------------------------------------------------------------------
 
     def make_folders(self, path: str, *, durable: bool = True) -> None:
         if not self.is_folder(path):
@@ -231,7 +225,7 @@ class FileSystemMapping:
         _refuse("write to", self.path)
 
     def reserve(self, at: int, size: int) -> None:
-        _refuse("allocate room in", self.path)
+        _refuse("allocate space in", self.path)
 
     def zero(self, at: int, size: int) -> None:
         _refuse("write to", self.path)
@@ -258,7 +252,7 @@ def open_url(url: str) -> tuple[Any, str]:
     try:
         file_system, path = pyarrow_fs().FileSystem.from_uri(url)
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        # Arrow decodes %XX of a URL, and repeats in its message what came of that.
+        # Arrow decodes %XX of a URL, and shows the result in its message.
         reason = str(error).replace("\0", "")
         raise ConfigError(
             f"{url} cannot be opened: {reason}; give a path or a URL such as s3://bucket/store",
@@ -274,7 +268,7 @@ def _absolute(path: str) -> str:
 
 def _refuse(action: str, path: str) -> NoReturn:
     raise DiskFailure(
-        f"cannot {action} {path}: stores behind URLs are only read; copy it to this machine first",
+        f"cannot {action} {path}: stores at URLs are only read. Copy it to this machine first",
         path=path,
         reason="read-only",
     )

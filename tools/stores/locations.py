@@ -101,7 +101,7 @@ def broker_name_of(disk: Disk, root: str, settings: Mapping[str, str] | None = N
 
 
 def _told(disk: Disk, path: str, names_of: Callable[[Any], set[str]]) -> str | None:
-    """Return the one name that the file PATH tells, or its backup."""
+    """Return the only name in the file PATH, or in its backup."""
     for candidate in (path, path + ".bak"):
         if not disk.exists(candidate) or disk.is_folder(candidate):
             continue
@@ -132,9 +132,6 @@ def _folder_name(root: str) -> str:
     if name == _USUAL_FOLDER and posixpath.basename(folder):
         return posixpath.basename(folder)
     return name or _USUAL_FOLDER
-
-
-# --- from what was given to URLs
 
 
 def _is_remote(text: str) -> bool:
@@ -184,7 +181,7 @@ def _remote(url: str) -> list[str]:
     fixed = posixpath.dirname(re.split(r"[*\[]", base)[0])
     if len(fixed) <= scheme.end():
         raise ConfigError(
-            f"{url}: a pattern may stand behind the bucket or host, not in its name",
+            f"{url}: a pattern is allowed after the bucket or host, not in its name",
             field="store",
             value=url,
         )
@@ -289,8 +286,8 @@ def check_stores_of_brokers(disk: Disk, folder: str, count: int, *, force: bool)
     numbers = broker_numbers(disk, folder)
     if numbers and numbers[-1] > count:
         raise StoreMismatch(
-            f"{folder} holds a store of broker-{numbers[-1]}, whose messages nobody could reach with --brokers {count}:"
-            f" say --brokers {numbers[-1]}, or move that folder away when it has been read",
+            f"{folder} holds a store of broker-{numbers[-1]}, whose messages no client could read with --brokers"
+            f" {count}. Give --brokers {numbers[-1]}, or move that folder away when its messages are read",
             path=folder,
         )
     if not force and not numbers:

@@ -1,6 +1,6 @@
 """Names of topics and groups on a command line, next to those that stores and brokers know.
 
-A name that nobody knows is an error (exit code 3), so that a script does not take a misspelt name for good news. A
+An unknown name is an error (exit code 3), so that a script does not treat a misspelt name as success. A
 pattern, such as `orders*`, may match nothing.
 """
 

@@ -1,7 +1,7 @@
 """The columns of every dataset, as Arrow has them: one explicit schema each, for Parquet, Spark and --json alike.
 
 Times are timestamps in microseconds, UTC (what Spark wants), though the store keeps milliseconds;
-what is not known is null. A reader takes the columns that somebody wants, in their order: `projected`.
+what is not known is null. A reader takes the requested columns, in their order: `projected`.
 
 pyarrow is optional: it is imported when the first schema is asked for.
 """

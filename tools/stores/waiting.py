@@ -1,4 +1,4 @@
-"""The messages in a store that wait for their time, or for an acknowledgement: counts by queue, from the files.
+"""Messages in a store that are scheduled, or in flight: counts by queue, from the files.
 
 - By delay level: `SCHEDULE_TOPIC_XXXX`, one queue per level, from the level's offset in delayOffset.json to its end.
 - With a delivery time: the slots of the timer wheel that have not fired, and what the timer has not read yet of
@@ -103,9 +103,6 @@ def _target(record: Record) -> Place | None:
     return (topic, int(queue_id)) if topic and queue_id.isdecimal() else None
 
 
-# --- by delay level
-
-
 def _scheduled(store: OpenedStore) -> Iterator[Record]:
     for (topic, queue_id), queue in store.reading.queues.items():
         if topic != SCHEDULE_TOPIC:
@@ -124,9 +121,6 @@ def _records(reading: JavaReading, places: Iterable[tuple[int, int]]) -> Iterato
             continue
         if record is not None:
             yield record
-
-
-# --- for an instant
 
 
 def _timed(store: OpenedStore) -> Iterator[Record]:
@@ -174,9 +168,6 @@ def _pending(reading: JavaReading, chain: Iterable[TimerRecord]) -> Iterator[Rec
                 recalled.add(record.properties.get(TIMER_DELETE_KEY, "").rpartition("+")[2])
             elif record.properties.get(UNIQ_KEY) not in recalled:
                 yield record
-
-
-# --- popped
 
 
 class _Pops:

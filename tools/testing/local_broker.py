@@ -2,7 +2,7 @@
 
 The servers and all questions to them live on an event loop in a thread of its own, so that a test may block, and its
 consumers run meanwhile. `LocalBroker` is for ordinary tests, `AsyncLocalBroker` for those that are coroutines: one that
-blocked would keep consumers on its own loop from the outcomes that `advance` waits for.
+blocked would keep consumers on its own loop from the results that `advance` waits for.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .servers import BrokerOptions, KitServers, ServersApart, ServersHere
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: Who reads without being a member; nothing is committed for it.
+#: Group of readers that are no members; nothing is committed for it.
 _READER: Final = "pocketmq_test_kit"
 _LOOK_S: Final = 0.005
 #: Messages and queues that a failure shows.
@@ -45,7 +45,7 @@ _BODY_SHOWN: Final = 80
 
 
 class _Kit:
-    """What both faces do, as coroutines on the loop of the servers."""
+    """The common part of both APIs, as coroutines on the loop of the servers."""
 
     def __init__(self, folder: Path, options: BrokerOptions) -> None:
         self.served: KitServers = (ServersApart if options.process else ServersHere)(
@@ -56,8 +56,6 @@ class _Kit:
         self._names = count(1)
         self._admin: AsyncAdmin | None = None
         self._reader: AsyncPullConsumer | None = None
-
-    # --- begin and end
 
     async def start(self) -> None:
         """Begin, after `stop` or `kill` at the same addresses and with what is stored."""
@@ -104,8 +102,6 @@ class _Kit:
                 "the broker was stopped or killed: begin it again with restart()"
             )
 
-    # --- names
-
     async def create_topic(
         self, name: str | None = None, *, queues: int = 4, type: str = ""
     ) -> str:
@@ -127,7 +123,7 @@ class _Kit:
     ) -> str:
         """Make group NAME, or one of a fresh name, and return its name.
 
-        RETRIES: how often a message that failed comes again. RETRY_INTERVALS: after "10s", "1m", …; the last repeats.
+        RETRIES: how often a failed message is redelivered. RETRY_INTERVALS: after "10s", "1m", …; the last repeats.
         """
         name = name or self.fresh_name("group")
         await self.admin().create_group(
@@ -142,8 +138,6 @@ class _Kit:
 
     def fresh_name(self, kind: str) -> str:
         return f"test_{kind}_{next(self._names)}"
-
-    # --- time
 
     async def advance(self, by: int | str) -> int:
         """Move the messages' time by BY, "2h30m" or milliseconds; return the new one, in Unix milliseconds.
@@ -163,8 +157,6 @@ class _Kit:
         async with AsyncClockAdmin(self.served.nameserver) as clocks:
             (clock,) = await clocks.now()
         return clock.now_ms
-
-    # --- what is there
 
     async def messages(self, topic: str) -> list[ReceivedMessage]:
         """Return all messages that are in TOPIC, the oldest first; none where there is no such topic.
@@ -392,7 +384,7 @@ class _Face:
         return faults
 
     def fresh_name(self, kind: str) -> str:
-        """Return a name that nobody has used, with KIND in it."""
+        """Return an unused name with KIND in it."""
         return self._kit.fresh_name(kind)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _BROKER: Final = "pocketmq_broker"
 _MARKER: Final = "pocketmq"
 _SETTINGS: Final = {
-    "clock": "clock of the broker's messages: virtual stands still until a test moves it (default), or system",
+    "clock": "clock of messages: virtual, which only the test advances (default), or system",
     "process": "run the broker in a process of its own, which kill() ends as kill -9 does (default: false)",
     "faults": "what goes wrong in every test, as for `pocketmq serve --faults` (default: nothing)",
     "seed": "of what goes wrong (default: 0)",
@@ -85,7 +85,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 class _Wanted(dict[str, Any]):
     """Options of a broker that are one parameter: equal ones share a broker."""
 
-    def __hash__(self) -> int:  # type: ignore[override]  # Nobody changes it.
+    def __hash__(self) -> int:  # type: ignore[override]  # It is immutable.
         return hash(repr(sorted(self.items(), key=repr)))
 
 
@@ -132,11 +132,11 @@ def pocketmq_async_broker(pocketmq_broker: LocalBroker) -> AsyncLocalBroker:
 
 @pytest.fixture
 def pocketmq_topic(pocketmq_broker: LocalBroker) -> str:
-    """The name of a topic that is there, and that nobody has used."""
+    """The name of a new topic, which exists."""
     return pocketmq_broker.create_topic()
 
 
 @pytest.fixture
 def pocketmq_group(pocketmq_broker: LocalBroker) -> str:
-    """The name of a group that nobody has used."""
+    """An unused name of a group."""
     return pocketmq_broker.fresh_name("group")

@@ -261,7 +261,7 @@ def _made(kind: type[Any], section: str, settings: Mapping[str, Any]) -> Any:
 
 
 def free_port() -> int:
-    """Return a port that nobody has, and that no connection takes while its server is stopped."""
+    """Return a free port, which no connection takes while its server is stopped."""
     random = SystemRandom()
     for _ in range(_PORT_TRIES):
         port = random.randrange(*_PORTS)

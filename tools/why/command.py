@@ -26,8 +26,8 @@ from ..options import (
 )
 from ..output import instant, print_json
 from ..stores.locations import StoreLocation, locate
-from .stores import WhyAsked, told_of
-from .story import Story
+from .stores import WhyAsked, histories_in
+from .timeline import Story
 
 _STYLES = {
     "dead letter": "red",
@@ -147,23 +147,23 @@ def why(
     context = click.get_current_context()
     if context.get_parameter_source("nameserver") is ParameterSource.COMMANDLINE:
         raise click.UsageError("Give either a STORE or --nameserver.")
-    told: list[tuple[Story, StoreLocation]] = []
+    histories: list[tuple[Story, StoreLocation]] = []
     answers: list[LookupAnswer] = []
     for place in locate(stores, settings=given):
-        found, stories = told_of(place, given, asked)
+        found, stories = histories_in(place, given, asked)
         answers.append(found)
-        told += [(story, place) for story in stories]
-    if not told:
+        histories += [(story, place) for story in stories]
+    if not histories:
         raise _not_found(asked, answers)
-    _print([story.document(place.broker_name) for story, place in told], as_json=as_json)
+    _print([story.document(place.broker_name) for story, place in histories], as_json=as_json)
 
 
 def _print_live(nameserver: str, asked: WhyAsked, *, as_json: bool) -> None:
-    """Print what the brokers of NAMESERVER know of the message ASKED for."""
-    from .live import told_by_brokers
+    """Print the histories that the brokers of NAMESERVER return for ASKED."""
+    from .live import histories_from_brokers
 
     stories, failures = asyncio.run(
-        told_by_brokers(nameserver, asked.message, asked.topic, asked.count)
+        histories_from_brokers(nameserver, asked.message, asked.topic, asked.count)
     )
     for failure in failures if stories else failures[1:]:
         click.echo(f"pocketmq: {failure.message}", err=True)
@@ -173,18 +173,18 @@ def _print_live(nameserver: str, asked: WhyAsked, *, as_json: bool) -> None:
 
 
 def _not_found(asked: WhyAsked, answers: Sequence[LookupAnswer]) -> MessageNotFound:
-    told = "; ".join(sentence for found in answers for sentence in found.sentences())
+    notes = "; ".join(sentence for found in answers for sentence in found.sentences())
     doubt = ". It may have existed: " if any(one.may_have_existed for one in answers) else "; "
     return MessageNotFound(
-        f"message {asked.message!r} not found in any store" + (doubt + told if told else ""),
+        f"message {asked.message!r} not found in any store" + (doubt + notes if notes else ""),
         asked_for=asked.message,
     )
 
 
-def _print(told: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
-    """Print the histories TOLD; those of messages that are gone only if there are no others: then exit with code 3."""
-    whole = [story for story in told if story["state"] != "gone"]
-    chosen = whole or told[:1]
+def _print(histories: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+    """Print HISTORIES. If all messages are gone, print the first and exit with code 3."""
+    whole = [story for story in histories if story["state"] != "gone"]
+    chosen = whole or histories[:1]
     console = None if as_json else terminal.console(width=None if sys.stdout.isatty() else _WIDTH)
     for number, story in enumerate(chosen):
         if console is None:

@@ -46,7 +46,7 @@ _ROLES: Final[dict[str, Role]] = {
 
 
 def role_of(record: Record) -> Role:
-    """Return what RECORD is in the life of its message."""
+    """Return the role of RECORD in the history of its message."""
     topic = record.topic
     if topic in _ROLES:
         return _ROLES[topic]
@@ -60,7 +60,7 @@ def role_of(record: Record) -> Role:
 
 
 def number_of(record: Record, name: str) -> int | None:
-    """Return the property NAME as a number; None for none: properties are whatever a sender wrote."""
+    """Return the property NAME as a number; None if it is not: producers may write anything."""
     return whole_number(record.properties.get(name, ""))
 
 
@@ -71,7 +71,7 @@ def real_place(record: Record) -> str:
 
 
 def origin_offset(record: Record) -> int | None:
-    """Return the log offset of the first copy that RECORD says it comes from; None if it says none."""
+    """Return the log offset of the first copy, if RECORD names it, else None."""
     try:
         return decode_offset_message_id(record.properties.get(ORIGIN_MESSAGE_ID, ""))[2]
     except InvalidArgument:
@@ -94,7 +94,7 @@ def real_topic(record: Record) -> str:
 
 
 def group_of(record: Record) -> str | None:
-    """Return the group that a retried or dead RECORD belongs to; None for others.
+    """Return the group of a RECORD that is a retry or a dead letter; None for others.
 
     A POP retry topic holds the group and the topic; the record says which part is the group.
     """
@@ -110,7 +110,7 @@ def group_of(record: Record) -> str | None:
 
 
 def resent_by(copy: StoredRecord, before: Sequence[StoredRecord]) -> str | None:
-    """Return the group whose dead letter was sent again as COPY; None if it was not. BEFORE are the copies before it.
+    """Return the group whose dead letter was resent as COPY, else None. BEFORE are the copies before it.
 
     A dead letter goes to a topic, or to the retry topic of its group with no failure counted.
     """
@@ -125,7 +125,7 @@ def resent_by(copy: StoredRecord, before: Sequence[StoredRecord]) -> str | None:
 
 
 def due_of_timed(record: Record) -> int | None:
-    """Return until when a timed RECORD waits: the moment asked for, or the slot that it is filed under."""
+    """Return the delivery time of RECORD in the timer topic, or its slot of the timer wheel."""
     out_ms, asked_ms = number_of(record, TIMER_OUT_MS), number_of(record, TIMER_DELIVER_MS)
     if out_ms is None or asked_ms is None:
         return out_ms
@@ -148,7 +148,7 @@ def checks(record: Record) -> int:
 
 
 def identity(stored: StoredRecord) -> tuple[str, int]:
-    """Return what all copies of a message share, as far as one copy shows."""
+    """Return the identity of a message, as far as one copy shows it."""
     unique = stored.record.properties.get(UNIQ_KEY)
     return (unique, 0) if unique else ("", stored.log_offset)
 
@@ -162,5 +162,5 @@ def messages_of(copies: Iterable[StoredRecord]) -> list[list[StoredRecord]]:
 
 
 def first_message(copies: Sequence[StoredRecord]) -> StoredRecord:
-    """Return the copy that shows best what was sent: the oldest that is no mark."""
+    """Return the copy that is most like the sent message: the oldest that is no mark."""
     return next((one for one in copies if role_of(one.record) not in ("recall", "mark")), copies[0])

@@ -1,4 +1,4 @@
-"""What a store's files show of a message in addition to its copies. Plain values; witnesses.py reads them."""
+"""What the files of a store show about a message, besides its copies. sources.py reads it."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ Place = tuple[str, int, int]
 
 @dataclass(slots=True, kw_only=True)
 class Evidence:
-    """All that is known.
+    """The evidence about a message.
 
     readings: of each queue with a copy, by topic and queue;  filters: by topic and group;
     due_ms: of copies in the schedule topic, by log offset;  delay_progress: next queue offset to deliver, by level;
-    timers_read_ms: slots before it were handed on;  timer_marks: by log offset of the copy;
-    outcomes: the marks that name a half message, by its queue and queue offset;  pops: by place;
-    accounts: what our broker noted of groups besides their offsets;
-    log_begin, log_begin_ms: the first record that is left;  log_changed_ms: when a log file was last made or deleted.
+    timers_read_ms: slots before it were delivered;  timer_marks: by log offset of the copy;
+    outcomes: records that resolve a half message, by its queue and queue offset;  pops: by place;
+    accounts: filter statistics of PocketMQ;
+    log_begin, log_begin_ms: the first record that is left;  log_changed_ms: last creation or deletion of a log file.
     """
 
     readings: Mapping[tuple[str, int], Sequence[GroupReading]] = field(default_factory=dict)

@@ -19,20 +19,21 @@ from ...proto.filters.sql_evaluation import compiled
 from ...proto.record import Record
 from ...proto.time_text import format_instant
 from ...proto.topics import MARK_GROUPS
+from ..counted import counted
 from ..lookup.files import StoredRecord
 from .copies import (
     group_of,
     role_of,
 )
 from .evidence import Evidence, Filter, GroupReading, Place, PopMark
-from .story import Event, GroupView
+from .timeline import Event, GroupView
 
 #: Kinds of filters by RocketMQ's names.
 _KINDS: Final = {"TAG": "TAG", "SQL": "SQL92"}
 
 
 def group_views(copies: Sequence[StoredRecord], evidence: Evidence) -> list[GroupView]:
-    """Return what each group made of each of COPIES that consumers can see, in their order."""
+    """Return the view of each group on each of COPIES that consumers can see, in their order."""
     found = []
     for number, copy in enumerate(copies):
         if role_of(copy.record) not in ("message", "retry", "dead letter"):
@@ -54,7 +55,7 @@ def group_views(copies: Sequence[StoredRecord], evidence: Evidence) -> list[Grou
 
 
 def pop_events(copies: Sequence[StoredRecord], evidence: Evidence) -> Iterator[Event]:
-    """Yield what check points and acknowledgements tell of COPIES."""
+    """Yield the events in check points and acknowledgements of COPIES."""
     for copy in copies:
         marks = evidence.pops.get(_place_of_group(copy.record), ())
         seen: set[str] = set()
@@ -62,12 +63,12 @@ def pop_events(copies: Sequence[StoredRecord], evidence: Evidence) -> Iterator[E
             text = f"acknowledged by {mark.group}"
             due_ms = None
             if mark.is_ack and mark.popped_ms != _last_popped_ms(marks, mark.group):
-                continue  # A change of the hidden time acknowledges the check point before.
+                continue  # A change of the invisible time acknowledges the check point before.
             if not mark.is_ack:
                 hidden_ms = mark.invisible_ms or 0
                 due_ms = mark.time_ms + hidden_ms
-                what = "kept hidden" if mark.group in seen else "popped"
-                text = f"{what} by {mark.group}, hidden for {hidden_ms / 1000:g} s"
+                what = "invisible time changed" if mark.group in seen else "popped"
+                text = f"{what} by {mark.group}, invisible for {hidden_ms / 1000:g} s"
                 seen.add(mark.group)
             yield Event(
                 kind="acknowledged" if mark.is_ack else "popped",
@@ -102,7 +103,7 @@ def _wants(name: Filtering, record: Record) -> bool | None:
 
 
 def _last_popped_ms(marks: Sequence[PopMark], group: str) -> int:
-    """Return when GROUP popped last; a change of the hidden time counts, for it makes a check point of its own."""
+    """Return when GROUP popped last. A change of the invisible time counts: it makes its own check point."""
     return max(mark.popped_ms for mark in marks if mark.group == group)
 
 
@@ -132,7 +133,7 @@ def _failed(record: Record, later: StoredRecord) -> str | None:
 
 
 class _Look:
-    """One group's look at one copy; LATER are the copies that followed it."""
+    """One group's view of one copy; LATER are the copies after it."""
 
     def __init__(
         self,
@@ -154,7 +155,7 @@ class _Look:
         ]
         self._filter = evidence.filters.get((copy.record.topic, group))
         self._account = evidence.accounts.get((group, *queue_of(copy.record)))
-        #: The filter that looked at the record, if an account knows that.
+        #: The filter that was applied to the record, if the statistics know it.
         self._looked = (
             None
             if self._account is None
@@ -178,7 +179,7 @@ class _Look:
         )
 
     def _judged(self) -> tuple[str, str, int | None]:
-        """Return verdict, sentence, and a time before which it was so."""
+        """Return verdict, sentence, and the latest time at which it happened."""
         if self._marks:
             return self._popped()
         if self._failure is not None:
@@ -193,17 +194,19 @@ class _Look:
         if reading.committed > self._record.queue_offset:
             return self._read(reading)
         distance = self._record.queue_offset - reading.committed
-        where = "it is the next" if not distance else f"{distance:,} before it"
-        text = f"not yet read by {self._group}: it stood at {reading.committed:,} ({where})"
+        where = (
+            "this message is next" if not distance else f"{counted(distance, 'message')} before it"
+        )
+        text = f"not yet read by {self._group}: its offset was {reading.committed:,} ({where})"
         return "not yet", f"{text} at {format_instant(reading.at_ms)}", None
 
     def _accounted(self, account: Account) -> tuple[str, str, int | None] | None:
-        """Return what ACCOUNT says became of the record besides being read; None: nothing else."""
+        """Return what ACCOUNT shows, except that the record was read; None: nothing else."""
         offset, group = self._record.queue_offset, self._group
         move = account.passed_by(offset)
         if move is not None:
-            start = "its beginning" if move.before is None else f"{move.before:,}"
-            text = f"left out by {group}: {move.who} moved it from {start} to {move.after:,}"
+            start = "the beginning" if move.before is None else f"{move.before:,}"
+            text = f"skipped by {group}: {move.who} reset its offset from {start} to {move.after:,}"
             return "moved", f"{text} at {format_instant(move.at_ms)}", move.at_ms
         if self._looked is not None:
             if _wants(self._looked, self._record) is False:
@@ -218,7 +221,7 @@ class _Look:
             verdict, text, before_ms = self._skipped(account, unsure[-1])
             return (
                 verdict,
-                f"{text}, or read before: which filters looked is not known any more",
+                f"{text}, or read before: the filters used are not known any more",
                 before_ms,
             )
         return None
@@ -228,7 +231,7 @@ class _Look:
         who = members_text(() if skipped is None else skipped.members)
         several = skipped is not None and len(skipped.members) > 1
         by = f"{'one of ' if several else ''}{who}"
-        text = f"skipped by {self._group}: {by} did not want it, with filter {name[1]!r}"
+        text = f"filtered out in {self._group} by {by}, with filter {name[1]!r}"
         return "filtered", text, None if skipped is None else skipped.at_ms
 
     def _popped(self) -> tuple[str, str, int | None]:
@@ -251,7 +254,7 @@ class _Look:
                 f"popped by {self._group}, not acknowledged in time, revived",
                 last.time_ms,
             )
-        text = f"held by {self._group}: popped, not acknowledged, hidden until {format_instant(until_ms)}"
+        text = f"in flight in {self._group}: popped, not acknowledged, invisible until {format_instant(until_ms)}"
         return "held", text, last.time_ms
 
     def _filtered(self, wanted: Filter) -> tuple[str, str, int | None]:
@@ -260,13 +263,13 @@ class _Look:
         before_ms = None
         if reading is not None and reading.committed > self._record.queue_offset:
             before_ms = passed_ms(reading, self._record.queue_offset)
-        passed = "will never get it" if before_ms is None else "never got it"
+        passed = "will not receive it" if before_ms is None else "did not receive it"
         return "filtered", f"{self._group} {passed}: {what} {wanted.expression!r}", before_ms
 
     def _read_and_failed(self, failure: StoredRecord) -> tuple[str, str, int | None]:
         before_ms = failure.record.store_timestamp_ms
-        word = {"dead letter": "failed for good", "retry": "failed"}.get(
-            role_of(failure.record), "sent back"
+        word = {"dead letter": "moved to the dead-letter queue", "retry": "failed"}.get(
+            role_of(failure.record), "failed"
         )
         return (
             "read",

@@ -26,11 +26,11 @@ from .copies import (
 )
 from .evidence import Evidence
 from .group_views import group_views, passed_ms, pop_events, queue_of
-from .story import Event, GroupView, Story, ending_of
+from .timeline import Event, GroupView, Story, ending_of
 
 
-def tell(copies: Sequence[StoredRecord], evidence: Evidence) -> Story:
-    """Return the story of the message whose COPIES these are, in the order of the log; at least one."""
+def history_of(copies: Sequence[StoredRecord], evidence: Evidence) -> Story:
+    """Return the history of the message with COPIES, one or more."""
     copies = sorted(copies, key=lambda one: one.log_offset)
     first = first_message(copies).record
     views = group_views(copies, evidence)
@@ -44,7 +44,7 @@ def tell(copies: Sequence[StoredRecord], evidence: Evidence) -> Story:
                 kind="read", text=view.text, time_ms=view.before_ms, is_bound=True, group=view.group
             )
             for view in views
-            if view.verdict == "read" and view.by_offset  # A failure is an event of its own.
+            if view.verdict == "read" and view.by_offset  # A failure has its own event.
         ),
     ]
     state, conclusion = ending_of(copies, evidence, views)
@@ -64,12 +64,12 @@ def tell(copies: Sequence[StoredRecord], evidence: Evidence) -> Story:
     )
 
 
-def tell_gone(
+def history_of_gone(
     what: str, about_ms: int | None, evidence: Evidence, *, why: str | None = None
 ) -> Story:
-    """Return the story of a message of which the log holds nothing: WHAT names it, ABOUT_MS is when it was stored.
+    """Return the history of a message that is no longer in the log. WHAT names it; ABOUT_MS: about its store time.
 
-    WHY it is gone; None: its file expired.
+    WHY: the reason; None: its file expired.
     """
     text = f"gone: {what}; {why or expired_text(evidence)}"
     when = "" if about_ms is None else f", stored at about {format_instant(about_ms)}"
@@ -89,19 +89,19 @@ def tell_gone(
 
 
 def expired_text(evidence: Evidence) -> str:
-    """Return what is known of when the oldest files of the log were deleted."""
+    """Return a sentence about when the oldest files of the log were deleted."""
     begin_ms, changed_ms = evidence.log_begin_ms, evidence.log_changed_ms
     since = "" if begin_ms is None else f" (stored {format_instant(begin_ms)})"
     until = (
         ""
         if changed_ms is None
-        else f", the file went at the latest at {format_instant(changed_ms)}"
+        else f", the file was deleted at {format_instant(changed_ms)} or before"
     )
     return f"file expired: the log begins at {evidence.log_begin:,}{since}{until}"
 
 
 def _origin(copies: Sequence[StoredRecord], evidence: Evidence) -> Iterator[Event]:
-    """Yield that the first copy is gone, if later ones name it and it was before the log's beginning."""
+    """Yield an event if the first copy, which later ones name, was deleted with its file."""
     here = {copy.log_offset for copy in copies}
     named = {offset for copy in copies if (offset := origin_offset(copy.record)) is not None}
     for offset in sorted(named - here):
@@ -111,13 +111,13 @@ def _origin(copies: Sequence[StoredRecord], evidence: Evidence) -> Iterator[Even
 
 
 def _events(copies: Sequence[StoredRecord], evidence: Evidence) -> Iterator[Event]:
-    """Yield what each copy shows."""
+    """Yield the event of each copy."""
     stored_before = False
     for number, copy in enumerate(copies):
         role = role_of(copy.record)
         resender = resent_by(copy, copies[:number])
         if resender is not None:
-            text = f"sent again from the dead letters of {resender}, to {_place(copy)}"
+            text = f"resent from the dead letters of {resender}, to {_place(copy)}"
             yield _event(copy, "sent again", text, group=resender)
         elif role == "message":
             yield _in_topic(copy, copies[:number], evidence, again=stored_before)
@@ -166,7 +166,7 @@ def _in_topic(
             copy, "moved", f"moved to its topic {_place(copy)}{_late(copy, before, evidence)}"
         )
     if again:
-        return _event(copy, "sent again", f"stored once more with the same id, in {_place(copy)}")
+        return _event(copy, "sent again", f"stored again with the same id, in {_place(copy)}")
     return _event(copy, "stored", f"stored in {_place(copy)}")
 
 
@@ -181,7 +181,7 @@ def _late(copy: StoredRecord, before: Sequence[StoredRecord], evidence: Evidence
 
 
 def due_of(copy: StoredRecord, evidence: Evidence) -> int | None:
-    """Return until when COPY waits; None for one that does not, or does not tell."""
+    """Return until when COPY waits; None for one that does not, or does not show it."""
     role = role_of(copy.record)
     if role == "scheduled":
         return evidence.due_ms.get(copy.log_offset)
@@ -189,7 +189,7 @@ def due_of(copy: StoredRecord, evidence: Evidence) -> int | None:
 
 
 def _until(due_ms: int | None) -> str:
-    return "a time that the files do not tell" if due_ms is None else format_instant(due_ms)
+    return "a time that the files do not show" if due_ms is None else format_instant(due_ms)
 
 
 def _scheduled(copy: StoredRecord, evidence: Evidence) -> Event:
@@ -202,7 +202,7 @@ def _scheduled(copy: StoredRecord, evidence: Evidence) -> Event:
 
 
 def _sent_back(copy: StoredRecord, group: str, waits: str, due_ms: int | None) -> Event:
-    text = f"sent back by {group}, failure {copy.record.reconsume_times}: {waits}"
+    text = f"failed in {group} ({counted(copy.record.reconsume_times, 'failure')}): {waits}"
     return _event(copy, "sent back", text, group=group, due_ms=due_ms)
 
 
@@ -219,7 +219,10 @@ def _timed(copy: StoredRecord, evidence: Evidence) -> Event:
         return _sent_back(copy, group, f"waits {text}", due_ms)
     if rolls:
         return _event(
-            copy, "rolled", f"waits on, rolled over {counted(rolls, 'time')}, {text}", due_ms=due_ms
+            copy,
+            "rolled",
+            f"still waits, rolled over {counted(rolls, 'time')}, {text}",
+            due_ms=due_ms,
         )
     return _event(copy, "waits", f"waits {text}", due_ms=due_ms)
 
@@ -228,14 +231,16 @@ def _half(copy: StoredRecord) -> Event:
     record, times = copy.record, checks(copy.record)
     producers = record.properties.get(properties.PRODUCER_GROUP, "?")
     if role_of(record) == "given up":
-        return _event(copy, "given up", f"given up: no outcome after {counted(times, 'check')}")
+        return _event(
+            copy, "given up", f"given up: no commit or rollback after {counted(times, 'check')}"
+        )
     if times:
         return _event(
-            copy, "checked", f"no outcome yet: check {times}, asked of producer group {producers}"
+            copy,
+            "checked",
+            f"no commit or rollback yet: check {times}, sent to producer group {producers}",
         )
-    text = (
-        f"half message of producer group {producers} for {real_place(record)}: no consumer sees it"
-    )
+    text = f"half message of producer group {producers} for {real_place(record)}: invisible for consumers"
     return _event(copy, "half", text)
 
 
@@ -247,7 +252,7 @@ def _rolled_back(copies: Sequence[StoredRecord], evidence: Evidence) -> Iterator
         record = copy.record
         mark = evidence.outcomes.get((record.queue_id, record.queue_offset))
         if role_of(record) == "half" and mark is not None:
-            text = f"rolled back: half message {record.queue_offset:,} is marked as done, and no copy was committed"
+            text = f"rolled back: half message {record.queue_offset:,} is marked as resolved, and no copy was committed"
             yield _event(mark, "rolled back", text)
 
 
@@ -256,7 +261,7 @@ def _retried(copy: StoredRecord) -> Event:
     if FIRST_POP_TIME in record.properties:
         text = f"not acknowledged by {group} in time: revived in {_place(copy)}, try {record.reconsume_times + 1}"
         return _event(copy, "revived", text, group=group)
-    text = f"offered to {group} again, retry {record.reconsume_times}, in {_place(copy)}"
+    text = f"retry {record.reconsume_times} for {group}, in {_place(copy)}"
     return _event(copy, "retried", text, group=group)
 
 
@@ -268,7 +273,7 @@ def _dead(copy: StoredRecord) -> Event:
 
 
 def _purges(copies: Sequence[StoredRecord], evidence: Evidence) -> Iterator[Event]:
-    """Yield which of COPIES are dead letters that were purged: the broker keeps the first that was not as an offset."""
+    """Yield the purges of dead letters among COPIES: the broker stores the first offset that is not purged."""
     for copy in copies:
         offset = copy.record.queue_offset
         for reading in evidence.readings.get(queue_of(copy.record), ()):
@@ -279,13 +284,13 @@ def _purges(copies: Sequence[StoredRecord], evidence: Evidence) -> Iterator[Even
 
 
 def _doubts(views: Sequence[GroupView]) -> list[str]:
-    """Return what a committed offset does not tell."""
+    """Return a note about what a committed offset does not show."""
     passed = [view for view in views if view.verdict == "read" and view.by_offset]
     if all(view.filter_known for view in passed):
         return []
     return [
-        "read means that a committed offset is beyond it: a consumer of Apache's that filters by tag may have passed it"
-        " over, and no file holds that filter"
+        "read means that a committed offset is beyond it. A consumer of Apache RocketMQ that filters by tag may have"
+        " filtered it out: no file contains that filter"
     ]
 
 

@@ -1,4 +1,4 @@
-"""The history of a message from live brokers: each is asked at its port for what `pocketmq why` reads in its files.
+"""The history of a message from live brokers, each of which reads its own files.
 
 A broker answers that on its own machine, or to a user who may read the topic (docs/web-console.md).
 """
@@ -14,16 +14,17 @@ from urllib.parse import quote, urlencode
 from ...proto.errors import ConnectionLost, MessageNotFound, PocketMQError
 from ...proto.tls import Trust
 from ..broker_caller import BrokerCaller, BrokerList, refusal_of
+from ..counted import counted
 
 _NAME_SERVER_MS: Final = 5_000
 
 
-async def told_by_brokers(
+async def histories_from_brokers(
     nameservers: str, message: str, topic: str | None, count: int
 ) -> tuple[list[dict[str, Any]], list[PocketMQError]]:
-    """Return the stories of MESSAGE (with a TOPIC: a key) as documents, and what kept brokers from answering.
+    """Return the histories of MESSAGE (with a TOPIC: a key) as documents, and the errors of brokers.
 
-    Raises ConnectionLost where no name server answers, MessageNotFound where all brokers answer that they know nothing.
+    Raises ConnectionLost if no name server answers, MessageNotFound if no broker knows the message.
     """
     caller = BrokerCaller(Trust().or_environment())
     query = urlencode({"count": count} | ({"topic": topic} if topic is not None else {}))
@@ -42,7 +43,8 @@ async def told_by_brokers(
                 failures.append(found)
     if not stories and not failures:
         raise MessageNotFound(
-            f"no broker has anything of {message!r} (asked {len(addresses)}): check the id, or give topic and key",
+            f"message {message!r} not found (asked {counted(len(addresses), 'broker')})."
+            " Check the id, or give topic and key",
             asked_for=message,
         )
     return stories, failures
@@ -56,7 +58,7 @@ async def _of_broker(caller: BrokerCaller, address: str, path: str) -> list[dict
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise ConnectionLost(f"{address} answers no JSON: is it a broker with a console?")
+        raise ConnectionLost(f"{address} does not answer with JSON. Is it a broker with a console?")
     if answer.status == HTTPStatus.NOT_FOUND:
         raise MessageNotFound(str(found.get("message", "not found")))
     if answer.status != HTTPStatus.OK:

@@ -1,4 +1,4 @@
-"""The history of one message, from the files of one store: what the look-up finds, and the stories of it."""
+"""The histories of messages, from the files of one store."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ..lookup.files import Absence
 from ..lookup.search import LookupAnswer, StoreSearch
 from ..stores.locations import StoreLocation
 from .copies import messages_of, real_topic
-from .history import tell, tell_gone
-from .story import Story
-from .witnesses import COPIES_MAX, Witnesses
+from .history import history_of, history_of_gone
+from .sources import COPIES_MAX, Witnesses
+from .timeline import Story
 
 _PLACE = re.compile(r"(?P<topic>.+)/(?P<queue>\d{1,9})/(?P<offset>\d{1,18})", re.ASCII)
 
@@ -34,10 +34,10 @@ class WhyAsked:
     scan: bool = False
 
 
-def told_of(
+def histories_in(
     place: StoreLocation, settings: Mapping[str, str], asked: WhyAsked
 ) -> tuple[LookupAnswer, list[Story]]:
-    """Return what the look-up in one store found, and the stories of it."""
+    """Search one store for messages; return the answer, and their histories."""
     disk = place.open_disk()
     mapped = isinstance(disk, OsDisk)
     search = StoreSearch(disk, place.root, settings, mapped=mapped)
@@ -49,7 +49,7 @@ def told_of(
 def _found(search: StoreSearch, asked: WhyAsked) -> LookupAnswer:
     place = _PLACE.fullmatch(asked.message)
     if asked.topic is not None:
-        # In all topics: a waiting message is in another topic than its own.
+        # In all topics: a waiting message is in a system topic.
         found = search.by_key(None, asked.message, count=COPIES_MAX, scan=asked.scan)
         found.hits = [one for one in found.hits if real_topic(one.record) == asked.topic]
         return found
@@ -64,17 +64,17 @@ def _stories(
     for known in messages_of(found.hits)[-asked.count :]:
         copies = witnesses.copies_of(known, scan=asked.scan)
         if copies:
-            yield tell(copies, witnesses.evidence(copies))
+            yield history_of(copies, witnesses.evidence(copies))
     if not found.hits:
         aside = [one for one in set_aside(disk, search.root) if _is_asked_for(one, asked)]
         for one in aside[-asked.count :]:
             stored_ms = None if one.record is None else one.record.store_timestamp_ms
             what = f"its record at log offset {one.log_offset:,} was damaged"
-            why = f"groups step over it, and what is left of it is kept in {one.path}"
-            yield tell_gone(what, stored_ms, witnesses.evidence(()), why=why)
+            why = f"consumers skip it, and its bytes are in {one.path}"
+            yield history_of_gone(what, stored_ms, witnesses.evidence(()), why=why)
         gone = None if aside else _gone(search, found, asked)
         if gone is not None:
-            yield tell_gone(*gone, witnesses.evidence(()))
+            yield history_of_gone(*gone, witnesses.evidence(()))
 
 
 def _is_asked_for(one: SetAside, asked: WhyAsked) -> bool:
@@ -92,13 +92,13 @@ def _is_asked_for(one: SetAside, asked: WhyAsked) -> bool:
 def _gone(
     search: StoreSearch, found: LookupAnswer, asked: WhyAsked
 ) -> tuple[str, int | None] | None:
-    """Return what is known to be gone, and when about it was stored; None if nothing says that it was there."""
+    """Return which message is gone, and about when it was stored; None if nothing shows that it existed."""
     if found.expired:
         newest = found.expired[0]
         what = (
             f"{counted(len(found.expired), 'index entry')} with its hash before the log's beginning"
         )
-        return f"{what}, the newest to {newest.log_offset:,}", newest.time_ms
+        return f"{what}, the newest for {newest.log_offset:,}", newest.time_ms
     place = _PLACE.fullmatch(asked.message)
     if place is not None and asked.topic is None:
         queue = search.queues.get(place["topic"], int(place["queue"]))

@@ -478,9 +478,9 @@ def test_a_replica_is_shown_with_the_distance_of_the_others() -> None:
 def test_the_number_of_retries_is_not_called_tries() -> None:
     """`retry_max_times` 3 means four deliveries."""
     page = shown("group", GROUP, "g")
-    assert "at most 3 retries" in Elements(page).text
-    assert "Retries at most" in page
-    assert "tries at most" not in page.replace("Retries", "")
+    assert "up to 3 retries" in Elements(page).text
+    assert "Maximum retries" in page
+    assert "tries" not in page.replace("retries", "")
 
 
 def test_a_body_keeps_its_first_line_break() -> None:

@@ -78,7 +78,7 @@ def test_a_place_within_a_record_names_the_record(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("name", "offset", "words"),
     [
-        ("rolled", "99999999", "lies outside the log, 0 to 1,555,014"),
+        ("rolled", "99999999", "is outside the log, 0 to 1,555,014"),
         ("cleaned", "0", "its file is gone"),
         ("damaged-missing-middle-log", "800000", "its file is missing"),
         ("rolled", "1555014", "the log ends at 1,555,014"),
@@ -106,7 +106,7 @@ def test_damage_within_a_record_is_told(tmp_path: Path) -> None:
     crc, place = found["problems"]
     assert crc.startswith("bodyCRC: the body's CRC is ")
     assert str(wanted) not in crc
-    assert place == "physicalOffset: the record stands at 0"
+    assert place == "physicalOffset: the record is at 0"
 
 
 def test_any_bytes_give_fields_and_no_traceback() -> None:

@@ -79,7 +79,7 @@ READ = LagFacts(
         (
             replace(READ, held=2, held_until_ms=1_000),
             LagVerdict.IN_FLIGHT,
-            "2 messages popped and not acknowledged; their leases have ended, so they come again",
+            "2 messages popped and not acknowledged; their invisible time has ended: they will be redelivered",
         ),
         (
             replace(READ, delayed=5),

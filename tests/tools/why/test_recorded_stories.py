@@ -13,9 +13,9 @@ from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools import cli
 from pocketmq.tools.lookup.search import StoreSearch
 from pocketmq.tools.why.copies import messages_of
-from pocketmq.tools.why.history import tell
-from pocketmq.tools.why.story import Story
-from pocketmq.tools.why.witnesses import Witnesses
+from pocketmq.tools.why.history import history_of
+from pocketmq.tools.why.sources import Witnesses
+from pocketmq.tools.why.timeline import Story
 
 from ...recorded import expected, recorded_store
 from ...stores import fingerprint
@@ -32,12 +32,12 @@ class Storyteller:
 
     def of_id(self, unique: str) -> Story:
         copies = self.witnesses.copies_of(self.search.by_id(unique).hits, scan=False)
-        return tell(copies, self.witnesses.evidence(copies))
+        return history_of(copies, self.witnesses.evidence(copies))
 
     def of_key(self, key: str) -> Story:
         (known,) = messages_of(self.search.by_key(None, key).hits)
         copies = self.witnesses.copies_of(known, scan=False)
-        return tell(copies, self.witnesses.evidence(copies))
+        return history_of(copies, self.witnesses.evidence(copies))
 
 
 def storyteller(name: str, path: Path) -> Storyteller:
@@ -235,7 +235,7 @@ def test_a_change_of_the_hidden_time_holds_a_message_on(tmp_path: Path) -> None:
         story = teller.of_key(f"Popped-{number}")
         assert kinds(story) == ["stored", "popped", "popped"]
         assert verdicts(story) == {"G_pop": "held"}
-        assert story.events[2].text == "kept hidden by G_pop, hidden for 1800 s"
+        assert story.events[2].text == "invisible time changed by G_pop, invisible for 1800 s"
 
 
 def test_a_locked_queue_holds_what_was_popped_in_order(tmp_path: Path) -> None:

@@ -1,12 +1,12 @@
-// The console, live: a page is asked for anew when the broker says that something has changed, and what differs is put in
-// its place. Forms with data-post go to the API as JSON. Keys: / finds, 1 to 9 go to a page, Escape closes a form.
+// Live pages: when the broker sends an event, the page is loaded again, and parts that differ are replaced. Forms with
+// data-post go to the API as JSON. Keys: / searches, 1 to 9 open a page, Escape closes a form.
 
 const live = document.querySelector("#live");
 const token = document.querySelector('meta[name="token"]')?.content ?? "";
 let asking = false;
 let again = false;
 
-/** Is somebody in the midst of something that a new page would take away? */
+/** Is the user editing or selecting something that a reload would destroy? */
 const isBusy = () => {
   const at = document.activeElement;
   return document.querySelector("details.action[open]") || !getSelection().isCollapsed ||
@@ -22,17 +22,17 @@ async function refresh() {
     if (!isBusy()) replace(document.querySelector("main"), found.querySelector("main"));
     replace(document.querySelector(".clock"), found.querySelector(".clock"));
   } catch {
-    // The event source tells that the broker is away.
+    // The event source shows that the broker is away.
   } finally {
     asking = false;
     if (again) { again = false; refresh(); }
   }
 }
 
-/** Make HERE what FOUND is, part by part, so that focus and scrolling stay where they are. */
+/** Change HERE to FOUND part by part, so that focus and scrolling stay. */
 function replace(here, found) {
   if (!here || !found || here.isEqualNode(found)) return;
-  if (here.nodeName === "OUTPUT" && found.nodeName === "OUTPUT" && !here.closest("table")) return;  // What an action said stays.
+  if (here.nodeName === "OUTPUT" && found.nodeName === "OUTPUT" && !here.closest("table")) return;  // Keep the result of an action.
   const old = [...here.childNodes];
   const fresh = [...found.childNodes];
   const alike = here.nodeName === found.nodeName && old.length === fresh.length && old.length > 0 &&
@@ -54,8 +54,8 @@ if (live && window.EventSource && !document.querySelector("main p.error:only-chi
   addEventListener("pagehide", () => events.close());
 }
 
-/** Return what the inputs of FORM say, as the API wants it. */
-function said(form) {
+/** Return the values of FORM, as the API expects them. */
+function valuesOf(form) {
   const body = {};
   for (const input of form.elements) {
     const { name, value } = input;
@@ -77,37 +77,37 @@ document.addEventListener("submit", async (event) => {
   if (!form.dataset.post) return;
   event.preventDefault();
   if (form.dataset.confirm && !confirm(form.dataset.confirm)) return;
-  const told = form.querySelector("output");
-  told.className = "";
-  told.textContent = "…";
+  const output = form.querySelector("output");
+  output.className = "";
+  output.textContent = "…";
   const headers = { "content-type": "application/json", "x-pocketmq-token": token };
   try {
-    const body = said(form);
+    const body = valuesOf(form);
     const parts = [];
-    for (;;) {  // What is too much for one answer is asked for in parts.
+    for (;;) {  // Large requests are answered in parts.
       const answer = await fetch(form.dataset.post, { method: "POST", headers, body: JSON.stringify(body) });
       const found = await answer.json();
       if (!answer.ok) throw new Error([...parts.map(counted), found.message].join("\n"));
       parts.push(found);
       if (typeof found.next_from !== "number") break;
       Object.assign(body, { from: found.next_from, below: found.below });
-      told.textContent = `${parts.length} parts …`;
+      output.textContent = `${parts.length} parts …`;
     }
-    told.textContent = parts.length > 1 ? parts.map(counted).join("\n") : summary(parts[0]);
+    output.textContent = parts.length > 1 ? parts.map(counted).join("\n") : summary(parts[0]);
   } catch (error) {
-    told.className = "error";
-    told.textContent = error instanceof TypeError ? `the broker did not answer: ${error.message}` : error.message;
+    output.className = "error";
+    output.textContent = error instanceof TypeError ? `the broker did not answer: ${error.message}` : error.message;
   }
 });
 
-/** Return how many rows of what was FOUND went well, and how many did not. */
+/** Return the number of rows in FOUND that succeeded, and that failed. */
 function counted(found) {
   const rows = Object.values(found).find(Array.isArray) ?? [];
   const failed = rows.filter((one) => one.error).length;
-  return `${rows.length - failed} done${failed ? `, ${failed} not: ${rows.find((one) => one.error).error}` : ""}`;
+  return `${rows.length - failed} done${failed ? `, ${failed} failed: ${rows.find((one) => one.error).error}` : ""}`;
 }
 
-/** Return what came of an action, a line each. */
+/** Return the result of an action, one line per row. */
 function summary(found) {
   const line = (one) => Object.entries(one).filter(([, value]) => value !== null && typeof value !== "object")
     .map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`).join(", ");

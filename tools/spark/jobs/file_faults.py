@@ -82,7 +82,7 @@ def _behind_end(disk: Disk, folder: str) -> Iterator[Fault]:
     data = disk.read_at(file.path, end - file.start, min(zeros - end, _LOOKED_AT_BYTES))
     used = len(data.rstrip(b"\0"))
     if used and not is_blank(data, 0, file.end - end):
-        yield Fault("bytes behind the end", file.path, end, f"{used:,} bytes that are no record")
+        yield Fault("bytes past the end", file.path, end, f"{used:,} bytes that are no record")
 
 
 def _index(disk: Disk, folder: str, settings: ApacheSettings) -> Iterator[Fault]:
@@ -117,7 +117,7 @@ def _tables(disk: Disk, root: str) -> Iterator[Fault]:
 
 def _checkpoint(disk: Disk, path: str) -> Iterator[Fault]:
     if not disk.exists(path):
-        yield Fault("missing file", path, None, "nothing tells how far the device is up to date")
+        yield Fault("missing file", path, None, "it is not known how much is on disk")
     elif disk.size(path) != CHECKPOINT_SIZE:
         why = f"{disk.size(path):,} bytes long, not {CHECKPOINT_SIZE:,}"
         yield Fault("length of a file", path, None, why)

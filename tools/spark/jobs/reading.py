@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Reading:
     """What of stores is read.
 
-    topics: these alone; empty for all.  since_ms, until_ms: stored in [since, until); None for no bound.  bad_records:
+    topics: these alone; empty for all.  since_ms, until_ms: stored in [since, until); None for no limit.  bad_records:
     fail, skip or rows.  check_crc: is a body that does not fit its CRC a bad record?  fail_on_data_loss: is a missing
     file an error?  settings: the broker's, by RocketMQ's names.
     """

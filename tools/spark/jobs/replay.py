@@ -3,8 +3,8 @@
     replay(spark, "./backup/store", topic="Orders", nameserver="127.0.0.1:9876", reading=Reading(topics=("Orders",)))
 
 A message goes out with its body, tags, keys, sharding key and the application's properties, and with one more:
-REPLAYED_FROM, "broker/topic/queue/offset" of where it stood. That never differs, however often and in whatever order
-tasks run, so a reader, or a query, drops repeats by it.
+REPLAYED_FROM, "broker/topic/queue/offset" of its old place. It is the same, however often and in whatever order tasks
+run, so that a reader, or a query, can drop duplicates.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def keys(spark: SparkSession, *stores: str, reading: Reading | None = None) -> D
 
 
 def rates(spark: SparkSession, *stores: str, reading: Reading | None = None) -> DataFrame:
-    """Return by topic and minute how many messages STORES took, and their bytes: in all, in the mean, at most."""
+    """Return by topic and minute the messages that STORES received, and their bytes: sum, mean, maximum."""
     from pyspark.sql import functions as f
 
     columns = "topic string, store_timestamp timestamp, store_size int"

@@ -31,7 +31,7 @@ def told_plainly() -> Iterator[None]:
 
 
 def plain_error(text: str) -> PocketMQError:
-    """Return the error of ours that TEXT, of an error of Spark's, tells of; or one with the first line of TEXT."""
+    """Return the error of PocketMQ in TEXT, an error of Spark; or one with the first line of TEXT."""
     for name, message in _RAISED.findall(text):
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, PocketMQError):

@@ -1,4 +1,4 @@
-"""What the live source asks of a cluster, for ordinary threads: bounds of queues, offsets of a group, records.
+"""Blocking requests of the live source to a cluster: first and last offsets, offsets of a group, records.
 
 Questions that fail for a reason that passes are asked again, as often as `Pulling` says. Thread contract: any thread
 may call; the client's own event loop (client/loop_thread.py) does the work. The clock comes from the caller.
@@ -45,7 +45,7 @@ _GONE: Final = (errors.TopicNotFound, errors.QueueNotFound, errors.NotReadable)
 
 
 class Bounds(NamedTuple):
-    """The oldest offset of a queue, and the one behind its newest."""
+    """The first offset of a queue, and the one after its last."""
 
     least: int
     end: int
@@ -55,7 +55,7 @@ class Cluster(Protocol):
     """What positions are made from; tests bring their own."""
 
     def bounds(self, choice: Choice, *, strict: bool) -> dict[Queue, Bounds]:
-        """Return the bounds of the queues of CHOICE.
+        """Return first and last offsets of the queues of CHOICE.
 
         STRICT: raise where a topic, a queue or a broker is not there; else that is left out.
         """

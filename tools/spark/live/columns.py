@@ -31,7 +31,7 @@ from .range_reading import Fetched
 if TYPE_CHECKING:
     import pyarrow
 
-#: Kafka's column → ours that it is made of, and its type.
+#: Column of Kafka's source: the column of PocketMQ that it is made of, and its type.
 _KAFKA: Final = {
     "key": ("keys", "binary"),
     "value": ("body", "binary"),

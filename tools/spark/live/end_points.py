@@ -18,7 +18,7 @@ def resolved(
     cluster: Cluster,
     group: str,
 ) -> dict[Queue, int]:
-    """Return where POINT is in the queues of BOUNDS; EARLIEST and LATEST stay as they are.
+    """Return the offsets of POINT in the queues of BOUNDS; EARLIEST and LATEST stay as they are.
 
     GROUP's offsets count where POINT is `group`; it begins where a queue does that it never committed.
     """
@@ -50,7 +50,7 @@ def check_named(point: Point, bounds: Mapping[Queue, Bounds]) -> None:
     unknown, missing = set(point.numbers) - set(bounds), set(bounds) - set(point.numbers)
     if unknown:
         raise ConfigError(
-            f"option {point.option}: {named(unknown)} is not read; what is read has {named(bounds)}",
+            f"option {point.option}: {named(unknown)} is not read; the queues are {named(bounds)}",
             field=point.option,
         )
     if missing:
@@ -72,7 +72,7 @@ def settled(offsets: Offsets, bounds: Mapping[Queue, Bounds]) -> dict[Queue, int
 def within(
     offsets: Offsets, bounds: Mapping[Queue, Bounds], losses: Losses, what: str
 ) -> dict[Queue, int]:
-    """Return OFFSETS, and for those that are outside BOUNDS the nearest that is there; WHAT says whose they are."""
+    """Return OFFSETS, those outside of BOUNDS set to the nearest valid one. WHAT names their origin."""
     found: dict[Queue, int] = {}
     for queue, offset in offsets.items():
         least, end = bounds[queue]

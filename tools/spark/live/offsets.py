@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from ....client.queue import Queue
 from ....proto.errors import ConfigError
 
-#: Stand for a number in options: where the queue begins, where it ends.
+#: Used instead of a number in options: the beginning and the end of a queue.
 EARLIEST: Final = -2
 LATEST: Final = -1
 OFFSET_MAX: Final = (1 << 63) - 1
@@ -35,7 +35,7 @@ def to_tree(offsets: Offsets) -> Tree:
 def from_tree(tree: object, field: str, *, least: int = 0) -> dict[Queue, int]:
     """Return the offsets in TREE; raise ConfigError, which names FIELD and the place, for what is none.
 
-    LEAST is the smallest number allowed: 0, or EARLIEST where it may stand.
+    LEAST is the smallest number allowed: 0, or EARLIEST where it is allowed.
     """
     found: dict[Queue, int] = {}
     for topic, brokers in _children(tree, field, "topic → broker → queue → number"):

@@ -15,7 +15,7 @@ REQUEST_TIMEOUT_MS: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Addresses, host:port, of name servers, or of the brokers; one question takes TIMEOUT_MS at most."""
+    """Addresses, host:port, of name servers, or of brokers; TIMEOUT_MS limits each request."""
 
     addresses: tuple[str, ...]
     are_brokers: bool = False

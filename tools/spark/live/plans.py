@@ -49,7 +49,7 @@ def shares(backlogs: Offsets, limit: int) -> dict[Queue, int]:
     if total <= limit:
         return waiting
     given = {queue: max(1, limit * count // total) for queue, count in waiting.items()}
-    # Whoever was rounded up to one took from the others: these give it back, the largest first.
+    # Shares that were rounded up to one exceed the sum: take it from the others, the largest first.
     over = sum(given.values()) - limit
     for queue in sorted(given, key=lambda queue: (-given[queue], queue)):
         if over <= 0:
@@ -211,7 +211,7 @@ class StreamPlan:
             begins[queue] = end if at is None else min(max(at, least), end)
             self._losses.report(
                 f"{queue}: offset {start[queue]} follows another message than was read (the topic was created again, or"
-                f" its store was replaced or cut); reading goes on at {begins[queue]} of {end}"
+                f" its store was replaced or cut); reading continues at {begins[queue]} of {end}"
             )
         return begins
 

@@ -55,7 +55,7 @@ READ_OPTIONS: Final = (
 STYLES: Final = ("rocketmq", "kafka")
 MAX_TRIGGER_DELAY_MS: Final = 15 * 60_000
 PULL_TIMEOUT_MS: Final = 10_000
-#: Of one fetch: what the broker allows at most.
+#: Limit of one fetch: the largest that a broker allows.
 PULL_BATCH_SIZE: Final = 20_000
 RETRIES: Final = 3
 RETRY_INTERVAL_MS: Final = 1_000

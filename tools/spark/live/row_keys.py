@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SPARK_SEQUENCE: Final = "SPARK_SEQ"
 
 
-#: Columns by which repeats are told.
+#: Columns that identify duplicates.
 _NEEDED: Final = ("broker", "topic", "queue", "queue_offset", "properties", "body")
 
 
@@ -44,10 +44,11 @@ def row_key(task: int, row: int) -> str:
 
 
 def without_repeats(frame: DataFrame, *, within: str | None = None) -> DataFrame:
-    """Return FRAME, messages as `format("rocketmq")` reads them, without repeats.
+    """Return FRAME, messages as `format("rocketmq")` reads them, without duplicates.
 
-    A stream needs WITHIN, such as "1 hour", or else it would remember every key for ever: repeats that come later than
-    that, by store_timestamp, are not told any more. Raises ConfigError where a column is missing, or a stream's WITHIN.
+    A stream needs WITHIN, such as "1 hour", or else it would remember every key for ever: duplicates that arrive later
+    than that, by store_timestamp, are not recognized. Raises ConfigError where a column is missing, or a stream's
+    WITHIN.
     """
     from pyspark.sql import functions as F
 
@@ -60,7 +61,7 @@ def without_repeats(frame: DataFrame, *, within: str | None = None) -> DataFrame
         )
     if frame.isStreaming and within is None:
         raise ConfigError(
-            'without_repeats of a stream needs a bound, within="1 hour", or it would remember every key for ever',
+            'without_repeats of a stream needs a limit, such as within="1 hour": else it remembers every key for ever',
             field="within",
         )
     place = F.concat_ws("\x01", "broker", "topic", "queue", "queue_offset")

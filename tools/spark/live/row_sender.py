@@ -94,7 +94,7 @@ class RowSender:
             if not self._idempotent:
                 raise
             logger.warning(
-                "repeats of this task cannot be told any more: its rows may be there twice error=%s",
+                "producer numbering lost, rows of this task may be duplicated error=%s",
                 error.message,
             )
             self._begin_anew()

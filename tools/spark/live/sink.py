@@ -24,7 +24,7 @@ from .write_options import WriteOptions
 
 logger = logging.getLogger(__name__)
 
-#: What Spark tells a task of a stream.
+#: Properties that Spark sets for a task of a stream.
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 

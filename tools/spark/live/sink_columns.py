@@ -71,7 +71,7 @@ _AS_COLUMNS: Final = {"tags": TAGS, "keys": KEYS, "sharding_key": SHARDING_KEY}
 def sink_columns(
     fields: Iterable[tuple[str, str]], topic: str, *, keep_queues: bool = False
 ) -> dict[str, int]:
-    """Return where each column of the sink stands among FIELDS, names and Spark types. Raises ConfigError.
+    """Return the position of each column of the sink in FIELDS, names and Spark types. Raises ConfigError.
 
     TOPIC, KEEP_QUEUES are options; without TOPIC there has to be a column.
     """
@@ -106,7 +106,7 @@ def sink_columns(
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Makes messages of the rows of the task TASK, whose COLUMNS stand where these say; TOPIC goes before a column."""
+    """Makes messages of the rows of the task TASK. COLUMNS: positions. TOPIC is used instead of a column."""
 
     columns: Mapping[str, int]
     topic: str

@@ -56,7 +56,7 @@ class LiveSource(DataSource):
 
 
 def _layout(schema: StructType, style: str) -> Layout:
-    """Return the layout of SCHEMA, the user's or ours. Raises ConfigError for a column that is not there, or not so."""
+    """Return the layout of SCHEMA. Raises ConfigError for an unknown or wrong column."""
     layout = Layout.of(schema.fieldNames(), style)
     check_types(schema, layout.schema())
     return layout

@@ -46,7 +46,7 @@ class WriteOptions:
     idempotence: bool = False
     #: Rows go to the queue that their columns queue and broker say.
     keep_queues: bool = False
-    #: What a batch's rows are told apart by from other batches'; empty: one of its own for each write.
+    #: Name of the query in the keys of rows; empty: a new one for each write.
     job_id: str = ""
 
 

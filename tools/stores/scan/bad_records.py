@@ -39,8 +39,8 @@ class BadRecords:
         """Count DAMAGE, or raise CorruptRecord."""
         if self.policy == "fail":
             raise CorruptRecord(
-                f"{damage.path}: {damage.size:,} bytes at {damage.start:,} are no sound record ({damage.why}); "
-                "badRecords=skip reads on behind them",
+                f"{damage.path}: {damage.size:,} bytes at {damage.start:,} are no valid record ({damage.why}); "
+                "badRecords=skip continues after them",
                 field="badRecords",
                 path=damage.path,
                 offset=damage.start,
@@ -49,7 +49,7 @@ class BadRecords:
         self.count += 1
         self.bytes += damage.size
         logger.debug(
-            "bytes are no sound record",
+            "bytes are no valid record",
             extra={"path": damage.path, "offset": damage.start, "size": damage.size},
         )
 

@@ -76,7 +76,7 @@ def _flags(missing: NDArray[np.bool_] | None, count: int) -> list[bool]:
 
 
 def are_rising(places: Longs, room: int) -> bool:
-    """Do PLACES never fall, and are inside ROOM bytes? Arrow itself believes whatever it is told."""
+    """Are PLACES ascending, and inside of ROOM bytes? Arrow does not check it."""
     inside = int(places[0]) >= 0 and int(places[-1]) <= room
     return inside and not bool((places[1:] < places[:-1]).any())
 
@@ -107,7 +107,7 @@ def evens(count: int) -> Ints:
 
 
 def as_text(strings: pyarrow.Array) -> pyarrow.Array:
-    """Return STRINGS with malformed UTF-8 replaced by U+FFFD, as Java's decoder does it."""
+    """Return STRINGS with malformed UTF-8 replaced by U+FFFD, as the decoder of Java does it."""
     pa = arrow()
     try:
         strings.validate(full=True)

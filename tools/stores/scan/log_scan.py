@@ -60,7 +60,7 @@ def log_parts(
     """Return the parts of the log in FOLDER, a file each, that may hold records that meet CONDITIONS.
 
     The end of the log is fixed here: what a live broker appends later is not read. Raises OffsetOutOfRange where a file
-    between others is missing, unless told otherwise.
+    between others is missing, unless that is allowed.
     """
     files = row_files(disk, folder)
     if fail_on_data_loss:
@@ -80,7 +80,7 @@ def log_parts(
 
 
 def _data_limit(disk: Disk, file: RowFile) -> int:
-    """Return where it is enough to end reading FILE: one that age closed is a hole behind its blank."""
+    """Return where reading FILE can end: after the blank of an old file there is a hole."""
     try:
         return min(file.end, hole_from(disk, file) + WINDOW_BYTES)
     except FileNotFoundError:  # A live broker's retention deleted it; reading it says so.
@@ -289,7 +289,7 @@ def _newest(disk: Disk, queues: Sequence[QueuePart]) -> Mapping[tuple[str, int],
 
 
 def _indexed_until(disk: Disk, root: str, files: Sequence[RowFile]) -> int:
-    """Return the log offset of the last record in the index; where the last log file begins if that is not told."""
+    """Return the log offset of the last record in the index; where the last log file begins if it is not known."""
     folder = posixpath.join(root, "index")
     names = [entry.name for entry in disk.list(folder) if not entry.is_folder]
     if not files:

@@ -61,8 +61,8 @@ class MessageColumns:
     ) -> pyarrow.RecordBatch:
         """Return the records COLUMNS, all well formed, whose places count in DATA, a row each.
 
-        A body that cannot be decompressed is told to REFUSE with its row, and left out; without REFUSE it raises
-        CorruptRecord. Unsupported, where LZ4 or ZSTD is not installed, is raised in any case.
+        REFUSE is called for a body that cannot be decompressed, with its row, and it is left out; without REFUSE it
+        raises CorruptRecord. Unsupported, where LZ4 or ZSTD is not installed, is raised in any case.
         """
         return self.leading(data, columns, refuse, bodies_max=None)[0]
 

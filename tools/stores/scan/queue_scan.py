@@ -108,7 +108,7 @@ def _of_time_in_queue(disk: Disk, part: QueuePart, log: Sequence[RowFile], span:
     try:
         low = bisect_left(places, span.low, key=stored_ms)
         high = bisect_left(places, span.high + 1, key=stored_ms)
-    except LookupError:  # A record that is gone or damaged tells no time.
+    except LookupError:  # A record that is gone or damaged has no time.
         return part
     return replace(part, begin=part.begin + low * size, end=part.begin + high * size)
 

@@ -95,8 +95,6 @@ class Scan:
         self.options = options
         self.conditions = conditions or Conditions()
 
-    # --- planning ------------------------------------------------------------------------------------------------
-
     def plan(self, locations: Sequence[StoreLocation]) -> list[ScanTask]:
         """Return the tasks; none where nothing can meet the conditions.
 
@@ -180,8 +178,6 @@ class Scan:
             size += weight
         if group:
             yield tuple(group)
-
-    # --- reading -------------------------------------------------------------------------------------------------
 
     def read(self, task: ScanTask, bad: BadRecords) -> Iterator[pyarrow.RecordBatch]:
         """Yield the rows of TASK, with the columns of `options.schema()`; BAD counts what is bad, or raises.

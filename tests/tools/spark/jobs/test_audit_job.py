@@ -39,9 +39,9 @@ DAMAGED = {
     "no-queues-unclean": {"record without entry"},
     "odd-log-file": {"length of a file"},
     "short-index": {"length of a file"},
-    "stale-tail": {"bytes behind the end"},
-    "torn-tail": {"bytes behind the end", "entry without record"},
-    "torn-tail-clean": {"bytes behind the end", "entry without record"},
+    "stale-tail": {"bytes past the end"},
+    "torn-tail": {"bytes past the end", "entry without record"},
+    "torn-tail-clean": {"bytes past the end", "entry without record"},
     "zeroed-tail": {"entry without record"},
 }
 

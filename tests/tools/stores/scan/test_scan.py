@@ -152,7 +152,7 @@ def test_bad_records_fail_or_are_counted_or_are_rows(tmp_path: Path) -> None:
     data[4] ^= 0xFF
     file.write_bytes(data)
 
-    with pytest.raises(CorruptRecord, match=r"are no sound record .*badRecords=skip"):
+    with pytest.raises(CorruptRecord, match=r"are no valid record .*badRecords=skip"):
         scanned(store)
     skipped = scanned(store, bad_records="skip")
     shown = scanned(store, bad_records="rows")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pocketmq.proto.rpc.pages import PageRequest
-from pocketmq.tools.console.door import TOKEN, Door, NotAllowed, host_in
+from pocketmq.tools.console.auth import TOKEN, Door, NotAllowed, host_in
 
 OPEN = Door(None, lambda: 0.0)
 HERE = "127.0.0.1:5"

@@ -1,4 +1,4 @@
-"""The history of a message as a list of events, as in JSON, and its final state as far as the files show. Pure."""
+"""The history of a message: a list of events, the views of groups, and the final state. Pure."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ Verdict = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One thing that happened to the message.
+    """An event in the history of the message.
 
-    time_ms: when, Unix milliseconds; None if unknown;  is_bound: the time is the latest possible one;
-    copy: the record that shows it, if one does;  due_ms: until when it waits.
+    time_ms: Unix milliseconds; None: unknown. is_bound: the time is the latest possible one. copy: the record that
+    shows the event, if there is one. due_ms: the time until which the message waits.
     """
 
     kind: Kind
@@ -61,9 +61,9 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
-    """What a consumer group has to do with the message: a VERDICT, a sentence, and the offsets that it rests on.
+    """What a consumer group did with the message: a VERDICT, a sentence, and the offsets that show it.
 
-    by_offset: does it rest on a committed offset alone?  filter_known: does a table hold the group's filter?
+    by_offset: only a committed offset shows it. filter_known: a table contains the group's filter.
     """
 
     group: str
@@ -93,14 +93,14 @@ class GroupView:
 
 @dataclass(slots=True, kw_only=True)
 class Story:
-    """A message's history: its EVENTS in order of time, what each group did with it, and its final state."""
+    """The history of a message: EVENTS in order of time, the view of each group, and the final state."""
 
     message_id: str | None
     topic: str | None
     keys: str | None
     tags: str | None
     born_ms: int | None
-    #: Which trace it belongs to, as its sender says: traceparent, as W3C writes it.
+    #: The traceparent (W3C) that its producer set.
     trace: str | None = None
     state: State
     conclusion: str
@@ -132,7 +132,7 @@ _Ending = tuple[State, str]
 def ending_of(
     copies: Sequence[StoredRecord], evidence: Evidence, views: Sequence[GroupView]
 ) -> _Ending:
-    """Return the state of the message with COPIES, and a sentence; VIEWS are what groups made of it."""
+    """Return the state of the message with COPIES and VIEWS, and a sentence."""
     roles = [role_of(copy.record) for copy in copies]
     last = copies[-1].record
     if roles[-1] == "dead letter":
@@ -158,7 +158,7 @@ def ending_of(
 def _in_its_topic(copies: Sequence[StoredRecord]) -> str:
     record = [copy.record for copy in copies if role_of(copy.record) == "message"][-1:]
     if not record:
-        return "what the log holds of it is no message that consumers see"
+        return "the log has no copy of it that consumers can see"
     return (
         f"in its topic {record[0].topic}/{record[0].queue_id} at offset {record[0].queue_offset:,}"
     )
@@ -167,16 +167,19 @@ def _in_its_topic(copies: Sequence[StoredRecord]) -> str:
 def _uncommitted(copies: Sequence[StoredRecord], evidence: Evidence) -> _Ending:
     halves = [copy.record for copy in copies if role_of(copy.record) == "half"]
     if any(role_of(copy.record) == "given up" for copy in copies):
-        return "given up", "a half message that the broker gave up: no consumer ever sees it"
+        return (
+            "given up",
+            "a half message that the broker gave up: it stays invisible for consumers",
+        )
     if any((half.queue_id, half.queue_offset) in evidence.outcomes for half in halves):
-        return "rolled back", "rolled back: no consumer ever sees it"
+        return "rolled back", "rolled back: it stays invisible for consumers"
     asked = max(checks(half) for half in halves)
-    times = "never asked for" if not asked else f"asked for {counted(asked, 'time')}"
-    return "half", f"a half message: its producer gave no outcome ({times}); no consumer sees it"
+    times = "not checked yet" if not asked else f"checked {counted(asked, 'time')}"
+    return "half", f"a half message without commit or rollback ({times}): invisible for consumers"
 
 
 def _waiting(copies: Sequence[StoredRecord], evidence: Evidence) -> _Ending | None:
-    """Return the ending of a message whose last copy waits; None for one whose does not."""
+    """Return the final state of a message whose last copy waits, else None."""
     recalled = any(role_of(copy.record) == "recall" for copy in copies)
     kept = [copy for copy in copies if role_of(copy.record) != "recall"]
     if not kept or role_of(kept[-1].record) not in ("scheduled", "timed"):
@@ -184,22 +187,22 @@ def _waiting(copies: Sequence[StoredRecord], evidence: Evidence) -> _Ending | No
     copy = kept[-1]
     record = copy.record
     if recalled:
-        return "recalled", "recalled before it was due: it is not delivered"
+        return "recalled", "recalled before it was due: it will not be delivered"
     if role_of(record) == "scheduled":
-        due_ms, handed_on = evidence.due_ms.get(copy.log_offset), _level_passed(record, evidence)
+        due_ms, delivered = evidence.due_ms.get(copy.log_offset), _level_passed(record, evidence)
     else:
-        due_ms, handed_on = due_of_timed(record), _slot_passed(copy, evidence)
+        due_ms, delivered = due_of_timed(record), _slot_passed(copy, evidence)
     until = "" if due_ms is None else f" until {format_instant(due_ms)}"
-    if handed_on:
-        return "stored", f"waited{until}, and was handed on; that copy is not in the log"
+    if delivered:
+        return "stored", f"waited{until}, and was delivered; that copy is not in the log"
     group = group_of(record)
     if group is not None:
-        return "retrying", f"failed by {group}, waits{until} to be tried again"
+        return "retrying", f"failed in {group}, waits{until} for its retry"
     return "waiting", f"waits{until} for {real_place(record)}"
 
 
 def _level_passed(record: Record, evidence: Evidence) -> bool:
-    """Has the level of a scheduled RECORD gone beyond it?"""
+    """Has the delay level delivered RECORD?"""
     progress = (evidence.delay_progress or {}).get(record.queue_id + 1)
     return progress is not None and progress > record.queue_offset
 
@@ -211,7 +214,7 @@ def _slot_passed(copy: StoredRecord, evidence: Evidence) -> bool:
 
 
 def _sent_again(copies: Sequence[StoredRecord], views: Sequence[GroupView]) -> _Ending | None:
-    """Return the ending of a message whose dead letter was sent again; None for others."""
+    """Return the final state of a message whose dead letter was resent, else None."""
     for number in reversed(range(len(copies))):
         group = resent_by(copies[number], copies[:number])
         if group is not None:
@@ -220,7 +223,7 @@ def _sent_again(copies: Sequence[StoredRecord], views: Sequence[GroupView]) -> _
         return None
     record = copies[number].record
     place = f"{record.topic}/{record.queue_id} at offset {record.queue_offset:,}"
-    text = f"sent again from the dead letters of {group}, to {place}"
+    text = f"resent from the dead letters of {group}, to {place}"
     later = _retries(copies[number + 1 :])
     if later:
         state, what = _retried(later, views)
@@ -233,13 +236,13 @@ def _sent_again(copies: Sequence[StoredRecord], views: Sequence[GroupView]) -> _
 
 
 def _retries(copies: Sequence[StoredRecord]) -> list[Record]:
-    """Return the retries among COPIES of the group that retried last."""
+    """Return the retries among COPIES, of the group with the last one."""
     retries = [copy.record for copy in copies if role_of(copy.record) == "retry"]
     return [record for record in retries if group_of(record) == group_of(retries[-1])]
 
 
 def _view_of(group: str | None, record: Record, views: Sequence[GroupView]) -> GroupView | None:
-    """Return what GROUP did with RECORD, if one of VIEWS says that."""
+    """Return the view of GROUP on RECORD, if there is one among VIEWS."""
     place = group, record.topic, record.queue_id, record.queue_offset
     return next(
         (one for one in views if (one.group, one.topic, one.queue, one.offset) == place), None
@@ -249,8 +252,8 @@ def _view_of(group: str | None, record: Record, views: Sequence[GroupView]) -> G
 def _retried(retries: Sequence[Record], views: Sequence[GroupView]) -> _Ending:
     last = retries[-1]
     group = group_of(last)
-    times = f"{len(retries)} times" if len(retries) > 1 else "once"
+    times = "1 retry" if len(retries) == 1 else f"{len(retries)} retries"
     view = _view_of(group, last, views)
     if view is not None and view.verdict in ("read", "acknowledged"):
-        return "stored", f"offered to {group} again {times}, {view.verdict} at last"
-    return "retrying", f"offered to {group} again {times}, not read since"
+        return "stored", f"{times} for {group}, {view.verdict} at last"
+    return "retrying", f"{times} for {group}, not read since"

@@ -1,7 +1,7 @@
-"""What the console answers with: pages, JSON, files and events; statuses and headers.
+"""Answers of the console: pages, JSON, files and events, with statuses and headers.
 
-A broker imports this module when it starts, so that nothing heavy is imported here. The consoles of one broker
-(site.py) and of several (brokers_site.py) use it.
+The consoles of one broker (site.py) and of several (brokers_site.py) use it. A broker imports this module when it
+starts, so it imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Any, Final, TypeAlias
 
 from ...proto.errors import Overloaded, PocketMQError
 from ...proto.rpc.pages import READING, PageRequest, Shown
-from .door import Visitor
+from .auth import Visitor
 
-#: Where the links at a page's top lead, and what they are called.
-Places: TypeAlias = Sequence[tuple[str, str]]
+#: Links at the top of each page: path and text.
+Navigation: TypeAlias = Sequence[tuple[str, str]]
 
-#: Browsers that are told at once that something has changed.
+#: Limit of pages that receive events.
 LISTENERS_MAX: Final = 16
 
-#: Files that are shown as they are: where, and of which type.
+#: Static files, with their type, by path.
 _FILES: Final = {
     "/console.css": ("console.css", "text/css; charset=utf-8"),
     "/console.mjs": ("console.mjs", "text/javascript; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
     "/api/openapi.yaml": ("openapi.yaml", "application/yaml"),
 }
-#: Nothing is loaded from elsewhere, no script or style is in a page, and no other site shows one in a frame.
+#: Nothing is loaded from other sites, pages contain no script or style, and no other site can embed a page.
 POLICY: Final = (
     ("content-security-policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self';"
      " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"),
@@ -54,7 +54,7 @@ _STATUSES: Final = {
     "DEADLINE_EXCEEDED": 504,
 }
 
-PLACES: Final[Places] = (
+NAVIGATION: Final[Navigation] = (
     ("/", "Overview"),
     ("/topics", "Topics"),
     ("/messages", "Messages"),
@@ -75,36 +75,36 @@ def page_shown(
     asked: PageRequest,
     *,
     visitor: Visitor | None = None,
-    places: Places = PLACES,
+    navigation: Navigation = NAVIGATION,
     **data: Any,
 ) -> Shown:
-    """Return the page TITLE, which is TEMPLATE with DATA, as VISITOR sees it, with links to PLACES."""
+    """Return the page TITLE, made of TEMPLATE and DATA for VISITOR, with links of NAVIGATION."""
     from .render import render  # Jinja2 is imported with the first page, not with the broker.
 
     here = "/" + asked.parts[0]
-    links = places if visitor or here != "/sign-in" else ()
+    links = navigation if visitor or here != "/sign-in" else ()
     data |= {"title": title, "here": here, "links": links, "visitor": visitor}
     text = render(template, {"server": None, **data})
     return Shown(status, "text/html; charset=utf-8", text.encode(errors="replace"))
 
 
 def failed(
-    asked: PageRequest, status: int, name: str, words: str, places: Places = PLACES
+    asked: PageRequest, status: int, name: str, words: str, navigation: Navigation = NAVIGATION
 ) -> Shown:
-    """Return an answer with STATUS that says in WORDS why ASKED is not shown: a page, or to programs the error NAME."""
+    """Return an error answer with STATUS and text WORDS: a page, or under /api/ JSON with the error NAME."""
     if "api" in asked.parts:
         return json_shown(status, {"error": name, "message": words})
     title = HTTPStatus(status).phrase
-    return page_shown(status, "layout", title, asked, places=places, error=words)
+    return page_shown(status, "layout", title, asked, navigation=navigation, error=words)
 
 
 def status_of(error: PocketMQError) -> int:
-    """Return the HTTP status of an answer that says ERROR."""
+    """Return the HTTP status for ERROR."""
     return _STATUSES.get(error.status, 500)
 
 
 def file_shown(asked: PageRequest) -> Shown | None:
-    """Return the file that ASKED is for; None: it is for none."""
+    """Return the static file that ASKED names; None: it names none."""
     file = _FILES.get(asked.path)
     if file is None or asked.method not in READING:
         return None
@@ -120,16 +120,16 @@ def json_shown(status: int, document: Any) -> Shown:
 
 
 class EventListeners:
-    """Pages that are told of changes, LISTENERS_MAX at once."""
+    """Counts the pages that receive events; LISTENERS_MAX is the limit."""
 
     def __init__(self) -> None:
         self._count = 0
 
-    def told(self, changes: AsyncGenerator[bytes, None]) -> Shown:
-        """Return an answer that tells CHANGES, events, one by one. Raises Overloaded."""
+    def stream(self, changes: AsyncGenerator[bytes, None]) -> Shown:
+        """Return an answer that sends the events CHANGES. Raises Overloaded."""
         if self._count >= LISTENERS_MAX:
             raise Overloaded(
-                f"{LISTENERS_MAX} pages are told of changes, which is the limit: close some",
+                f"{LISTENERS_MAX} pages receive events, which is the limit: close some",
                 field="listeners",
                 limit=LISTENERS_MAX,
             )

@@ -18,8 +18,8 @@ from pocketmq.tools.lookup.files import StoredRecord
 from pocketmq.tools.why.command import print_story
 from pocketmq.tools.why.evidence import Evidence, Filter, GroupReading, PopMark, TimerMark
 from pocketmq.tools.why.group_views import wants
-from pocketmq.tools.why.history import tell, tell_gone
-from pocketmq.tools.why.story import GroupView, Story
+from pocketmq.tools.why.history import history_of, history_of_gone
+from pocketmq.tools.why.timeline import GroupView, Story
 
 T0 = 1_700_000_000_000
 HOST = Host.parse("127.0.0.1", 10911)
@@ -70,17 +70,17 @@ TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 @pytest.mark.parametrize("name", ["traceparent", "TRACE_CONTEXT"])
 def test_the_trace_is_told_that_the_sender_named(name: str) -> None:
     """By itself, or as official clients do."""
-    story = tell([copy(0, extra={name: TRACE})], Evidence())
+    story = history_of([copy(0, extra={name: TRACE})], Evidence())
 
     assert story.document("b")["trace"] == TRACE
     with Console(record=True, width=200, file=StringIO()) as console:
         print_story(console, story.document("b"))
     assert f"trace {TRACE}" in console.export_text()
-    assert tell([copy(0)], Evidence()).trace is None
+    assert history_of([copy(0)], Evidence()).trace is None
 
 
 def test_a_message_that_nobody_read_is_in_its_topic() -> None:
-    story = tell([copy(100)], Evidence())
+    story = history_of([copy(100)], Evidence())
 
     assert (story.state, story.conclusion) == ("stored", "in its topic T/0 at offset 0")
     assert kinds(story) == ["stored"]
@@ -95,7 +95,7 @@ class TestAccounts:
 
     def view(self, account: Account, tag: str = "b", offset: int = 4) -> GroupView:
         evidence = Evidence(readings=readings("g", 9), accounts={("g", "T", 0): account})
-        (view,) = tell([copy(100, offset=offset, TAGS=tag)], evidence).groups
+        (view,) = history_of([copy(100, offset=offset, TAGS=tag)], evidence).groups
         return view
 
     def looked(self, *looks: tuple[int, int, str], member: str = "m") -> Account:
@@ -111,7 +111,7 @@ class TestAccounts:
         view = self.view(self.looked((0, 5, "a"), (5, 9, "b")))
 
         assert view.verdict == "filtered"
-        assert view.text == "skipped by g: m did not want it, with filter 'a'"
+        assert view.text == "filtered out in g by m, with filter 'a'"
         assert view.before_ms == T0 + 500
 
     def test_one_that_it_wanted_was_read(self) -> None:
@@ -127,7 +127,7 @@ class TestAccounts:
 
         assert (view.verdict, view.before_ms) == ("moved", T0 + 700)
         assert view.text.startswith(
-            "left out by g: me@here (127.0.0.1:9) moved it from 2 to 9 at 2023-11-14"
+            "skipped by g: me@here (127.0.0.1:9) reset its offset from 2 to 9 at 2023-11-14"
         )
         assert self.view(account, offset=1).verdict == "read"
 
@@ -135,7 +135,7 @@ class TestAccounts:
         account = Account()
         account.move(MovedBy(T0 + 700, "me", None, 9))
 
-        assert "moved it from its beginning to 9" in self.view(account).text
+        assert "reset its offset from the beginning to 9" in self.view(account).text
 
     def test_a_move_back_leaves_nothing_out(self) -> None:
         account = Account()
@@ -152,22 +152,22 @@ class TestAccounts:
 
         assert view.verdict == "filtered"
         assert view.text.endswith(
-            "with filter 'a', or read before: which filters looked is not known any more"
+            "with filter 'a', or read before: the filters used are not known any more"
         )
         assert self.view(account, tag="a").verdict == "read"
 
 
 def test_the_table_of_offsets_bounds_when_a_message_was_read() -> None:
-    (view,) = tell([copy(100)], Evidence(readings=readings("g", 1))).groups
+    (view,) = history_of([copy(100)], Evidence(readings=readings("g", 1))).groups
 
     assert (view.verdict, view.before_ms) == ("read", T0 + 9000)
 
 
 def test_the_backup_of_the_table_narrows_the_time_from_either_side() -> None:
-    after = tell(
+    after = history_of(
         [copy(100, offset=4)], Evidence(readings=readings("g", 9, earlier=3, earlier_ms=T0 + 4000))
     ).groups[0]
-    before = tell(
+    before = history_of(
         [copy(100, offset=4)], Evidence(readings=readings("g", 9, earlier=5, earlier_ms=T0 + 4000))
     ).groups[0]
 
@@ -177,7 +177,7 @@ def test_the_backup_of_the_table_narrows_the_time_from_either_side() -> None:
 
 
 def test_a_group_that_has_not_come_so_far_says_how_far_it_is() -> None:
-    (view,) = tell([copy(100, offset=7)], Evidence(readings=readings("g", 5))).groups
+    (view,) = history_of([copy(100, offset=7)], Evidence(readings=readings("g", 5))).groups
 
     assert view.verdict == "not yet"
     assert "it stood at 5 (2 before it)" in view.text
@@ -206,16 +206,16 @@ def test_a_filter_is_asked_as_a_broker_would(
 def test_a_group_with_a_tag_filter_never_got_what_it_turns_down() -> None:
     evidence = Evidence(readings=readings("h", 9), filters={("T", "h"): Filter("TAG", "A")})
 
-    (view,) = tell([copy(100, TAGS="B")], evidence).groups
+    (view,) = history_of([copy(100, TAGS="B")], evidence).groups
 
-    assert (view.verdict, view.text) == ("filtered", "h never got it: tag filter 'A'")
+    assert (view.verdict, view.text) == ("filtered", "h did not receive it: tag filter 'A'")
 
 
 def test_a_failure_shows_that_a_group_read_before_its_offset_moved() -> None:
     back = copy(200, SCHEDULE_TOPIC, queue=2, tries=1, DELAY="3", REAL_TOPIC="%RETRY%g")
     evidence = Evidence(readings=readings("g", 0), due_ms={200: T0 + 10_200})
 
-    story = tell([copy(100), back], evidence)
+    story = history_of([copy(100), back], evidence)
 
     assert kinds(story) == ["stored", "sent back"]
     assert story.groups[0].before_ms == T0 + 200
@@ -227,7 +227,7 @@ def test_a_dead_letter_that_was_purged_is_said_so() -> None:
     dead = copy(300, "%DLQ%g", tries=3, DLQ_REASON="ValueError: no")
     purge = {("%DLQ%g", 0): [GroupReading("CID_RMQ_SYS_DEAD_LETTERS", 1, T0 + 9000)]}
 
-    story = tell([copy(100), dead], Evidence(readings=purge))
+    story = history_of([copy(100), dead], Evidence(readings=purge))
 
     assert story.state == "dead letter"
     assert any("ValueError: no" in event.text for event in story.events)
@@ -256,9 +256,9 @@ def test_a_dead_letter_that_was_sent_again_is_said_so(
         }
     )
 
-    story = tell(copies, evidence)
+    story = history_of(copies, evidence)
 
-    resent = f"sent again from the dead letters of g, to {topic}/3 at offset 0"
+    resent = f"resent from the dead letters of g, to {topic}/3 at offset 0"
     assert any(event.text == resent for event in story.events)
     if committed:
         assert story.state == "stored"
@@ -277,11 +277,11 @@ def test_what_failed_again_after_it_was_sent_again_is_retried() -> None:
         copy(500, "%RETRY%g", offset=1, tries=1),
     ]
 
-    story = tell(copies, Evidence())
+    story = history_of(copies, Evidence())
 
     assert story.state == "retrying"
     assert story.conclusion == (
-        "sent again from the dead letters of g, to T/0 at offset 1; offered to g again once, not read since"
+        "resent from the dead letters of g, to T/0 at offset 1; 1 retry for g, not read since"
     )
 
 
@@ -293,17 +293,17 @@ def test_a_retry_of_another_group_is_no_dead_letter_sent_again() -> None:
         copy(400, "%RETRY%g2", tries=1),
     ]
 
-    story = tell(copies, Evidence())
+    story = history_of(copies, Evidence())
 
-    assert story.conclusion == "offered to g2 again once, not read since"
+    assert story.conclusion == "1 retry for g2, not read since"
 
 
 def test_a_popped_message_is_held_until_its_time_is_over() -> None:
     mark = PopMark(False, "p", T0 + 500, T0 + 500, 30_000, copy(500, TIMER_TOPIC))
     ack = PopMark(True, "p", T0 + 900, T0 + 500, None, copy(900, TIMER_TOPIC))
 
-    held = tell([copy(100)], Evidence(pops={("T", 0, 0): [mark]}))
-    done = tell([copy(100)], Evidence(pops={("T", 0, 0): [mark, ack]}))
+    held = history_of([copy(100)], Evidence(pops={("T", 0, 0): [mark]}))
+    done = history_of([copy(100)], Evidence(pops={("T", 0, 0): [mark, ack]}))
 
     assert (kinds(held), held.groups[0].verdict) == (["stored", "popped"], "held")
     assert held.events[1].due_ms == T0 + 30_500
@@ -320,10 +320,10 @@ def test_a_change_of_the_hidden_time_is_no_acknowledgement() -> None:
         PopMark(True, "p", T0 + 901, T0 + 500, None, copy(901, TIMER_TOPIC)),
     ]
 
-    story = tell([copy(100)], Evidence(pops={("T", 0, 0): marks}))
+    story = history_of([copy(100)], Evidence(pops={("T", 0, 0): marks}))
 
     assert kinds(story) == ["stored", "popped", "popped"]
-    assert story.events[2].text == "kept hidden by p, hidden for 60 s"
+    assert story.events[2].text == "invisible time changed by p, invisible for 60 s"
     assert story.groups[0].verdict == "held"
 
 
@@ -334,7 +334,7 @@ def test_a_first_copy_whose_file_expired_is_told_as_gone() -> None:
     origin = offset_message_id(HOST.address, HOST.port, 50)
     retry = copy(2000, "%RETRY%g", tries=1, RETRY_TOPIC="T", ORIGIN_MESSAGE_ID=origin)
 
-    story = tell([retry], Evidence(log_begin=1000, log_begin_ms=T0 + 1000))
+    story = history_of([retry], Evidence(log_begin=1000, log_begin_ms=T0 + 1000))
 
     assert kinds(story) == [
         "gone",
@@ -349,9 +349,9 @@ def test_a_waiting_copy_that_was_handed_on_says_so() -> None:
     timed = copy(100, TIMER_TOPIC, TIMER_OUT_MS=str(T0 + 5000), REAL_TOPIC="T", REAL_QID="0")
     mark = TimerMark("/store/timerlog/0", 52, T0 + 5000, is_roll=False, is_delete=False)
 
-    by_level = [tell([waits], Evidence(delay_progress={1: next_})).state for next_ in (3, 4)]
+    by_level = [history_of([waits], Evidence(delay_progress={1: next_})).state for next_ in (3, 4)]
     by_timer = [
-        tell([timed], Evidence(timer_marks={100: mark}, timers_read_ms=T0 + ms)).state
+        history_of([timed], Evidence(timer_marks={100: mark}, timers_read_ms=T0 + ms)).state
         for ms in (5000, 6000)
     ]
 
@@ -363,7 +363,7 @@ def test_a_half_message_that_was_given_up_is_seen_by_nobody() -> None:
     checked = copy(200, HALF_TOPIC, offset=1, REAL_TOPIC="T", TRANSACTION_CHECK_TIMES="15")
     given_up = copy(300, CHECK_MAX_TIME_TOPIC, REAL_TOPIC="T", TRANSACTION_CHECK_TIMES="15")
 
-    story = tell([half, checked, given_up], Evidence())
+    story = history_of([half, checked, given_up], Evidence())
 
     assert (kinds(story), story.state) == (["half", "checked", "given up"], "given up")
 
@@ -373,19 +373,22 @@ def test_the_outcome_of_a_transaction_is_its_copy_or_its_mark() -> None:
     mark = copy(300, "RMQ_SYS_TRANS_OP_HALF_TOPIC")
     outcomes = {(0, 7): mark}
 
-    rolled_back = tell([half], Evidence(outcomes=outcomes))
-    committed = tell([half, copy(200, sys_flag=SYS_COMMIT)], Evidence(outcomes=outcomes))
+    rolled_back = history_of([half], Evidence(outcomes=outcomes))
+    committed = history_of([half, copy(200, sys_flag=SYS_COMMIT)], Evidence(outcomes=outcomes))
 
     assert (kinds(rolled_back), rolled_back.state) == (["half", "rolled back"], "rolled back")
     assert (kinds(committed), committed.state) == (["half", "committed"], "stored")
 
 
 def test_an_id_that_was_sent_twice_is_told_twice() -> None:
-    assert kinds(tell([copy(100), copy(200, offset=1)], Evidence())) == ["stored", "sent again"]
+    assert kinds(history_of([copy(100), copy(200, offset=1)], Evidence())) == [
+        "stored",
+        "sent again",
+    ]
 
 
 def test_what_is_gone_says_when_it_was_about_stored() -> None:
-    story = tell_gone(
+    story = history_of_gone(
         "its id names log offset 5", T0, Evidence(log_begin=1000, log_changed_ms=T0 + 5)
     )
 
@@ -446,7 +449,7 @@ def test_any_records_make_a_story(
         log_begin=5000,
     )
 
-    story = tell(copies, evidence)
+    story = history_of(copies, evidence)
     document = story.document("b")
 
     assert story.conclusion

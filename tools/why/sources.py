@@ -1,8 +1,8 @@
-"""Gathering what a store's files show of one message: its copies, and the marks of others about it.
+"""Reads the copies of one message, and other evidence about it, from the files of a store.
 
-Each part is limited, and only searched if a copy needs it. Damage makes a note, never an error. A table that is
-missing, empty or does not parse is replaced by its `.bak`, as in a broker. If both are unreadable, there is a note and
-an empty table.
+Each part has a limit, and is only read if a copy needs it. Damage makes a note, never an error. Instead of a table that
+is missing, empty or does not parse, its `.bak` is read, as in a broker. If both are unreadable, there is a note and an
+empty table.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from .evidence import Evidence, Filter, GroupReading, Place, PopMark, TimerMark
 
 T = TypeVar("T")
 _AT: Final = "@"
-#: Copies of one message.
+#: Limit of copies of one message.
 COPIES_MAX: Final = 1_000
-#: Marks of one kind that are looked through.
+#: Limit of records of one kind that are read.
 MARKS_MAX: Final = 50_000
-#: More than a remote file's pages that are kept, so that one request brings them.
+#: More than the cached pages of a remote file, so that one request reads them.
 _TIMER_PIECE_RECORDS: Final = 1 << 17
 _ACK_TAGS: Final = ("ack", "bAck")
 
 
 class ProgressTables:
-    """The tables in the folder config of the store at ROOT; NOTES collects what could not be read."""
+    """The tables in the folder config of the store at ROOT; NOTES collects problems."""
 
     def __init__(self, disk: Disk, root: str, notes: list[str]) -> None:
         self._disk = disk
@@ -69,7 +69,7 @@ class ProgressTables:
         if table is None:
             paths = [posixpath.join(self._folder, one) for one in (name, f"{name}.bak")]
             self._notes.append(
-                f"{name} cannot be read: what groups have read is not known"
+                f"cannot read {name}: the offsets of groups are not known"
                 if any(map(self._disk.exists, paths))
                 else f"no group has committed offsets yet: the store has no {name}"
             )
@@ -94,14 +94,14 @@ class ProgressTables:
         return (None, None) if table is None else (table, self._disk.modified_ms(path))
 
     def filters(self) -> dict[tuple[str, str], Filter]:
-        """Return the filters that are written down, by topic and group."""
+        """Return the filters in the tables, by topic and group."""
         found = dict(_of_groups(self._either("subscriptionGroup.json", parse_groups)))
         document = self._either("consumerFilter.json", parse)
         found.update(_of_filter_table(document))
         return found
 
     def held_in_order(self) -> dict[Place, list[PopMark]]:
-        """Return what POP consumers that read in order hold: popped, and not acknowledged."""
+        """Return messages in flight of POP consumers in order: popped, not acknowledged."""
         document = self._either("consumerOrderInfo.json", parse)
         table = document.get("table") if isinstance(document, dict) else None
         found: dict[Place, list[PopMark]] = {}
@@ -120,7 +120,7 @@ class ProgressTables:
         return None if table is None else table.offsets
 
     def timer_checkpoint(self) -> TimerCheckpoint | None:
-        """Return how far the timers have come; None where nothing says it."""
+        """Return the progress of the timers; None: not known."""
         try:
             found = read_timer_checkpoint(self._disk, posixpath.join(self._folder, "timercheck"))
         except OSError:
@@ -139,7 +139,7 @@ class ProgressTables:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            self._notes.append(f"{path} cannot be read: {error}")
+            self._notes.append(f"cannot read {path}: {error}")
             return None
         self._notes += (
             f"{path}: the entry {name[:200]!r} is left out: {one.reason}"
@@ -167,7 +167,7 @@ def _of_filter_table(document: Json) -> Iterator[tuple[tuple[str, str], Filter]]
 
 
 def _held(group: str, bean: Json) -> Iterator[tuple[int, PopMark]]:
-    """Yield what BEAN says of single offsets: the first, distances from it, and a bit for each acknowledged."""
+    """Yield the offsets in BEAN without acknowledgement: the first, distances from it, and a bit for each."""
     if not isinstance(bean, dict):
         return
     offsets, acknowledged = bean.get("o"), bean.get("cm", 0)
@@ -190,7 +190,7 @@ def _objects(value: Json, name: str) -> list[Json]:
 
 
 def _filter(bean: Json) -> tuple[str, Filter | None]:
-    """Return topic and filter that BEAN says; None for one that lets everything through."""
+    """Return topic and filter of BEAN; None for a filter that matches everything."""
     if not isinstance(bean, dict):
         return "", None
     expression, kind = bean.get("expression"), bean.get("expressionType") or "TAG"
@@ -204,17 +204,15 @@ def _filter(bean: Json) -> tuple[str, Filter | None]:
 
 
 class Witnesses:
-    """The store that SEARCH looks into, on DISK."""
+    """Reads from the store of SEARCH, on DISK."""
 
     def __init__(self, disk: Disk, search: StoreSearch, *, mapped: bool) -> None:
         self._disk = disk
         self._search = search
         self._mapped = mapped
 
-    # --- copies --------------------------------------------------------------------------------------------------
-
     def copies_of(self, known: Sequence[StoredRecord], *, scan: bool) -> list[StoredRecord]:
-        """Return all copies of the message of which KNOWN are some, by its unique id and the links between them."""
+        """Return all copies of the message with the KNOWN copies, by its unique id and the links between them."""
         found = {one.log_offset: one for one in known}
         for unique in {one.record.properties.get(UNIQ_KEY) for one in known} - {None}:
             assert unique is not None
@@ -232,7 +230,7 @@ class Witnesses:
         ]
 
     def _linked(self, known: Sequence[StoredRecord]) -> Iterator[StoredRecord]:
-        """Yield the records that name one of KNOWN as their origin, which only reading the log shows."""
+        """Yield the records that name one of KNOWN as their origin: the log must be read for it."""
         log = self._search.log
         for one in known:
             if log.end - one.log_offset > SCAN_BYTES:
@@ -243,10 +241,8 @@ class Witnesses:
                 if origin_offset(later.record) == one.log_offset:
                     yield later
 
-    # --- evidence ------------------------------------------------------------------------------------------------
-
     def evidence(self, copies: Sequence[StoredRecord]) -> Evidence:
-        """Return what is known in addition to COPIES."""
+        """Return the evidence about COPIES."""
         log, notes = self._search.log, list[str]()
         tables = ProgressTables(self._disk, self._search.root, notes)
         checkpoint = tables.timer_checkpoint()
@@ -273,7 +269,7 @@ class Witnesses:
             return None
 
     def _due_times(self, copies: Sequence[StoredRecord]) -> dict[int, int]:
-        """Return the times that the entries of delayed copies hold."""
+        """Return the delivery times in the queue entries of delayed copies."""
         found = {}
         for copy in copies:
             if copy.record.topic == SCHEDULE_TOPIC:
@@ -302,10 +298,8 @@ class Witnesses:
                     break
         return found
 
-    # --- transactions --------------------------------------------------------------------------------------------
-
     def _outcomes(self, copies: Sequence[StoredRecord]) -> dict[tuple[int, int], StoredRecord]:
-        """Return the marks that say of half copies that they are done."""
+        """Return the records that resolve half messages among COPIES."""
         halves = [one.record for one in copies if one.record.topic == HALF_TOPIC]
         found: dict[tuple[int, int], StoredRecord] = {}
         if not halves:
@@ -320,15 +314,13 @@ class Witnesses:
         return found
 
     def _since(self, queue: QueueFiles, time_ms: int) -> Iterator[StoredRecord]:
-        """Yield the records of QUEUE stored at TIME_MS or later, at most MARKS_MAX."""
+        """Yield up to MARKS_MAX records of QUEUE, stored at TIME_MS or later."""
         log = self._search.log
         entries = queue.entries_from(queue.offset_at_time(time_ms, log))
         for entry in islice(entries, MARKS_MAX):
             stored = log.at(entry.log_offset)
             if isinstance(stored, StoredRecord):
                 yield stored
-
-    # --- POP -----------------------------------------------------------------------------------------------------
 
     def _pops(
         self, copies: Sequence[StoredRecord], in_order: dict[Place, list[PopMark]]
@@ -364,7 +356,7 @@ def _timer_mark(row: Any, path: str, position: int) -> TimerMark:
 
 
 def _pop_marks(stored: StoredRecord, places: set[Place]) -> Iterator[tuple[Place, PopMark]]:
-    """Yield what STORED says of PLACES, if it is a check point or an acknowledgement."""
+    """Yield the marks in STORED about PLACES, if it is a check point or an acknowledgement."""
     tag = stored.record.properties.get("TAGS")
     if tag != "ck" and tag not in _ACK_TAGS:
         return

@@ -52,7 +52,7 @@ class TimerFiles:
 
     @property
     def wheel_problem(self) -> str | None:
-        """What is wrong with the file of the wheel; None for nothing."""
+        """A problem of the file of the wheel, or None."""
         if not self._files.has("timerwheel"):
             return "there is no timerwheel"
         size = self._files.disk.size(self._files.path("timerwheel"))
@@ -80,15 +80,13 @@ class TimerFiles:
         if time < 0 or time % SLOTS != number:
             return "its time belongs to another slot"
         if last >= 0 and last < first:
-            return "its last record stands before its first"
+            return "its last record is before its first"
         if last >= self.log.end:
-            return "points behind the timer log's end"
+            return "points past the end of the timer log"
         return None
 
-    # --- the log -------------------------------------------------------------------------------------------------
-
     def count(self, file: RowFile) -> int:
-        """Return how many records FILE begins with; they are halved, not counted."""
+        """Return how many records FILE begins with, by bisection."""
         sizes = self._rows(file)["size"]
         return bisect_left(range(len(sizes)), 1, key=lambda at: int(sizes[at]) != RECORD_SIZE)
 
@@ -251,9 +249,9 @@ HALVES: Final = (
 @limit_option
 @format_options
 def schedule(*, limit: int | None, as_json: bool, as_jsonl: bool) -> None:
-    """List the delay levels that hold messages: how far each is delivered, and what is due next.
+    """List delay levels with messages: their progress, and what is due next.
 
-    The messages of a level are those of queue level - 1 of SCHEDULE_TOPIC_XXXX; its entries hold the due times.
+    The messages of a level are in queue level - 1 of SCHEDULE_TOPIC_XXXX; its entries have the due times.
     """
     rows = _level_rows(opened())
     Output.of(as_json, as_jsonl, limit).rows(rows, LEVELS, what="delayed messages")
@@ -293,12 +291,12 @@ def _due(entries: QueueView, number: int, end: int) -> int | None:
 
 
 @click.command()
-@click.option("--all", "fired", is_flag=True, help="Also slots whose messages were handed on.")
+@click.option("--all", "fired", is_flag=True, help="Also slots whose messages were delivered.")
 @click.option("--log", "of_log", is_flag=True, help="List the records of the timer log instead.")
 @limit_option
 @format_options
 def timer(*, fired: bool, of_log: bool, limit: int | None, as_json: bool, as_jsonl: bool) -> None:
-    """Show scheduled messages: how far they were handed on, the slots of the wheel, the timer log.
+    """Show scheduled messages: checkpoint, slots of the wheel, timer log.
 
     A slot keeps its content after it fired, until another round uses it.
     """
@@ -346,7 +344,7 @@ def _print_timer(timers: TimerFiles) -> None:
     read = format_instant(checkpoint.last_read_ms) if checkpoint.last_read_ms else "never"
     records = sum(timers.count(file) for file in timers.log.files)
     console.print(
-        f"handed on until {read}; timer log: {counted(records, 'record')} in {counted(len(timers.log.files), 'file')},"
+        f"delivered until {read}; timer log: {counted(records, 'record')} in {counted(len(timers.log.files), 'file')},"
         f" flushed to {checkpoint.log_flushed:,}; entered up to queue offset {checkpoint.queue_offset:,}"
     )
     if timers.wheel_problem:
@@ -354,11 +352,13 @@ def _print_timer(timers: TimerFiles) -> None:
 
 
 @click.command()
-@click.option("--all", "ended", is_flag=True, help="Also half messages that have their outcome.")
+@click.option(
+    "--all", "ended", is_flag=True, help="Also half messages that are committed or rolled back."
+)
 @limit_option
 @format_options
 def transactions(*, ended: bool, limit: int | None, as_json: bool, as_jsonl: bool) -> None:
-    """List the half messages of transactions that wait for their outcome."""
+    """List half messages without commit or rollback."""
     files = opened()
     rows = (row for row in half_messages(files, LogWalk(files)) if ended or row["state"] == "open")
     what = "half messages" if ended else "open half messages"

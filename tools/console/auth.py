@@ -1,21 +1,21 @@
-"""Who may ask the console and its API: people on this machine, or, where the broker has users, users from anywhere.
+"""Authentication of the console and its API: programs on this machine or, if the broker has users, users from anywhere.
 
-Without users:
+Without users a request must have:
 
     the peer          a loopback address, and no header that a proxy adds (Forwarded, Via, X-Forwarded-Proto, …)
     Host              `localhost` or a loopback address (`host_in`): a site that resolves its own name to 127.0.0.1
                       (DNS rebinding) is refused, also at /metrics
 
-With users each request is somebody's, by HTTP Basic or by the cookie of a session that a form began, and each of the
-broker's methods asks the guard what that one may do, from the address of the socket:
+With users each request names its user, by HTTP Basic or by the cookie of a session that a form started. The guard of
+the broker's methods checks the permissions of this user, for the address of the socket:
 
-    plaintext         from another machine, or passed on by a proxy, only with the setting plaintext_credentials
-    a session         a random cookie: HttpOnly, SameSite=Strict, with TLS Secure; kept in memory, bounded in time too
-    wrong tries       WRONG_OF_HOST a minute of one host, WRONG_MAX of all; then nobody signs in until it is over
+    plaintext         from another machine, or through a proxy, only with the setting plaintext_credentials
+    a session         a random cookie: HttpOnly, SameSite=Strict, with TLS Secure; in memory, with a limited life
+    wrong tries       limit WRONG_OF_HOST per minute and host, WRONG_MAX of all hosts; then sign-in is refused
 
-Either way who changes something does so by our own page: `Origin`, or without one `Referer`, is the same, and
-X-PocketMQ-Token is what GET /api/session tells. A page of another site can read no answer from here, so it does not get
-the token. Where its browser says whose it is (Sec-Fetch-Site), it is not even answered; a link is.
+Changes must come from a page of the console: `Origin`, or without it `Referer`, is the same, and X-PocketMQ-Token has
+the value of GET /api/session. A page of another site cannot read answers from here, so it does not get the token. If
+the browser sends Sec-Fetch-Site, such a page gets no answer at all, except to a link.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from ...proto.rpc.pages import READING, PageRequest
 from .local import HttpCaller
 
 TOKEN: Final = "x-pocketmq-token"
-#: Headers that proxies, load balancers and CDNs add to a request: one of them says that somebody else asks.
+#: Headers that proxies, load balancers and CDNs add: with one of them the request comes from another machine.
 _FORWARDED_NAMES: Final = """
 akamai-origin-hop ali-cdn-real-ip cdn-loop cf-connecting-ip cf-connecting-ipv6 cf-ipcountry cf-pseudo-ipv4 cf-ray
 cf-visitor cf-worker client-ip do-connecting-ip fastly-client-ip fastly-ff fly-client-ip fly-forwarded-port
@@ -72,16 +72,16 @@ _HOST: Final = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _PORT_MAX: Final = 65_535
-#: What browsers say of requests that another site's page makes, but for a link that is followed.
+#: Sec-Fetch-Site of requests from pages of other sites. Following a link is one of these, too.
 _FOREIGN: Final = ("cross-site", "same-site")
 
-#: A session ends when nothing was asked in it for so long, or when it is so old.
+#: Limits of a session: time without a request, and age.
 IDLE_S: Final = 30 * 60
 LIFE_S: Final = 12 * 60 * 60
-#: Sessions at once; of one user. A further one ends the one of that user, or of all, that was used least lately.
+#: Limits of sessions, in all and per user. A further one ends the least recently used one.
 SESSIONS_MAX: Final = 1_000
 SESSIONS_OF_USER: Final = 16
-#: Wrong names and secrets a minute, of one host and of all.
+#: Limits of wrong names and secrets per minute, from one host and from all.
 WRONG_OF_HOST: Final = 10
 WRONG_MAX: Final = 1_000
 _MINUTE_S: Final = 60
@@ -94,17 +94,17 @@ _WRONG: Final = "the user or the secret is wrong, or the user is disabled"
 
 
 class NotAllowed(PocketMQError):
-    """The console does not answer this request; the sentence says why."""
+    """The console refuses this request."""
 
     status = "PERMISSION_DENIED"
 
 
 class NotSignedIn(NotAuthenticated):
-    """Nobody has said who asks."""
+    """The request has no credentials and no session."""
 
 
 class Visitor(NamedTuple):
-    """Who asks: CALLER as the guard is told, USER "" where there are none; who changes something shows TOKEN."""
+    """The sender of a request. CALLER is for the guard; USER is "" if there are no users; changes need TOKEN."""
 
     caller: HttpCaller
     token: str
@@ -126,12 +126,12 @@ class _Session:
 
 
 class Door:
-    """Lets requests in by GUARD, that of the broker's users; None: none. NOW_S: a clock that is never set back."""
+    """Authenticates requests by GUARD, that of the broker's users; None: there are none. NOW_S: a monotonic clock."""
 
     def __init__(self, guard: Guard | None, now_s: Callable[[], float]) -> None:
         self.guard = guard
         self._now_s = now_s
-        #: What tokens are made of, and what is signed for those who have shown their secrets; new at each start.
+        #: Key of tokens, and the text that is signed for users with a right secret; new at each start.
         self._key = secrets.token_bytes(32)
         self._signed_text = secrets.token_hex(16)
         self.token = self._token_of("")
@@ -139,22 +139,20 @@ class Door:
         self._wrong: Counter[str] = Counter()
         self._minute = -1
 
-    # --- each request
-
     def admit(self, asked: PageRequest) -> Visitor:
-        """Return who asks; raise NotAllowed, NotSignedIn, NotAuthenticated or Overloaded."""
+        """Return the sender. Raises NotAllowed, NotSignedIn, NotAuthenticated, Overloaded."""
         self.check_site(asked)
         visitor = self._visitor(asked)
         if asked.method not in READING:
             shown = asked.headers.get(TOKEN, "") or _form(asked).get("token", "")
             if not hmac.compare_digest(shown.encode(), visitor.token.encode()):
                 raise NotAllowed(
-                    f"the header {TOKEN} is missing or old: GET /api/session tells the one that holds"
+                    f"the header {TOKEN} is missing or old: GET /api/session returns the current value"
                 )
         return visitor
 
     def is_in(self, visitor: Visitor) -> bool:
-        """May VISITOR, who was let in, still be there?"""
+        """Is VISITOR still authenticated?"""
         if self.guard is None:
             return True
         if visitor.session:
@@ -168,7 +166,7 @@ class Door:
         return True
 
     def check_site(self, asked: PageRequest) -> None:
-        """Raise NotAllowed unless ASKED comes by our own page, or by none."""
+        """Raise NotAllowed if ASKED comes from a page of another site."""
         headers = asked.headers
         passed_on = _forwarding(headers)
         if self.guard is not None:
@@ -180,17 +178,17 @@ class Door:
         if asked.method in READING:
             if is_foreign and headers.get("sec-fetch-mode") != "navigate":
                 raise NotAllowed(
-                    "a page of another site may ask nothing here: open this one itself"
+                    "pages of other sites get no answer here. Open this address directly"
                 )
             return
-        # Where a proxy has taken the TLS away, the page came by https all the same.
+        # A proxy that ends TLS sends http, though the page came by https.
         schemes = ("http", "https") if passed_on else ("https" if asked.secure else "http",)
         own = [f"{scheme}://{headers.get('host', '')}" for scheme in schemes]
         origin = headers.get("origin", own[0])
         if "origin" not in headers and "referer" in headers:
             origin = "/".join(headers["referer"].split("/", 3)[:3])
         if origin not in own or is_foreign:
-            raise NotAllowed(f"a page of {origin[:100]!r} may change nothing here")
+            raise NotAllowed(f"a page of {origin[:100]!r} cannot change anything here")
 
     def check_metrics(self, asked: PageRequest) -> None:
         """Raise NotAllowed if ASKED may be for a site whose name was resolved to this machine (DNS rebinding).
@@ -231,12 +229,10 @@ class Door:
             "this broker has users: sign in at /sign-in, or send user and secret by HTTP Basic (curl -u USER)"
         )
 
-    # --- users
-
     def _known(self, asked: PageRequest, name: str, secret: str) -> User:
         """Return user NAME, whose secret is SECRET; raise NotAuthenticated, or Overloaded after too many wrong tries.
 
-        A user who is not there and a secret that is wrong say the same, and take the same time.
+        An unknown user and a wrong secret give the same error, and take the same time.
         """
         assert self.guard is not None
         minute = int(self._now_s() // _MINUTE_S)
@@ -246,7 +242,7 @@ class Door:
         host = owner_of(asked.peer)
         if self._wrong[host] >= WRONG_OF_HOST or self._wrong.total() >= WRONG_MAX:
             raise Overloaded(
-                f"too many wrong names and secrets, {WRONG_OF_HOST} a minute are taken: wait a minute",
+                f"too many wrong names and secrets: the limit is {WRONG_OF_HOST} per minute. Wait a minute",
                 field="wrong tries",
                 limit=WRONG_OF_HOST,
             )
@@ -261,40 +257,38 @@ class Door:
             raise NotAuthenticated(_WRONG) from None
 
     def _signing(self, caller: HttpCaller, user: User) -> HttpCaller:
-        """Return CALLER with what USER would sign."""
+        """Return CALLER with a signature of USER."""
         made = signed(user.name, user.secret.decode(), self._signed_text)
         return caller._replace(metadata=dict(made))
 
     def _token_of(self, user: str) -> str:
         return hmac.new(self._key, user.encode(), "sha256").hexdigest()
 
-    # --- sessions
-
     def sign_in(self, asked: PageRequest) -> tuple[str, str]:
-        """Begin a session as the form ASKED says; return the cookie, and the path to continue at."""
+        """Start a session for the form in ASKED; return the cookie, and the path to go to."""
         self.check_site(asked)
         form = _form(asked)
         if self.guard is None:
-            raise InvalidArgument("this broker has no users: there is nobody to sign in as")
+            raise InvalidArgument("this broker has no users: you need not sign in")
         user = self._known(asked, form.get("user", ""), form.get("secret", ""))
         self._sessions.pop(_key(_cookie(asked)), None)
         now_s = self._now_s()
-        self._make_room(user.name, now_s)
+        self._end_old_sessions(user.name, now_s)
         text = secrets.token_urlsafe(32)
         metadata = self._signing(HttpCaller(asked.peer), user).metadata
         self._sessions[_key(text)] = _Session(
             user.name, secrets.token_urlsafe(24), dict(metadata), now_s, now_s
         )
-        self._tell("signed in to the console", asked, user.name)
+        self._audit("signed in to the console", asked, user.name)
         return _cookie_line(asked, text, LIFE_S), form.get("to", "/")
 
     def sign_out(self, asked: PageRequest, visitor: Visitor) -> str:
-        """End the session of VISITOR; return the cookie that takes the old one away."""
+        """End the session of VISITOR; return a cookie that removes the old one."""
         if self._sessions.pop(visitor.session, None) is not None:
-            self._tell("signed out of the console", asked, visitor.user)
+            self._audit("signed out of the console", asked, visitor.user)
         return _cookie_line(asked, "", 0)
 
-    def _make_room(self, user: str, now_s: float) -> None:
+    def _end_old_sessions(self, user: str, now_s: float) -> None:
         for key in [key for key, one in self._sessions.items() if one.is_over(now_s)]:
             del self._sessions[key]
         own = [key for key, one in self._sessions.items() if one.user == user]
@@ -302,13 +296,11 @@ class Door:
         if full is own or len(full) >= SESSIONS_MAX:
             del self._sessions[min(full, key=lambda key: self._sessions[key].used_s)]
 
-    # --- the audit log
-
     def changed(self, asked: PageRequest, visitor: Visitor, status: int) -> None:
-        """Note what VISITOR has had done, or tried, and the STATUS of the answer."""
-        self._tell("console", asked, visitor.user, action=asked.path, status=status)
+        """Write a change by VISITOR, and the STATUS of the answer, to the audit log."""
+        self._audit("console", asked, visitor.user, action=asked.path, status=status)
 
-    def _tell(self, what: str, asked: PageRequest, user: str, **details: object) -> None:
+    def _audit(self, what: str, asked: PageRequest, user: str, **details: object) -> None:
         if self.guard is not None:
             self.guard.audit.changed(what, user=user, host=host_of(asked.peer), **details)
 
@@ -328,7 +320,7 @@ def host_in(text: str) -> str | None:
 
 
 def _forwarding(headers: Mapping[str, str]) -> str | None:
-    """Return the name of a header that a proxy added to a request with HEADERS; None: there is none."""
+    """Return the name of a header in HEADERS that a proxy added, or None."""
     for name in headers:
         if name in _FORWARDED or name.startswith(_FORWARDED_PREFIXES):
             return name
@@ -336,7 +328,7 @@ def _forwarding(headers: Mapping[str, str]) -> str | None:
 
 
 def _check_is_local(asked: PageRequest, passed_on: str | None) -> None:
-    """Raise NotAllowed unless a program on this machine asks for a loopback name. PASSED_ON: a proxy's header."""
+    """Raise NotAllowed unless ASKED comes from this machine to a loopback name. PASSED_ON: header of a proxy."""
     if passed_on is not None or not is_loopback(host_of(asked.peer)):
         came = f"from {host_of(asked.peer)[:50] or 'an unknown address'}"
         if passed_on is not None:
@@ -360,23 +352,23 @@ def _basic(header: str) -> tuple[str, str]:
         user, _, secret = base64.b64decode(rest.strip(), validate=True).decode().partition(":")
     except (ValueError, binascii.Error):
         raise NotAuthenticated(
-            "authorization: HTTP Basic with a user and a secret is wanted, as of curl -u USER"
+            "authorization: send HTTP Basic with user and secret, as curl -u USER does"
         ) from None
     return user, secret
 
 
 def _form(asked: PageRequest) -> dict[str, str]:
-    """Return the fields of the form that ASKED has for a body; none, if it has another one."""
+    """Return the fields of the form in the body of ASKED; none if it is not a form."""
     kind = asked.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded" or len(asked.body) > _FORM_BYTES_MAX:
         return {}
     try:
         return dict(parse_qsl(asked.body.decode(), keep_blank_values=True, max_num_fields=8))
     except ValueError:
-        raise InvalidArgument("the form is not one in UTF-8 of at most 8 fields") from None
+        raise InvalidArgument("the form is not UTF-8, or has more than 8 fields") from None
 
 
-# A browser sends cookies to all ports of a host: the name tells brokers on one machine apart.
+# A browser sends cookies to all ports of a host: the name contains the port, so that brokers do not mix them up.
 def _cookie_name(asked: PageRequest) -> str:
     port = asked.headers.get("host", "").rpartition(":")[2]
     name = f"pocketmq-{port}" if port.isdigit() else "pocketmq"
@@ -398,5 +390,5 @@ def _cookie_line(asked: PageRequest, value: str, life_s: int) -> str:
 
 
 def _key(text: str) -> bytes:
-    """Return what a session is kept under whose cookie is TEXT."""
+    """Return the key of the session with the cookie TEXT."""
     return hashlib.sha256(text.encode(errors="replace")).digest()

@@ -1,4 +1,4 @@
-"""Histories of messages without what the user who asks may not see: what other groups did with the message."""
+"""Removes from histories of messages what a user may not see: events of other groups and topics."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_topic
 _NOT_SHOWN: Final = "not shown: it is about a group that you may not see"
 
 
-def seen_story(
+def visible_history(
     story: dict[str, Any], sees_topic: Callable[[str], bool], sees_group: Callable[[str], bool]
 ) -> dict[str, Any]:
-    """Return STORY, a document, without what is about topics and groups that the user may not see; count that."""
+    """Return STORY, a document, without events of topics and groups that the user may not see, and their number."""
     hidden: set[str] = set()
 
     def is_seen(row: dict[str, Any]) -> bool:
