@@ -1,4 +1,4 @@
-"""The broker process: requests in, store below, waiting and timers between."""
+"""The broker: it receives requests, stores messages through `store`, and runs the timers of delays and long polls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Broker", "BrokerConfig"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Broker":  # Only now: who reads the settings alone needs no broker.
+    if name == "Broker":  # Imported on first use: reading settings does not need it.
         from .broker import Broker
 
         return Broker

@@ -1,17 +1,17 @@
-"""The account of one queue of one group: what its filters skipped, what was lost, how administrators moved it. Pure.
+"""Consume statistics of one queue of one group: filtered messages, lost messages, offset resets. Pure.
 
     skipped   by filter: how many messages it skipped, the first and the last of them, which members asked
     looks     which filter looked at which offsets, to explain what became of one message
     lost      messages that were damaged, or gone with a file
     moves     where administrators had the group continue
 
-Messages may be looked at twice, for example after a rebalance. Each is counted once: only messages after the last
-counted one count. If another filter looks at messages again (a consumer that begins where the group had committed, or
-after a move back), this is noted as its look: the last look decides what became of a message.
+A message may be scanned twice, for example after a rebalance, and is counted once: only messages after the last counted
+one count. If another filter scans messages again (a consumer that starts at the committed offset, or after a reset to
+an earlier offset), a new look is recorded. The last look decides what happened to a message.
 
-Limits: FILTERS_MAX filters (the one that skipped longest ago is counted under OTHERS), LOOKS_MAX looks, MEMBERS_MAX
-names of members per filter, MOVES_MAX moves. An account stores the first EXPRESSION_MAX characters of an expression,
-which end in "…" if it is longer.
+Limits: FILTERS_MAX filters (beyond, the one that skipped longest ago is added to OTHERS), LOOKS_MAX looks, MEMBERS_MAX
+names of members per filter, MOVES_MAX moves. An account stores the first EXPRESSION_MAX characters of an expression.
+A longer expression ends in "…".
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ LOOKS_MAX: Final = 32
 MEMBERS_MAX: Final = 3
 MOVES_MAX: Final = 16
 EXPRESSION_MAX: Final = 1_024
-#: Characters of the numbers that go with a text.
+#: JSON characters of the numbers that are stored with each text.
 _ENTRY_SIZE: Final = 64
 
 #: Kind (ALL, TAG or SQL) and expression, in its canonical form.
 Filtering: TypeAlias = tuple[str, str]
 EVERY: Final[Filtering] = ("ALL", "")
-#: Filters whose names were dropped, and messages of which no look is known.
+#: Key of filters that were dropped at the limit, and for of messages without a known look.
 OTHERS: Final[Filtering] = ("", "")
 
 
 @dataclass(slots=True)
 class SkippedBy:
-    """What one filter skipped: COUNT messages from FIRST to LAST, for MEMBERS, the last one at AT_MS (Unix)."""
+    """Messages that one filter skipped: COUNT from FIRST to LAST, for MEMBERS, the last one at AT_MS (Unix time)."""
 
     count: int = 0
     first: int = -1
@@ -59,13 +59,13 @@ class SkippedBy:
         self.at_ms = max(self.at_ms, other.at_ms)
         for member in other.members:
             if member not in self.members and len(self.members) <= MEMBERS_MAX:
-                # One more than MEMBERS_MAX: it shows that there were others.
+                # Keep one more than MEMBERS_MAX: it shows that there were others.
                 self.members = (*self.members, member)
 
 
 @dataclass(frozen=True, slots=True)
 class MovedBy:
-    """WHO (an administrator, with the address) moved the group from BEFORE (None: it had no offset) to AFTER."""
+    """A reset by WHO (an administrator and the address) from offset BEFORE (None: no offset) to AFTER."""
 
     at_ms: int
     who: str
@@ -73,13 +73,15 @@ class MovedBy:
     after: int
 
     def passes(self, offset: int) -> bool:
-        """Did this move leave out the message at OFFSET?"""
+        """Return whether this move skipped the message at OFFSET."""
         return (self.before or 0) <= offset < self.after
 
 
 @dataclass(slots=True)
 class QueueLook:
-    """What was looked at: the messages [BEGIN, END), of which WANTED (queue offsets) were delivered, LOST are lost."""
+    """One scan of the messages [BEGIN, END): WANTED (queue offsets) were delivered, `filtered` were skipped, LOST are
+    damaged.
+    """
 
     begin: int
     end: int
@@ -90,7 +92,10 @@ class QueueLook:
 
 @dataclass(slots=True)
 class Account:
-    """The account of one queue of one group. Everything below COUNTED_TO was counted, below LOOKED_TO looked at."""
+    """Consume statistics of one queue of one group.
+
+    Messages below `counted_to` are counted. Messages below `looked_to` were scanned.
+    """
 
     counted_to: int = 0
     looked_to: int = 0
@@ -100,12 +105,12 @@ class Account:
     looks: list[tuple[int, Filtering]] = field(default_factory=list)
     moves: list[MovedBy] = field(default_factory=list)
 
-    #: What `size` returns; None: texts changed since.
+    #: What `size` returns. None: texts have changed since.
     _size: int | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def size(self) -> int:
-        """About how many characters it has as JSON."""
+        """Return the approximate number of characters of the account as JSON."""
         if self._size is None:
             self._size = self._measured()
         return self._size
@@ -125,7 +130,11 @@ class Account:
     def look(
         self, look: QueueLook, filtering: Filtering, member: str, now_ms: int
     ) -> tuple[int, int]:
-        """Note LOOK through FILTERING for MEMBER; return how many skipped and lost messages were not counted before."""
+        """Record LOOK through FILTERING for MEMBER.
+
+        Returns:
+            How many skipped messages, and how many lost ones, were not counted before.
+        """
         self._note_filter(look.begin, look.end, filtering)
         begin, end = max(look.begin, self.counted_to), look.end
         if end <= begin:
@@ -167,7 +176,7 @@ class Account:
             self._size = None
 
     def look_at_all(self, begin: int, end: int) -> None:
-        """Note that all messages [BEGIN, END) were delivered."""
+        """Record that all messages [BEGIN, END) were delivered."""
         self._note_filter(begin, end, EVERY)
 
     def _note_filter(self, begin: int, end: int, filtering: Filtering) -> None:
@@ -191,12 +200,12 @@ class Account:
         self.looked_to = end
 
     def _looked_only(self, begin: int, filtering: Filtering) -> bool:
-        """Did no other filter than FILTERING look at the messages from BEGIN on?"""
+        """Return whether FILTERING is the only filter that scanned the messages from BEGIN on."""
         first = self._stretch(begin)
         return first >= 0 and all(name == filtering for _, name in self.looks[first:])
 
     def _look_again(self, offset: int) -> None:
-        """Forget the looks at messages from OFFSET on."""
+        """Forget the looks at messages from OFFSET on: they are scanned again."""
         self.looked_to = min(self.looked_to, offset)
         self.looks = [look for look in self.looks if look[0] < offset]
         self._size = None
@@ -205,7 +214,7 @@ class Account:
         return bisect_right(self.looks, offset, key=lambda look: look[0]) - 1
 
     def looked_through(self, offset: int) -> Filtering | None:
-        """Return the filter that looked at the message at OFFSET; None if that is not known."""
+        """Return the filter that scanned the message at OFFSET; None if it is not known."""
         if offset >= self.looked_to:
             return None
         at = self._stretch(offset)
@@ -213,13 +222,15 @@ class Account:
         return None if found == OTHERS else found
 
     def move(self, move: MovedBy) -> None:
-        """Note MOVE: the messages from `move.after` on are looked at again."""
+        """Record MOVE: the messages from `move.after` on are scanned again."""
         self.moves.append(move)
         del self.moves[: max(0, len(self.moves) - MOVES_MAX)]
         self._look_again(move.after)
 
     def cut(self, end: int) -> bool:
-        """Forget messages from END on, which the log lost: others get their offsets. Return whether any was known."""
+        """Forget messages from END on: the log lost them, and new messages get their offsets. Return whether any was
+        known.
+        """
         if max(self.counted_to, self.looked_to, *(move.after for move in self.moves)) <= end:
             return False
         self.counted_to = min(self.counted_to, end)
@@ -228,15 +239,13 @@ class Account:
         return True
 
     def passed_by(self, offset: int) -> MovedBy | None:
-        """Return the move that left out the message at OFFSET; None if none did, or a later one went back."""
+        """Return the move that skipped the message at OFFSET; None if none did, or a later move went back before it."""
         for move in reversed(self.moves):
             if move.after <= offset:
                 return None
             if move.passes(offset):
                 return move
         return None
-
-    # --- on disk
 
     def to_json(self) -> dict[str, Any]:
         """Return the account as JSON."""
@@ -254,7 +263,7 @@ class Account:
 
     @classmethod
     def from_json(cls, document: Any) -> Account:
-        """Return the account in DOCUMENT; ValueError, LookupError or TypeError for what is none."""
+        """Return the account in DOCUMENT; raise ValueError, LookupError or TypeError if it is not an account."""
         return cls(
             counted_to=number_of(document["countedTo"]),
             looked_to=number_of(document["lookedTo"]),
@@ -286,23 +295,25 @@ class Account:
 
 
 def filtering_of(kind: str, expression: str) -> Filtering:
-    """Return the filter of KIND and EXPRESSION as accounts keep it."""
+    """Return the filter of KIND and EXPRESSION as accounts store it: a long expression is cut."""
     if len(expression) > EXPRESSION_MAX:
         expression = expression[: EXPRESSION_MAX - 1] + "…"
     return kind, expression
 
 
 def members_text(members: Iterable[str]) -> str:
-    """Return MEMBERS of a filter in words."""
+    """Return the names of MEMBERS for a reader."""
     names = list(members)
     if not names:
-        return "a consumer that is no member"
+        return "a consumer that is not a member"
     text = ", ".join(names[:MEMBERS_MAX])
     return f"{text} and others" if len(names) > MEMBERS_MAX else text
 
 
 def _ends(begin: int, end: int, wanted: Longs) -> tuple[int, int]:
-    """Return the first and the last of [BEGIN, END) that are not WANTED, of which there are fewer; all rise."""
+    """Return the first and the last of [BEGIN, END) that are not in WANTED; WANTED rises and does not contain all of
+    them.
+    """
     count = len(wanted)
     if not count:
         return begin, end - 1

@@ -1,10 +1,11 @@
-"""The accounts of all groups' queues: in memory, and in the table `statistics` of the broker's journal.
+"""Consume statistics of all queues of all groups: in memory, and in the table `statistics` of the broker's journal.
 
-An entry is the JSON of an account, by topic, group and queue. The table has the accounts themselves: it encodes an
-account as it is when the journal or a follower gets it. The table is lazy: a kill loses the last second. A move is
-never lost: its reply waits until it is on disk. If the table is lost, accounts start empty. The event loop owns them.
+Key: topic, group and queue. Value: the account as JSON. The table holds the account objects themselves, and encodes an
+account only when the journal or a follower needs it. The table is lazy: a kill loses the changes of the last second. A
+move (an offset reset) is never lost: its reply waits until it is on disk. If the table is lost, accounts start empty.
+The event loop owns them.
 
-Limits: ACCOUNTS_MAX accounts with SIZE_MAX characters. Beyond them, the one that was used longest ago is forgotten.
+Limits: ACCOUNTS_MAX accounts, SIZE_MAX characters. Beyond a limit, the least recently used account is forgotten.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from .group_queues import ONE_SCOPE, GroupQueue, GroupQueueTable, group_queue_ta
 logger = logging.getLogger(__name__)
 
 ACCOUNTS_MAX: Final = 10_000
-#: A character has at most six bytes as JSON: all accounts fit into one frame to followers.
+#: A character needs up to six bytes as JSON. With this limit, all accounts fit into one frame to
+#: followers.
 SIZE_MAX: Final = 10_000_000
 
 AccountKey: TypeAlias = GroupQueue
@@ -34,8 +36,8 @@ StatisticsTable: TypeAlias = GroupQueueTable[Account]
 class Accounts:
     """Accounts by group, topic and queue. NOW_MS: Unix time.
 
-    lost: lost messages that groups skipped since the start, each once per group.  skipped: messages that filters
-    skipped since the start.
+    `lost` counts lost messages that groups skipped since the start, once per group. `skipped` counts messages that
+    filters skipped since the start.
     """
 
     def __init__(
@@ -45,7 +47,7 @@ class Accounts:
         limit: int = ACCOUNTS_MAX,
         holder: Callable[[str, str, int], str] = lambda group, topic, queue: "",
     ) -> None:
-        """Take over TABLE (None: nothing is kept). HOLDER returns the member that holds a queue for a group."""
+        """Load TABLE (None: keep nothing on disk). HOLDER returns the member that holds a queue for a group."""
         self._holder = holder
         self._now_ms = now_ms
         self._table = statistics_table() if table is None else table
@@ -57,8 +59,6 @@ class Accounts:
         self.lost = 0
         self.skipped = 0
 
-    # --- noting
-
     def look(
         self,
         key: AccountKey,
@@ -68,7 +68,7 @@ class Accounts:
         filtering: Filtering = EVERY,
         member: str | None = None,
     ) -> None:
-        """Note LOOK at KEY through FILTERING for MEMBER (None: the queue's holder); the queue ends at QUEUE_END."""
+        """Record LOOK at KEY through FILTERING for MEMBER (None: the queue's owner). The queue ends at QUEUE_END."""
         account = self._of(key, queue_end)
         who = self._holder(*key) if member is None and look.stepped else member or ""
         skipped, lost = account.look(look, filtering, who, self._now_ms())
@@ -77,7 +77,7 @@ class Accounts:
         self.lost += lost
 
     def look_at_all(self, key: AccountKey, begin: int, end: int) -> None:
-        """Note that all messages [BEGIN, END) of KEY were delivered, if the account has looks of filters."""
+        """Record that all messages [BEGIN, END) of KEY were delivered, if its account has looks of filters."""
         account = self.get(key)
         if account is not None and account.looks:
             account.look_at_all(begin, end)
@@ -85,14 +85,14 @@ class Accounts:
             self._grew(key, account)
 
     def lose(self, key: AccountKey) -> None:
-        """Note that a message of KEY that was delivered before is lost, and is not redelivered."""
+        """Record that a delivered message of KEY is lost and cannot be redelivered."""
         account = self._of(key)
         account.lost += 1
         self.lost += 1
         self._grew(key, account)
 
     def move(self, key: AccountKey, who: str, before: int | None, after: int) -> None:
-        """Note that WHO moved the group of KEY from BEFORE to AFTER."""
+        """Record that WHO moved the group of KEY from offset BEFORE to AFTER."""
         if before != after:
             account = self._of(key)
             account.move(MovedBy(self._now_ms(), who, before, after))
@@ -111,7 +111,7 @@ class Accounts:
         return account
 
     def _grew(self, key: AccountKey, account: Account) -> None:
-        """Note how large ACCOUNT, of KEY, is now."""
+        """Update the size of ACCOUNT, which is the one of KEY."""
         size = account.size
         self._size += size - self._sizes.get(key, 0)
         self._sizes[key] = size
@@ -127,11 +127,11 @@ class Accounts:
         self._table.drop(ONE_SCOPE, key, is_urgent=is_urgent)
 
     def forget_group(self, group: str) -> None:
-        """Forget the accounts of GROUP."""
+        """Forget the statistics of GROUP."""
         self._forget(lambda key: key[0] == group)
 
     def forget_topic(self, topic: str) -> None:
-        """Forget the accounts of TOPIC's queues."""
+        """Forget the statistics of TOPIC's queues."""
         self._forget(lambda key: key[1] == topic)
 
     def _forget(self, matches: Callable[[AccountKey], bool]) -> None:
@@ -139,20 +139,18 @@ class Accounts:
             if matches(key):
                 self._drop(key, is_urgent=True)
 
-    # --- reading
-
     def get(self, key: AccountKey) -> Account | None:
-        """Return the account of KEY, if there is one."""
+        """Return the account with KEY; None if there is none."""
         return self._table.get(ONE_SCOPE, key)
 
     def items(self) -> Iterator[tuple[AccountKey, Account]]:
-        """Yield all accounts, the one that was used longest ago first."""
+        """Yield all accounts, the least recently used first."""
         for _, key, account in self._table.items():
             if account is not None:
                 yield key, account
 
     def of_group(self, group: str) -> list[pb.FilteredCount]:
-        """Return what GROUP did not read, by topic and queue, without queues of which it read everything."""
+        """Return which messages GROUP did not read, by topic and queue, without queues that it read completely."""
         return [
             pb.FilteredCount(
                 topic=topic,
@@ -175,20 +173,18 @@ class Accounts:
                 found[group, topic] = found.get((group, topic), 0) + count
         return found
 
-    # --- on disk
-
     def when_durable(self, waiter: Waiter) -> None:
-        """Call WAITER once all that was noted up to now is on disk, or with the error."""
+        """Call WAITER once all records up to now are on disk, or with the error."""
         self._table.when_durable(waiter)
 
 
 def statistics_table() -> StatisticsTable:
-    """Return the table that keeps accounts."""
+    """Return the table that stores accounts."""
     return group_queue_table(4, "statistics", Account.to_json, Account.from_json)
 
 
 def cut_accounts(table: StatisticsTable, queue_end: Callable[[str, int], int]) -> None:
-    """Have no account in TABLE know messages behind QUEUE_END, of topic and queue: the log lost them."""
+    """Remove messages after QUEUE_END(topic, queue) from the accounts in TABLE: the log lost them."""
     for scope, key, account in table.items():
         _, topic, queue = key
         if account is not None and account.cut(queue_end(topic, queue)):
@@ -196,7 +192,7 @@ def cut_accounts(table: StatisticsTable, queue_end: Callable[[str, int], int]) -
 
 
 def accounts_in(disk: Disk, root: str) -> dict[AccountKey, Account] | None:
-    """Return the accounts of the store at ROOT on DISK, as they were last written; None: it has none."""
+    """Return all statistics in the store at ROOT on DISK, as last written; None if it has no such table."""
     table = statistics_table()
     read_entries(disk, posixpath.join(root, "pocketmq", FOLDER), [table])
     found = {key: account for _, key, account in table.items() if account is not None}

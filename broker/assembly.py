@@ -71,7 +71,7 @@ from .unfinished_messages import UnfinishedMessages
 
 logger = logging.getLogger(__name__)
 
-#: Entries of the tables that the start warns of one by one.
+#: The start logs one warning each for so many unusual entries of tables.
 _WARNINGS_MAX: Final = 20
 
 
@@ -88,9 +88,10 @@ def assemble(  # noqa: PLR0913  (the parts depend on all of this)
     replicas: Callable[[], Sequence[str]] = tuple,
     events: BrokerEvents | None = None,
 ) -> BrokerParts:
-    """Return the parts over STORE; CLOCK is the messages' time, WALL the machine's. Nothing has begun.
+    """Return the parts over STORE, not started yet. CLOCK is the time of messages, WALL the time of the machine.
 
-    DIAL opens channels to other servers. MASTERSHIP is for a master of a replica set; REPLICAS are its live replicas.
+    DIAL opens channels to other servers. MASTERSHIP is given for the master of a replica set. REPLICAS returns the
+    addresses of its live replicas.
     """
     events = events or BrokerEvents()
     epoch = 0 if mastership is None else mastership.epoch
@@ -131,7 +132,8 @@ def assemble(  # noqa: PLR0913  (the parts depend on all of this)
         accounts=accounts,
         traffic=traffic,
     )
-    # A group shares queues or pops: the pops ask the coordinator as well, and are made after it.
+    # A group either shares queues or uses pop. The coordinator and the pops check each other; the
+    # pops are made second.
     check_join: Callable[[str], None] = lambda group: pops.check_not_popped(group)  # noqa: E731
     coordinator = Coordinator(config, groups, wall_timers, check_join, epoch)
     has_members = coordinator.has_members
@@ -205,7 +207,7 @@ def _warn_of_unusual(sentences: Sequence[str]) -> None:
 
 
 def _replicated(mastership: Mastership, parts: BrokerParts, journal: Journal) -> StateSource:
-    """Have followers told of PARTS, and of the deliveries in JOURNAL."""
+    """Return what sends the tables of PARTS, and the deliveries in JOURNAL, to followers."""
     store = parts.store
 
     def log_end() -> int:
@@ -224,7 +226,7 @@ def _replicated(mastership: Mastership, parts: BrokerParts, journal: Journal) ->
 
 
 def _connect(events: BrokerEvents, parts: BrokerParts, diagnostics: Diagnostics) -> None:
-    """Have the parts react to EVENTS."""
+    """Connect the parts to EVENTS."""
     forget_deleted = partial(_forget_deleted, parts.topics, parts.sends, parts.traffic)
     events.connect(
         BrokerEvents(
@@ -243,7 +245,7 @@ def _connect(events: BrokerEvents, parts: BrokerParts, diagnostics: Diagnostics)
 
 
 def _awaited(clock: VirtualClock, events: BrokerEvents, parts: BrokerParts) -> UnfinishedMessages:
-    """Return the messages for whose consumers CLOCK waits."""
+    """Return the unfinished messages that CLOCK waits for."""
     awaited = UnfinishedMessages(
         clock, parts.store, parts.topics, parts.offsets, parts.pops, parts.coordination
     )
@@ -270,7 +272,9 @@ def _service_v2(
     unix_ms: Callable[[], int],
     wall: Clock,
 ) -> ServiceV2:
-    """Return what official clients call, over PARTS; UNIX_MS is the messages' time, WALL has the machine's."""
+    """Return the service for official clients over PARTS. UNIX_MS is the time of messages, WALL the time of the
+    machine.
+    """
     store, topics, groups, pops = parts.store, parts.topics, parts.groups, parts.pops
     check_commit = parts.coordination.fence.check_commit
     clients = parts.clients
@@ -314,7 +318,7 @@ def _neighbours(config: BrokerConfig, dial: Dial, wall: Clock) -> Neighbours:
 def _own_addresses(
     config: BrokerConfig, store: MessageStore, replicas: Callable[[], Sequence[str]]
 ) -> Callable[[], Sequence[str]]:
-    """Return what returns the addresses of this broker: its own first, then those of REPLICAS."""
+    """Return a function that returns the addresses of this broker: its own first, then those of REPLICAS."""
     host = f"[{config.host}]" if ":" in config.host else config.host
 
     def own() -> Sequence[str]:
@@ -327,13 +331,13 @@ def _own_addresses(
 def _producers(
     config: BrokerConfig, clock: Clock, store: MessageStore, mastership: Mastership | None
 ) -> Producers:
-    """Return the producers that the replica knew as a follower, or a table that will read them from the log."""
+    """Return the producers that this replica knew as a follower, or a table that it fills from the log."""
     known = None if mastership is None else mastership.producers
     return known or producers_of(config, clock, store)
 
 
 def producers_of(config: BrokerConfig, clock: Clock, store: MessageStore) -> Producers:
-    """Return the table of what producers have stored in STORE, by CONFIG; CLOCK is the messages' time."""
+    """Return the table of producers' sequences in STORE, with the limits in CONFIG. CLOCK is the time of messages."""
     return Producers(
         store,
         clock,

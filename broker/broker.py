@@ -4,10 +4,10 @@ Start: the store recovers, the tables load, the timers start, the server listens
 servers. Stop is the reverse: unregister, refuse new sends, finish open work, save the tables, close the store. After a
 kill the next start recovers: nothing that was acknowledged is missing.
 
-The master of a replica set starts a broker on its own open store, and stops it when another replica is, or may be, the
-master; the store stays open. The end of the mastership fences the broker first: from that turn of the loop on nothing
-is stored, and all answers say that this is not the master. Such a broker begins to serve once all that its store has is
-confirmed. So whatever is not confirmed is of its own time, and its parts know it.
+The master of a replica set starts a broker on its own open store. It stops the broker when another replica is, or may
+be, the master; the store stays open. The end of the mastership fences the broker first: from that turn of the event
+loop on, it stores nothing, and all answers say that it is not the master. Such a broker serves only after everything in
+its store is confirmed, so messages that are not confirmed are always from its own time.
 """
 
 from __future__ import annotations
@@ -71,26 +71,27 @@ from .transactions.transactions import Transactions
 logger = logging.getLogger(__name__)
 
 _PAGE_SIZE = mmap.PAGESIZE
-#: How often is cleaned on a clock that is moved: files expire in an hour of the day.
+#: How often a broker with a virtual clock deletes expired files: they expire at an hour of the day.
 _MOVED_CLEAN_MS = 600_000
-#: How often is looked whether topics or groups have changed, to write their whole tables.
+#: How often the broker checks whether topics or groups have changed, to write their complete
+#: tables.
 _TABLES_TICK_MS = 1_000
-#: How often is looked whether the broker's health has changed, for those who watch it.
+#: How often the broker checks whether its health has changed, for clients that watch it.
 _HEALTH_TICK_MS = 1_000
-#: What to ask the health service for, to hear whether the broker takes messages.
+#: Service name of the health check: does the broker accept messages?
 WRITABLE = "writable"
-#: Of a replica set only: to hear whether it is the master.
+#: Service name of the health check, replica sets only: is this replica the master?
 MASTER = "master"
-#: How long those who are told that this is not the master any more have to hear it.
+#: How long clients have to receive the answer that this is not the master any more.
 _FENCED_GRACE_S: Final = 0.05
-#: Served whoever is the master, and whether that is known or not.
+#: Methods that are served whether or not this replica is the master.
 _ALWAYS: Final = frozenset({"/pocketmq.v1.Broker/Status"})
-#: How long a change of topics waits for the name servers before it is answered all the same.
+#: How long the reply to a change of topics waits for the name servers.
 _ANNOUNCE_TIMEOUT_S = 3.0
 
 
 class SiteCounters(NamedTuple):
-    """What pages look at all the time, and costs next to nothing."""
+    """Counters for pages that poll often: they are cheap to read."""
 
     sent_messages: int
     appended_bytes: int
@@ -101,11 +102,12 @@ class SiteCounters(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SiteParts:
-    """What pages at the port may use: the broker's METHODS, its METRICS, its FIGURES, and work EVERY so many ms.
+    """What web pages at the port may use.
 
-    CLOSE_CONNECTION breaks the one of a number off, if there is such.  TRAFFIC: what came in and went out.  COUNTERS:
-    cheap where FIGURES are not.  LAGS: of so many groups and topics at most.  GUARD: what METHODS, in CLUSTER, ask
-    whether callers may; None: everybody may do everything.
+    METHODS, METRICS, TRAFFIC and STORE are those of the broker. FIGURES yields all values of the metrics page, COUNTERS
+    the few that are cheap to read. LAGS yields the lag of up to so many groups and topics. EVERY runs work each so
+    many ms. CLOSE_CONNECTION aborts the connection with a number, and returns whether it existed. GUARD checks the
+    permissions of METHODS in CLUSTER; None: all callers may do everything.
     """
 
     methods: MethodTable
@@ -128,30 +130,32 @@ def _metrics_alone(parts: SiteParts) -> Page:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Network:
-    """MAKE_CARRIER puts the broker's methods within reach, DIAL opens channels (None: as its settings say).
+    """How a broker is reached, and reaches others.
 
-    SITE returns what answers plain HTTP requests.
+    MAKE_CARRIER serves the broker's methods. DIAL opens channels (None: as the settings say). SITE answers plain HTTP
+    requests.
     """
 
     make_carrier: MakeCarrier | None = None
     dial: Dial | None = None
-    #: The port that a replica keeps open; of a broker without replicas None.
+    #: The port that a replica keeps open; None for a broker without replicas.
     port: ClientPort | None = None
     site: Callable[[SiteParts], Page] = _metrics_alone
-    #: The settings of the process, with those of the broker and its store; None: these alone.
+    #: The live settings of the process, including those of the broker and its store; None: only
+    #: these.
     live: LiveSettings | None = None
 
     def carrier(
         self, table: MethodTable, config: BrokerConfig, certificates: Certificates, page: Page
     ) -> Carrier:
-        """Return the carrier of TABLE. The one of CONFIG shows CERTIFICATES to TLS, and PAGE to plain HTTP."""
+        """Return the carrier of TABLE. The built-in one uses CERTIFICATES for TLS, and PAGE for plain HTTP."""
         if self.port is not None:
             return self.port.leading([table], page)
         limits = port_limits(config)
         if self.make_carrier is not None:
             return self.make_carrier([table], limits=limits)
         if config.grpc == "grpcio":
-            # Whoever is served by our own need not have it.
+            #             # Import it here: it is an optional dependency.
             from ..proto.carrier_grpcio import GrpcioCarrier
 
             secure = config.tls and config.tls_cert
@@ -172,19 +176,19 @@ class Network:
         )
 
 
-#: The network that is no test's.
+#: The network of a real process; tests use their own.
 GRPC = Network()
 
 
 @dataclass(kw_only=True, slots=True)
 class _Running:
-    """What a broker that has started has besides its parts."""
+    """What a started broker has besides its parts."""
 
     parts: BrokerParts
     mark: Mark
     carrier: Carrier
     health: HealthService
-    #: Whom the store told of its events before.
+    #: The events that the store reported to before.
     listeners: StoreEvents
     apache: JavaSlaves | None
     registration: Registration | None = None
@@ -219,13 +223,13 @@ class Broker:
                 plaintext=config.plaintext_credentials,
                 cluster=config.cluster,
             )
-        #: Those that its port asks.
+        #: The users that the port checks.
         self._asked_users = network.port.users if network.port else self._users
         self._dial = network.dial or signing(config.peers, self._asked_users)
         self._running: _Running | None = None
         self._mastership: Mastership | None = None
         self._fenced: PocketMQError | None = None
-        #: Done when a start with a mastership may go on.
+        #: Done when a start with a mastership may continue.
         self._confirmed: asyncio.Future[None] | None = None
         self._started_ms = 0
         self.port = 0
@@ -244,37 +248,37 @@ class Broker:
     ) -> Broker:
         """Put a broker together; nothing is opened yet.
 
-        CLOCK is the messages' time: what is stored when, falls due, is tried again, expires. WALL is the time of the
-        machine and of those who are connected: flushing, heartbeats, how long a fetch waits; None: CLOCK as well.
-        They differ where messages live by a clock that somebody moves while clients go on in real time. NETWORK is how
-        others are reached. RANDOM makes what nobody may guess, too: give one only where all is to happen again.
+        CLOCK is the time of messages: when they are stored, due, retried, expired. WALL is the time of the machine
+        and of connections: flushing, heartbeats, long polls; None: CLOCK as well. The two differ for a virtual clock,
+        while clients use real time. NETWORK connects the broker to others. RANDOM also makes tokens that must not be
+        guessed: pass one only in a test that must be reproducible.
         """
         chance = random or SystemRandom()
         return cls(config, store_config, disk, clock, wall or clock, chance, network)
 
     @property
     def store(self) -> MessageStore:
-        """The open store of a broker that has started."""
+        """The open store of a started broker."""
         assert self._running is not None, "the broker is not running"
         return self._running.parts.store
 
     @property
     def recovery(self) -> RecoveryReport:
-        """What opening the store found."""
+        """What recovery found when the store was opened."""
         return self.store.recovery
 
     @property
     def address(self) -> str:
-        """What clients connect to, once started."""
+        """The address that clients connect to, once started."""
         host = f"[{self._config.host}]" if ":" in self._config.host else self._config.host
         return self._config.advertised_address or f"{host}:{self.port}"
 
     def reload_certificate(self) -> None:
-        """Read the files of the certificate again, for connections from now on; log what is wrong with them."""
+        """Read the certificate files again, for new connections; log what is wrong with them."""
         self._certificates.reload()
 
     def reload_users(self) -> None:
-        """Read the file of users again; what is wrong with it is logged."""
+        """Read the users file again; log what is wrong with it."""
         if self._users is not None:
             self._users.reload()
 
@@ -284,7 +288,7 @@ class Broker:
 
     @property
     def kept(self) -> int:
-        """How many topics, groups and queues are in its tables."""
+        """The number of topics, groups and queues in its tables."""
         if self._running is None:
             return 0
         parts = self._running.parts
@@ -293,27 +297,32 @@ class Broker:
 
     @property
     def waiting(self) -> int:
-        """How many fetches wait for messages."""
+        """The number of fetches that wait for messages."""
         return len(self._running.parts.purgatory) if self._running else 0
 
     async def advance(self, by: int | str) -> int:
-        """Move the messages' time by BY, milliseconds or "2h30m"; return the new one.
+        """Move the virtual clock by BY, milliseconds or a duration such as "2h30m"; return the new time in Unix ms.
 
-        Everything that falls due until then happens in its order, each at its own instant. Raises Unsupported for a
-        broker with the machine's clock, InvalidArgument for a step that is none.
+        Everything that is due until then happens in order, each at its own time.
+
+        Raises:
+            Unsupported: The broker uses the machine's clock.
+            InvalidArgument: BY is not a duration.
         """
         return await advance(self._clock, by)
-
-    # --- starting
 
     async def start(
         self, *, store: MessageStore | None = None, mastership: Mastership | None = None
     ) -> None:
-        """Recover, listen, register; raise StoreError or ConfigError if the store or the address cannot be had.
+        """Recover, listen and register.
 
-        With a MASTERSHIP: serve as the master that it is of, on STORE, which is open, has started, leads, and stays
-        open in the end. It takes until all that is in it is confirmed. Raises why the mastership is over, if it is
-        by then.
+        With a MASTERSHIP: serve as master on STORE, which is open and started, and stays open at the end. This returns
+        after everything in the store is confirmed.
+
+        Raises:
+            StoreError: The store cannot be opened.
+            ConfigError: The address cannot be used.
+            PocketMQError: The mastership has ended; the error says why.
         """
         self._certificates.load()
         owned = store is None
@@ -335,10 +344,10 @@ class Broker:
             self._leave(store, listeners)
             raise
         self._started_ms = self._clock.unix_ms()
-        logger.info("broker listens address=%s store=%s", self.address, self._store_config.path)
+        logger.info("broker started address=%s store=%s", self.address, self._store_config.path)
 
     async def _all_confirmed(self, store: MessageStore, mastership: Mastership) -> None:
-        """Return when all that STORE has is confirmed; raise what fences the broker before."""
+        """Return when everything in STORE is confirmed; raise the error that fences the broker before."""
         end = store.max_log_offset
         self._confirmed = asyncio.get_running_loop().create_future()
 
@@ -441,7 +450,7 @@ class Broker:
         )
         if owned:
             store.start(asyncio.get_running_loop().call_soon_threadsafe)
-        parts.start()  # Cleaning leaves what waits, once that is known.
+        parts.start()  # Before cleaning: it must keep the files of waiting messages.
         self._schedule(parts)
         if apache is not None:
             await apache.start()
@@ -477,7 +486,7 @@ class Broker:
         return isinstance(carrier, CountsConnections) and carrier.close_connection(number)
 
     async def _give_up(self, running: _Running) -> None:
-        """End what has begun of a start that failed: something may have been delivered already."""
+        """End a start that failed: some messages may have been delivered already."""
         if running.apache is not None:
             await running.apache.stop()
         await running.parts.stop_timers()
@@ -488,7 +497,7 @@ class Broker:
         running.mark.close()
 
     def _leave(self, store: MessageStore, listeners: StoreEvents) -> None:
-        """Close STORE, or leave it to the replica whose it is, as it was: it tells LISTENERS, and nobody else."""
+        """Close STORE; or give it back to its replica, with the LISTENERS that it had before."""
         if self._mastership is None:
             store.close()
             return
@@ -499,7 +508,7 @@ class Broker:
         return StateFile(self._disk, self._store_config.path, name)
 
     def _schedule(self, parts: BrokerParts) -> None:
-        """Hang the periodic work on the timers."""
+        """Start the periodic work on the timers."""
         every_so_often = parts.wall_timers.every
         every_so_often(
             self._store_config.flush_interval_ms, lambda: parts.store.tick(self._wall.now_ms())
@@ -509,10 +518,10 @@ class Broker:
         every_so_often(self._config.delay_persist_interval_ms, _guarded(parts.delays.save))
         every_so_often(PRODUCERS_TICK_MS, _guarded(parts.producers.tick))
         clean = _guarded(parts.clean)
-        clean()  # A disk that is too full is known before the first send.
+        clean()  # Before the first send: it notices a full disk.
         every_so_often(self._store_config.clean_interval_ms, clean)
         if parts.timers is not parts.wall_timers:
-            # What expires does so by the messages' time, which may be moved by months at once.
+            # Files expire by the virtual clock, which may move by months at once.
             parts.timers.every(max(_MOVED_CLEAN_MS, self._store_config.clean_interval_ms), clean)
 
     def _register(self, running: _Running) -> None:
@@ -533,7 +542,7 @@ class Broker:
             registration.changed()
 
     def _state(self) -> RegistrationState:
-        """Return what name servers are told."""
+        """Return the state that is registered at name servers."""
         assert self._running is not None, "registered while running"
         topics = self._running.parts.topics
 
@@ -557,7 +566,7 @@ class Broker:
         return head
 
     async def registered(self, timeout_s: float) -> bool:
-        """Wait until every name server knows the broker, for TIMEOUT_S at most; return whether they do."""
+        """Wait up to TIMEOUT_S seconds until every name server knows the broker; return whether they do."""
         assert self._running is not None, "the broker is not running"
         registration = self._running.registration
         assert registration is not None, "the broker has not started"
@@ -569,7 +578,7 @@ class Broker:
         return True
 
     async def _announced(self) -> None:
-        """Wait until the name servers that can be reached know the topics; not for ever."""
+        """Wait until the reachable name servers know the topics, with a time limit."""
         registration = self._running.registration if self._running else None
         if registration is None:
             return
@@ -577,14 +586,12 @@ class Broker:
             async with asyncio.timeout(_ANNOUNCE_TIMEOUT_S):
                 await registration.announced()
         except TimeoutError:
-            logger.warning("name servers are slow to take a change")
-
-    # --- stopping
+            logger.warning("name servers slow to accept a change timeout_s=%g", _ANNOUNCE_TIMEOUT_S)
 
     def _fence(self, error: PocketMQError) -> None:
-        """Be the master no more, from this turn of the loop on: the mastership is over, and `stop` follows.
+        """Stop being the master, from this turn of the event loop on: the mastership has ended, and `stop` follows.
 
-        Nothing is stored any more, all that waits fails with ERROR, and no other answer leaves.
+        Nothing is stored any more, all waiting requests fail with ERROR, and no other answer is sent.
         """
         if self._fenced is not None:
             return
@@ -595,21 +602,21 @@ class Broker:
             self._running.parts.fence(error)
 
     def _check_open(self) -> None:
-        """Raise MasterFenced unless what is asked in this turn may be done."""
-        assert self._mastership is not None, "it is that of a master"
+        """Raise MasterFenced unless requests may be executed in this turn of the event loop."""
+        assert self._mastership is not None, "only for a master"
         if self._fenced is not None:
             raise self._fenced
         self._mastership.check_open()
 
     def _check_master(self) -> None:
-        """Raise MasterFenced unless an answer may leave in this turn."""
-        assert self._mastership is not None, "it is that of a master"
+        """Raise MasterFenced unless answers may be sent in this turn of the event loop."""
+        assert self._mastership is not None, "only for a master"
         if self._fenced is not None:
             raise self._fenced
         self._mastership.check_master()
 
     async def stop(self) -> None:
-        """Unregister, end what is under way, save, close the store, but one of a replica. Twice is once."""
+        """Unregister, finish open work, save, and close the store unless a replica owns it. Idempotent."""
         running = self._running
         if running is None:
             return
@@ -620,7 +627,7 @@ class Broker:
         if running.registration is not None:
             await running.registration.stop()
         if self._fenced is None:
-            parts.wind_down(ShuttingDown("the broker is about to stop: send to another"))
+            parts.wind_down(ShuttingDown("the broker is shutting down: send to another broker"))
         parts.store.flush_soon()
         grace_s = self._config.stop_grace_ms / 1000
         await running.carrier.stop(grace_s if self._fenced is None else _FENCED_GRACE_S)
@@ -634,14 +641,12 @@ class Broker:
             if self._fenced is None:
                 raise
             logger.warning(
-                "not all was saved of what is the next master's reason=%s", error.message
+                "state for the next master not saved completely reason=%s", error.message
             )
         finally:
             running.mark.close()
             self._leave(parts.store, running.listeners)
         logger.info("broker stopped store=%s", self._store_config.path)
-
-    # --- status
 
     def _status(self) -> pb.BrokerStatusReply:
         assert self._running is not None, "asked while running"
@@ -679,7 +684,7 @@ class Broker:
         )
 
     def _resident_bytes(self) -> int:
-        """Return the process's resident memory; its peak where the system does not tell more."""
+        """Return the process's resident memory; its peak where the system reports nothing else."""
         try:
             return int(self._disk.read("/proc/self/statm").split()[1]) * _PAGE_SIZE
         except FileNotFoundError:
@@ -695,7 +700,7 @@ def _lags(parts: BrokerParts, limit: int) -> Iterator[GroupLag]:
 
 
 def _guarded(work: Callable[[], object]) -> Callable[[], None]:
-    """Return WORK such that an error of the disk is logged, and tried again at the next turn."""
+    """Return WORK with disk errors logged instead of raised: it runs again at the next interval."""
 
     def guarded() -> None:
         try:

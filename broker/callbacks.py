@@ -1,4 +1,4 @@
-"""Waiting for what calls back."""
+"""Await functions that call back."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ..proto.errors import PocketMQError
 
 
 async def ended(begin: Callable[[Callable[[PocketMQError | None], None]], None]) -> None:
-    """Call BEGIN with what to call at the end; return then, or raise the error it is called with."""
+    """Call BEGIN with a callback. Return when it is called with None; raise the error that it is called with."""
     ended: asyncio.Future[PocketMQError | None] = asyncio.get_running_loop().create_future()
 
     def end(error: PocketMQError | None) -> None:
-        if not ended.done():  # Who waited may have been cancelled.
+        if not ended.done():  # The caller may have been cancelled.
             ended.set_result(error)
 
     begin(end)

@@ -19,14 +19,15 @@ _MIB: Final = 1024 * 1024
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BrokerConfig:
-    """One broker. Names and numbers default to Apache RocketMQ's."""
+    """Settings of one broker. The defaults of names and numbers are those of Apache RocketMQ."""
 
     name: str = "broker-a"
     cluster: str = "DefaultCluster"
     #: 0 is the master.
     broker_id: int = 0
 
-    #: What `pocketmq config set` and SIGHUP change: whoever uses one of these reads it here each time.
+    #: Settings that `pocketmq config set` and SIGHUP change while the broker runs. Read them here
+    #: on each use.
     LIVE: ClassVar[frozenset[str]] = frozenset(
         {
             "auto_create_topics",
@@ -66,138 +67,155 @@ class BrokerConfig:
     )
 
     REMOVED_KEYS: ClassVar[dict[str, str]] = {
-        "direct_port": "a broker has one port with grpcio too; leave it out, and have everybody connect to broker.port",
+        "direct_port": "a broker has one port with grpcio too; remove it, and let all clients connect to broker.port",
     }
 
-    #: Where it listens; 127.0.0.1 takes connections of this machine only.
+    #: Address on which the broker listens; 127.0.0.1 accepts connections from this machine only.
     host: str = "127.0.0.1"
     port: int = 8081
-    #: What name servers tell clients; empty means the host and port that it listens on.
+    #: Address that name servers return to clients; empty: the host and port on which the broker
+    #: listens.
     advertised_address: str = ""
-    #: What speaks HTTP/2: "builtin", or "grpcio", which is slower (docs/ports.md).
+    #: HTTP/2 server: "builtin", or "grpcio", which is slower (docs/ports.md).
     grpc: str = "builtin"
-    #: Does the port take TLS besides plaintext? With "grpcio", instead of plaintext, where a certificate is named.
+    #: Accept TLS as well as plaintext. With "grpcio" and a certificate: TLS instead of plaintext.
     tls: bool = True
-    #: PEM files; empty: a certificate is made for development when it is first needed.
+    #: Paths of PEM files; empty: a development certificate is created when it is first needed.
     tls_cert: str = ""
     tls_key: str = ""
-    #: Is plaintext refused?
+    #: Refuse plaintext.
     tls_only: bool = False
-    #: A PEM file with authorities: who connects shows a certificate of one of them, or is refused, as plaintext is.
+    #: Path of a PEM file with authorities: clients need a certificate of one of them. Plaintext is
+    #: refused.
     tls_ca: str = ""
-    #: Do name servers, and the other replicas of its set where clients connect, take TLS? By certificates of the
-    #: authorities in a PEM file; empty: of the system's. The broker's own certificate is shown if it is asked for.
+    #: Connect to name servers, and to other replicas of the set, with TLS. Their certificates must
+    #: be of an authority in the PEM file; empty: of an authority of the system. The broker presents
+    #: its own certificate on request.
     peers_tls: bool = False
     peers_tls_ca: str = ""
-    #: YAML file of users (docs/users-and-acls.md), read again when it changes; empty: any client may do everything.
+    #: Path of a YAML file with users (docs/users-and-acls.md), read again when it changes; empty:
+    #: no authentication.
     users: str = ""
-    #: May callers on other machines show credentials without TLS?
+    #: Accept credentials from other machines without TLS.
     plaintext_credentials: bool = False
-    #: Connections at once; further ones are closed.
+    #: Maximum number of open connections; further ones are closed.
     connections_max: int = 10_000
-    #: Bytes of requests that are not whole, on all connections together; and as many of answers that wait for peers.
-    #: Beyond, the calls of whoever holds most for longest fail.
+    #: Bytes of incomplete requests on all connections together, and the same number for responses
+    #: that clients have not read. Beyond the limit, the clients that hold the most bytes for the
+    #: longest time lose their calls.
     pending_max_bytes: int = 256 * _MIB
-    #: A connection that is so old is asked to come anew, and has so long to end what is open; age 0: it may grow old.
-    #: With grpcio it always may.
+    #: A connection of this age receives GOAWAY, and then has connection_grace_ms to finish open
+    #: calls. Age 0: no limit. With grpcio there is never a limit.
     connection_age_ms: int = 7 * 86_400_000
     connection_age_grace_ms: int = 300_000
-    #: Do routes for official clients name the queues of all brokers that have a topic? With v2_endpoints they do not.
+    #: Name the queues of all brokers of a topic in routes for official clients. Not with
+    #: v2_endpoints.
     v2_cluster: bool = True
-    #: What official clients are told to connect to, "host:port"; none: the address that each has dialled.
+    #: Addresses "host:port" that official clients get; empty: the address that each
+    #: client has dialled.
     v2_endpoints: tuple[str, ...] = ()
-    #: Every one of them is registered with, "host:port".
+    #: Name servers, "host:port"; the broker registers at each of them.
     nameservers: tuple[str, ...] = ("127.0.0.1:9876",)
     registration_interval_ms: int = 30_000
-    #: May Java slaves follow (docs/back-to-rocketmq.md)? They ask at the port and two below, the log is at the next.
+    #: Accept Java slaves (docs/back-to-rocketmq.md). They connect to java_slaves_port and the port
+    #: two below; the log is at the next one.
     java_slaves: bool = False
     java_slaves_host: str = "127.0.0.1"
     java_slaves_port: int = 10911
 
-    #: Is a topic made when a message for an unknown one arrives?
+    #: Create a topic when a message for an unknown one arrives.
     auto_create_topics: bool = True
-    #: Are messages of another type refused than their topic has? NORMAL ones take all from our own clients.
+    #: Refuse messages of another type than their topic has. NORMAL topics accept all types from
+    #: PocketMQ clients.
     topic_message_type_check: bool = True
-    #: Queues of a topic that its first message makes, at most TBW102's 8.
+    #: Queues of a topic that its first message creates, up to the 8 of TBW102.
     default_topic_queues: int = 4
-    #: Queues that a topic may have.
+    #: Maximum number of queues of a topic.
     topic_queues_max: int = 1024
     topics_max: int = 10_000
-    #: Queues of all topics together: each costs some 2 KB of memory and its share of a start.
+    #: Maximum number of queues of all topics together: each needs about 2 KB of memory, and time at
+    #: a start.
     queues_max: int = 100_000
     groups_max: int = 10_000
 
-    #: Runs that one stream may have unanswered; further ones are not read.
+    #: Maximum number of unanswered batches per stream; further ones are not read.
     produce_runs_in_flight: int = 256
-    #: Bytes of one run.
+    #: Maximum size of one batch in bytes.
     batch_max_bytes: int = 16 * _MIB
-    #: Sends that may wait for the device in all; further ones are refused.
+    #: Sends that may wait for a flush to disk, in all; further ones are refused.
     flush_waiting_max: int = 100_000
-    #: Sequences of idempotent producers, one for each queue that one sends to; the least recently used is forgotten.
+    #: Maximum number of sequences of idempotent producers, one per queue of each; the least
+    #: recently used is forgotten.
     producers_max: int = 10_000
-    #: A sequence that was not used for so long is forgotten.
+    #: A sequence that is not used for this time is forgotten.
     producer_expiry_ms: int = 86_400_000
-    #: Fetches that may wait in all; further ones are answered at once.
+    #: Maximum number of fetches that wait; further ones are answered at once.
     fetches_waiting_max: int = 100_000
-    #: Fetches that one stream may have unanswered; further ones are not read.
+    #: Maximum number of unanswered fetches per stream; further ones are not read.
     fetches_in_flight: int = 1024
     fetch_max_bytes: int = 4 * _MIB
     fetch_default_bytes: int = 1 * _MIB
     fetch_messages_max: int = 20_000
     fetch_wait_max_ms: int = 60_000
 
-    #: How far ahead of now a message may be due (Apache's timerMaxDelaySec); delay levels have their own lengths.
+    #: How far ahead a delivery time may be (RocketMQ's timerMaxDelaySec). Delay levels have their
+    #: own lengths.
     delay_max_ms: int = 3 * 86_400_000
-    #: Messages that may be due in one second; further ones are refused.
+    #: Maximum number of messages that are due in the same second; further ones are refused.
     delay_slot_messages_max: int = 1_000_000
-    #: Timed messages that are due so soon after others were delivered go together, so much later at most.
+    #: Scheduled messages that are due within this time are delivered as one batch, later by up to
+    #: this time.
     delay_batch_ms: int = 10
-    #: How often the progress of delayed messages is saved: so much may fire twice after a kill.
+    #: How often the progress of delayed messages is saved. After a kill, messages of this time may
+    #: be delivered twice.
     delay_persist_interval_ms: int = 1_000
 
     #: When a half message is first checked, how often after that, and how many times in all.
     transaction_timeout_ms: int = 6_000
     transaction_check_interval_ms: int = 30_000
     transaction_checks_max: int = 15
-    #: Half messages without an outcome; further ones are refused.
+    #: Maximum number of open transactions; further half messages are refused.
     transactions_open_max: int = 100_000
 
-    #: Members that a group, and all groups together, may have; further ones are refused.
+    #: Maximum number of members of one group, and of all groups together; further ones are refused.
     group_members_max: int = 1_000
     members_max: int = 10_000
-    #: How long members of a group are served whose subscription is not the newest one of the group.
+    #: How long the broker serves members whose subscription is not the newest one of their group.
     subscription_grace_ms: int = 600_000
-    #: A new generation of a group begins so long after the first change, with all changes until then.
+    #: Delay between the first change of a group and its new generation, which includes all changes
+    #: until then.
     group_rebalance_delay_ms: int = 100
-    #: The first generation of a group waits for members as long as one comes within the delay of the other; at most so
-    #: long, and never shorter than the delay.
+    #: The first generation of a group waits while members join within the delay of each other, up
+    #: to this time and not shorter than the delay.
     group_initial_rebalance_max_ms: int = 1_000
-    #: How long a member holds a queue that it does not renew, if it does not say.
+    #: How long a member owns a queue that it does not renew, if its request does not say.
     lease_ms: int = 60_000
-    #: Queues that are held, or were last; further ones are refused.
+    #: Maximum number of queues with an owner, present or last; further ones are refused.
     leases_max: int = 100_000
-    #: Requests that may wait for a queue; further ones are answered at once.
+    #: Maximum number of requests that wait for a queue; further ones are answered at once.
     lease_waits_max: int = 10_000
 
-    #: Messages that were received and are not finished; further ones are refused.
+    #: Maximum number of messages in flight by pop; further ones are refused.
     pop_in_flight_max: int = 500_000
-    #: The shortest time that a consumer may ask messages to stay away for while it has them (Apache's
-    #: minInvisibleTimeMillsForRecv); what it hands back may come again sooner.
+    #: The shortest invisible duration that a consumer may ask for with a receive (RocketMQ's
+    #: minInvisibleTimeMillsForRecv). A message that the consumer returns may be redelivered sooner.
     invisible_min_ms: int = 10_000
-    #: Official clients that are known at once; further ones are refused.
+    #: Maximum number of official clients; further ones are refused.
     clients_max: int = 20_000
-    #: Do they send what they measure here, for `/metrics`?
+    #: Have official clients send their metrics here, for `/metrics`.
     client_metrics: bool = True
-    #: Series of one kind on `/metrics`: topics by type, or groups by topic; of further ones is told how many they are.
+    #: Maximum number of series of one kind on `/metrics`: topics by type, groups by topic. The rest
+    #: is counted.
     metrics_series_max: int = 20_000
-    #: Names of Apache's metrics on `/metrics`: "with-units", as its exporters of 5.4 and later have them, or "plain",
-    #: as those of 5.0 to 5.3 had them.
+    #: Names of RocketMQ's metrics on `/metrics`: "with-units" as in RocketMQ 5.4 and later, "plain"
+    #: as in 5.0 to 5.3.
     metrics_names: str = "with-units"
-    #: How far ahead they may have a message delivered (Apache's maxDelayTimeMills); delay_max_ms bounds it, too.
+    #: How far ahead official clients may schedule a message (RocketMQ's maxDelayTimeMills);
+    #: delay_max_ms is a limit too.
     v2_delay_max_ms: int = 86_400_000
 
     offsets_persist_interval_ms: int = 5_000
-    #: How long a stop waits for sends and fetches under way.
+    #: How long a stop waits for open sends and fetches.
     stop_grace_ms: int = 3_000
 
     def __post_init__(self) -> None:
@@ -243,7 +261,7 @@ class BrokerConfig:
         check_tls("broker", self.tls_cert, self.tls_key)
         if self.takes_tls_only and not self.tls:
             raise ConfigError(
-                "broker.tls_only or tls_ca is set and broker.tls is false: nobody could connect",
+                "broker.tls_only or tls_ca is set and broker.tls is false: no client could connect",
                 field="tls",
             )
         if self.takes_tls_only and self.grpc == "grpcio" and not self.tls_cert:
@@ -269,17 +287,17 @@ class BrokerConfig:
 
     @property
     def takes_tls_only(self) -> bool:
-        """Is plaintext refused?"""
+        """Whether plaintext is refused."""
         return self.tls_only or bool(self.tls_ca)
 
     @property
     def names_tls_files(self) -> bool:
-        """Are there files that are read again?"""
+        """Whether there are certificate files to read again."""
         return bool(self.tls_cert or self.tls_ca)
 
     @property
     def peers(self) -> Trust:
-        """Return whom it believes as a client of name servers and of other replicas."""
+        """Return the trust for connections to name servers and other replicas."""
         if not self.peers_tls:
             return Trust(tls=False)
         return Trust(tls=True, ca=self.peers_tls_ca, cert=self.tls_cert, key=self.tls_key)
@@ -353,7 +371,7 @@ def store_address(host: str) -> str:
     """Return the IPv4 address that records carry as their store host for a broker that listens on HOST.
 
     A record's store host is the broker's own field. A name, a wildcard or an IPv6 address has no IPv4 form here:
-    such a broker writes 127.0.0.1 (Apache's `brokerIP1` in a store of one machine).
+    such a broker writes 127.0.0.1 (RocketMQ's `brokerIP1` in a store of one machine).
     """
     try:
         address = ipaddress.ip_address(host)

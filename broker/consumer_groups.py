@@ -1,6 +1,6 @@
 """The consumer groups of one broker: `config/subscriptionGroup.json` in memory.
 
-An administrator creates a group, or its first commit of an offset does. Every change is stored at once (kept_table.py).
+An administrator creates a group, or its first commit of an offset does. Every change is stored at once.
 Not thread-safe: the event loop owns it.
 """
 
@@ -32,14 +32,16 @@ logger = logging.getLogger(__name__)
 
 _RETRIES_MAX = 1_000_000
 RETRY_QUEUES_MAX = 1024
-#: The attribute, our own, that says what becomes of members that want different things. Apache's brokers keep it.
+#: Attribute for members with inconsistent subscriptions; an extension of PocketMQ. Brokers of
+#: Apache keep it.
 SUBSCRIPTION_CHECK: Final = "pocketmq.subscription.check"
-#: Both are served for subscription_grace_ms, then the newer one (groups/grace.py); that is what a group does by itself.
+#: The default: serve both for subscription_grace_ms, then the newer one only (groups/grace.py).
 GRACE: Final = "grace"
 REFUSE: Final = "refuse"
 WARN: Final = "warn"
 SUBSCRIPTION_CHECKS: Final = (GRACE, WARN, REFUSE)
-#: The broker's own groups: their offsets say how far transactions and dead letters are done.
+#: Prefix of the broker's own groups: their offsets are the progress of transactions and dead
+#: letters.
 _OWN_PREFIX = "CID_RMQ_SYS_"
 
 
@@ -48,15 +50,15 @@ class Groups:
 
     def __init__(self, file: StateFile, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
         self._config = config
-        #: Keeps them: start it and have it tick.
+        #: Stores the entries: start it, and call its tick.
         self.kept = KeptTable(file, GROUPS, now_ms, self._serve)
-        #: What is served of the entries.
+        #: The valid groups of the entries.
         self._groups: dict[str, GroupConfig] = {}
         for name in self.kept.entries:
             self._serve(name)
 
     def _serve(self, name: str) -> None:
-        """Bring what is served of group NAME up to date with its entry."""
+        """Update what is served of group NAME after a change of its entry."""
         entry = self.kept.entries.get(name)
         if entry is None or not is_storable(name, check_group):
             self._groups.pop(name, None)
@@ -64,7 +66,7 @@ class Groups:
             self._groups[name] = entry
 
     def unusual(self) -> list[str]:
-        """Return a sentence about each group that is left out, or that nobody could create as it is."""
+        """Return a sentence about each group that is not served, or whose settings the broker would refuse today."""
         return list(unusual_groups(self.kept.entries, self.kept.unread))
 
     def find(self, name: str) -> GroupConfig | None:
@@ -81,7 +83,7 @@ class Groups:
         return group
 
     def check_consuming(self, name: str) -> None:
-        """Raise NotReadable if there is a group NAME, and consumption is switched off for it."""
+        """Raise NotReadable if group NAME exists and its consumption is switched off."""
         group = self._groups.get(name)
         if group is not None and not group.consume_enable:
             raise errors.NotReadable(
@@ -91,18 +93,18 @@ class Groups:
             )
 
     def is_ordered(self, name: str) -> bool:
-        """Is there a group NAME, and does it want messages in order?"""
+        """Return whether group NAME exists and consumes in order."""
         group = self._groups.get(name)
         return group is not None and group.consume_message_orderly
 
     def all(self) -> list[GroupConfig]:
-        """Return the groups, by name."""
+        """Return all groups, sorted by name."""
         return [group for _, group in sorted(self._groups.items())]
 
     def ensure(self, name: str) -> GroupConfig:
-        """Return the group NAME, making it with defaults if there is none.
+        """Return the group NAME; create it with defaults if there is none.
 
-        Where nothing can be written it is there all the same: reading goes on. It is kept once that can be done.
+        If the disk refuses writes, the group exists in memory only, so that reading continues. It is stored later.
         """
         group = self._groups.get(name)
         if group is not None:
@@ -110,18 +112,24 @@ class Groups:
         try:
             return self.create(GroupConfig(name=name), update=False)
         except errors.StoreError as error:
-            logger.warning("group is not kept yet group=%s reason=%s", name, error.message)
+            logger.warning("group not stored yet group=%s reason=%s", name, error.message)
             self.kept.put_late(name, group := GroupConfig(name=name))
             return group
 
     def create(
         self, group: GroupConfig, *, update: bool, retry_intervals_ms: Sequence[int] | None = None
     ) -> GroupConfig:
-        """Create GROUP, or with UPDATE give an existing group these settings; return it as it is now.
+        """Create GROUP, or with UPDATE change the existing group; return its new state.
 
-        RETRY_INTERVALS_MS: how long before the first retry, the second …, the last one repeats (empty: by delay
-        level); None leaves its retry policy as it is. Of its attributes only SUBSCRIPTION_CHECK is taken. Raises
-        GroupExists, or GroupNotFound for an update.
+        Args:
+            group: The settings. Of its attributes, only SUBSCRIPTION_CHECK is used.
+            update: Change an existing group instead of creating one.
+            retry_intervals_ms: Milliseconds before the first retry, the second, and so on; the last one applies to all
+                further retries. Empty: by delay level. None: keep the retry policy.
+
+        Raises:
+            GroupExists: A group of this name exists, and UPDATE is false.
+            GroupNotFound: There is no such group, and UPDATE is true.
         """
         check_own_choice(group.name)
         check_range(
@@ -144,7 +152,7 @@ class Groups:
         if existing is None and len(self._groups) >= self._config.groups_max:
             raise errors.Overloaded(
                 f"the broker has {len(self._groups)} groups, the limit is"
-                f" {self._config.groups_max}: delete some, or raise broker.groups_max",
+                f" {self._config.groups_max} (broker.groups_max): delete groups, or raise the limit",
                 field="groups",
                 limit=self._config.groups_max,
             )
@@ -161,7 +169,7 @@ class Groups:
         return group
 
     def delete(self, name: str) -> None:
-        """Forget group NAME; raise GroupNotFound, or InvalidName for one of the broker's own."""
+        """Delete group NAME; raise GroupNotFound, or InvalidName for one of the broker's own groups."""
         self.get(name)
         check_own_choice(name)
         self.kept.drop(name)
@@ -169,7 +177,7 @@ class Groups:
 
 
 def subscription_check(group: GroupConfig) -> str:
-    """Return what becomes of members of GROUP that subscribe to different things: one of SUBSCRIPTION_CHECKS."""
+    """Return what happens to members of GROUP with inconsistent subscriptions: one of SUBSCRIPTION_CHECKS."""
     said = group.attributes.get(SUBSCRIPTION_CHECK, "")
     return said if said in SUBSCRIPTION_CHECKS else GRACE
 
@@ -184,12 +192,12 @@ def _attributes(existing: GroupConfig | None, group: GroupConfig) -> dict[str, s
             field="subscription_check",
             value=check,
         )
-    # What every group has needs no word.
+    # The default is not stored.
     return kept | ({SUBSCRIPTION_CHECK: check} if check != GRACE else {})
 
 
 def check_own_choice(name: str) -> None:
-    """Raise InvalidName for a NAME that no group may have, or only one of the broker's own."""
+    """Raise InvalidName if no group may have the NAME, or only the broker's own groups."""
     check_group(name)
     if name.startswith(_OWN_PREFIX):
         raise errors.InvalidName(

@@ -30,16 +30,17 @@ from ..proto.run import Run
 from ..proto.time_text import format_duration, format_instant
 from ..proto.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 
-#: An instant that lies back so far is refused; one that was ahead when the message was made may have come by now.
+#: A delivery time so long ago is refused. A shorter time may have passed since the producer created
+#: the message.
 LATE_MAX_MS: Final = 60_000
 
-#: What is done with an instant that has passed.
+#: What happens to a delivery time in the past.
 Past = Literal["refuse", "now"]
 
-#: One of these bytes is in every record that is delayed.
+#: Each delayed record contains one of these byte strings.
 _HINTS: Final = (b"DELAY", b"TIMER_DELIVER")
 _TIMES: Final = tuple(name for name in names.ASKING_NAMES if name != names.DELAY)
-#: What a waiting record is given anew, or must not keep.
+#: Properties of a waiting record that are replaced or removed.
 _REPLACED: Final = (names.REAL_TOPIC, names.REAL_QUEUE_ID, names.PROPERTY_CRC)
 _DIGITS_MAX: Final = 18
 _SHOWN_MAX: Final = 40  # characters of a bad value
@@ -50,8 +51,11 @@ _Rows = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class DelayRules:
-    """levels_ms: the delays of level 1, 2, …;  precision_ms: what TIMER_OUT_MS is a multiple of;
-    delay_max_ms: how far ahead an instant may be."""
+    """Limits of delays.
+
+    LEVELS_MS: the delays of level 1, 2, …. PRECISION_MS: TIMER_OUT_MS is a multiple of it. DELAY_MAX_MS: how far ahead
+    a delivery time may be.
+    """
 
     levels_ms: Sequence[int]
     precision_ms: int
@@ -60,10 +64,10 @@ class DelayRules:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Records of a run that take one way, in their order.
+    """Records of one batch with the same destination, in their order.
 
-    rows: which records of the run;  due_ms: when each is due, None: at once. Due by a level counts from NOW_MS;
-    the store may stamp them later, and then they are due so much later.
+    ROWS: their row numbers in the batch. DUE_MS: when each is due; None: at once. The due time of a delay level counts
+    from NOW_MS. If the store stamps a record later, it is due later by the same time.
     """
 
     run: Run
@@ -72,7 +76,7 @@ class Part:
 
     @property
     def by_level(self) -> bool:
-        """Do they wait in the queue of a delay level?"""
+        """Return whether they wait in the queue of a delay level."""
         return self.due_ms is not None and self.run.topic == SCHEDULE_TOPIC
 
 
@@ -83,12 +87,14 @@ def divide(
     *,
     past: Past = "refuse",
 ) -> list[Part]:
-    """Return the parts of RUN: what is prompt, then the levels in their order, then what is timed.
+    """Split RUN: first the records without delay, then the delay levels in their order, then scheduled records.
 
-    With PAST "now" an instant that has passed is prompt. Raises
-    InvalidDelay for a value that is no number, a negative delay, an instant too far ahead, and, with PAST "refuse",
-    for one that has passed and was not after the record's birth, or is over LATE_MAX_MS ago; MessageTooLarge for
-    properties that outgrow their limit.
+    With PAST "now", a delivery time in the past means no delay.
+
+    Raises:
+        InvalidDelay: A value is not a number, a delay is negative, or a delivery time is too far ahead. With PAST
+            "refuse" also: the delivery time is before the record was created, or more than LATE_MAX_MS ago.
+        MessageTooLarge: The properties exceed their limit.
     """
     if not (run.may_have(_HINTS) and any(run.properties.has(name) for name in names.ASKING_NAMES)):
         return [_whole(run)]
@@ -96,12 +102,12 @@ def divide(
 
 
 def _whole(run: Run) -> Part:
-    """Return all of RUN as one part that is prompt."""
+    """Return all of RUN as one part without delay."""
     return Part(run, np.arange(len(run)), None)
 
 
 def taken(run: Run, rows: Longs | NDArray[np.intp]) -> Run:
-    """Return the records ROWS of RUN as a run of its own."""
+    """Return the records ROWS of RUN as a new batch."""
     starts = run.columns.starts[rows]
     ends = starts + run.columns.sizes[rows]
     data = memoryview(run.records)
@@ -114,12 +120,12 @@ def timer_out_ms(due_ms: int, precision_ms: int) -> int: ...
 @overload
 def timer_out_ms(due_ms: Longs, precision_ms: int) -> Longs: ...
 def timer_out_ms(due_ms: int | Longs, precision_ms: int) -> int | Longs:
-    """Return TIMER_OUT_MS of a message that is due at DUE_MS: the last multiple of PRECISION_MS before it."""
+    """Return TIMER_OUT_MS of a message that is due at DUE_MS: DUE_MS rounded down to a multiple of PRECISION_MS."""
     return (due_ms - 1) // precision_ms * precision_ms
 
 
 class _Division:
-    """One run being divided."""
+    """One batch that is being split."""
 
     def __init__(self, run: Run, rules: DelayRules, now_ms: int, past: Past) -> None:
         self._run = run
@@ -129,17 +135,15 @@ class _Division:
         self._past = past
         self._data = memoryview(run.records)
         self._levels = self._find_levels()
-        #: When each is due by an instant; 0: it is not timed.
+        #: When each is due by a delivery time or a delay; 0: not scheduled.
         self._due_ms, self._relative = self._find_instants()
-
-    # --- what the records ask for
 
     def _has(self, name: str) -> _Flags:
         has: _Flags = self._ranges.find(name)[1] > 0
         return has
 
     def _find_levels(self) -> Longs:
-        """Return the level of each record; 0: none."""
+        """Return the delay level of each record; 0: none."""
         levels = np.zeros(len(self._run), np.int64)
         rows = np.flatnonzero(self._has(names.DELAY))
         if len(rows):
@@ -147,7 +151,7 @@ class _Division:
         return levels
 
     def _find_instants(self) -> tuple[Longs, _Flags]:
-        """Return when each record is due, 0 where it is not timed, and which are due by a delay."""
+        """Return when each record is due (0: not scheduled), and which of them are due by a delay."""
         count = len(self._levels)
         due_ms = np.zeros(count, np.int64)
         relative = np.zeros(count, np.bool_)
@@ -170,7 +174,7 @@ class _Division:
         return due_ms, relative
 
     def _numbers(self, name: str, rows: _Rows) -> Longs:
-        """Return the values of property NAME of ROWS, which have it."""
+        """Return the values of property NAME of ROWS, which all have it."""
         starts, sizes = self._ranges.find(name)
         data = self._data
         numbers = []
@@ -183,21 +187,18 @@ class _Division:
             numbers.append(int(text))
         return np.array(numbers, np.int64)
 
-    # --- what is refused
-
     def _check_delays(self, name: str, rows: _Rows, delays: Longs, unit_ms: int) -> None:
         if (delays < 0).any():
             at = int((delays < 0).argmax())
-            self._refuse(name, int(rows[at]), int(delays[at]), "a delay is never negative", 0)
+            delay = int(delays[at])
+            fault = f"the delay is {delay * unit_ms} ms: it must not be negative"
+            self._refuse(name, int(rows[at]), delay, fault, 0)
         limit = self._rules.delay_max_ms // unit_ms
         if (delays > limit).any():
             at = int((delays > limit).argmax())
             delay = int(delays[at])
-            rule = (
-                f"delay {format_duration(delay * unit_ms)} is too long: the limit is {self._delay_max()}."
-                " Use a shorter delay, or raise the limit."
-            )
-            self._refuse_plainly(name, int(rows[at]), delay, rule, limit)
+            shown = f"delay {format_duration(delay * unit_ms)} is too long"
+            self._refuse_far(name, int(rows[at]), delay, shown, limit)
 
     def _check_instants(self, rows: _Rows, instants: Longs) -> None:
         name = names.TIMER_DELIVER_MS
@@ -205,37 +206,31 @@ class _Division:
         if (instants > limit).any():
             at = int((instants > limit).argmax())
             instant_ms = int(instants[at])
-            rule = (
-                f"delivery time {format_instant(instant_ms)} is too far ahead: the limit is {self._delay_max()}."
-                " Use an earlier time, or raise the limit."
-            )
-            self._refuse_plainly(name, int(rows[at]), instant_ms, rule, limit)
+            shown = f"delivery time {format_instant(instant_ms)} is too far ahead"
+            self._refuse_far(name, int(rows[at]), instant_ms, shown, limit)
         if self._past == "now":
             return
         born_ms = self._run.columns.born_ms[rows]
-        # By the broker's time: the sender's clock may be another altogether.
+        # Compare with the broker's clock: the clock of the sender may be wrong.
         passed = (instants <= self._now_ms) & (
             (instants <= born_ms) | (instants < self._now_ms - LATE_MAX_MS)
         )
         if passed.any():
             at = int(passed.argmax())
             instant_ms = int(instants[at])
-            rule = (
-                f"delivery time {format_instant(instant_ms)} has passed: it is {format_instant(self._now_ms)} at the"
-                " broker. Give a later time, or none."
+            fault = (
+                f"delivery time {format_instant(instant_ms)} has passed, it is"
+                f" {format_instant(self._now_ms)} at the broker. Use a later time, or none"
             )
-            self._refuse_plainly(name, int(rows[at]), instant_ms, rule, self._now_ms)
+            self._refuse(name, int(rows[at]), instant_ms, fault, self._now_ms)
 
-    def _delay_max(self) -> str:
-        return f"{format_duration(self._rules.delay_max_ms)} (broker.delay_max_ms)"
+    def _refuse_far(self, name: str, row: int, value: int, fault: str, limit: int) -> NoReturn:
+        most = format_duration(self._rules.delay_max_ms)
+        self._refuse(name, row, value, f"{fault}: the limit is {most} (broker.delay_max_ms)", limit)
 
-    def _refuse(self, name: str, row: int, value: int, rule: str, limit: int) -> NoReturn:
-        self._refuse_plainly(name, row, value, f"{name} is {value}: {rule}", limit)
-
-    def _refuse_plainly(self, name: str, row: int, value: int, text: str, limit: int) -> NoReturn:
-        """Raise InvalidDelay with TEXT. The sender gave a delay or a time, and does not know property NAME."""
+    def _refuse(self, name: str, row: int, value: int, fault: str, limit: int) -> NoReturn:
         raise InvalidDelay(
-            f"{self._which(row)}{text}",
+            f"{self._which(row)}{fault}",
             field=name,
             index=row,
             limit=limit,
@@ -243,18 +238,16 @@ class _Division:
         )
 
     def _which(self, row: int) -> str:
-        return f"record {row} of the run: " if len(self._run) > 1 else ""
+        return f"record {row} of the batch: " if len(self._run) > 1 else ""
 
     def _refuse_text(self, name: str, row: int, text: bytes) -> NoReturn:
         shown = text[:_SHOWN_MAX].decode("utf-8", "replace")
         raise InvalidDelay(
-            f"{self._which(row)}{name} is {shown!r}: give a whole number of at most {_DIGITS_MAX} digits",
+            f"{self._which(row)}{name} is {shown!r}: use a whole number with at most {_DIGITS_MAX} digits",
             field=name,
             index=row,
             value=shown,
         )
-
-    # --- the parts
 
     def parts(self) -> list[Part]:
         levels, due_ms = self._levels, self._due_ms
@@ -280,7 +273,7 @@ class _Division:
         dropped: tuple[str, ...] = _REPLACED + _TIMES
         added = self._real()
         if (self._levels[rows] != level).any():
-            # Above the highest: Apache sets the property to the highest one too.
+            # Above the highest level: RocketMQ also sets the property to the highest level.
             dropped += (names.DELAY,)
             added += names.encode_pair(names.DELAY, level)
         queue = level - 1
@@ -299,7 +292,7 @@ class _Division:
         dropped = (*_REPLACED, names.TIMER_OUT_MS)
         strings = self._strings(copier, rows, dropped)
         if by_delay:
-            # Only theirs: an instant that a sender gave himself keeps its place.
+            # Only relative delays: a delivery time that the sender set stays in its place.
             theirs = np.flatnonzero(relative)
             anew = self._strings(copier, rows[theirs], (*dropped, names.TIMER_DELIVER_MS))
             for at, string in zip(theirs.tolist(), anew, strict=True):
@@ -317,19 +310,19 @@ class _Division:
         return Part(Run.of(TIMER_TOPIC, 0, records), rows.astype(np.int64), due_ms)
 
     def _timed_properties(self, due_ms: int, by_delay: bool) -> bytes:
-        """Return what a record gets that is due at DUE_MS."""
+        """Return the properties that are added to a record that is due at DUE_MS."""
         out_ms = timer_out_ms(due_ms, self._rules.precision_ms)
         added = names.encode_pair(names.TIMER_OUT_MS, out_ms) + self._real()
         return added + names.encode_pair(names.TIMER_DELIVER_MS, due_ms) if by_delay else added
 
     def _real(self) -> bytes:
-        """Return the properties that say where a waiting record belongs."""
+        """Return the properties with the destination of a waiting record."""
         return names.encode_pair(names.REAL_TOPIC, self._run.topic) + names.encode_pair(
             names.REAL_QUEUE_ID, self._run.queue
         )
 
     def _strings(self, copier: RecordCopier, rows: _Rows, dropped: tuple[str, ...]) -> list[bytes]:
-        """Return the property strings of ROWS without the properties DROPPED, ready for more."""
+        """Return the property strings of ROWS without the properties DROPPED; more properties can be appended."""
         has: _Flags = np.zeros(len(rows), np.bool_)
         for name in dropped:
             has |= self._ranges.find(name)[1][rows] >= 0

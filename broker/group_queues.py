@@ -1,4 +1,4 @@
-"""Queues of groups as keys of tables of the broker's journal: by group, topic and queue."""
+"""Queues of groups as keys of journal tables: group, topic and queue."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ V = TypeVar("V")
 
 #: Group, topic and queue.
 GroupQueue: TypeAlias = tuple[str, str, int]
-#: Value None: what the journal has there cannot be read.
+#: Value None: the stored value cannot be read.
 GroupQueueTable: TypeAlias = JournalTable[str, GroupQueue, V | None]
-#: Of all entries, so that they are in the order in which they changed last, over groups and topics.
+#: One scope for all entries, so that their order is the order of the last change over all groups
+#: and topics.
 ONE_SCOPE: Final = ""
 _NUMBER_MAX: Final = (1 << 63) - 1
 
@@ -24,13 +25,13 @@ _NUMBER_MAX: Final = (1 << 63) - 1
 def group_queue_table(
     number: int, name: str, to_json: Callable[[V], Any], from_json: Callable[[Any], V]
 ) -> GroupQueueTable[V]:
-    """Return the lazy table NUMBER; FROM_JSON raises ValueError, LookupError or TypeError for what is no value."""
+    """Return the lazy table NUMBER. FROM_JSON raises ValueError, LookupError or TypeError for a malformed value."""
     codec = _Codec(name, to_json, from_json)
     return JournalTable(number, name, codec, Durability.LAZY, needs_log=False)
 
 
 class _Codec(JsonValues, Generic[V]):
-    """Values of the table NAME as JSON."""
+    """Values of the table NAME, encoded as JSON."""
 
     def __init__(
         self, name: str, to_json: Callable[[V], Any], from_json: Callable[[Any], V]
@@ -60,8 +61,8 @@ class _Codec(JsonValues, Generic[V]):
 
 
 def number_of(value: Any) -> int:
-    """Return VALUE, of an entry, as a number that replies can carry; raise ValueError or TypeError for what is none."""
+    """Return VALUE as an integer that replies can carry; raise ValueError or TypeError otherwise."""
     number = int(value)
     if not -_NUMBER_MAX <= number <= _NUMBER_MAX:
-        raise ValueError(f"{number} is no number of 64 bits")
+        raise ValueError(f"{number} does not fit into 64 bits")
     return number

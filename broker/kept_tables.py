@@ -24,16 +24,17 @@ from .producers.snapshots import log_tail
 
 logger = logging.getLogger(__name__)
 
-#: What earlier versions kept instead, in the same folder: it is deleted.
+#: Files of earlier versions in the same folder, which are deleted.
 _OLD_FILES: Final = ("accounts.jsonl", "delivered", "leases.json")
 
-#: Further tables, each with a name, JSON values that are not null, and its own durability. Followers have them as well.
+#: Further tables. Each has a name, JSON values that are not null, and its own durability. Followers
+#: get them too.
 OTHER_TABLES: Final[list[Callable[[], NamedTable]]] = []
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeptTables:
-    """The tables of a broker, and the journal that keeps them."""
+    """The tables of a broker, and the journal that stores them."""
 
     journal: TableJournal
     leases: JournalTable[str, str, Row]
@@ -51,13 +52,13 @@ class KeptTables:
         forget_own: bool = False,
         sizes: JournalSizes | None = None,
     ) -> KeptTables:
-        """Return the tables of STORE as they were kept; CLOCK is the machine's.
+        """Open the journal of STORE, and load its tables. CLOCK is the machine's.
 
         Args:
             forget_own: Clear leases and delay progress: another broker may have had the log since.
 
         Raises:
-            StoreError: What must not count any more could not be marked so.
+            StoreError: The journal could not record which old entries are invalid.
         """
         delete_old_files(store.disk, store.config.own_folder)
         parts = JournalParts(
@@ -93,18 +94,18 @@ class KeptTables:
 
     @property
     def replicated(self) -> tuple[AnyTable, ...]:
-        """The tables that followers have as well."""
+        """The tables that followers receive."""
         return (self.statistics, self.commit_texts, *self.others.values())
 
     def forget_own(self) -> None:
-        """Clear leases and delay progress: they count only for the broker that wrote them."""
+        """Clear leases and delay progress: they are valid only for the broker that wrote them."""
         for table in (self.leases, self.delivered):
             if len(table):
                 table.clear_all()
 
 
 class _StoreLog:
-    """The log of STORE, as tables see it."""
+    """The log of STORE, as journal tables use it."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -121,21 +122,21 @@ class _StoreLog:
 
 
 def folder_in(own_folder: str) -> str:
-    """Return where the journal is in OWN_FOLDER, the broker's own."""
+    """Return the journal's folder in OWN_FOLDER, the broker's own."""
     return f"{own_folder}/{FOLDER}"
 
 
 def delete_old_files(disk: Disk, own_folder: str) -> None:
-    """Delete what earlier versions kept in OWN_FOLDER instead of tables."""
+    """Delete the files of earlier versions in OWN_FOLDER that tables replaced."""
     for name in _OLD_FILES:
-        # A kill may have left a draft.
+        # A kill may have left a temporary file.
         for path in (f"{own_folder}/{name}", f"{own_folder}/{name}.tmp"):
             if disk.exists(path):
                 disk.delete(path)
 
 
 def copy_group_tables(disk: Disk, root: str, store: MessageStore, clock: Readings) -> None:
-    """Give STORE, which no broker has open, statistics and texts of commits of the store at ROOT on DISK."""
+    """Copy statistics and offset metadata of the store at ROOT on DISK to STORE, which no broker has open."""
     found: list[AnyTable] = [statistics_table(), commit_text_table()]
     read_entries(disk, f"{root}/pocketmq/{FOLDER}", found)
     if not any(len(table) for table in found):

@@ -1,4 +1,4 @@
-"""The two long-lived streams of a client: batches in, answers out; fetches in, records out.
+"""The two long-lived streams of a client: Produce (batches in, answers out) and Fetch (requests in, records out).
 
 Answers leave in the order in which they become ready. The number of unanswered requests of a stream is limited: at the
 limit, the next one is not read until an answer has left.
@@ -17,7 +17,7 @@ from .timing.purgatory import WatchedOperation
 
 
 class ProduceStream:
-    """One open Produce stream: runs in, an answer each out, in the order in which they become ready."""
+    """One open Produce stream: one answer per batch, in the order in which the answers become ready."""
 
     def __init__(self, stream: Stream, sends: Sends, runs_max: int, store_host: str) -> None:
         self._stream = stream
@@ -50,7 +50,7 @@ class ProduceStream:
 
 
 class FetchStream:
-    """One open Fetch stream: requests in, an answer each out when there is something."""
+    """One open Fetch stream: one answer per request, as soon as there are records or the wait ends."""
 
     def __init__(self, stream: Stream, fetches: Fetches, fetches_max: int) -> None:
         self._stream = stream
@@ -85,7 +85,7 @@ class FetchStream:
 
 
 class _Window:
-    """How many requests of STREAM may be unanswered: at LIMIT, reading waits for an answer. The last answer ends it."""
+    """Limits the unanswered requests of STREAM to LIMIT: then reading waits. The last answer ends the stream."""
 
     __slots__ = ("_count", "_ended", "_limit", "_room", "_stream")
 
@@ -105,7 +105,7 @@ class _Window:
         self._finish_if_over()
 
     def end(self) -> None:
-        """No request follows."""
+        """Note that no further request follows."""
         self._ended = True
         self._finish_if_over()
 
@@ -119,7 +119,7 @@ class _Window:
         self._room = None
 
     def room(self) -> asyncio.Future[None] | None:
-        """Return None if another request may come, or what is done when it may."""
+        """Return None if another request may be read; otherwise a future that is done when it may."""
         if self._count < self._limit:
             return None
         self._room = asyncio.get_running_loop().create_future()

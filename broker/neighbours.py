@@ -1,12 +1,12 @@
 """The other brokers of the cluster, found through the name servers: their queues, and calls that belong to them.
 
-Routes for official clients name the queues of a topic at all brokers. A topic that is created by sending to it is
-created at the other brokers too. A recall or the end of a transaction that reaches the wrong broker is forwarded.
+Routes for official clients name the queues of a topic at all brokers. If a send creates a topic here, the broker
+creates it at the other brokers too. If a recall or the end of a transaction reaches the wrong broker, it is forwarded.
 
-An answer of the name servers is used for FRESH_MS; all callers that ask for one topic at once share a question. Each
-name server gets TIMEOUT_MS, beginning with the one that answered last. While none answers, the last answer remains
-valid, so that the loss of all name servers takes no broker from a route. At most TOPICS_MAX topics are remembered, the
-most recently used. The event loop owns all of this.
+An answer of the name servers is used for FRESH_MS. Callers that need the same topic at once share one request. The
+broker waits up to TIMEOUT_MS for each name server, and starts with the one that answered last. While none answers, the
+last answer remains valid: brokers stay in routes if all name servers are down. Limit: TOPICS_MAX topics, the most
+recently used. The event loop owns all of this.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ Reply = TypeVar("Reply", bound=Message)
 
 
 class OtherQueues(NamedTuple):
-    """What another broker has of a topic: TYPE is the topic's there, "" if its name server does not tell.
+    """Queues of a topic at another broker. TYPE is the topic's type there; "" if its name server does not report it.
 
-    ADDRESSES: the master's first; of a replica set all that live, of which each leads to the master.
+    ADDRESSES: the master's first. Of a replica set, all live replicas: each leads to the master.
     """
 
     broker: str
@@ -73,7 +73,10 @@ class _Known(NamedTuple):
 
 
 class Neighbours:
-    """Asks the name servers at ADDRESSES for broker NAME; none: it has no neighbours. NOW_MS is the machine's."""
+    """The other brokers of the cluster, from the name servers at ADDRESSES (none: no other brokers).
+
+    NAME is this broker's name, NOW_MS the machine's time.
+    """
 
     def __init__(
         self, name: str, addresses: Sequence[str], dial: Dial, now_ms: Callable[[], int]
@@ -91,10 +94,8 @@ class Neighbours:
         self._open = AsyncExitStack()
         self._last_good = 0
 
-    # --- routes
-
     def known(self, topic: str) -> Sequence[OtherQueues] | None:
-        """Return what other brokers have of TOPIC; None: ask."""
+        """Return the queues of TOPIC at other brokers; None: call `ask`."""
         if not self._addresses:
             return ()
         known = self._known.get(topic)
@@ -103,13 +104,13 @@ class Neighbours:
         return known.queues
 
     def forget(self, topic: str) -> None:
-        """Have the next question for TOPIC asked: it has changed here, and perhaps elsewhere."""
+        """Forget TOPIC: it has changed here, and perhaps elsewhere."""
         known = self._known.get(topic)
         if known is not None:
             self._known[topic] = known._replace(asked_ms=self._now_ms() - FRESH_MS)
 
     def ask(self, topic: str, tell: Tell) -> None:
-        """Ask for TOPIC, and TELL what is known of it then."""
+        """Look up TOPIC at the name servers, then call TELL with the result."""
         asking = self._asking.get(topic)
         if asking is not None:
             asking.append(tell)
@@ -129,14 +130,14 @@ class Neighbours:
             tell(found)
 
     async def _told(self, topic: str) -> Sequence[OtherQueues] | None:
-        """Return what the first name server that answers says; None: none does."""
+        """Return the result of the first name server that answers; None if none does."""
         found = await self._routes_and_cluster(topic)
         if found is None:
             return None
         return [queues for route in found[0].routes for queues in self._others(route)]
 
     async def _routes_and_cluster(self, topic: str) -> tuple[pb.RouteReply, pb.ClusterReply] | None:
-        """Return what the first name server that answers says of TOPIC and of all brokers; None: none does."""
+        """Return the route of TOPIC and all brokers, from the first name server that answers; None if none does."""
         count = len(self._addresses)
         for step in range(count):
             place = (self._last_good + step) % count
@@ -161,7 +162,7 @@ class Neighbours:
         return None
 
     def _others(self, route: pb.TopicRoute) -> Iterator[OtherQueues]:
-        """Yield the queues in ROUTE that are not ours and can be had, in the order of the brokers' names."""
+        """Yield the reachable queues of other brokers in ROUTE, by broker name."""
         addresses = {one.broker_name: _addresses(one) for one in route.brokers}
         for one in sorted(route.queues, key=lambda queues: queues.broker_name):
             known = addresses.get(one.broker_name)
@@ -175,10 +176,8 @@ class Neighbours:
                     one.type,
                 )
 
-    # --- topics that are made by sending to them
-
     def create_topic(self, made: TopicConfig) -> None:
-        """Have the other brokers of the cluster create the topic that was MADE here because somebody sent to it."""
+        """Create the topic MADE, which a send created here, at the other brokers of the cluster."""
         if self._addresses:
             topic = pb.TopicConfig(
                 name=made.name,
@@ -206,7 +205,7 @@ class Neighbours:
         try:
             await self._asked(broker.addresses[_MASTER], _CREATE, request, pb.TopicReply)
         except TopicExists:
-            pass  # A producer sent to that broker, too.
+            pass  # A producer sent to that broker too.
         except PocketMQError as error:
             logger.warning(
                 "topic not created at another broker topic=%s broker=%s reason=%s",
@@ -215,13 +214,8 @@ class Neighbours:
                 error.message,
             )
 
-    # --- what is asked at the wrong broker
-
     def forward_recall(self, request: pb.RecallRequest, call: Call) -> bool:
-        """Have CALL answered by the broker that the handle of REQUEST names; return False if that is not another one.
-
-        It is none, either, of which the name servers know nothing.
-        """
+        """Forward CALL to the broker in the handle of REQUEST; return whether that is a known other broker."""
         if not self._addresses:
             return False
         try:
@@ -239,8 +233,8 @@ class Neighbours:
         try:
             if address is None:
                 raise ConnectionLost(
-                    f"the handle is of broker {broker!r}, which is not registered with topic {request.topic!r} at"
-                    " present: try again later",
+                    f"the handle is of broker {broker!r}, which is not registered with topic {request.topic!r} now:"
+                    " try again later",
                     broker=broker,
                 )
             call.reply(await self._asked(address, _RECALL, request, pb.RecallReply))
@@ -248,9 +242,10 @@ class Neighbours:
             call.fail(error)
 
     def forward_end(self, request: pb.EndTransactionRequest, call: Call, unknown: RpcError) -> None:
-        """Have CALL answered by the broker, of those with the topic of REQUEST, that took its half message.
+        """Forward CALL to the broker that has its half message.
 
-        An identifier names no broker: they are asked one after the other. UNKNOWN is the answer if none has the topic.
+        A transaction id names no broker, so all brokers with the topic are asked, one after the other. UNKNOWN is the
+        answer if none has the topic.
         """
         self._spawn(self._forward_end(request, call, unknown))
 
@@ -261,8 +256,8 @@ class Neighbours:
         answer = unknown
         if found is None:
             answer = ConnectionLost(
-                f"{unknown.message}; no name server tells which other brokers have topic {request.topic!r}: try again"
-                " later",
+                f"{unknown.message}; no name server returned the other brokers with topic {request.topic!r}:"
+                " try again later",
                 topic=request.topic,
             )
         for other in found or ():
@@ -271,7 +266,8 @@ class Neighbours:
             except TopicNotFound:
                 continue
             except PocketMQError as error:
-                # Who does not answer may have taken it: that another did not says less.
+                # A broker that does not answer may have the half message: that matters more than
+                # another broker's refusal.
                 if answer is unknown or not isinstance(error, TransactionNotFound):
                     answer = error
                 continue
@@ -282,14 +278,12 @@ class Neighbours:
     async def _asked(
         self, address: str, method: str, request: Message, reply_type: type[Reply]
     ) -> Reply:
-        """Return what the broker at ADDRESS answers; raise what it raises, ConnectionLost if it does not answer."""
+        """Return the answer of the broker at ADDRESS; raise its error, or ConnectionLost if it does not answer."""
         try:
             async with self._dial(address) as channel:
                 return await _answer(channel, method, request, reply_type, _FORWARD_TIMEOUT_S)
         except CallFailed as error:
             raise from_rpc_error(error) from error
-
-    # --- the way there
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -304,7 +298,7 @@ class Neighbours:
         return channel
 
     async def close(self) -> None:
-        """Ask nobody any more."""
+        """Stop asking name servers, and cancel open requests."""
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
@@ -326,7 +320,7 @@ async def _answer(
 
 
 def _addresses(broker: pb.BrokerData) -> tuple[str, ...]:
-    """Return where BROKER is reached, its master first; nothing, if it has none and no replicas that lead to it."""
+    """Return the addresses of BROKER, its master first; empty if it has no master, and no replicas that lead to one."""
     master = broker.addresses.get(_MASTER, "")
     others = (one.address for one in broker.replicas if one.address != master)
     return (*([master] if master else ()), *others)

@@ -4,9 +4,9 @@ An offset is the next message to consume. A kill loses what was committed since 
 those messages are redelivered. Losing a step back would skip messages, so an administrator who resets offsets gets the
 reply after they are saved.
 
-A commit may have a text (Kafka's commit metadata), for which Apache's file has no place. commit_texts.py stores it with
-its offset when this file is saved. A kill between the two may lose a text, or bring back an earlier text of the same
-offset; a text never belongs to another offset.
+A commit may have metadata (as in Kafka), for which RocketMQ's file has no field. commit_texts.py stores it with its
+offset when this file is saved. A kill between the two may lose metadata, or restore earlier metadata of the same
+offset. Metadata never belongs to another offset.
 
 Some offsets are in the log as well (transactions/atomic_commits.py). The file is saved only after that part of the log
 is on disk, or a power cut could keep the offsets and lose their messages.
@@ -35,17 +35,17 @@ from .commit_texts import CommitText, CommitTexts
 
 logger = logging.getLogger(__name__)
 
-#: Told of None, or of the error.
+#: Called with None once the state is safe, or with the error.
 Safe: TypeAlias = Callable[[PocketMQError | None], None]
 
-#: Apache's: commits between two steps of the file's version.
+#: Commits between two increments of the file's version, as in RocketMQ.
 _COMMITS_PER_VERSION: Final = 500
-#: What Apache's table has between topic and group.
+#: Separator between topic and group in keys of RocketMQ's table.
 _SEPARATOR: Final = "@"
 
 
 class Log(Protocol):
-    """A log: how much of it the device has."""
+    """A log, and how much of it is on disk."""
 
     @property
     def flushed_offset(self) -> int: ...
@@ -54,7 +54,7 @@ class Log(Protocol):
 
 
 class Offsets:
-    """Offsets by topic, group and queue, over FILE; TEXTS came with them. Some of them are in LOG."""
+    """Offsets by topic, group and queue, stored in FILE. TEXTS is their metadata. Some of them depend on LOG."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Offsets:
         table = loaded.value or ConsumerOffsets()
         for key, unread in table.unread.items():
             logger.warning(
-                "offsets not read, the group starts anew there file=%s key=%r reason=%s",
+                "offsets not read, the group starts without them file=%s key=%r reason=%s",
                 file.name,
                 key[:200],
                 unread.reason,
@@ -79,43 +79,43 @@ class Offsets:
         self._version: DataVersion = table.version
         self._offsets = OffsetTable(table.offsets)
         self._pull_offsets = OffsetTable(table.pull_offsets)
-        #: By their names in the file.
+        #: The tables by their names in the file.
         self.tables = {"offsetTable": self._offsets, "pullOffsetTable": self._pull_offsets}
         self.texts = CommitTexts() if texts is None else texts
         for group, topic, queue in self.texts.known():
             self.texts.offset_is((group, topic, queue), self.committed(topic, group, queue))
         self._commits = 0
         self._dirty = isinstance(file, OffsetsFile) and file.are_two
-        #: What is to be saved once the log is on the device.
+        #: Changes that are saved once the log is on disk.
         self._behind: _Changes | None = None
         self._text = _Text()
         self._saver = Flusher("not started: works at once")
         self._call_owner: CallOwner = lambda function: function()
         self._saving = 0
-        #: How much of the log the device must have before the file says what was committed.
+        #: The log must be on disk up to this offset before the file may contain what was committed.
         self._log_end = 0
         self._log = log
 
     def follow_log(self, log_end: int) -> None:
-        """Note that some of what is committed stands in the log before LOG_END."""
+        """Note that committed offsets depend on the log before LOG_END."""
         self._log_end = max(self._log_end, log_end)
 
     @property
     def is_ahead_of_log(self) -> bool:
-        """Does some of what is committed stand in a part of the log that the device may not have?"""
+        """Return whether committed offsets depend on a part of the log that may not be on disk."""
         return self._log is not None and self._log.flushed_offset < self._log_end
 
     def start(self, saver: Flusher, call_owner: CallOwner) -> None:
-        """From now on save by SAVER, until it has stopped; CALL_OWNER brings back what became of it."""
+        """From now on let SAVER save, until it has stopped. CALL_OWNER runs its callbacks in the owner's thread."""
         self._saver = saver
         self._call_owner = call_owner
 
     def commit(
         self, topic: str, group: str, queue: int, offset: int, metadata: str | None = None
     ) -> None:
-        """Note that GROUP has finished everything below OFFSET of QUEUE; going back is allowed.
+        """Commit OFFSET: GROUP has processed all messages of QUEUE before it. It may be lower than the last one.
 
-        METADATA goes with OFFSET ("": nothing does); None leaves to it what it has.
+        METADATA is stored with OFFSET ("": none); None keeps the present metadata.
         """
         self._offsets.put(_key(topic, group), queue, offset)
         if metadata is not None:
@@ -133,12 +133,12 @@ class Offsets:
         return self._offsets.entries.get(_key(topic, group), {}).get(queue)
 
     def metadata(self, topic: str, group: str, queue: int) -> str:
-        """Return the text that goes with what GROUP has committed of QUEUE; "": none does."""
+        """Return the metadata of the committed offset of GROUP in QUEUE; "" if there is none."""
         found = self.texts.get((group, topic, queue))
         return "" if found is None else found.text
 
     def of_group(self, group: str) -> list[tuple[str, int, int]]:
-        """Return (topic, queue, offset) of everything that GROUP committed, sorted."""
+        """Return (topic, queue, offset) of each offset that GROUP committed, sorted."""
         found = []
         for key, queues in self._offsets.entries.items():
             topic, _, owner = key.partition(_SEPARATOR)
@@ -147,7 +147,7 @@ class Offsets:
         return sorted(found)
 
     def pulled(self, topic: str, group: str, queue: int, offset: int) -> None:
-        """Note where GROUP last fetched, if it is one that commits: anybody may give any name with a fetch."""
+        """Note where GROUP last fetched, if it commits: a fetch may carry any name."""
         key = _key(topic, group)
         if key in self._offsets.entries:
             self._pull_offsets.put(key, queue, offset)
@@ -168,26 +168,22 @@ class Offsets:
                 table.drop(key)
                 self._dirty = True
 
-    # --- following
-
     def replace(self, table: str, key: str, queues: dict[int, int] | None) -> None:
-        """Let the entry KEY of TABLE be QUEUES, as another broker has it (None: gone)."""
+        """Set the entry KEY of TABLE to QUEUES, as another broker has it (None: remove it)."""
         self.tables[table].replace(key, queues)
         self._dirty = True
 
-    # --- saving
-
     def save(self) -> None:
-        """Write the file here and now, if it lacks anything. Raises StoreError.
+        """Write the file now, if anything has changed. Raises StoreError.
 
-        Only where no saver works: it was not started, or has stopped.
+        Only without a saver: before `start`, or after the saver has stopped.
         """
         if not self._lacks():
             return
         if self._log is not None and self.is_ahead_of_log:
             raise StoreError(
-                f"offsets are not saved: the device has the log up to {self._log.flushed_offset} only, and they stand"
-                f" in it before {self._log_end}",
+                f"offsets are not saved: they depend on the log before {self._log_end}, of which only"
+                f" {self._log.flushed_offset} is on disk",
                 limit=self._log.flushed_offset,
                 value=self._log_end,
             )
@@ -199,7 +195,7 @@ class Offsets:
             raise
 
     def when_saved(self, done: Safe) -> None:
-        """Call DONE with None once the file has all that was committed up to now, or with the error."""
+        """Call DONE with None once the file has everything that is committed now, or with the error."""
         if not self._lacks():
             done(None)
             return
@@ -221,10 +217,10 @@ class Offsets:
         self._log.request_sync(self._log_end, synced)
 
     def save_behind(self, sync: Callable[[Safe], None]) -> None:
-        """Write the file as it is now, if it changed, when what is in the log now is on the device: SYNC tells.
+        """Write the present state of the file, if it changed, once the present log is on disk. SYNC calls back then.
 
-        What is finished may be so because of a copy: a retry, a dead letter. A power cut must not take that alone.
-        One such save at a time: what changes meanwhile is for the next.
+        A message may be committed because of its copy, a retry or a dead letter, so the copy must be on disk first. One
+        such save at a time: what changes meanwhile is for the next one.
         """
         if not self._dirty or self._behind is not None or self._saving:
             return
@@ -233,12 +229,12 @@ class Offsets:
 
         def synced(error: PocketMQError | None) -> None:
             if self._behind is not changes:
-                return  # A later save has taken it along.
+                return  # A later save has included it.
             if error is None:
                 self._submit(lambda error: None, [changes])
             else:
                 self._give_back(changes)
-                # A master that is one no more leaves nothing undone: its followers have the offsets.
+                # A fenced master loses nothing: its followers have the offsets.
                 level = logging.INFO if isinstance(error, MasterFenced) else logging.ERROR
                 logger.log(level, "offsets not saved reason=%s", error.message)
             self._behind = None
@@ -246,11 +242,11 @@ class Offsets:
         sync(synced)
 
     def _lacks(self) -> bool:
-        """May the file lack something?"""
+        """Return whether the file may lack a change."""
         return self._dirty or self._behind is not None or self._saving > 0
 
     def _submit(self, done: Safe, changes: list[_Changes]) -> None:
-        """Have the saver write the file with CHANGES; tell DONE in the owner's thread."""
+        """Let the saver write the file with CHANGES; call DONE in the owner's thread."""
         text = partial(self._text.after, changes)
         self._saving += 1
 
@@ -267,7 +263,7 @@ class Offsets:
         self._saver.submit(FlushJob([self._file.saving(text)], written))
 
     def _take_all(self) -> list[_Changes]:
-        """Return what no save has yet, that which waits for the log first."""
+        """Return all unsaved changes, those that wait for the log first."""
         behind, self._behind = self._behind, None
         self._dirty = False
         return [self._take()] if behind is None else [behind, self._take()]
@@ -284,7 +280,7 @@ class Offsets:
 
 @dataclass(frozen=True, slots=True)
 class _Delta:
-    """What changed in a table: first names that went, then entries as they are now, in the table's order if new."""
+    """Changes of a table: removed names, then changed entries. New entries are in the order of the table."""
 
     gone: set[str]
     entries: dict[str, dict[int, int]]
@@ -298,13 +294,13 @@ class _Changes:
 
 
 class OffsetTable:
-    """Offsets of queues by `topic@group`, and which of ENTRIES changed since the last `take`: at first all."""
+    """Offsets of queues by `topic@group`, and which of ENTRIES changed since the last `take`: at first all of them."""
 
     def __init__(self, entries: dict[str, dict[int, int]]) -> None:
         self.entries = entries
         self._changed = dict.fromkeys(entries)
         self._gone: set[str] = set()
-        #: What changed since the last `take_watched`; None: nobody asks.
+        #: Changes since the last `take_watched`; None: not watched.
         self._watched: dict[str, None] | None = None
 
     def put(self, key: str, queue: int, offset: int) -> None:
@@ -331,7 +327,7 @@ class OffsetTable:
             self._watched[key] = None
 
     def take_watched(self) -> Iterable[str]:
-        """Return the keys of entries that changed or went since the last call; the first one begins to watch."""
+        """Return the keys of entries that changed or went since the last call; the first call starts watching."""
         watched, self._watched = self._watched, {}
         return watched or ()
 
@@ -341,14 +337,14 @@ class OffsetTable:
         return delta
 
     def give_back(self, delta: _Delta) -> None:
-        """Let what DELTA has be changed still."""
+        """Mark the changes in DELTA as unsaved again."""
         older = dict.fromkeys(key for key in delta.entries if key not in self._gone)
         self._changed = older | self._changed
         self._gone |= delta.gone
 
 
 class _Text:
-    """The text of the file, made from that of its entries. Whoever saves has it, one thread at a time."""
+    """The text of the file, built from the texts of its entries. Used by one thread at a time."""
 
     def __init__(self) -> None:
         self._offsets: dict[str, str] = {}
@@ -356,7 +352,7 @@ class _Text:
         self._topics: list[str] = []
 
     def after(self, changes: list[_Changes]) -> Iterator[str]:
-        """Return the text with CHANGES, one or more, which are taken out of the list; with none as it was."""
+        """Yield the text after CHANGES, which are removed from the list; with none, yield the text as it was."""
         while changes:
             first = changes.pop(0)
             self._head: dict[str | int, Json] = {"dataVersion": first.version.to_json()}
@@ -375,7 +371,7 @@ class _Text:
 
 
 def _apply(delta: _Delta, texts: dict[str, str]) -> bool:
-    """Bring TEXTS up to DELTA; return whether it has other names then."""
+    """Apply DELTA to TEXTS; return whether their names have changed."""
     before = len(texts)
     for key in delta.gone:
         texts.pop(key, None)

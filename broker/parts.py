@@ -82,7 +82,7 @@ class BrokerParts:
     traffic: TrafficCounts
     #: Replicates the tables to followers; None: the broker has no replicas.
     state: StateSource | None = None
-    #: None: the clock is not virtual, or clients use it as well.
+    #: None: the clock is not virtual, or clients use the virtual clock as well.
     awaited: UnfinishedMessages | None = None
     #: Writes whole tables in a thread.
     saver: Flusher = field(default_factory=lambda: Flusher("pocketmq-save-tables"))

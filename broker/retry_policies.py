@@ -27,26 +27,27 @@ from ..store.format.java_json import Json
 INTERVALS_MAX: Final = 64
 INTERVAL_LEAST_MS: Final = 1_000
 
-#: Entries of Apache's lists before the one of the first retry.
+#: Leading entries of RocketMQ's lists, which no retry uses.
 _UNUSED: Final = 2
-#: Apache's defaults of an exponential policy.
+#: RocketMQ's defaults of an exponential policy.
 _INITIAL_MS: Final = 5_000
 _LONGEST_MS: Final = 7_200_000
 _MULTIPLIER: Final = 2
 _EXPONENTIAL_BEAN: Final = "exponentialRetryPolicy"
-#: Apache's: the exponent grows no further.
+#: RocketMQ's limit of the exponent.
 _EXPONENT_MAX: Final = 32
-#: Policies in a store may say anything. What is beyond counts as this: retention is over long before, and clients take
-#: nanoseconds of 64 bits.
+#: Limit of intervals in a store's policies, which may contain any number. Retention is always
+#: shorter, and clients need nanoseconds in 64 bits.
 _INTERVAL_MOST_MS: Final = 100 * 365 * 86_400_000
 _MULTIPLIER_MOST: Final = 1_000
 _LISTED_MOST: Final = 1_024
 
 
 def intervals_of(policy: Object) -> tuple[int, ...]:
-    """Return the milliseconds before the first retry, the second …; the last one repeats. None: by delay level.
+    """Return the milliseconds before the first retry, the second, and so on; the last one applies to all further
+    retries.
 
-    A policy that is not one of Apache's, or not well formed, counts as none.
+    Empty: by delay level, also for a policy that is malformed or not one of RocketMQ's.
     """
     if policy.get("type", "CUSTOMIZED") == "CUSTOMIZED":
         return _customized(policy.get("customizedRetryPolicy"))
@@ -55,9 +56,10 @@ def intervals_of(policy: Object) -> tuple[int, ...]:
 
 
 def announced_intervals_of(policy: Object) -> tuple[int, ...]:
-    """Return what clients of `apache.rocketmq.v2` make of POLICY.
+    """Return the intervals that clients of `apache.rocketmq.v2` compute from POLICY.
 
-    As `intervals_of`, but they use all of a list, and an exponential policy that says nothing is one to them.
+    They differ from `intervals_of` in two points: they use all entries of a list, and they know an exponential policy
+    without parameters.
     """
     if policy.get("type", "CUSTOMIZED") == "CUSTOMIZED":
         return _listed(policy.get("customizedRetryPolicy"))
@@ -79,9 +81,9 @@ def _listed(bean: object) -> tuple[int, ...]:
 
 
 def exponential_of(policy: Object) -> tuple[int, int, int] | None:
-    """Return the first and the longest interval of an exponential POLICY, ms, and its multiplier; None for another.
+    """Return (first interval in ms, longest interval in ms, multiplier) of an exponential POLICY; None for another one.
 
-    What it does not say is Apache's default.
+    Missing values are RocketMQ's defaults.
     """
     if policy.get("type") != "EXPONENTIAL":
         return None
@@ -103,14 +105,14 @@ def _grown(initial: int, longest: int, multiplier: int) -> tuple[int, ...]:
 
 
 def _natural(value: object, default: int, most: int) -> int:
-    """Return VALUE if it is a whole number, not negative, but MOST for a larger one; or else DEFAULT."""
+    """Return VALUE if it is a whole number from 0 to MOST, MOST if it is larger, and DEFAULT for anything else."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         return default
     return min(value, most)
 
 
 def policy_of(intervals_ms: Sequence[int]) -> Object:
-    """Return the policy that keeps INTERVALS_MS; none: the default, by delay level."""
+    """Return the policy with INTERVALS_MS; empty: the default policy, by delay level."""
     if not intervals_ms:
         return {"type": "CUSTOMIZED"}
     listed: list[Json] = [*[intervals_ms[0]] * _UNUSED, *intervals_ms]
@@ -120,16 +122,16 @@ def policy_of(intervals_ms: Sequence[int]) -> Object:
 def changed_policy(
     group: str, existing: Object, intervals_ms: Sequence[int], *, longest_ms: int
 ) -> Object:
-    """Return the policy of GROUP once it is to keep INTERVALS_MS: the EXISTING one if it does so already.
+    """Return the policy of GROUP with INTERVALS_MS: the EXISTING one if it has them already.
 
-    Raises InvalidArgument for more than INTERVALS_MAX, or one outside INTERVAL_LEAST_MS to LONGEST_MS.
+    Raises InvalidArgument for more than INTERVALS_MAX intervals, or one outside INTERVAL_LEAST_MS to LONGEST_MS.
     """
     if tuple(intervals_ms) == intervals_of(existing):
         return existing
     if len(intervals_ms) > INTERVALS_MAX:
         raise errors.InvalidArgument(
             f"group {group!r}: {len(intervals_ms)} retry intervals, the limit is {INTERVALS_MAX}:"
-            " the last one repeats, so list the different ones",
+            " the last one applies to all further retries, so list only the different ones",
             field="retry_intervals_ms",
             limit=INTERVALS_MAX,
             value=len(intervals_ms),

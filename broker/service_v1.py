@@ -1,4 +1,4 @@
-"""`pocketmq.v1.Broker`: each method calls the broker's part for it. Nothing is decided here."""
+"""`pocketmq.v1.Broker`: each method calls the part of the broker that implements it. No decisions are made here."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from .replication.table_stream import STATISTICS_FILE
 from .retry_policies import intervals_of
 from .topics import TYPE_ATTRIBUTE, Topics
 
-#: Letters of who moves a group.
+#: Maximum length of the name of the administrator who moves a group.
 _WHO_MAX: Final = 200
-#: Waits until the name servers know the topics as they are now.
+#: Waits until the name servers know the present topics.
 Announced = Callable[[], Awaitable[None]]
 
 
 class BrokerService:
-    """The methods of a broker."""
+    """The methods of `pocketmq.v1.Broker`."""
 
-    def __init__(  # noqa: PLR0913  (it stands between these parts)
+    def __init__(  # noqa: PLR0913  (it connects these parts)
         self,
         config: BrokerConfig,
         store: MessageStore,
@@ -55,7 +55,7 @@ class BrokerService:
         pops: Pops,
         state: StateSource | None = None,
     ) -> None:
-        """STATE tells what followers have of the tables; None: there are none."""
+        """STATE knows which tables followers have; None: there are no followers."""
         self._pops = pops
         self._state = state
         self._config = config
@@ -73,7 +73,7 @@ class BrokerService:
         announced: Announced,
         status: Callable[[], pb.BrokerStatusReply],
     ) -> MethodTable:
-        """Return the table of methods for a carrier."""
+        """Return the method table for a carrier."""
         changes = _Changes(
             self._store,
             self._topics,
@@ -137,7 +137,7 @@ class BrokerService:
         )
 
     def _seen_status(self, call: Call, reply: pb.BrokerStatusReply) -> pb.BrokerStatusReply:
-        """Return REPLY as the user may see it: paths and reasons name topics."""
+        """Return REPLY without what the user may not see: paths and reasons contain names of topics."""
         needs = of_all_messages(self._config.cluster, GET)
         if not all(call.user.may(call, need) for need in needs):
             recovery = json.loads(reply.recovery)
@@ -147,12 +147,10 @@ class BrokerService:
             reply.not_writable_because = without_topics(reply.not_writable_because)
         return reply
 
-    # --- offsets
-
     def commit_offsets(
         self, request: pb.CommitOffsetsRequest, call: Call
     ) -> pb.CommitOffsetsReply | Later:
-        """Note offsets of a group: all of them, or none if one is bad or of a queue that somebody else holds."""
+        """Commit offsets of a group: all of them, or none if one is invalid or another member owns its queue."""
         check_count("offsets", len(request.offsets))
         check_own_choice(request.group)
         for one in request.offsets:
@@ -179,7 +177,8 @@ class BrokerService:
             text = one.metadata if one.HasField("metadata") else None
             self._offsets.commit(one.topic, request.group, one.queue, one.offset, text)
         if request.force:
-            # Who held the queues goes on from here as well: it has to ask for them anew.
+            # The owners of the queues must start at the new offsets: they have to acquire their
+            # queues again.
             keys = [(one.topic, one.queue) for one in request.offsets]
             self._coordination.leases.end(request.group, keys)
             for one in request.offsets:
@@ -190,7 +189,7 @@ class BrokerService:
         return pb.CommitOffsetsReply()
 
     def _note_moves(self, request: pb.CommitOffsetsRequest, call: Call) -> None:
-        """Write down who has the group go on where."""
+        """Record which administrator moved the group, and to which offsets."""
         who = (request.moved_by or "an administrator")[:_WHO_MAX]
         for one in request.offsets:
             before = self._offsets.committed(one.topic, request.group, one.queue)
@@ -198,7 +197,9 @@ class BrokerService:
             self._coordination.accounts.move(key, f"{who} ({call.peer})", before, one.offset)
 
     def _reply_when_saved(self, call: Call) -> None:
-        """Answer CALL once offsets are saved: a kill may lose progress, which is made again, but not a step back."""
+        """Answer CALL once offsets are saved. A kill may lose progress, which is repeated, but never a move to an
+        earlier offset.
+        """
 
         def everywhere(error: PocketMQError | None) -> None:
             if error is None:
@@ -207,7 +208,7 @@ class BrokerService:
                 call.fail(error)
 
         def told(error: PocketMQError | None) -> None:
-            # What is not written of it, the log says.
+            # If the table cannot be written, the log reports it.
             when_replicated(self._state, everywhere, OFFSETS_FILE, GROUPS_FILE, STATISTICS_FILE)
 
         def safe(error: PocketMQError | None) -> None:
@@ -218,14 +219,14 @@ class BrokerService:
 
         def saved(error: PocketMQError | None) -> None:
             if error is None:
-                self._groups.kept.when_safe(safe)  # The group may have been made just now.
+                self._groups.kept.when_safe(safe)  # The group may be new.
             else:
                 call.fail(error)
 
         self._offsets.when_saved(saved)
 
     def group_offsets(self, request: pb.GroupOffsetsRequest, call: Call) -> Later:
-        """Answer what a group committed: of the queues asked for, or of all that are there and the user may see."""
+        """Answer the committed offsets of a group: of the queues in REQUEST, or of all that the user may see."""
         check_count("queues", len(request.queues))
         check_group(request.group)
         reply = pb.GroupOffsetsReply()
@@ -246,7 +247,9 @@ class BrokerService:
         return LATER
 
     def _add_all_offsets(self, group: str, seen: SeenNames, reply: pb.GroupOffsetsReply) -> None:
-        """Add to REPLY what GROUP committed, in queues of SEEN topics; count the topics that it reads and are not."""
+        """Add to REPLY what GROUP committed in topics that the user may see; count missing topics that it subscribes
+        to.
+        """
         for topic, queue, offset in self._offsets.of_group(group):
             if self._topics.has_queue(topic, queue) and seen.has_topic(topic):
                 reply.offsets.add(topic=topic, queue=queue, offset=offset)
@@ -257,7 +260,7 @@ class BrokerService:
     def _with_times(
         self, reply: pb.GroupOffsetsReply, request: pb.GroupOffsetsRequest
     ) -> Generator[None, None, pb.GroupOffsetsReply]:
-        """Return REPLY with all that REQUEST asks for of its offsets."""
+        """Yield until REPLY has all that REQUEST asks for with its offsets; return it."""
         if request.with_times:
             yield from add_unread(self._store, reply.offsets)
         if request.with_times or request.with_lent:
@@ -265,12 +268,12 @@ class BrokerService:
         return reply
 
     def _add_lent(self, group: str, offsets: Iterable[pb.GroupOffset]) -> None:
-        """Tell of each of OFFSETS what GROUP popped there and has not finished."""
+        """Add to each of OFFSETS how many messages GROUP has in flight there."""
         for one in offsets:
             one.lent_count, one.read_to = self._pops.lent(group, one.topic, one.queue)
 
     def queue_offsets(self, request: pb.QueueOffsetsRequest, call: Call) -> Later:
-        """Answer where queues begin and end, and where an instant lies in them."""
+        """Answer the first and the end offset of queues, and the offset for a point in time."""
         check_count("queues", len(request.queues))
         time_ms = request.time_ms if request.HasField("time_ms") else None
         for queue in request.queues:
@@ -299,12 +302,10 @@ class BrokerService:
             )
         return bounds
 
-    # --- topics and groups
-
     def describe_topic(
         self, request: pb.DescribeTopicRequest, counts: SendCounts
     ) -> pb.DescribeTopicReply:
-        """Answer how a topic is made, where each of its queues begins and ends, and what was sent to it by COUNTS."""
+        """Answer the settings of a topic, the bounds of its queues, and what COUNTS says was sent to it."""
         topic = self._topics.get(request.topic)
         sent = counts.by_topic.get(topic.name, TopicSends())
         return pb.DescribeTopicReply(
@@ -320,7 +321,7 @@ class BrokerService:
         )
 
     def list_topics(self, request: pb.BrokerTopicsRequest, call: Call) -> pb.BrokerTopicsReply:
-        """Answer the topics of this broker, by name, all or a part of them."""
+        """Answer the topics of this broker, sorted by name, all or one page of them."""
         check_natural("skip", request.skip)
         check_natural("max_topics", request.max_topics)
         every = self._topics.all(include_system=request.include_system)
@@ -343,9 +344,9 @@ class BrokerService:
 
 
 class _Changes:
-    """The methods that change topics and groups. A topic's change is answered when the name servers know it."""
+    """Methods that change topics and groups. A change of a topic is answered when the name servers know it."""
 
-    def __init__(  # noqa: PLR0913  (it stands between these parts)
+    def __init__(  # noqa: PLR0913  (it connects these parts)
         self,
         store: MessageStore,
         topics: Topics,
@@ -413,17 +414,19 @@ class _Changes:
         return pb.DeleteGroupReply()
 
     async def _without_statistics(self) -> None:
-        """Return once the device has no statistics of what was deleted, which another of its name would get."""
-        with suppress(StoreError):  # The log of the broker says so.
+        """Wait until the statistics of deleted queues are removed on disk: a new queue of the same name must not get
+        them.
+        """
+        with suppress(StoreError):  # The log reports it.
             await ended(self._coordination.accounts.when_durable)
 
     async def _replicated(self, *files: str) -> None:
-        """Return once every replica in sync has FILES as they are now; at once where there are none."""
+        """Wait until every replica in sync has the present FILES; return at once without replicas."""
         await ended(lambda done: when_replicated(self._state, done, *files))
 
 
 def when_replicated(state: StateSource | None, done: Safe, *files: str) -> None:
-    """Call DONE once every replica in sync has FILES as they are now; at once without a STATE."""
+    """Call DONE once every replica in sync has the present FILES; at once without a STATE."""
     if state is None:
         done(None)
     else:
@@ -431,7 +434,7 @@ def when_replicated(state: StateSource | None, done: Safe, *files: str) -> None:
 
 
 def topic_message(topic: TopicConfig) -> pb.TopicConfig:
-    """Return TOPIC as it travels."""
+    """Return TOPIC as a message of the protocol."""
     return pb.TopicConfig(
         name=topic.name,
         read_queues=topic.read_queues,
@@ -457,7 +460,7 @@ def _topic_config(message: pb.TopicConfig) -> TopicConfig:
     )
 
 
-#: Fields of a topic as they travel, by the fields that an update of them changes here.
+#: Fields of a topic in the protocol, and the attributes of TopicConfig that they update.
 _TOPIC_FIELDS: Final = {
     "read_queues": "read_queues",
     "write_queues": "write_queues",
@@ -468,7 +471,7 @@ _TOPIC_FIELDS: Final = {
 }
 
 
-#: Likewise of a group. Its retry intervals are a policy here, which `Groups.create` works out.
+#: The same of a group. `Groups.create` builds the policy from the retry intervals.
 _GROUP_FIELDS: Final = {
     "retry_max_times": "retry_times_max",
     "retry_queues": "retry_queues",
@@ -485,11 +488,11 @@ Settings = TypeVar("Settings", TopicConfig, GroupConfig)
 def _changed(
     known: Settings, asked: Settings, fields: Iterable[str], names: Mapping[str, str]
 ) -> Settings:
-    """Return KNOWN with those FIELDS, which NAMES translates, taken from ASKED."""
+    """Return KNOWN with FIELDS taken from ASKED; NAMES maps fields to attributes."""
     for field in fields:
         if field not in names:
             raise InvalidArgument(
-                f"fields: no such field: {field[:64]!r}; use {', '.join(names)}",
+                f"fields: unknown field {field[:64]!r}; use {', '.join(names)}",
                 field="fields",
                 value=field[:64],
             )

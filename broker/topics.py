@@ -1,7 +1,7 @@
 """The topics of one broker: `config/topics.json` in memory, with RocketMQ's rules for creating them.
 
 System topics always exist; what the file says of them has priority. Every change is saved at once, before the broker
-answers, and reported as the event `topic_changed`. `unusual` lists what the file has and nobody could create.
+answers, and reported as the event `topic_changed`. `unusual` lists entries of the file that could not be created now.
 
 Not thread-safe: the event loop owns it.
 """
@@ -47,7 +47,7 @@ from .unusual_entries import (
 
 logger = logging.getLogger(__name__)
 
-#: The attribute that says what kind of messages a topic takes.
+#: Attribute with the type of messages that a topic accepts.
 TYPE_ATTRIBUTE: Final = "message.type"
 TYPES: Final = (
     "UNSPECIFIED",
@@ -60,22 +60,23 @@ TYPES: Final = (
     "PRIORITY",
 )
 QUEUE_TYPE_ATTRIBUTE: Final = "queue.type"
-#: How many replicas have to be in sync for acks="replicas", if that is more than what the replica set needs itself.
+#: Attribute: how many replicas must be in sync for acks="replicas", if more than the replica set
+#: itself requires.
 MIN_IN_SYNC_ATTRIBUTE: Final = "min_in_sync"
-#: Every attribute that may be given to a topic, with its values. Apache's others (`queue.type` BatchCQ,
-#: `cleanup.policy` COMPACTION, `reserve.time`) ask for what this broker does not do.
+#: All attributes that topics may have, with their values. Others of RocketMQ (`queue.type` BatchCQ,
+#: `cleanup.policy` COMPACTION, `reserve.time`) require features that this broker does not have.
 ATTRIBUTES: Final = {
     TYPE_ATTRIBUTE: TYPES,
     QUEUE_TYPE_ATTRIBUTE: ("SimpleCQ",),
     "cleanup.policy": ("DELETE",),
     MIN_IN_SYNC_ATTRIBUTE: tuple(map(str, range(1, 10))),
 }
-#: So many changes are remembered, for name servers to be told of nothing else.
+#: Number of changes that are remembered, so that name servers get only these.
 _CHANGES_KEPT: Final = 10_000
 
 
 class Topics:
-    """Topics by name, over FILE."""
+    """Topics by name, stored in FILE."""
 
     def __init__(
         self,
@@ -86,7 +87,7 @@ class Topics:
     ) -> None:
         self._config = config
         self._events = events or BrokerEvents()
-        #: Keeps them: start it and have it tick.
+        #: Stores the entries: start it, and call its tick.
         self.kept = KeptTable(file, TOPICS, now_ms, self._serve)
         system = system_topic_queues(config.cluster, config.name)
         self._system = {name for name, _, _ in system}
@@ -95,36 +96,34 @@ class Topics:
                 name=name, read_queues=queues, write_queues=queues, permission=permission
             )
             self.kept.entries.setdefault(name, topic)
-        #: What is served of the entries.
+        #: The valid topics of the entries.
         self._topics: dict[str, TopicConfig] = {}
         for name in self.kept.entries:
             self._serve(name)
         self._queues = sum(map(_queues_of, self._topics.values()))
-        #: The latest changes: the version before, and the topic.
+        #: The latest changes: the version before each, and its topic.
         self._changes: deque[tuple[int, str]] = deque(maxlen=_CHANGES_KEPT)
 
     def _serve(self, name: str) -> None:
-        """Bring what is served of topic NAME up to date with its entry."""
+        """Update what is served of topic NAME after a change of its entry."""
         entry = self.kept.entries.get(name)
         if entry is None or not is_storable(name):
             self._topics.pop(name, None)
         else:
             self._topics[name] = in_range(entry)
 
-    # --- asking
-
     def unusual(self) -> list[str]:
-        """Return a sentence about each topic that is left out, or that nobody could create as it is."""
+        """Return a sentence about each topic that is not served, or whose settings the broker would refuse today."""
         return list(unusual_topics(self.kept.entries, self.kept.unread))
 
     @property
     def version(self) -> int:
-        """A number that grows with every change, over restarts too and where the clock is set back."""
+        """A number that grows with every change, also over restarts and if the clock is set back."""
         version = self.kept.version
         return version.timestamp_ms << 16 | version.counter & 0xFFFF
 
     def changed_since(self, version: int) -> set[str] | None:
-        """Return the names of the topics that were changed or deleted since VERSION; None if that is not known."""
+        """Return the names of topics that were changed or deleted since VERSION; None if it is too old to know."""
         names: set[str] = set()
         if version == self.version:
             return names
@@ -152,7 +151,7 @@ class Topics:
         return topic
 
     def all(self, *, include_system: bool) -> list[TopicConfig]:
-        """Return the topics, by name."""
+        """Return all topics, sorted by name."""
         return [
             topic
             for name, topic in sorted(self._topics.items())
@@ -160,11 +159,11 @@ class Topics:
         ]
 
     def is_system(self, name: str) -> bool:
-        """Did the broker make topic NAME for itself?"""
+        """Return whether topic NAME is one of the broker's own."""
         return name in self._system or is_system_topic(name)
 
     def has_queue(self, name: str, queue: int) -> bool:
-        """Does topic NAME exist, with a QUEUE to read?"""
+        """Return whether topic NAME exists and its QUEUE can be read."""
         topic = self._topics.get(name)
         return topic is not None and 0 <= queue < topic.read_queues
 
@@ -181,13 +180,13 @@ class Topics:
         return topic
 
     def min_in_sync(self, name: str) -> int:
-        """Return how many replicas topic NAME itself needs in sync; 0: as many as the set does."""
+        """Return how many replicas topic NAME itself requires in sync; 0: as many as the replica set does."""
         topic = self._topics.get(name)
         said = "" if topic is None else topic.attributes.get(MIN_IN_SYNC_ATTRIBUTE, "")
         return int(said) if said.isdecimal() else 0
 
     def check_sendable(self, name: str) -> None:
-        """Raise InvalidName or NotWritable for a topic that nobody can send to, whether it exists or not."""
+        """Raise InvalidName or NotWritable if no client may send to topic NAME, whether it exists or not."""
         if name not in self._topics:
             check_new_topic(name)
         if name in NOT_SENDABLE_TOPICS:
@@ -196,7 +195,7 @@ class Topics:
             )
 
     def for_writing(self, name: str, queue: int) -> TopicConfig:
-        """Return topic NAME if QUEUE of it may be written, making the topic if settings allow.
+        """Return topic NAME if QUEUE of it may be written; create the topic if settings allow.
 
         Raises InvalidName, TopicNotFound, NotWritable or QueueNotFound.
         """
@@ -207,14 +206,12 @@ class Topics:
         _check_writable(topic)
         if topic.attributes.get(QUEUE_TYPE_ATTRIBUTE) == "BatchCQ":
             raise errors.Unsupported(
-                f"topic {name!r} has batch queues ({QUEUE_TYPE_ATTRIBUTE}=BatchCQ), which are read but not written:"
+                f"topic {name!r} has batch queues ({QUEUE_TYPE_ATTRIBUTE}=BatchCQ), which are read only:"
                 " use a topic with plain queues",
                 topic=name,
             )
         _check_queue(name, queue, topic.write_queues, "written")
         return topic
-
-    # --- changing
 
     def _auto_create(self, name: str, queue: int) -> TopicConfig:
         check_new_topic(name)
@@ -223,7 +220,7 @@ class Topics:
         allowed = self._config.auto_create_topics and template.permission & PERMISSION_INHERIT
         if derived or not allowed:
             raise errors.TopicNotFound(
-                f"topic {name!r} does not exist, and is not made by sending to it: create it first",
+                f"topic {name!r} does not exist, and sending to it does not create it: create it first",
                 topic=name,
             )
         queues = min(self._config.default_topic_queues, template.write_queues)
@@ -240,10 +237,10 @@ class Topics:
         return made
 
     def for_group(self, name: str, queues: int) -> TopicConfig:
-        """Return topic NAME, a group's retry or dead-letter topic, making it if there is none.
+        """Return topic NAME, a group's retry or dead-letter topic; create it if there is none.
 
-        One with fewer queues than QUEUES, to read or to write, gets as many: a group's retry queues may have become
-        more. Raises InvalidName, Overloaded, or NotWritable if its permission does not include writing.
+        If it has fewer read or write queues than QUEUES, it gets as many: the group's retry queues may have grown.
+        Raises InvalidName, Overloaded, or NotWritable if its permission does not include writing.
         """
         check_topic(name)
         topic = self._topics.get(name)
@@ -263,9 +260,9 @@ class Topics:
         return topic
 
     def create(self, topic: TopicConfig, *, update: bool) -> TopicConfig:
-        """Make TOPIC, or change it if it exists and UPDATE is set; return it as it is now.
+        """Create TOPIC, or change it if it exists and UPDATE is set; return its new state.
 
-        Raises InvalidName, InvalidArgument, TopicExists, TopicNotFound (an update of nothing) or Overloaded.
+        Raises InvalidName, InvalidArgument, TopicExists, TopicNotFound (no topic to update) or Overloaded.
         """
         existing = self._topics.get(topic.name)
         if existing is None:
@@ -294,7 +291,7 @@ class Topics:
         return topic
 
     def _check(self, topic: TopicConfig, known: Mapping[str, str]) -> None:
-        """Refuse what is out of range in TOPIC; attributes that are KNOWN already may stay as they are."""
+        """Check that the values of TOPIC are in range. Attributes that are already KNOWN may stay."""
         most = self._config.topic_queues_max
         for field in ("read_queues", "write_queues"):
             check_range(f"topic {topic.name!r}", field, getattr(topic, field), 1, most)
@@ -306,8 +303,8 @@ class Topics:
         limit = self._config.topics_max
         if topic.name not in self._topics and len(self._topics) >= limit:
             raise errors.Overloaded(
-                f"the broker has {len(self._topics)} topics, the limit is {limit}: delete some,"
-                " or raise broker.topics_max",
+                f"the broker has {len(self._topics)} topics, the limit is {limit} (broker.topics_max): delete topics,"
+                " or raise the limit",
                 field="topics",
                 limit=limit,
             )
@@ -319,14 +316,15 @@ class Topics:
         logger.info("topic stored topic=%s queues=%d", topic.name, topic.write_queues)
 
     def _more_queues(self, topic: TopicConfig) -> int:
-        """Return how many queues TOPIC adds; raise Overloaded if the broker has no room for them."""
+        """Return how many queues TOPIC adds; raise Overloaded if they exceed broker.queues_max."""
         known = self._topics.get(topic.name)
         more = _queues_of(topic) - (0 if known is None else _queues_of(known))
         limit = self._config.queues_max
         if more > 0 and self._queues + more > limit:
             raise errors.Overloaded(
                 f"topic {topic.name!r} needs {more:,} more queues, the broker has {self._queues:,} and the limit is"
-                f" {limit:,}: give it fewer, delete topics, or raise broker.queues_max (2 KB of memory a queue)",
+                f" {limit:,} (broker.queues_max): use fewer queues, delete topics,"
+                " or raise the limit (2 KB of memory per queue)",
                 field="queues",
                 value=self._queues + more,
                 limit=limit,
@@ -334,13 +332,15 @@ class Topics:
         return more
 
     def check_deletable(self, name: str) -> None:
-        """Raise TopicNotFound, or NotWritable for a topic of the system."""
+        """Raise TopicNotFound, or NotWritable for a system topic."""
         self.get(name)
         if self.is_system(name):
-            raise errors.NotWritable(f"topic {name!r} is the broker's own and stays", topic=name)
+            raise errors.NotWritable(
+                f"topic {name!r} is the broker's own and cannot be deleted", topic=name
+            )
 
     def delete(self, name: str) -> None:
-        """Forget topic NAME; raise TopicNotFound or NotWritable (a topic of the system)."""
+        """Delete topic NAME; raise TopicNotFound, or NotWritable for a system topic."""
         self.check_deletable(name)
         before, queues = self.version, _queues_of(self._topics[name])
         self.kept.drop(name)
@@ -355,7 +355,7 @@ class Topics:
 
 
 def _queues_of(topic: TopicConfig) -> int:
-    """Return how many queues TOPIC takes of the broker's limit: none for a number that cannot be meant."""
+    """Return how many queues TOPIC counts against the broker's limit: none for an impossible number."""
     count = max(topic.read_queues, topic.write_queues)
     return 0 if count >= QUEUES_SERVED_MAX else count
 
@@ -381,7 +381,7 @@ def _check_queue(topic: str, queue: int, queues: int, verb: str) -> None:
 
 
 def check_range(what: str, field: str, value: int, least: int, most: int) -> None:
-    """Raise InvalidArgument unless the VALUE of FIELD of WHAT is within LEAST and MOST."""
+    """Raise InvalidArgument unless VALUE, the FIELD of WHAT, is between LEAST and MOST."""
     if not least <= value <= most:
         raise errors.InvalidArgument(
             f"{what}: {field} is {value}, must be {least} to {most}",
@@ -395,7 +395,7 @@ def _check_attribute(topic: str, name: str, value: str) -> None:
     choices = ATTRIBUTES.get(name)
     if choices is None:
         raise errors.InvalidArgument(
-            f"topic {topic!r}: no such attribute: {name[:64]!r}; use {', '.join(ATTRIBUTES)}",
+            f"topic {topic!r}: unknown attribute {name[:64]!r}; use {', '.join(ATTRIBUTES)}",
             field="attributes",
             value=name,
         )

@@ -1,14 +1,14 @@
 """Delivered messages without a result yet: a virtual clock waits for them.
 
-Messages live by the virtual clock, and consumers in real time. If the clock did not wait, hours of retries would fall
-due while a listener runs for the first time. So the clock does not leave an instant while one of these is true:
+Delivery times follow the virtual clock, but consumers run in real time. If the clock did not wait, hours of retries
+would be due while a listener runs for the first time. So the clock does not advance while one of these is true:
 
-    groups that share queues    a message that was fetched under a lease is neither committed nor sent back; the holder
+    groups that share queues    a message that was fetched under a lease is neither committed nor returned; the owner
                                 of a queue is about to fetch again; a topic of the members, or their retry topic, has
-                                messages in a queue that no member has yet
+                                messages in a queue that no member owns yet
     groups that pop             a push consumer has a message that it neither acknowledged, returned nor forwarded;
                                 there is a message for a consumer that is about to receive again; a simple consumer has
-                                a message of this move whose lease has not ended
+                                a message of this move whose invisible duration has not ended
 
 It does not wait for results that the broker cannot see: of consumers without a group, fetches without a lease, and
 retries inside a client (in order, in its own process).
@@ -41,17 +41,17 @@ logger = logging.getLogger(__name__)
 PATIENCE_S: Final = 5.0
 _LOOK_S: Final = 0.001
 _TOLD_MAX: Final = 5
-#: Offsets of a queue that are remembered as sent back.
+#: Limit of the offsets per queue that are remembered as returned.
 _RETURNED_MAX: Final = 10_000
 
 #: A queue as a group has it: (group, topic, queue).
 _GroupQueue = tuple[str, str, int]
-#: Who is waited for, and how far that is: it changes with each outcome.
+#: What the clock waits for, and its progress: the value changes with each result.
 _Open = dict[tuple[Hashable, ...], Hashable]
 
 
 class UnfinishedMessages:
-    """Keeps CLOCK, while it is moved, at its instant until what was handed out has an outcome."""
+    """Stops a moving CLOCK until the delivered messages have a result."""
 
     def __init__(
         self,
@@ -68,29 +68,31 @@ class UnfinishedMessages:
         self._offsets = offsets
         self._pops = pops
         self._coordination = coordination
-        #: Has anything happened since nobody was to be waited for? And where did the log end then?
+        #: Whether anything has happened since the last wait was complete, and where the log ended
+        #: then.
         self._stirred = True
         self._settled_end = 0
-        #: Under which token a fetch waits; under which what was fetched last, and its end.
+        #: The token of a waiting fetch; the token of the last completed fetch, and the end of its
+        #: messages.
         self._waiting: dict[_GroupQueue, int] = {}
         self._fetched: dict[_GroupQueue, tuple[int, int]] = {}
-        #: What was sent back and may not be committed yet: offsets.
+        #: Offsets of messages that were returned and may not be committed yet.
         self._returned: dict[_GroupQueue, set[int]] = {}
         #: When a push consumer last received, or got an answer, by (group, topic), in real time.
         self._pushed_s: dict[tuple[str, str], float] = {}
-        #: What simple consumers were given in this move, by handle: its group and topic.
+        #: Messages that simple consumers received in this move: group and topic by handle.
         self._lent: dict[str, tuple[str, str]] = {}
         self._moving = self._is_over = False
         self._given_up: set[tuple[Hashable, ...]] = set()
 
     def start(self) -> None:
-        """Begin to keep the clock."""
+        """Start holding the clock."""
         self._clock.before_move.append(self._begin)
         self._clock.before_leaving.append(self.settle)
         self._clock.after_move.append(self._end)
 
     def stop(self) -> None:
-        """Keep it no more: a move that waits goes on."""
+        """Stop holding the clock: a move that waits continues."""
         self._is_over = True
         if self.settle in self._clock.before_leaving:
             self._clock.before_move.remove(self._begin)
@@ -105,10 +107,8 @@ class UnfinishedMessages:
         self._moving = False
         self._lent.clear()
 
-    # --- what happens
-
     def fetching(self, request: pb.FetchRequest, done: Done) -> Done:
-        """Hear of a fetch; return what is to be told its answer instead of DONE."""
+        """Record a fetch; return the callback for its answer, which calls DONE."""
         if not request.lease:
             return done
         key, token = (request.group, request.topic, request.queue), request.lease
@@ -126,14 +126,14 @@ class UnfinishedMessages:
         return answered
 
     def sent_back(self, group: str, topic: str, queue: int, offset: int) -> None:
-        """Hear that a message was stored again, for later, or as a dead letter."""
+        """Record that a message was stored again, as a retry or a dead letter."""
         returned = self._returned.setdefault((group, topic, queue), set())
         if len(returned) >= _RETURNED_MAX:
             returned.clear()
         returned.add(offset)
 
     def receiving(self, asked: Asked, done: Callable[[Popped], None]) -> Callable[[Popped], None]:
-        """Hear of a receive; return what is to be told its end instead of DONE."""
+        """Record a receive; return the callback for its result, which calls DONE."""
         key = asked.group, asked.topic
         if asked.auto_renew:
             self._pushed_s[key] = _now_s()
@@ -148,11 +148,9 @@ class UnfinishedMessages:
 
         return popped
 
-    # --- waiting for what comes of it
-
     async def settle(self) -> bool:
-        """Return once nobody is to be waited for at this instant; return whether that took any time."""
-        # What comes due again for a push consumer that is just about to receive stirs nothing.
+        """Wait until the clock may leave the present time; return whether that took any time."""
+        # A redelivery to a push consumer that is about to receive counts as no event.
         has_arrived = self._store.max_log_offset != self._settled_end
         if not self._stirred and not has_arrived and not self._pushed_s:
             return False
@@ -177,7 +175,7 @@ class UnfinishedMessages:
         told = "; ".join(" ".join(map(str, who)) for who in list(found)[:_TOLD_MAX])
         more = f"; and {len(found) - _TOLD_MAX} more" if len(found) > _TOLD_MAX else ""
         logger.warning(
-            "the clock goes on without outcomes now_ms=%d after_s=%.0f waited_for=%s%s",
+            "clock continues without results now_ms=%d waited_s=%.0f waited_for=%s%s",
             self._clock.now_ms(),
             PATIENCE_S,
             told,
@@ -185,7 +183,7 @@ class UnfinishedMessages:
         )
 
     def _open(self) -> _Open:
-        """Return who is to be waited for."""
+        """Return what the clock must wait for."""
         found = self._open_queues() | self._open_pops()
         return {who: state for who, state in found.items() if who not in self._given_up}
 
@@ -207,7 +205,7 @@ class UnfinishedMessages:
         return found
 
     def _unread(self, group: str, name: str) -> _Open:
-        """Return the queues of topic NAME that have messages for GROUP, and no member has."""
+        """Return the queues of topic NAME that have messages for GROUP and no owner."""
         topic = self._topics.find(name)
         found: _Open = {}
         for number in range(0 if topic is None else topic.read_queues):
@@ -219,7 +217,7 @@ class UnfinishedMessages:
         return found
 
     def _committed(self, group: str, key: QueueKey) -> int:
-        """Return up to where GROUP has finished KEY: what it committed, and what it sent back behind that."""
+        """Return the offset up to which GROUP has processed KEY: committed, or returned directly after that."""
         offset = self._offsets.committed(key.topic, group, key.queue) or 0
         returned = self._returned.get((group, key.topic, key.queue))
         while returned and offset in returned:

@@ -1,4 +1,4 @@
-"""Unusual entries of topics.json and subscriptionGroup.json: what nobody could create today.
+"""Unusual entries of topics.json and subscriptionGroup.json: entries that the broker would refuse to create today.
 
 Java brokers and older versions checked names and numbers less. The broker serves such a topic with its numbers brought
 into range. It leaves out a topic or group whose name the store cannot contain, and keeps its entry in the file as it
@@ -25,14 +25,15 @@ from ..store.format.state_tables import (
 )
 
 PERMISSION_MAX: Final = 7
-#: Queues of one topic that are served, whatever the file says; name servers take no more.
+#: Limit of the queues of one topic that are served, whatever the file says; name servers accept no
+#: more.
 QUEUES_SERVED_MAX: Final = 65_536
-#: Characters of a name in a sentence.
+#: Characters of a name in a warning.
 _SHOWN_MAX: Final = 80
 
 
 def is_storable(name: str, check: Callable[[str], object] = check_topic) -> bool:
-    """Can a store hold a topic NAME? Or a group, by CHECK."""
+    """Return whether a store can contain a topic NAME (or a group NAME, with its CHECK)."""
     try:
         check(name)
     except errors.InvalidName:
@@ -41,7 +42,7 @@ def is_storable(name: str, check: Callable[[str], object] = check_topic) -> bool
 
 
 def in_range(topic: TopicConfig) -> TopicConfig:
-    """Return TOPIC as it is served: as it is, with the numbers and texts that calls can carry."""
+    """Return TOPIC as it is served: numbers are brought into range, texts that calls cannot carry are removed."""
     read_queues, write_queues = (
         min(max(count, 0), QUEUES_SERVED_MAX) for count in (topic.read_queues, topic.write_queues)
     )
@@ -66,14 +67,14 @@ def in_range(topic: TopicConfig) -> TopicConfig:
 
 
 def _is_not_text(value: str) -> bool:
-    """Does VALUE hold half a surrogate pair, which JSON can say and UTF-8 cannot?"""
+    """Return whether VALUE contains half a surrogate pair, which JSON can express and UTF-8 cannot."""
     return not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def unusual_topics(
     topics: Mapping[str, TopicConfig], unread: Mapping[str, UnreadEntry]
 ) -> Iterator[str]:
-    """Yield a sentence about each of TOPICS that nobody could create as it is, and about each UNREAD one."""
+    """Yield a sentence about each of TOPICS that the broker would refuse to create, and about each UNREAD one."""
     yield from _unusual("topic", topics, unread, check_topic, check_new_topic)
     for name, topic in topics.items():
         served = in_range(topic)
@@ -88,7 +89,7 @@ def unusual_topics(
 def unusual_groups(
     groups: Mapping[str, GroupConfig], unread: Mapping[str, UnreadEntry]
 ) -> Iterator[str]:
-    """Yield a sentence about each of GROUPS that nobody could create as it is, and about each UNREAD one."""
+    """Yield a sentence about each of GROUPS that the broker would refuse to create, and about each UNREAD one."""
     yield from _unusual("group", groups, unread, check_group, check_new_group)
 
 
@@ -104,7 +105,7 @@ def _unusual(
             check_new(name)
         except errors.InvalidName as error:
             kept = "is served" if is_storable(name, check) else "is left out"
-            yield f"{what} {_shown(name)} {kept}, no new one could have its name: {error.message}"
+            yield f"{what} {_shown(name)} {kept}, the broker would refuse this name today: {error.message}"
     for name, one in unread.items():
         yield f"{what} {_shown(name)} is left out, its entry cannot be read: {one.reason}"
 

@@ -20,7 +20,7 @@ from .timed import TimedDeliveries
 
 
 class Delays:
-    """The delayed messages of STORE. TIMERS use CLOCK, the messages' time. The event loop owns it."""
+    """The delayed messages of STORE. TIMERS use CLOCK, the time of messages. The event loop owns it."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Delays:
         state_file: Callable[[str], StateFile],
         delivered: JournalTable[str, str, Any],
     ) -> None:
-        # A virtual clock stops at every due time: there is no reason to deliver messages together.
+        # A virtual clock stops at every due time, so batches are not needed.
         pause_ms = 0 if is_virtual(clock) else config.delay_batch_ms
         deliveries = DelayedDeliveries(appends)
         self._note = DeliveredNote(store, delivered, has_replicas=appends.mastership is not None)
@@ -69,12 +69,12 @@ class Delays:
         return min((offset for offset in found if offset is not None), default=None)
 
     def start(self) -> None:
-        """Start to deliver, overdue messages first; on a running loop."""
+        """Start to deliver, overdue messages first; needs a running loop."""
         self._levels.start()
         self._timed.start()
 
     def save(self) -> None:
-        """Save the progress of the levels, as far as that is safe; call it periodically."""
+        """Save the progress of the levels, as far as it is safe. Call this periodically."""
         self._progress.save()
 
     async def stop(self) -> None:
@@ -83,5 +83,5 @@ class Delays:
         self._timed.close()
 
     def forget(self) -> None:
-        """Remove the note of what was delivered: the store's own files have everything now."""
+        """Clear the note of deliveries: the files of the store have the complete progress now."""
         self._note.remove()

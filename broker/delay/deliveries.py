@@ -1,15 +1,15 @@
 """Delivers delayed messages: copies of their records, appended to the queues that they were sent to.
 
 A record of SCHEDULE_TOPIC_XXXX or of the timer topic names its real queue in REAL_TOPIC and REAL_QID. Its copy keeps
-body, flags, born time and host, and the whole property string, as Apache's copies do; a timed one also gets
-TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS. A rolled one returns to the timer topic, with TIMER_ROLL_TIMES one higher. The
-topic need not exist.
+body, flags, born time and host, and all properties, as in Apache RocketMQ. The copy of a scheduled message also gets
+TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS. A rolled message returns to the timer topic, with TIMER_ROLL_TIMES one higher.
+The real topic need not exist.
 
-A record that can never be delivered is skipped with a warning: without a readable real queue, for a queue that only the
-broker writes (a copy there could return here forever), damaged, or refused by its nature. What the store cannot take
-now (full, failed, closed) the caller retries, before it delivers anything else of that queue.
+A record that can never be delivered is skipped with a warning: it has no readable real queue; its queue is written only
+by the broker (a copy there could return here forever); it is damaged; or the store refuses its content. If the store
+cannot append now (full, failed, closed), the caller retries before it delivers anything else of that queue.
 
-Source: store-format.md §7.1, §7.2. A record in a chunk of some hundred costs about 5 µs.
+Source: store-format.md §7.1, §7.2. In a chunk of several hundred, a record needs about 5 µs.
 """
 
 from __future__ import annotations
@@ -37,34 +37,37 @@ from .timed_pages import readable
 
 logger = logging.getLogger(__name__)
 
-#: What became of a record.
+#: States of a record after a delivery.
 DELIVERED: Final = 0
 TRY_AGAIN: Final = 1
 SKIPPED: Final = 2
 
-#: TIMER_ENQUEUE_MS of a message that was due before it could be entered into the timer log.
+#: TIMER_ENQUEUE_MS of a message that was due before it was entered into the timer log.
 NEVER_ENQUEUED: Final = (1 << 63) - 1
 
 _INT_MAX: Final = (1 << 31) - 1
 _NUMBER: Final = re.compile(rb"[+-]?[0-9]{1,10}")
-#: Real queues that are remembered; beyond, all are forgotten and found again.
+#: Limit of remembered queues; beyond it, all are forgotten and looked up again.
 _QUEUES_MAX: Final = 10_000
-#: Properties that would not be true of a copy, and those that a timed one gets anew.
+#: Properties that would be wrong on a copy, and those that a scheduled message gets with new
+#: values.
 _UNTRUE: Final = (names.PROPERTY_CRC, names.PRODUCER_SEQUENCE)
 _ANEW: Final = (names.TIMER_ENQUEUE_MS, names.TIMER_DEQUEUE_MS, names.TIMER_ROLL_TIMES)
 
 Flags: TypeAlias = NDArray[np.bool_]
-#: A topic and a queue of it; or why there is none.
+#: A topic and a queue number; or the reason why there is none.
 _Target: TypeAlias = tuple[str, int] | str
 _BACK: Final = (TIMER_TOPIC, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class TimedStamps:
-    """What is known of timed records besides their bytes, one value a record.
+    """Data of scheduled records that is not in their bytes, one value per record.
 
-    enqueued_ms: when each was entered into the timer log (NEVER_ENQUEUED);  rolled: is it to wait on?
-    dequeued_ms: the present.
+    Attributes:
+        enqueued_ms: When each was entered into the timer log (NEVER_ENQUEUED).
+        rolled: Whether it returns to the timer topic, because it is due later than a roll window.
+        dequeued_ms: The present time.
     """
 
     enqueued_ms: Longs
@@ -74,10 +77,12 @@ class TimedStamps:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """What became of a chunk.
+    """The result of delivering a chunk.
 
-    states: DELIVERED, TRY_AGAIN or SKIPPED, one a record;  end_offset: all copies lie in the log before it (0: none);
-    error: why some have to be tried again.
+    Attributes:
+        states: DELIVERED, TRY_AGAIN or SKIPPED, one per record.
+        end_offset: The log offset after the last copy; 0: no copies.
+        error: Why some records must be retried; None: none must.
     """
 
     states: NDArray[np.int8]
@@ -86,7 +91,7 @@ class Delivered:
 
     @property
     def complete(self) -> bool:
-        """Need none of the records be tried again?"""
+        """Whether no record must be retried."""
         return self.error is None
 
 
@@ -100,9 +105,9 @@ class DelayedDeliveries:
     def deliver(
         self, records: Buffer, columns: RunColumns, stamps: TimedStamps | None = None
     ) -> Delivered:
-        """Append copies of RECORDS, which COLUMNS describe, to their real queues, each queue's in the order given.
+        """Append copies of RECORDS, which COLUMNS describe, to their real queues. The order within a queue is kept.
 
-        STAMPS tell of records of the timer topic. Never raises for what the records say.
+        STAMPS are given for records of the timer topic. Invalid records are skipped; they raise nothing.
         """
         chunk = _Chunk(records, columns, stamps, self._targets)
         groups = list(chunk.groups.values())
@@ -120,7 +125,7 @@ class DelayedDeliveries:
         return chunk.delivered()
 
     def _one_by_one(self, chunk: _Chunk, group: _Group) -> None:
-        """Append the records of GROUP, of which the store refuses some by their nature."""
+        """Append the records of GROUP one by one: the store refuses the content of some."""
         for row, copy in zip(group.rows, group.copies, strict=True):
             (run,) = chunk.runs([_Group(group.target, [row], [copy])])
             (outcome,) = self._appends.append([run])
@@ -128,7 +133,7 @@ class DelayedDeliveries:
 
 
 def _may_pass(error: PocketMQError) -> bool:
-    """Can a later try end better?"""
+    """Return whether a retry may succeed."""
     return isinstance(error, StoreError)
 
 
@@ -142,7 +147,7 @@ class _Group:
 
 
 class _Chunk:
-    """One chunk on its way."""
+    """One chunk that is being delivered."""
 
     def __init__(
         self,
@@ -165,11 +170,9 @@ class _Chunk:
         self._odd = self._has_any(self._dropped)
         self._rolled = None if stamps is None or not stamps.rolled.any() else stamps.rolled.tolist()
         self._suffixes = None if stamps is None else _suffixes(stamps)
-        # One that was rolled before is odd.
+        #         # A record that was rolled before needs its own properties.
         self._roll_times = None if self._odd is None else self._values(names.TIMER_ROLL_TIMES)
         self.groups = self._grouped(stamps)
-
-    # --- where each goes
 
     def _values(self, name: str) -> list[bytes | None]:
         """Return the value of property NAME of each record."""
@@ -181,14 +184,14 @@ class _Chunk:
         ]
 
     def _has_any(self, wanted: Iterable[str]) -> list[bool] | None:
-        """Tell which records have any of the properties WANTED; None: no record has."""
+        """Return which records have any of the properties WANTED; None: no record has one."""
         has: Flags = np.zeros(len(self._columns), np.bool_)
         for name in wanted:
             has |= self._ranges.find(name)[1] >= 0
         return has.tolist() if has.any() else None
 
     def _grouped(self, stamps: TimedStamps | None) -> dict[tuple[str, int], _Group]:
-        """Return the records by their targets; what has none is warned of and counts as skipped."""
+        """Return the records by destination. Records without one are logged and skipped."""
         groups: dict[tuple[str, int], _Group] = {}
         rolled = self._rolled
         sound = self._sound(stamps)
@@ -207,7 +210,7 @@ class _Chunk:
         return groups
 
     def _sound(self, stamps: TimedStamps | None) -> list[str | None] | None:
-        """Return what is wrong with each record itself; None: nothing, with any."""
+        """Return what is wrong with each record, None per record without a problem; None: no record has one."""
         columns = self._columns
         kinds = columns.sys_flag & SYS_TRANSACTION
         well = columns.well_formed & ((kinds == 0) | (kinds == 8))
@@ -219,9 +222,9 @@ class _Chunk:
         return [
             None
             if good and not marker
-            else "it recalls another"
+            else "it is a recall marker"
             if good
-            else "its bytes are not those of a message"
+            else "its bytes are not a valid message"
             for good, marker in zip(well.tolist(), markers.tolist(), strict=True)
         ]
 
@@ -234,15 +237,13 @@ class _Chunk:
 
     def _warn(self, row: int, problem: str) -> None:
         logger.warning(
-            "a delayed message is not delivered: %s",
+            "delayed message skipped: %s",
             problem,
             extra={
                 "log_offset": int(self._columns.log_offset[row]),
                 "real_topic": (self._real_topics[row] or b"").decode("utf-8", "replace"),
             },
         )
-
-    # --- the copies
 
     def make_copies(self, group: _Group) -> None:
         """Fill in the copies of GROUP."""
@@ -257,7 +258,8 @@ class _Chunk:
         for row in group.rows:
             properties = self._properties(row)
             if len(properties) > PROPERTIES_SIZE_MAX:
-                # Without what it was to get it fits, as it did before.
+                # With these properties it would be too large: leave them out, and it fits as
+                # before.
                 properties = copier.properties(row)
             copy = copier.copy(row, topic=topic, queue_id=queue, properties=properties)
             group.copies.append(copy)
@@ -275,7 +277,7 @@ class _Chunk:
         return names.closed(string) + self._suffixes[row] + roll
 
     def runs(self, groups: Sequence[_Group]) -> list[Run]:
-        """Return GROUPS as runs; their columns are found all at once."""
+        """Return GROUPS as batches; their columns are computed in one step."""
         if not groups:
             return []
         copies = [copy for group in groups for copy in group.copies]
@@ -295,12 +297,10 @@ class _Chunk:
             row, begin = rows.stop, end
         return runs
 
-    # --- what became of them
-
     def note(
         self, target: tuple[str, int], rows: list[int], outcome: Appended | PocketMQError
     ) -> None:
-        """Remember the OUTCOME of appending ROWS to TARGET."""
+        """Record the result of appending ROWS to TARGET."""
         if not isinstance(outcome, PocketMQError):
             self._states[rows] = DELIVERED
             self._end_offset = max(self._end_offset, outcome.end_offset)
@@ -320,7 +320,7 @@ def _run(group: _Group, data: bytes, columns: RunColumns) -> Run:
 
 
 def _suffixes(stamps: TimedStamps) -> list[bytes]:
-    """Return the properties that each copy of a timed message gets."""
+    """Return the properties that each copy of a scheduled message gets."""
     dequeued = names.encode_pair(names.TIMER_DEQUEUE_MS, stamps.dequeued_ms)
     made: dict[int, bytes] = {}
     suffixes = []
@@ -335,12 +335,12 @@ def _suffixes(stamps: TimedStamps) -> list[bytes]:
 
 
 def _whole(value: bytes | None) -> int:
-    """Return the whole number that VALUE is; 0 for anything else."""
+    """Return VALUE as a whole number; 0 for anything else."""
     return int(value) if value is not None and _NUMBER.fullmatch(value) else 0
 
 
 def _target(topic: bytes, queue: bytes) -> _Target:
-    """Return the queue that the values of REAL_TOPIC and REAL_QID mean, or why they mean none."""
+    """Return the queue in the values of REAL_TOPIC and REAL_QID, or the reason why there is none."""
     try:
         name = check_topic(topic.decode("utf-8", "replace"))
     except InvalidName as error:

@@ -9,7 +9,7 @@ loop delivers up to CHUNK_MESSAGES and CHUNK_BYTES, so that a backlog does not s
 next one, for at least `pause_ms`, because single deliveries cost much more. Copies that the store refuses (full,
 failed) are retried after RETRY_MS, before any other.
 
-Source: store-format.md §7.1, Apache's ScheduleMessageService.
+Source: store-format.md §7.1; ScheduleMessageService of Apache RocketMQ.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ from .progress import LevelProgress
 
 logger = logging.getLogger(__name__)
 
-#: Entries that are known ahead.
+#: Limit of queue entries per level that are read ahead.
 ENTRIES_MAX: Final = 500
-#: What is delivered in one turn of the loop.
+#: Limits of one delivery, in one turn of the event loop.
 CHUNK_MESSAGES: Final = ENTRIES_MAX
 CHUNK_BYTES: Final = 1024 * 1024
-#: When the store is asked again that could not take copies.
+#: Delay before a retry after the store could not append copies.
 RETRY_MS: Final = 100
-#: When it is tried again after a bug.
+#: Delay before a retry after an unexpected exception.
 _BUG_RETRY_MS: Final = 10_000
 _LEVELS: Final = QueueName(SCHEDULE_TOPIC)
-#: The delay of a level that there is no more is not known: no time in its queue counts as one of a wrong clock.
+#: The delay of a removed level, which is unknown: no due time in its queue is too far ahead.
 _ANY_DELAY_MS: Final = 1 << 50
-#: When messages came is known to such a part of their level's delay.
+#: Arrival times are known to 1/64 of the delay of their level.
 _MARKS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Records under way; PASSED: how many entries of each level are done with when they are delivered.
+    """Records that are being delivered. PASSED: how many entries of each level they and skipped entries make up.
 
-    last: where the last of them lies in the log.
+    last: the log offset of the last record
     """
 
     records: bytes
@@ -72,9 +72,9 @@ class _Chunk:
 
 
 class LevelDeliveries:
-    """Delivers the levels of STORE. `start` on a running loop; `stop` before the store is closed.
+    """Delivers the levels of STORE. Call `start` on a running loop, and `stop` before the store is closed.
 
-    PROGRESS is saved by whoever calls its `save`, and exactly by `stop`. TIMERS go by CLOCK, the messages' time.
+    The caller saves PROGRESS with its `save`; `stop` saves it exactly. TIMERS use CLOCK, the time of messages.
     """
 
     def __init__(
@@ -88,8 +88,7 @@ class LevelDeliveries:
         *,
         pause_ms: int = 0,
     ) -> None:
-        """PAUSE_MS: two deliveries are so far apart, and messages so much late at most, if the clock passes by itself
-        (0 for one that is moved by hand)."""
+        """PAUSE_MS: the minimum time between two deliveries, by which messages may be late; 0 for a virtual clock."""
         self._store = store
         self._turns = Turns(timers, clock, self._step)
         self._clock = clock
@@ -100,13 +99,13 @@ class LevelDeliveries:
         self._levels = [
             Level(number, delay_ms, 0) for number, delay_ms in _delays_ms(store).items()
         ]
-        #: What lies behind this in the log came since the start.
+        #: Messages after this log offset arrived after the start.
         self._own_from = 0
-        #: Where the record lies that was delivered last.
+        #: The log offset of the record that was delivered last.
         self._delivered_last = -1
-        #: What could not be delivered yet.
+        #: A chunk that must be retried.
         self._failed: _Chunk | None = None
-        #: Was it told that the levels wait?
+        #: Whether the log already has a warning that deliveries fail.
         self._waits = False
         self._running = False
         for level in self._levels:
@@ -122,16 +121,16 @@ class LevelDeliveries:
         return count
 
     def oldest_log_offset(self) -> int | None:
-        """Return where in the log the oldest message that waits begins; None if none does."""
+        """Return the log offset of the oldest message that waits; None if none waits."""
         offsets = [int(level.log_offsets[0]) for level in self._levels if len(level.log_offsets)]
         return min(offsets, default=None)
 
     def start(self) -> None:
-        """Begin where the last broker stopped, with what is overdue."""
+        """Start at the progress of the last broker, with overdue messages first."""
         self._running = True
         self._own_from = self._store.max_log_offset
         for level in self._levels:
-            # Without its queue a position means nothing.
+            # Without its queue, a stored position is meaningless.
             there = self._store.queues.get(SCHEDULE_TOPIC, level.queue) is not None
             level.offset = self._progress.offset(level.number) if there else 0
             self._read_level(level)
@@ -141,17 +140,15 @@ class LevelDeliveries:
         self._turns.soon()
 
     async def stop(self) -> None:
-        """Deliver nothing any more; have what was delivered on the device, and note exactly what that was."""
+        """Stop delivering; then save the exact progress, once the delivered messages are on disk."""
         if not self._running:
             return
         self._running = False
         self._turns.stop()
         await self._progress.save_exactly()
 
-    # --- turns of the loop
-
     def _on_append(self, level: Level) -> None:
-        """Wake in time for what has arrived; behind other messages of its level it comes when these are done."""
+        """Set the timer for new messages of LEVEL, unless older messages of the level wait."""
         if not self._running:
             return
         level.arrivals.note(self._clock.now_ms(), self._store.max_log_offset)
@@ -170,11 +167,12 @@ class LevelDeliveries:
         self._turns.by(max(next_ms, self._not_before_ms))
 
     def _step(self) -> None:
-        """Deliver a chunk of what is due, and see to it that the rest follows at its time."""
+        """Deliver a chunk of due messages, and set the timer for the next one."""
         if not self._running:
             return
         now_ms = self._clock.now_ms()
-        # Read together: what is due at `now_ms` is so by the wall clock, to the millisecond.
+        # Read both clocks in the same step, so that due times in wall-clock time are compared to
+        # the millisecond.
         ahead = self._clock.unix_ms() - now_ms
         try:
             self._read_again()
@@ -186,8 +184,10 @@ class LevelDeliveries:
         except PocketMQError as error:
             self._fail(error)
             self._turns.at(now_ms + RETRY_MS)
-        except Exception:  # The edge of the loop: a bug must not stop all levels for good.
-            logger.exception("delay levels wait")
+        except (
+            Exception
+        ):  # The outermost call of this work: a bug must not stop all levels forever.
+            logger.exception("delivery of delay levels failed, it will be retried")
             self._turns.at(now_ms + _BUG_RETRY_MS)
 
     def _read_again(self) -> None:
@@ -198,7 +198,7 @@ class LevelDeliveries:
                 self._progress.reached(level.number, level.offset)
 
     def _go_on(self, now_ms: int, ahead: int, *, paused: bool) -> None:
-        """Deliver what is due at NOW_MS in the next turn, and what is due later when it is, but after a pause."""
+        """Continue in the next turn if messages are due at NOW_MS, else at the next due time, but after a pause."""
         instants = [level.next_ms(ahead) for level in self._levels]
         next_ms = min((instant for instant in instants if instant is not None), default=None)
         if paused:
@@ -210,10 +210,8 @@ class LevelDeliveries:
         else:
             self._turns.at(max(next_ms, self._not_before_ms))
 
-    # --- one chunk
-
     def _gather(self, now_ms: int, ahead: int) -> _Chunk | None:
-        """Return what is to be delivered next; None if nothing is due."""
+        """Return the next chunk to deliver; None if nothing is due."""
         due: list[tuple[Level, Longs]] = []
         for level in self._levels:
             times = self._due_times(level, now_ms, ahead)
@@ -231,13 +229,13 @@ class LevelDeliveries:
         order = order[:CHUNK_MESSAGES]
         fitting = int(np.searchsorted(np.cumsum(sizes[order]), CHUNK_BYTES, "right"))
         order = order[: max(fitting, 1)]
-        # Times rise along a queue, so what is taken of a level are its first entries.
+        # Due times rise along a queue, so the chunk has the first entries of each level.
         taken = np.bincount(places[order], minlength=len(due)).tolist()
         passed = [(level, count) for (level, _), count in zip(due, taken, strict=True) if count]
         return self._read(log_offsets[order], sizes[order], passed)
 
     def _due_times(self, level: Level, now_ms: int, ahead: int) -> Longs:
-        """Return the times of the leading entries of LEVEL that are due, all of them that a chunk may hold."""
+        """Return the due times of the leading entries of LEVEL that are due, up to one chunk."""
         next_ms = level.next_ms(ahead)
         if next_ms is None or next_ms > now_ms:
             return nothing()
@@ -253,7 +251,8 @@ class LevelDeliveries:
         level.read(self._store, self._clock.now_ms(), ahead_ms(self._clock), self._own_from)
 
     def _read(self, log_offsets: Longs, sizes: Longs, passed: list[tuple[Level, int]]) -> _Chunk:
-        # Where records of a queue were lost, recovery has their entries tell of the next one: that comes once.
+        # After lost records, recovery lets several entries of a queue point to the next record:
+        # deliver it once.
         fresh = np.diff(log_offsets, prepend=self._delivered_last) != 0
         log_offsets, sizes = log_offsets[fresh], sizes[fresh]
         if not len(sizes):
@@ -264,7 +263,7 @@ class LevelDeliveries:
         return _Chunk(records, columns, passed, int(log_offsets[-1]))
 
     def _deliver(self, chunk: _Chunk) -> bool:
-        """Deliver CHUNK and move on; or keep what has to be tried again, and return false."""
+        """Deliver CHUNK and advance; or store the records to retry, and return False."""
         if len(chunk.columns):
             outcome = self._deliveries.deliver(chunk.records, chunk.columns)
             if outcome.error is not None:
@@ -272,7 +271,7 @@ class LevelDeliveries:
                 self._failed = chunk.without(outcome.states != TRY_AGAIN)
                 return False
         if self._waits:
-            logger.info("delay levels go on")
+            logger.info("delivery of delay levels continues")
         self._failed, self._waits = None, False
         self._delivered_last = chunk.last
         for level, count in chunk.passed:
@@ -284,12 +283,12 @@ class LevelDeliveries:
 
     def _fail(self, error: PocketMQError) -> None:
         if not self._waits:
-            logger.warning("delay levels wait: %s", error.message)
+            logger.warning("delivery of delay levels failed, it will be retried: %s", error.message)
         self._waits = True
 
 
 def _delays_ms(store: MessageStore) -> dict[int, int]:
-    """Return the delays of the levels, and of those whose queues STORE has from earlier settings."""
+    """Return the delays of the levels, and of queues in STORE whose levels the settings no longer have."""
     delays = dict(enumerate(store.config.delay_levels_ms, start=1))
     queues = [queue for topic, queue in store.queue_names() if topic == SCHEDULE_TOPIC]
     return dict.fromkeys((queue + 1 for queue in queues), _ANY_DELAY_MS) | delays
@@ -303,19 +302,19 @@ def nothing() -> Longs:
 
 
 class Arrivals:
-    """When the messages of one level that wait came, whatever stamp they have; late by 1/64 of DELAY_MS at most."""
+    """When the waiting messages of one level arrived, whatever their stamps; up to 1/64 of DELAY_MS too late."""
 
     __slots__ = ("_delay_ms", "_marks", "_over")
 
     def __init__(self, delay_ms: int) -> None:
         self._delay_ms = delay_ms
-        #: Instant of the first and of the last message, and the end of the log behind that.
+        #: Arrival time of the first and of the last message, and the log offset after them.
         self._marks: deque[tuple[int, int, int]] = deque()
-        #: What lies before in the log has waited for its delay.
+        #: Messages before this log offset have waited for their delay.
         self._over = 0
 
     def note(self, now_ms: int, log_end: int) -> None:
-        """Hear that messages came at NOW_MS, which lie before LOG_END in the log."""
+        """Record that messages before LOG_END in the log arrived at NOW_MS."""
         marks = self._marks
         if marks and now_ms - marks[-1][0] <= self._delay_ms // _MARKS:
             marks[-1] = marks[-1][0], now_ms, log_end
@@ -325,7 +324,7 @@ class Arrivals:
             self._over = marks.popleft()[2]
 
     def due_ms(self, log_offsets: Longs, now_ms: int) -> Longs:
-        """Return when those at LOG_OFFSETS have waited for the delay; NOW_MS is the present."""
+        """Return when the messages at LOG_OFFSETS have waited for the delay; NOW_MS is the present time."""
         ends = np.array([end for _, _, end in self._marks], np.int64)
         came = np.array([*(last for _, last, _ in self._marks), now_ms], np.int64)
         waited = log_offsets < self._over
@@ -335,12 +334,12 @@ class Arrivals:
 
 @dataclass(slots=True)
 class Level:
-    """One level: its position, and the queue entries from there on, as far as they are known.
+    """One level: its position, and the queue entries from there that are known.
 
-    Entries are one array each: due_ms, by the wall clock; until_ms, the instant at which it is due whatever that
-    shows; log_offsets, sizes. An entry further ahead than the level's delay counts as due, as with Apache: a clock that
-    was ahead wrote it. A message that arrived in this run of the broker waits for the level's delay at most, whatever
-    the store stamped it with, also if the clock was set back. AHEAD_MS: how far the wall clock is ahead of instants.
+    Entries are arrays: due_ms, by the wall clock; until_ms, the timer time at which it is due in any case; log_offsets;
+    sizes. An entry that is due later than the delay of the level allows counts as due, as in Apache RocketMQ: a wrong
+    clock wrote it. A message that arrived since the start of the broker waits no longer than the delay of the level,
+    whatever its stamp, also if the clock was set back. AHEAD_MS: wall-clock time minus timer time.
     """
 
     number: int
@@ -351,7 +350,7 @@ class Level:
     log_offsets: Longs = field(default_factory=nothing)
     sizes: Longs = field(default_factory=nothing)
     arrivals: Arrivals = field(init=False)
-    #: Could its entries not be read the last time? Then what is known of them is older.
+    #: Whether the last read failed; then the known entries are older.
     unread: bool = False
 
     def __post_init__(self) -> None:
@@ -362,10 +361,10 @@ class Level:
         return self.number - 1
 
     def read(self, store: MessageStore, now_ms: int, ahead_ms: int, own_from: int) -> None:
-        """Read entries from the position on, which moves to where the queue has some.
+        """Read entries from the position on. The position moves to an existing entry.
 
-        NOW_MS is the present; what lies behind OWN_FROM in the log came in this run of the broker. Raises what the
-        store raises: then nothing has changed but `unread`.
+        NOW_MS is the present time. Messages after OWN_FROM in the log arrived since the start of the broker. If the
+        store raises an error, only `unread` changes.
         """
         known, known_offset = self.until_ms, self.offset
         self.unread = True
@@ -397,28 +396,28 @@ class Level:
                 parts.append(part)
                 count, at = count + len(part[0]), at + len(part[0])
             elif count:
-                break  # A hole: entries are read up to it, and behind it when they are done.
+                break  # A gap: entries are read up to it; those after it when these are delivered.
             else:
                 first = at = queue.offset_behind_hole(at)
         log_offsets, sizes, due_ms = map(np.concatenate, zip(*parts, strict=True))
         for row in np.flatnonzero(due_ms <= ADDRESS_MAX).tolist():
-            # A Java broker's extension of the entry is gone: as Apache, go by the record.
+            # A Java broker does not keep the extension of the entry: use the record, as it does.
             stored_ms = store_time_ms(store.log, int(log_offsets[row]))
             due_ms[row] = 0 if stored_ms is None else stored_ms + self.delay_ms
         self.offset, self.log_offsets, self.sizes, self.due_ms = first, log_offsets, sizes, due_ms
 
     def _corrected(self, low: int, high: int) -> int:
-        """Return the position, or the next one to it that the queue has."""
+        """Return the position, or the nearest one that exists in the queue."""
         corrected = max(low, min(self.offset, high))
         if corrected != self.offset:
             logger.warning(
-                "position of a delay level was corrected",
+                "position of delay level corrected",
                 extra={"level": self.number, "from": self.offset, "to": corrected},
             )
         return corrected
 
     def instants(self, ahead_ms: int) -> Longs:
-        """Return when each entry is due, rising."""
+        """Return when each entry is due in timer time, rising."""
         return np.maximum.accumulate(np.minimum(self.due_ms - ahead_ms, self.until_ms))
 
     def next_ms(self, ahead_ms: int) -> int | None:
@@ -428,12 +427,12 @@ class Level:
         return min(int(self.due_ms[0]) - ahead_ms, int(self.until_ms[0]))
 
     def more(self, store: MessageStore) -> bool:
-        """Has the queue entries behind those that are known?"""
+        """Return whether the queue has entries after the known ones."""
         _, end = store.queue_bounds(SCHEDULE_TOPIC, self.queue)
         return self.offset + len(self.due_ms) < end
 
     def pass_over(self, count: int) -> None:
-        """Move the position behind COUNT messages."""
+        """Move the position past COUNT messages."""
         self.offset += count
         self.due_ms = self.due_ms[count:]
         self.until_ms = self.until_ms[count:]

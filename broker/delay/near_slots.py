@@ -1,6 +1,6 @@
-"""The slots of timed messages that are due next, in memory. Synchronous, without a clock.
+"""The slots of scheduled messages that are due next, in memory. Synchronous, without a clock.
 
-A slot is opened HORIZON_MS before it begins, in order, and dropped when it is over; slots are reported as delivered
+A slot is opened HORIZON_MS before it begins, in order, and dropped when it has ended; slots are reported as delivered
 (`delivered_up_to`) in order. A recall also removes its message from a slot in memory.
 
 Limits: slots are opened while fewer than `slot_messages_max` messages and SLOTS_MAX slots are in memory (41 bytes per
@@ -20,10 +20,10 @@ from ...store.timers.store import TimerStore
 from .progress import SlotNote
 from .timed_pages import LoadedSlot, SlotLoader
 
-#: Slots are brought into memory so long before they begin.
+#: How long before its begin a slot is loaded into memory.
 HORIZON_MS: Final = 2_000
 SLOTS_MAX: Final = 256
-#: Records of a chain that are followed at a time at a stop.
+#: Timer records that are followed in one step at a stop.
 _CHAIN_RECORDS: Final = 1 << 20
 
 
@@ -38,9 +38,9 @@ class NearSlots:
         self._slots: dict[int, LoadedSlot] = {}
         #: The times of the slots in memory, rising.
         self._order: list[int] = []
-        #: Slots in memory to which something was entered since they were read.
+        #: Slots in memory with new records since they were read.
         self._stale: set[int] = set()
-        #: No slot before this one has records and is not in memory; None: no slot at all.
+        #: No slot before this time has records that are not in memory; None: no slot at all.
         self._unread_ms: int | None = timers.read_ms
 
     def loaded(self) -> list[LoadedSlot]:
@@ -48,7 +48,7 @@ class NearSlots:
         return [self._slots[slot_ms] for slot_ms in self._order]
 
     def notes(self, slots: Iterable[LoadedSlot]) -> list[tuple[LoadedSlot, SlotNote]]:
-        """Return what may be noted as delivered of SLOTS; nothing of one of which more is to be read."""
+        """Return the delivery notes of SLOTS; those of slots that are not read completely are left out."""
         return [
             (slot, slot.note())
             for slot in slots
@@ -57,7 +57,7 @@ class NearSlots:
 
     @property
     def delivered(self) -> int:
-        """Return how many messages of slots that are not over were delivered or recalled."""
+        """Return how many messages were delivered or recalled in slots that have not ended."""
         return sum(
             self._timers.count(slot.slot_ms) - slot.remaining
             for slot in self._slots.values()
@@ -74,15 +74,13 @@ class NearSlots:
         return found
 
     def next_change_ms(self) -> int | None:
-        """Return when the next slot is to be opened, or the first one is over of which nothing is left."""
+        """Return when the next slot must be opened, or the first drained slot ends."""
         instants = []
         if self._unread_ms is not None and self._room() > 0:
             instants.append(self._unread_ms - HORIZON_MS)
         if self._order and self._slots[self._order[0]].is_drained:
             instants.append(self._order[0] + self._precision_ms)
         return min(instants, default=None)
-
-    # --- opening
 
     def note_entered(self, out_ms: Longs, now_ms: int) -> None:
         """Remember which slots messages of OUT_MS went to."""
@@ -93,7 +91,7 @@ class NearSlots:
         found = set(np.unique(slots_ms[~rolled]).tolist())
         self._stale |= found & self._slots.keys()
         unread = found - self._slots.keys()
-        if rolled.any():  # Half a window ahead, or a whole one.
+        if rolled.any():  # It is due in half a roll window, or in a whole one.
             self._stale |= self._slots.keys()
             unread.add(write_ms + timers.roll_window_slots // 2 * precision_ms)
         if self._unread_ms is not None:
@@ -101,16 +99,17 @@ class NearSlots:
         self._unread_ms = min(unread, default=None)
 
     def _room(self) -> int:
-        """Return how many messages may be brought into memory; 0 or less: no slot is opened."""
+        """Return how many messages may still be loaded into memory; at 0 or less, no slot is opened."""
         room = self._slot_messages_max - sum(slot.remaining for slot in self._slots.values())
         if len(self._slots) >= SLOTS_MAX:
             room = 0
-        # Slots are handed on in their order, so one before the last there has to be opened, whatever is there.
+        # Slots are reported in order, so a slot before the last one in memory must be opened in any
+        # case.
         is_before = bool(self._order) and (self._unread_ms or 0) < self._order[-1]
         return max(room, 1) if is_before else room
 
     def open(self, now_ms: int) -> None:
-        """Begin with the slots that are near."""
+        """Start to load the slots that are near."""
         timers = self._timers
         last_ms = max(now_ms + HORIZON_MS, timers.read_ms)
         if self._unread_ms is None or self._unread_ms > last_ms:
@@ -130,7 +129,7 @@ class NearSlots:
             self._order = sorted(self._slots)
 
     def load(self) -> int | None:
-        """Read a page of slots; return which slot is to be read next, None if all are in memory."""
+        """Read a page of slots; return the time of the slot to read next, None if all are in memory."""
         if self._stale:
             for slot_ms in sorted(self._stale):
                 slot = self._slots[slot_ms]
@@ -143,10 +142,8 @@ class NearSlots:
         unread = self._stale | {slot.slot_ms for slot in loading if slot.is_loading}
         return min(unread, default=None)
 
-    # --- what is over
-
     def finish(self, now_ms: int) -> None:
-        """Let go of the slots that are over at NOW_MS, and say so."""
+        """Drop the slots that have ended at NOW_MS, and report them as delivered."""
         precision_ms = self._precision_ms
         done = 0
         for slot_ms in self._order:
@@ -169,9 +166,9 @@ class NearSlots:
             self._timers.delivered_up_to(read_ms)
 
     def leave_begun(self, noted_ms: Iterable[int] = ()) -> None:
-        """Have slots of which something was delivered hold only what was not; the next opening finds no more.
+        """Write partly delivered slots back without the messages that were delivered.
 
-        Those at NOTED_MS were begun by an earlier process, and may not have been looked at yet.
+        The slots at NOTED_MS were partly delivered by an earlier process, and may not be in memory yet.
         """
         timers = self._timers
         for slot_ms in set(noted_ms) - self._slots.keys():
@@ -190,13 +187,14 @@ class NearSlots:
             while not late.read(_CHAIN_RECORDS):
                 pass
             positions = np.concatenate((slot.pending_positions(), late.records().positions))
-            # An emptied one is over with all before it: only if none of these has anything left.
+            # A slot without pending messages ends with all slots before it, so only if they have
+            # none either.
             if len(positions) or timers.next_slot(timers.read_ms) == slot.slot_ms:
                 timers.replace_slot(slot.slot_ms, positions)
                 self._count_recalls(slot)
 
     def _count_recalls(self, slot: LoadedSlot) -> None:
-        """Correct the counts of what waits: a recall took one off when it came, and so did what it recalled now."""
+        """Correct the counts of waiting messages: a recall and its message were each subtracted once."""
         metrics = self._timers.metrics
         for topic in slot.recalls.keys() | slot.recalled.keys():
             change = slot.recalls[topic] - slot.recalled[topic]

@@ -1,18 +1,18 @@
-"""How far delivery has come: a note with every chunk, and the levels' own file, `config/delayOffset.json`.
+"""The progress of deliveries: a note with every chunk, and the file of the delay levels, `config/delayOffset.json`.
 
-Apache's files (`timercheck`, `delayOffset.json`) have the progress of about a second ago that is on disk. A broker that
-is killed every few seconds would deliver the same messages each time. So PocketMQ has its own note: a table of the
-broker's journal (store/tables.py) that is written after every chunk and never synced. It survives the process, not the
-machine. It counts only if log and timer log are as long as they were, and not after a clean stop. Losing it causes
-redeliveries, not losses.
+RocketMQ's files (`timercheck`, `delayOffset.json`) have the progress of about a second ago, which is on disk. A broker
+that is killed every few seconds would deliver the same messages each time. So PocketMQ has its own note: a table of the
+broker's journal (store/tables.py) that is written after every chunk and not synced. It survives a kill of the process,
+not a power cut. It is valid only if log and timer log are as long as they were, and not after a clean stop. Losing it
+causes redeliveries, not losses.
 
     levels      level                 the next queue offset
-    slots       time of the slot      the newest timer record that was looked at; due time and position of the first
-                                      pending record: what was looked at before it was delivered
-    progress    "read ms"             the start of the oldest slot that was not delivered as a whole
-                "timer log end"       how long the timer log was
+    slots       time of the slot      the newest timer record that was scanned; due time and position of the first
+                                      pending record: scanned records before it were delivered
+    progress    "read ms"             the start of the oldest slot that was not delivered completely
+                "timer log end"       the length of the timer log
 
-Not thread-safe: the event loop owns both. Source: Apache's ScheduleMessageService.
+Not thread-safe: the event loop owns both. Source: ScheduleMessageService of Apache RocketMQ.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SLOTS: Final = "slots"
 _PROGRESS: Final = "progress"
 _READ_MS: Final = "read ms"
 _TIMER_LOG_END: Final = "timer log end"
-#: Apache's: messages between two steps of the file's version.
+#: Messages between two increments of the file's version, as in RocketMQ.
 _MESSAGES_PER_VERSION: Final = 200
 
 
@@ -44,7 +44,7 @@ _MESSAGES_PER_VERSION: Final = 200
 
 
 class SlotNote(NamedTuple):
-    """Of one slot: records up to LAST that come before (DUE_MS, POSITION) were delivered, or recalled."""
+    """Note of one slot: records up to LAST were scanned; those before (DUE_MS, POSITION) were delivered or recalled."""
 
     last: int
     due_ms: int
@@ -52,7 +52,7 @@ class SlotNote(NamedTuple):
 
 
 class DeliveredNote:
-    """The note of STORE, kept as KEPT. `find` what the last process left, then `write_…` with every chunk.
+    """The note of STORE, stored in KEPT. First `find` the note of the last process, then `write_…` after each chunk.
 
     `remove` it at a clean stop.
     """
@@ -60,18 +60,18 @@ class DeliveredNote:
     def __init__(
         self, store: MessageStore, kept: JournalTable[str, str, Any], *, has_replicas: bool = False
     ) -> None:
-        """HAS_REPLICAS: others may have delivered since, and what was delivered be gone: no note counts."""
+        """HAS_REPLICAS: no old note is valid, because another replica may have delivered since, or lost messages."""
         self._store = store
         self._kept = kept
         self._has_replicas = has_replicas
-        #: Start of the oldest slot that was not delivered as a whole.
+        #: The start of the oldest slot that was not delivered completely.
         self.read_ms = 0
-        #: The next queue offset of each level, from 1 on.
+        #: The next queue offset of each level; levels count from 1.
         self.levels: dict[int, int] = {}
         self._slots: dict[int, SlotNote] = {}
 
     def find(self) -> None:
-        """Take over what the last process noted, if that is to be believed."""
+        """Load the note of the last process, if it is valid."""
         if not len(self._kept):
             return
         try:
@@ -83,7 +83,7 @@ class DeliveredNote:
             self.remove()
 
     def _read(self) -> bool:
-        """Take over the table; return whether it counts. Raises ValueError and TypeError, and changes nothing then."""
+        """Load the table; return whether it is valid. Raises ValueError or TypeError, and then changes nothing."""
         progress = self._kept.of_scope(_PROGRESS)
         timer_log_end, read_ms = (int(progress.get(key, 0)) for key in (_TIMER_LOG_END, _READ_MS))
         levels = {int(key): int(to) for key, to in self._kept.of_scope(_LEVELS).items()}
@@ -100,21 +100,21 @@ class DeliveredNote:
 
     @property
     def slots(self) -> list[int]:
-        """The times of the slots of which something is known."""
+        """The times of the slots that have a note."""
         return list(self._slots)
 
     def of_slot(self, slot_ms: int) -> SlotNote | None:
-        """Return what is known of the slot of SLOT_MS."""
+        """Return the note of the slot at SLOT_MS."""
         return self._slots.get(slot_ms)
 
     def write_levels(self, levels: Mapping[int, int]) -> None:
-        """Note the next queue offset of each of LEVELS."""
+        """Store the next queue offset of each of LEVELS."""
         self.levels.update(levels)
         for level, offset in levels.items():
             self._kept.put(_LEVELS, f"{level}", offset)
 
     def write_slots(self, slots: Iterable[tuple[int, SlotNote]]) -> None:
-        """Note of SLOTS what was delivered of them; what the timers say is over is left out."""
+        """Store the notes of SLOTS, without the slots that the timer store reports as delivered."""
         for slot_ms, note in slots:
             self._slots[slot_ms] = note
             self._kept.put(_SLOTS, f"{slot_ms}", note)
@@ -126,12 +126,12 @@ class DeliveredNote:
         self._kept.put(_PROGRESS, _TIMER_LOG_END, self._store.timers.log.max_offset)
 
     def remove(self) -> None:
-        """Forget it: the store is about to be closed, and its own files tell exactly what was delivered."""
+        """Clear the note: the store is about to be closed, and its own files have the exact progress."""
         self._kept.clear_all()
 
 
 def delivered_table() -> JournalTable[str, str, Any]:
-    """Return the table that keeps the note."""
+    """Return the table that stores the note."""
     return JournalTable(2, "delivered", JsonCodec(), Durability.PROCESS)
 
 
@@ -140,14 +140,14 @@ def delivered_table() -> JournalTable[str, str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """What is to be written, once the log is flushed up to END_OFFSET."""
+    """Content of the file that may be written once the log is flushed up to END_OFFSET."""
 
     table: DelayOffsets
     end_offset: int
 
 
 class LevelProgress:
-    """The next queue offset of each level, over FILE; NOW_MS dates its versions. NOTE was found before."""
+    """The next queue offset of each level, stored in FILE. NOW_MS dates its versions. NOTE was found before."""
 
     def __init__(
         self,
@@ -179,15 +179,15 @@ class LevelProgress:
 
     @property
     def offsets(self) -> Mapping[int, int]:
-        """Which message of the queue of each level comes next."""
+        """The next message in the queue of each level."""
         return self._offsets
 
     def offset(self, level: int) -> int:
-        """Return which message of the queue of LEVEL comes next."""
+        """Return the offset of the next message in the queue of LEVEL."""
         return self._offsets.get(level, 0)
 
     def reached(self, level: int, offset: int, messages: int = 0) -> None:
-        """Note that the one at OFFSET comes next, after MESSAGES were delivered."""
+        """Record that OFFSET is next, after MESSAGES were delivered."""
         if self._offsets.get(level) != offset:
             self._offsets[level] = offset
             self._dirty = True
@@ -199,14 +199,14 @@ class LevelProgress:
             self._version = self._version.next(self._now_ms())
 
     def save(self) -> None:
-        """Write what is new, as soon as it is safe; call this every now and then. Raises what the disk raises."""
+        """Write changes as soon as they are safe. Call this periodically. Raises errors of the disk."""
         if self._pending is None and self._dirty:
             self._pending = self._snapshot()
             self._dirty = False
         self._write_if_safe()
 
     async def save_exactly(self) -> None:
-        """Have everything so far on the device, and write it; an error of the disk is told in the log."""
+        """Wait until the log is on disk, then write all progress. Disk errors are logged."""
         if self._pending is None and not self._dirty:
             return
         self._pending = snapshot = self._snapshot()

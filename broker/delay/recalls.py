@@ -1,4 +1,4 @@
-"""Recall: take back a timed message before it is due.
+"""Recall: cancel a scheduled message before it is due.
 
 The message stays in the log. The broker stores a marker, as Apache RocketMQ does, so that both brokers obey each
 other's markers: a record of the timer topic with body "0", tags _RECALL_TAG_ and TIMER_DEL_UNIQKEY = UNIQ_KEY = the
@@ -37,7 +37,7 @@ from ..messages.appender import Appends
 from ..messages.lookup import in_turns
 from ..topics import Topics
 
-#: Apache's tags of a marker.
+#: Tags of a marker, as in RocketMQ.
 RECALL_TAG: Final = "_RECALL_TAG_"
 _BODY: Final = b"0"
 _KEY_JOINT: Final = "+"
@@ -45,7 +45,7 @@ _KEY_JOINT: Final = "+"
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A message that waits: its slot and instant, who sent it, and where its marker ends, if it has one."""
+    """A waiting message: its slot and due time, its producer, and the log offset after its marker, if it has one."""
 
     out_ms: int
     due_ms: int
@@ -54,7 +54,7 @@ class _Waiting:
 
 
 class Recalls:
-    """Takes recalls. NOW_MS is the messages' time."""
+    """Executes recalls. NOW_MS returns the time of messages."""
 
     def __init__(
         self,
@@ -79,10 +79,12 @@ class Recalls:
         )
 
     def recall(self, request: pb.RecallRequest, call: Call) -> Later:
-        """Have back the message of a handle; answered when that is safe.
+        """Recall the message of a handle. The reply is sent when the recall is safe.
 
-        Raises InvalidArgument (the handle is none, or not of this topic and broker), InvalidDelay (too far ahead),
-        TopicNotFound, MessageNotFound, AlreadyDelivered, StoreFull, DiskFailure.
+        Raises:
+            InvalidArgument: The handle is malformed, or of another topic or broker.
+            InvalidDelay: Its time is too far ahead.
+            TopicNotFound, MessageNotFound, AlreadyDelivered, StoreFull, DiskFailure
         """
         self._topics.get(request.topic)
         handle = decode_handle(request.handle)
@@ -102,8 +104,6 @@ class Recalls:
         self._appends.when_all_confirmed(look, call.fail)
         return LATER
 
-    # --- checks
-
     def _check_names(self, handle: RecallHandle, topic: str) -> None:
         for what, named, own in (
             ("topic", handle.topic, topic),
@@ -111,13 +111,13 @@ class Recalls:
         ):
             if named != own:
                 raise InvalidArgument(
-                    f"the handle is of {what} {named!r}, not {own!r}: ask where the message was sent to",
+                    f"the handle is of {what} {named!r}, not {own!r}: send the recall to the broker of the message",
                     field="handle",
                     value=named,
                 )
 
     def _find(self, handle: RecallHandle) -> Generator[None, None, _Waiting]:
-        """Return, in turns, the message of HANDLE, if it still waits."""
+        """Find the message of HANDLE if it still waits. Yields between steps."""
         now_ms = self._now_ms()
         limit = now_ms + self._config.delay_max_ms
         if handle.due_ms > limit:
@@ -130,7 +130,7 @@ class Recalls:
             )
         found = yield from self._look_up(handle)
         if found is not None and found.marker_end is not None:
-            return found  # An earlier try of the same request may have lost its answer.
+            return found  # An earlier attempt stored the marker; its reply may be lost.
         now_ms = self._now_ms()
         due_ms = handle.due_ms if found is None else found.due_ms
         if due_ms <= now_ms:
@@ -145,8 +145,8 @@ class Recalls:
         self._store.check_readable()
         if self._store.config.index:
             raise MessageNotFound(
-                f"no message {handle.message_id!r} of topic {handle.topic!r} waits here until"
-                f" {format_instant(handle.due_ms)}: it was never sent, or is gone",
+                f"no message {handle.message_id!r} of topic {handle.topic!r} is scheduled for"
+                f" {format_instant(handle.due_ms)}: it does not exist, or was deleted",
                 message_id=handle.message_id,
                 topic=handle.topic,
             )
@@ -156,7 +156,7 @@ class Recalls:
         return timer_out_ms(handle.due_ms, self._precision_ms)
 
     def _look_up(self, handle: RecallHandle) -> Generator[None, None, _Waiting | None]:
-        """Look, in turns, for the message of HANDLE, and its marker, in the timer topic; the newest of each counts."""
+        """Search the timer topic for the newest message of HANDLE and its newest marker. Yields between steps."""
         slot_ms = self._slot_of(handle)
         marker_keys = (handle.message_id, handle.topic + _KEY_JOINT + handle.message_id)
         found: Record | None = None
@@ -186,8 +186,6 @@ class Recalls:
         group = found.properties.get(names.PRODUCER_GROUP, "")
         return _Waiting(slot_ms, due_ms, group, markers.get(slot_ms))
 
-    # --- the marker
-
     def _marker(self, handle: RecallHandle, waiting: _Waiting, peer: str) -> bytes:
         now_ms = self._now_ms()
         instant_ms = handle.due_ms
@@ -214,7 +212,7 @@ class Recalls:
 
 
 def _of_timer_topic(data: bytes) -> Record | None:
-    """Return the record in DATA; None if it is none of the timer topic."""
+    """Return the record in DATA; None if it is not of the timer topic."""
     try:
         record = decode_record(data)
     except InvalidRecord:
@@ -223,6 +221,6 @@ def _of_timer_topic(data: bytes) -> Record | None:
 
 
 def _number(properties: Mapping[str, str], name: str) -> int:
-    """Return the number that property NAME holds; −1 for none."""
+    """Return the property NAME as a number; −1 if there is none."""
     number = names.whole_number(properties.get(name, ""))
     return -1 if number is None else number

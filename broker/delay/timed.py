@@ -1,11 +1,11 @@
-"""Delivers timed messages at the millisecond at which they are due.
+"""Delivers scheduled messages at the millisecond at which they are due.
 
 A message of the timer topic is entered into the timer log at once. Its slot is loaded shortly before it begins
-(near_slots.py); each message of it is delivered at its own instant. A message that is due after more than a roll window
+(near_slots.py), and each message of it is delivered at its own time. A message that is due later than a roll window
 returns to the timer topic when its slot begins.
 
-The loop does one step at a time (enter a page, read a page of slots, deliver a chunk), so that sends and fetches
-continue during a backlog. Copies that the store refuses are retried every RETRY_MS, in order, before any other
+Each turn of the event loop does one step (enter a page, read a page of slots, deliver a chunk), so that sends and
+fetches continue during a backlog. Copies that the store refuses are retried every RETRY_MS, in order, before any other
 delivery. A slot is reported as delivered when its time is over and all its messages were delivered; `close` saves the
 rest of a slot. So a clean stop causes no duplicates; after a kill, messages due since the last report are redelivered.
 """
@@ -34,18 +34,19 @@ from .timed_pages import LoadedSlot, Rows, SlotLoader, enter_page, fitting
 logger = logging.getLogger(__name__)
 
 RETRY_MS: Final = 100
-#: What is delivered in one turn of the loop.
+#: Limit of one delivery, in one turn of the event loop.
 CHUNK_MESSAGES: Final = 500
 CHUNK_BYTES: Final = 1024 * 1024
 
 
 class TimedDeliveries:
-    """Enters and delivers the timed messages of STORE. `start` on a running loop; `close` before the store is.
+    """Enters and delivers the scheduled messages of STORE. Call `start` on a running loop, `close` before the store
+    closes.
 
-    All times here are the wall clock's, as messages have them; `_wake_at` alone knows of another.
+    All times are wall-clock times, as in the messages. Only `_wake_at` converts them to timer time.
     """
 
-    def __init__(  # noqa: PLR0913  (it stands between these parts)
+    def __init__(  # noqa: PLR0913  (it connects these parts)
         self,
         store: MessageStore,
         timers: Timers,
@@ -57,8 +58,10 @@ class TimedDeliveries:
         pause_ms: int = 0,
         note: DeliveredNote | None = None,
     ) -> None:
-        """PAUSE_MS: two deliveries, and two entries, are so far apart, if the clock passes by itself (0 for one that
-        is moved): what comes in between goes together, so much later at most, which is far cheaper."""
+        """PAUSE_MS: the minimum time between two deliveries, and between two entries (0 for a virtual clock).
+
+        Messages that arrive meanwhile are handled as one batch, which is much cheaper, and late by up to PAUSE_MS.
+        """
         self._store = store
         self._turns = Turns(timers, clock, self._step)
         self._clock = clock
@@ -69,32 +72,32 @@ class TimedDeliveries:
             store.timers.delivered_up_to(note.read_ms)
         self._loader = SlotLoader(store, note)
         self._near = NearSlots(store.timers, self._loader, slot_messages_max)
-        #: May there be messages that were not entered?
+        #: Whether there may be messages that were not entered.
         self._arrived = True
         self._enter_after_ms = self._deliver_after_ms = 0
-        #: When the next page of slots is read; None: all that are near are in memory.
+        #: When the next page of slots is read; None: all near slots are in memory.
         self._load_at_ms: int | None = None
-        #: Could the store not take what arrived?
+        #: Whether the store could not enter the new messages.
         self._behind = False
         self._failing = False
         self._running = False
         appends.listen(TIMER_TOPIC, 0, self._on_append)
 
     def start(self) -> None:
-        """Begin, with what is overdue first."""
+        """Start with overdue messages."""
         self._running = True
         self._clock.on_step.append(self._stepped)
         self._turns.soon()
 
     @property
     def waiting(self) -> int:
-        """Return how many messages wait, recalls taken off."""
+        """Return how many messages wait, without recalled ones."""
         timers = self._store.timers
         _, end = self._store.queue_bounds(TIMER_TOPIC, 0)
         return max(0, timers.pending - self._near.delivered + end - timers.queue_offset)
 
     def oldest_log_offset(self) -> int | None:
-        """Return where in the log the oldest message begins that is not in the timer log yet; None if all are."""
+        """Return the log offset of the oldest message that is not in the timer log; None if all are."""
         queue = self._store.queues.get(TIMER_TOPIC, 0)
         offset = self._store.timers.queue_offset
         if queue is None or offset >= queue.max_offset:
@@ -103,7 +106,7 @@ class TimedDeliveries:
         return int(log_offsets[0]) if len(log_offsets) else None
 
     def close(self) -> None:
-        """Deliver nothing any more, and leave to whoever opens the store next exactly what was not delivered."""
+        """Stop delivering, and save in the store exactly which messages were not delivered."""
         if not self._running:
             return
         self._running = False
@@ -114,11 +117,11 @@ class TimedDeliveries:
             self._near.leave_begun(self._note.slots if self._note is not None else ())
         except PocketMQError as error:
             logger.warning(
-                "delayed messages of the last second will be delivered again: %s", error.message
+                "delayed messages of the last second will be redelivered: %s", error.message
             )
 
     def _enter_all(self, now_ms: int) -> None:
-        """Enter what arrived last, if the store takes it: it is entered at the next start otherwise."""
+        """Enter the latest messages; if the store cannot do it now, the next start does."""
         try:
             while (out_ms := enter_page(self._store, now_ms)) is not None:
                 self._near.note_entered(out_ms, now_ms)
@@ -128,21 +131,19 @@ class TimedDeliveries:
         self._arrived = False
         self._near.finish(now_ms)
 
-    # --- turns of the loop
-
     def _on_append(self) -> None:
         self._arrived = True
         if self._running:
             self._turns.soon()
 
     def _stepped(self) -> None:
-        """Look at everything again: the wall clock was set, and pauses end by it as well."""
+        """Check everything again: the wall clock was set, which also moves the end of a pause."""
         self._enter_after_ms = self._deliver_after_ms = 0
         self._load_at_ms = None
         self._turns.soon()
 
     def _step(self) -> None:
-        """Do one step of work; see to it that there is another when there is something to do."""
+        """Do one step of work; schedule the next one if there is more to do."""
         if not self._running:
             return
         now_ms = self._clock.unix_ms()
@@ -156,8 +157,10 @@ class TimedDeliveries:
         except PocketMQError as error:
             self._fail(error)
             self._wake_at(now_ms + RETRY_MS)
-        except Exception:  # The edge of the loop: a bug must not stop all timed messages.
-            logger.exception("timed messages wait")
+        except (
+            Exception
+        ):  # The outermost call of this work: a bug must not stop all scheduled messages.
+            logger.exception("delivery of scheduled messages failed, it will be retried")
             self._wake_at(now_ms + RETRY_MS)
         else:
             wake_ms = now_ms if more else self._next_instant(now_ms)
@@ -167,7 +170,7 @@ class TimedDeliveries:
                 self._wake_at(wake_ms)
 
     def _wake_at(self, unix_ms: int) -> None:
-        """Have a step when the wall clock shows UNIX_MS."""
+        """Schedule a step when the wall clock shows UNIX_MS."""
         self._turns.at(unix_ms - ahead_ms(self._clock))
 
     def _next_instant(self, now_ms: int) -> int | None:
@@ -182,7 +185,7 @@ class TimedDeliveries:
         return min((instant for instant in instants if instant is not None), default=None)
 
     def _load(self, now_ms: int) -> bool:
-        """Read a page of slots; return whether to go on at once. While a slot has time, others have theirs."""
+        """Read a page of slots; return whether to continue at once. Slots that begin later can wait."""
         if self._load_at_ms is not None and now_ms < self._load_at_ms:
             return False
         slot_ms = self._near.load()
@@ -191,29 +194,27 @@ class TimedDeliveries:
         return slot_ms is not None and not has_time
 
     def _finish(self, now_ms: int) -> None:
-        """Report the slots that are over, once everything that arrived is entered.
+        """Report the slots that have ended, once all new messages are entered.
 
-        What a slot's roll brought back may belong to the next one, which must not be over before.
+        A roll may put a message into the next slot, which must not end before.
         """
         if self._behind or not self._arrived:
             self._near.finish(now_ms)
 
     def _fail(self, error: PocketMQError) -> None:
         if not self._failing:
-            logger.warning("timed messages wait to be delivered: %s", error.message)
+            logger.warning("scheduled messages not delivered, will be retried: %s", error.message)
         self._failing = True
 
-    # --- entering
-
     def _enter(self, now_ms: int) -> bool:
-        """Enter a page of what arrived; return whether there may be more."""
+        """Enter a page of new messages; return whether there may be more."""
         if not self._arrived or now_ms < self._enter_after_ms:
             return False
         try:
             out_ms = enter_page(self._store, now_ms)
         except PocketMQError as error:
             if not self._behind:
-                logger.warning("timed messages wait to be entered: %s", error.message)
+                logger.warning("scheduled messages not entered, will be retried: %s", error.message)
             self._behind = True
             self._enter_after_ms = now_ms + RETRY_MS
             return False
@@ -226,10 +227,8 @@ class TimedDeliveries:
             self._near.note_entered(out_ms, now_ms)
         return self._arrived
 
-    # --- delivering
-
     def _deliver(self, now_ms: int) -> bool:
-        """Deliver a chunk of what is due; return whether more may be."""
+        """Deliver a chunk of due messages; return whether there may be more."""
         if now_ms < self._deliver_after_ms:
             return False
         taken: list[tuple[LoadedSlot, Rows]] = []
@@ -256,7 +255,7 @@ class TimedDeliveries:
         return more
 
     def _deliver_chunk(self, taken: list[tuple[LoadedSlot, Rows]], now_ms: int) -> bool:
-        """Deliver what was TAKEN from slots; return whether all of it is done."""
+        """Deliver the messages TAKEN from slots; return whether all of them are done."""
         rows = np.concatenate([chunk for _, chunk in taken])
         data, records, there = self._loader.read(rows)
         stamps = TimedStamps(there["write_ms"], there["rolled"], now_ms)

@@ -1,12 +1,13 @@
-"""Timed messages in pages: from the timer topic into the timer log, from the log into memory, sorted by due time.
+"""Pages of scheduled messages: from the timer topic into the timer log, from there into memory, sorted by due time.
 
-A page is what one turn of the loop takes: PAGE_MESSAGES or PAGE_BYTES, whichever is reached first. A message's slot
-begins at TIMER_OUT_MS, and holds what is due up to one unit of precision later. The exact time is TIMER_DELIVER_MS;
-where that is missing or of another slot, the end of the slot, so that none is early. A recall is a message with
-TIMER_DEL_UNIQKEY: the recalled one's UNIQ_KEY, or its real topic, "+" and the UNIQ_KEY. Source: store-format.md §7.2.
+A page is the work of one turn of the event loop: PAGE_MESSAGES or PAGE_BYTES, whichever is reached first. The slot of a
+message begins at TIMER_OUT_MS, and holds the messages due up to one unit of precision later. The exact time is
+TIMER_DELIVER_MS. If that is missing or belongs to another slot, it is the end of the slot, so that no message is early.
+A recall marker has TIMER_DEL_UNIQKEY: the UNIQ_KEY of the recalled message, or its real topic, "+" and the UNIQ_KEY.
+Source: store-format.md §7.2.
 
-A message takes 41 bytes here (ROW); its record is read again when it is due. Later rows of the same slot form parts of
-their own; parts of like size are merged, so that a row is copied O(log n) times.
+A message needs 41 bytes of memory (ROW); its record is read again when it is due. Rows that arrive later form parts of
+their own. Parts of similar size are merged, so that a row is copied O(log n) times.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ logger = logging.getLogger(__name__)
 _TIMERS: Final = QueueName(TIMER_TOPIC)
 PAGE_MESSAGES: Final = 2_000
 PAGE_BYTES: Final = 2 * 1024 * 1024
-#: Looking up a slot costs about as much as so many messages.
+#: Cost of looking up a slot, as a number of messages.
 _SLOT_MESSAGES: Final = 20
 Flags: TypeAlias = NDArray[np.bool_]
 
-#: Longer ones are no instants, and might not fit 64 bits.
+#: Longer numbers cannot be times, and may not fit into 64 bits.
 _DIGITS_MAX: Final = 18
 _POWERS: Final = 10 ** np.arange(_DIGITS_MAX, dtype=np.int64)[::-1]
 _TOPIC: Final = TIMER_TOPIC.encode()
@@ -52,22 +53,22 @@ _KEY_JOINT: Final = b"+"
 
 
 def fitting(sizes: Longs, bytes_max: int) -> int:
-    """Return how many leading records of SIZES have at most BYTES_MAX bytes together."""
+    """Return how many leading records, of SIZES bytes each, fit into BYTES_MAX bytes together."""
     return int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), bytes_max, "right"))
 
 
 def enter_page(store: MessageStore, now_ms: int, end: int | None = None) -> Longs | None:
     """Enter the next page of the timer topic into the timer log of STORE; return TIMER_OUT_MS of each message.
 
-    None: all were entered, of those before END if it is given. A message without an instant is passed over with a
-    warning. Raises what `enqueue` of the timer store raises; then nothing was entered.
+    Returns None if all messages were entered, or all before the queue offset END. Messages without a due time are
+    skipped with a warning. Raises errors of `enqueue` of the timer store; then nothing was entered.
     """
     timers = store.timers
     low, high = store.queue_bounds(TIMER_TOPIC, 0)
     offset = timers.queue_offset
     if offset < low:
         logger.warning(
-            "timed messages were deleted before they were entered", extra={"count": low - offset}
+            "scheduled messages deleted before they were entered", extra={"count": low - offset}
         )
         offset = low
     high = high if end is None else min(high, end)
@@ -81,7 +82,7 @@ def enter_page(store: MessageStore, now_ms: int, end: int | None = None) -> Long
     if not sound.all():
         odd = columns.log_offset[~sound]
         logger.warning(
-            "messages of the timer topic without an instant are passed over",
+            "messages of the timer topic skipped, they have no due time",
             extra={"count": len(odd), "log_offset": int(odd[0])},
         )
     batch = TimerBatch(
@@ -102,18 +103,18 @@ def enter_page(store: MessageStore, now_ms: int, end: int | None = None) -> Long
 
 
 class SlotLoader:
-    """Brings slots into memory, page by page."""
+    """Loads slots into memory, page by page."""
 
     def __init__(self, store: MessageStore, note: DeliveredNote | None = None) -> None:
-        """NOTE tells what an earlier process delivered of slots that are read again."""
+        """NOTE has what an earlier process delivered of slots that are read again."""
         self._store = store
         self._note = note
         self._precision_ms = store.timers.precision_ms
 
     def load(self, slots: Sequence[LoadedSlot]) -> None:
-        """Read one page of SLOTS, which are being loaded: the first ones first.
+        """Read one page of SLOTS, which are being loaded, from the first one on.
 
-        Raises what the store raises: then nothing was taken off what is to be read.
+        If the store raises an error, everything remains to be read.
         """
         pages: list[tuple[LoadedSlot, Rows]] = []
         try:
@@ -127,7 +128,7 @@ class SlotLoader:
             slot.ready |= not slot.is_loading
 
     def _choose(self, slots: Sequence[LoadedSlot], pages: list[tuple[LoadedSlot, Rows]]) -> None:
-        """Take what is read next off SLOTS, and put it into PAGES; recalls are read here."""
+        """Take the next rows to read from SLOTS, and put them into PAGES. Recall markers are read at once."""
         room, room_bytes = PAGE_MESSAGES, PAGE_BYTES
         for slot in slots:
             if room <= 0 or not slot.follow(PAGE_MESSAGES):
@@ -149,7 +150,7 @@ class SlotLoader:
                 break
 
     def read(self, rows: Rows) -> tuple[bytes, TimedRecords, Rows]:
-        """Return the records of ROWS that are there, and which rows these are."""
+        """Return the records of ROWS that exist, and the rows of these."""
         sizes = rows["size"].astype(np.int64)
         none = np.zeros(len(rows), np.int64)
         data, found = self._store.read_records(Entries(0, rows["log_offset"], sizes, none), _TIMERS)
@@ -157,7 +158,9 @@ class SlotLoader:
         return data, TimedRecords(data, columns), rows[found]
 
     def _read_markers(self, slot: LoadedSlot) -> int:
-        """Read a page of recalls of SLOT, and take out what they mean of what is in memory; return how many."""
+        """Read a page of recall markers of SLOT, and remove the recalled messages from memory; return how many were
+        read.
+        """
         sizes = slot.markers["size"][:PAGE_MESSAGES]
         rows = slot.markers[: max(fitting(sizes, PAGE_BYTES), 1)]
         _, records, _ = self.read(rows)
@@ -165,14 +168,14 @@ class SlotLoader:
         if keys and slot.in_memory:
             hashes = {one for key in keys for one in unique_hashes_of(key)}
             self._take_out(slot, slot.with_hashes(hashes), keys)
-        # All was read: nothing of it is done twice.
+        # Only now: if reading failed, nothing may be recorded.
         slot.keys |= keys
         slot.recalls.update(records.topic_counts(records.recalls().astype(np.int64)))
         slot.pass_markers(len(rows))
         return len(rows)
 
     def _take_out(self, slot: LoadedSlot, candidates: Rows, keys: set[bytes]) -> None:
-        """Take those of CANDIDATES out of SLOT that recalls of KEYS mean."""
+        """Remove the messages among CANDIDATES that recalls with KEYS cancel from SLOT."""
         for begin in range(0, len(candidates), PAGE_MESSAGES):
             _, records, rows = self.read(candidates[begin : begin + PAGE_MESSAGES])
             hit = records.recalled(keys)
@@ -180,12 +183,12 @@ class SlotLoader:
             slot.remove(rows["position"][hit])
 
     def _read_messages(self, pages: Sequence[tuple[LoadedSlot, Rows]]) -> None:
-        """Find out when the rows of PAGES are due, and let them wait for that in their slots."""
+        """Find the due times of the rows in PAGES, and add them to their slots."""
         rows = np.concatenate([page for _, page in pages]) if pages else NO_ROWS
         if not len(rows):
             return
         slots_ms = np.repeat([slot.slot_ms for slot, _ in pages], [len(page) for _, page in pages])
-        rows["due_ms"] = slots_ms  # Remembers the slot until the instant is known.
+        rows["due_ms"] = slots_ms  # Holds the slot until the due time is known.
         _, records, rows = self.read(rows)
         sound = records.sound()
         slots_ms = rows["due_ms"].copy()
@@ -195,7 +198,7 @@ class SlotLoader:
         if not sound.all():
             odd = rows["log_offset"][~sound]
             logger.warning(
-                "timer records of what is no timed message are passed over",
+                "timer records skipped, they are not of scheduled messages",
                 extra={"count": len(odd), "log_offset": int(odd[0])},
             )
         for slot, _ in pages:
@@ -210,7 +213,7 @@ class SlotLoader:
             slot.waiting.add(rows[mine])
 
     def _delivered_of(self, slot_ms: int, rows: Rows) -> Flags:
-        """Return which of ROWS an earlier process, or an earlier master, delivered of the slot of SLOT_MS."""
+        """Return which of ROWS in the slot at SLOT_MS an earlier process, or an earlier master, delivered."""
         found: Flags = np.zeros(len(rows), np.bool_)
         if (note := self._note.of_slot(slot_ms) if self._note is not None else None) is not None:
             found |= noted(rows, note)
@@ -223,7 +226,7 @@ class SlotLoader:
 
 
 class TimedRecords:
-    """The records of DATA that COLUMNS describe."""
+    """The records in DATA, which COLUMNS describe."""
 
     def __init__(self, data: Buffer | Bytes, columns: RunColumns) -> None:
         self.columns = columns = readable(columns)
@@ -234,7 +237,7 @@ class TimedRecords:
         return len(self.columns)
 
     def sound(self) -> Flags:
-        """Tell which are whole records of the timer topic with an instant in TIMER_OUT_MS."""
+        """Return which records are valid records of the timer topic with a due time in TIMER_OUT_MS."""
         columns = self.columns
         sound: Flags = columns.well_formed & (columns.topic_size == len(_TOPIC))
         if sound.any():
@@ -243,7 +246,7 @@ class TimedRecords:
         return sound
 
     def out_ms(self) -> Longs:
-        """Return TIMER_OUT_MS of each, 0 for none."""
+        """Return TIMER_OUT_MS of each record; 0 if it has none."""
         return self._numbers(names.TIMER_OUT_MS)[0]
 
     def due_ms(self, precision_ms: int) -> Longs:
@@ -254,20 +257,20 @@ class TimedRecords:
         return np.where(exact, deliver_ms, out_ms + precision_ms)
 
     def recalls(self) -> Flags:
-        """Tell which recall another message."""
+        """Return which records are recall markers."""
         found: Flags = self._ranges.find(names.TIMER_DELETE_KEY)[1] > 0
         return found
 
     def topic_hashes(self) -> Ints:
-        """Return Java's hash of each real topic, 0 for none."""
+        """Return the Java hash code of each real topic; 0 if there is none."""
         return hash_ranges(self._array, *self._ranges.find(names.REAL_TOPIC))
 
     def unique_hashes(self) -> Ints:
-        """Return Java's hash of each UNIQ_KEY, 0 for none."""
+        """Return the Java hash code of each UNIQ_KEY; 0 if there is none."""
         return hash_ranges(self._array, *self._ranges.find(names.UNIQ_KEY))
 
     def topic_counts(self, weights: Longs) -> dict[str, int]:
-        """Return the sum of WEIGHTS, one a record, of each real topic."""
+        """Return the sum of WEIGHTS, one per record, by real topic."""
         starts, sizes = self._ranges.find(names.REAL_TOPIC)
         _, first, of = np.unique(self.topic_hashes(), return_index=True, return_inverse=True)
         sums = np.bincount(of.reshape(-1), weights).tolist()
@@ -283,15 +286,13 @@ class TimedRecords:
         return [value for value in self._values(names.TIMER_DELETE_KEY) if value]
 
     def recalled(self, keys: Set[bytes]) -> Flags:
-        """Tell which messages KEYS recall; no recall is recalled itself."""
+        """Return which messages recalls with KEYS cancel. A recall marker is never recalled."""
         pairs = zip(self._values(names.REAL_TOPIC), self._values(names.UNIQ_KEY), strict=True)
         hit = [
             bool(unique) and (unique in keys or topic + _KEY_JOINT + unique in keys)
             for topic, unique in pairs
         ]
         return np.array(hit, np.bool_) & ~self.recalls()
-
-    # --- properties
 
     def _value(self, start: int, size: int) -> bytes:
         return self._array[start : start + size].tobytes() if size > 0 else b""
@@ -301,7 +302,7 @@ class TimedRecords:
         return [self._value(*at) for at in zip(starts.tolist(), sizes.tolist(), strict=True)]
 
     def _numbers(self, name: str) -> tuple[Longs, Flags]:
-        """Return the whole numbers that the property NAME holds, and which records have one."""
+        """Return the property NAME as whole numbers, and which records have one."""
         starts, sizes = self._ranges.find(name)
         given: Flags = (sizes > 0) & (sizes <= _DIGITS_MAX)
         values = np.zeros(len(starts), np.int64)
@@ -320,7 +321,7 @@ class TimedRecords:
 
 
 def readable(columns: RunColumns) -> RunColumns:
-    """Return COLUMNS with no properties where a record is not well formed: its places mean nothing."""
+    """Return COLUMNS without properties where a record is malformed: its property ranges are meaningless."""
     good = columns.well_formed
     if good.all():
         return columns
@@ -332,13 +333,13 @@ def readable(columns: RunColumns) -> RunColumns:
 
 
 def unique_hashes_of(key: bytes) -> set[int]:
-    """Return the hashes that the UNIQ_KEY of a message may have that the recall KEY means."""
+    """Return the possible hashes of the UNIQ_KEY of the message that the recall KEY cancels."""
     texts = (key, key.partition(_KEY_JOINT)[2])
     return {java_hash(text.decode("utf-8", "replace")) for text in texts if text}
 
 
-#: One pending message: when it is due, where its timer record and its own record are, when it was entered, the hash
-#: of its UNIQ_KEY, and whether it is only to be entered anew.
+#: One pending message: due time, positions of its timer record and of its own record, time of
+#: entry, hash of its UNIQ_KEY, and whether it only returns to the timer topic.
 ROW: Final = np.dtype(
     [
         ("due_ms", np.int64),
@@ -356,7 +357,7 @@ _NEVER: Final = (1 << 63) - 1
 
 
 def rows_of(records: TimerRecords) -> Rows:
-    """Return RECORDS of the timer log as rows; when they are due and whose they are is still to be found out."""
+    """Return RECORDS of the timer log as rows; due time and topic are added later."""
     rows = np.zeros(len(records), ROW)
     rows["position"] = records.positions
     rows["log_offset"] = records.log_offsets
@@ -367,10 +368,10 @@ def rows_of(records: TimerRecords) -> Rows:
 
 
 class DueRows:
-    """Rows by due time; those of one instant by their position in the timer log."""
+    """Rows sorted by due time, then by position in the timer log."""
 
     def __init__(self) -> None:
-        #: Each sorted; every one more than twice as long as the next.
+        #: Each part is sorted, and more than twice as long as the next.
         self._parts: list[Rows] = []
 
     def __len__(self) -> int:
@@ -378,7 +379,7 @@ class DueRows:
 
     @property
     def next_due_ms(self) -> int | None:
-        """When the first one is due."""
+        """Due time of the first row."""
         return min((int(part["due_ms"][0]) for part in self._parts), default=None)
 
     def add(self, rows: Rows) -> None:
@@ -392,12 +393,12 @@ class DueRows:
 
     @property
     def first(self) -> tuple[int, int] | None:
-        """When the first one is due, and its position in the timer log."""
+        """Due time and timer log position of the first row."""
         heads = ((int(part["due_ms"][0]), int(part["position"][0])) for part in self._parts)
         return min(heads, default=None)
 
     def take(self, now_ms: int) -> Rows:
-        """Take out what is due at NOW_MS, and return it in order."""
+        """Remove and return the rows that are due at NOW_MS, in order."""
         taken: list[Rows] = []
         kept: list[Rows] = []
         for part in self._parts:
@@ -417,7 +418,7 @@ class DueRows:
         return np.concatenate(found) if found else NO_ROWS
 
     def remove(self, positions: Longs) -> int:
-        """Take out the rows at POSITIONS of the timer log; return how many there were."""
+        """Remove the rows at POSITIONS of the timer log; return how many there were."""
         before = len(self)
         parts = [part[~np.isin(part["position"], positions)] for part in self._parts]
         self._parts = [part for part in parts if len(part)]
@@ -428,7 +429,7 @@ class DueRows:
 
 
 def noted(rows: Rows, note: SlotNote) -> NDArray[np.bool_]:
-    """Return which of ROWS of one slot NOTE says to be delivered."""
+    """Return which of ROWS of one slot were delivered according to NOTE."""
     earlier = rows["due_ms"] < note.due_ms
     earlier |= (rows["due_ms"] == note.due_ms) & (rows["position"] < note.position)
     found: NDArray[np.bool_] = earlier & (rows["position"] <= note.last)
@@ -436,7 +437,7 @@ def noted(rows: Rows, note: SlotNote) -> NDArray[np.bool_]:
 
 
 def delivered_of(rows: Rows, begun: tuple[int, int]) -> NDArray[np.bool_]:
-    """Return which of ROWS of one slot were delivered, by what `TimerStore.begun` has of it."""
+    """Return which of ROWS of one slot were delivered according to `begun`, from `TimerStore.begun`."""
     newest, due_ms = begun
     found: NDArray[np.bool_] = (rows["log_offset"] <= newest) & (rows["due_ms"] < due_ms)
     return found
@@ -450,11 +451,15 @@ def _in_order(rows: Rows) -> Rows:
 
 
 class LoadedSlot:
-    """One slot: what of it waits in memory, and what is still to be read of its chain.
+    """One slot: its messages in memory, and the part of its chain that is not read yet.
 
-    slot_ms: its time;  last: the newest record of its chain that was looked at;  newest: where the newest message that
-    was looked at begins in the log;  keys: whom its recalls mean;
-    begun: was anything of it delivered?  recalls, recalled: of each real topic, how many were read and taken out.
+    Attributes:
+        slot_ms: Its time.
+        last: The newest record of its chain that was scanned.
+        newest: The log offset of the newest message that was scanned.
+        keys: The keys of its recalls.
+        begun: Whether any message of it was delivered.
+        recalls, recalled: How many markers were read, and how many messages they removed, by real topic.
     """
 
     def __init__(self, slot_ms: int) -> None:
@@ -464,28 +469,28 @@ class LoadedSlot:
         self.recalls = Counter[str]()
         self.recalled = Counter[str]()
         self.begun = False
-        #: Was all of it in memory once (or as much as may be), so that it can be delivered from?
+        #: Whether it was in memory completely (or up to the limit), so that deliveries from it may
+        #: start.
         self.ready = False
-        #: The chain while it is being followed; then its recalls, and then its messages, that are not in memory yet.
+        #: Rows that are not in memory yet: the chain while it is followed, then its recalls, then
+        #: its messages.
         self._reader: TimerSlot | None = None
         self.markers = NO_ROWS
         self.unread = NO_ROWS
         self.waiting = DueRows()
-        #: Taken out of `waiting` and not delivered yet, in order.
+        #: Rows removed from `waiting` and not delivered yet, in order.
         self.due = NO_ROWS
-
-    # --- reading the chain
 
     @property
     def is_loading(self) -> bool:
         return self._reader is not None or len(self.markers) > 0 or len(self.unread) > 0
 
     def read(self, found: TimerSlot) -> None:
-        """Begin to read FOUND: what was entered into the slot behind `last`."""
+        """Start to read FOUND: the records of the slot after `last`."""
         self._reader = found
 
     def follow(self, limit: int) -> bool:
-        """Follow the chain on through some LIMIT records; return whether it is known now."""
+        """Follow the chain through about LIMIT more records; return whether it is complete."""
         reader = self._reader
         if reader is None:
             return True
@@ -502,19 +507,17 @@ class LoadedSlot:
         return True
 
     def pass_markers(self, count: int) -> None:
-        """Take the next COUNT recalls, which were read, off what is to be read."""
+        """Remove the next COUNT recalls, which were read, from the rows to read."""
         self.markers = self.markers[count:]
 
     def next_unread(self, limit: int) -> Rows:
-        """Take the next messages, LIMIT at most, off what is to be read."""
+        """Remove and return the next messages to read, up to LIMIT."""
         rows, self.unread = self.unread[:limit], self.unread[limit:]
         return rows
 
     def give_back(self, rows: Rows) -> None:
-        """Put ROWS, which were taken last and could not be read, back in front of what is to be read."""
+        """Put ROWS, which could not be read, back to the front of the rows to read."""
         self.unread = np.concatenate((rows, self.unread))
-
-    # --- what waits
 
     @property
     def in_memory(self) -> int:
@@ -522,22 +525,22 @@ class LoadedSlot:
 
     @property
     def remaining(self) -> int:
-        """Return how many of it, as far as known, are still to be delivered."""
+        """Return how many known messages of it are not delivered yet."""
         return self.in_memory + len(self.unread)
 
     @property
     def is_drained(self) -> bool:
-        """Is everything that was entered so far delivered?"""
+        """Whether all records entered so far are delivered."""
         return self.ready and not self.is_loading and not self.in_memory
 
     def next_due_ms(self) -> int | None:
-        """When the next one is to be delivered; None: none waits in memory."""
+        """When the next message is due; None if none waits in memory."""
         return int(self.due["due_ms"][0]) if len(self.due) else self.waiting.next_due_ms
 
     def note(self) -> SlotNote:
-        """Return what may be noted as delivered: what was looked at and comes before the first one that waits.
+        """Return the delivery note: the scanned records before the first waiting one were delivered.
 
-        Only of a slot that is ready, and not being read further.
+        Only for a slot that is ready, and is not being read.
         """
         first = self.waiting.first
         if len(self.due):
@@ -546,13 +549,13 @@ class LoadedSlot:
         return SlotNote(self.last, *(first or (_NEVER, 0)))
 
     def take_due(self, now_ms: int) -> Rows:
-        """Return what is due at NOW_MS, in order; `settle` says what of it was delivered."""
+        """Return the rows that are due at NOW_MS, in order. Call `settle` with what was delivered."""
         if not len(self.due):
             self.due = self.waiting.take(now_ms)
         return self.due
 
     def settle(self, count: int, left: Longs) -> None:
-        """Of the first COUNT rows that are due all were delivered but those at the positions LEFT."""
+        """Mark the first COUNT due rows as delivered, except those at the positions LEFT."""
         chunk, self.due = self.due[:count], self.due[count:]
         if len(left):
             chunk = chunk[np.isin(chunk["position"], left)]
@@ -568,12 +571,12 @@ class LoadedSlot:
         return np.concatenate((due, self.waiting.with_hashes(wanted)))
 
     def remove(self, positions: Longs) -> None:
-        """Take the rows at POSITIONS of the timer log out of memory: they were recalled."""
+        """Remove the rows at POSITIONS of the timer log from memory: they were recalled."""
         self.waiting.remove(positions)
         self.due = self.due[~np.isin(self.due["position"], positions)]
 
     def pending_positions(self) -> Longs:
-        """Return where the timer records of all that is still to be delivered are, rising; the chain is known."""
-        assert self._reader is None, "follow the chain to its end first"
+        """Return the timer log positions of all messages that are not delivered, rising. The chain must be complete."""
+        assert self._reader is None, "the chain must be followed to its end first"
         parts = (self.due, self.waiting.rows(), self.unread, self.markers)
         return np.sort(np.concatenate([part["position"] for part in parts]))

@@ -205,7 +205,7 @@ async def test_a_position_outside_its_queue_is_corrected(
     await rig.clock.advance(HOUR_MS)
 
     assert rig.bodies == [b"b", b"first of its queue"]
-    assert "position of a delay level was corrected" in caplog.text
+    assert "position of delay level corrected" in caplog.text
     await rig.stop()
     assert offsets_in(tmp_path / "s") == {1: 2, 2: 1, 30: 4}, "another's levels are kept"
 

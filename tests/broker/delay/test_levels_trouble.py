@@ -35,7 +35,7 @@ async def test_what_the_store_cannot_take_is_tried_again_in_order(
     disk.run_full("commitlog")
     await rig.clock.advance(5_000)
     assert rig.arrived == []
-    assert caplog.text.count("delay levels wait") == 1
+    assert caplog.text.count("delivery of delay levels failed") == 1
     disk.heal()
 
     await rig.clock.advance(RETRY_MS)
@@ -123,7 +123,7 @@ async def test_entries_that_cannot_be_read_for_a_moment_are_delivered_all_the_sa
         await rig.clock.advance(500)
     await rig.clock.advance(500)
     assert rig.bodies == [b"a"]
-    assert caplog.text.count("delay levels wait") == 1
+    assert caplog.text.count("delivery of delay levels failed") == 1
     assert "Traceback" not in caplog.text
     await rig.stop()
 
