@@ -1,1 +1,1 @@
-"""Groups: what they are and have finished, who is a member, who holds which queue, what failed and comes again."""
+"""Consumer groups: members and their assignments, leases of queues, retries, dead letters, consumer lag."""

@@ -1,4 +1,4 @@
-"""Coordinator, leases and fence of one broker together: its methods for members of groups, and the state of a group."""
+"""The group coordinator, leases and fence of one broker: methods for members, and the state of a group."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ class OfficialMembers(Protocol):
     """The official clients of a broker."""
 
     def of_group(self, group: str) -> Sequence[pb.Member]:
-        """Return those that consume for GROUP."""
+        """Return the official clients that consume for GROUP."""
         ...
 
     def grace_left_ms(self, group: str) -> int | None:
-        """Return in how long the newest filter of GROUP alone is served; None: there are not several."""
+        """Return the milliseconds until only the newest filter of GROUP is served; None: all clients have the same
+        filter.
+        """
         ...
 
 
 class Coordination:
-    """Coordinator, leases and fence of one broker. The event loop owns it."""
+    """The coordinator, leases and fence of one broker. The event loop owns it."""
 
     def __init__(
         self,
@@ -55,15 +57,15 @@ class Coordination:
         self._shapes = {name: self._shape(name) for name in topics.names()}
 
     def held(self) -> Iterator[tuple[str, QueueKey, Lease]]:
-        """Yield (group, queue, lease) of each queue that somebody holds."""
+        """Yield (group, queue, lease) of each queue that has an owner."""
         return self._kept.table.live(self._kept.now_ms())
 
     def holder(self, group: str, key: QueueKey) -> Lease | None:
-        """Return the lease by which somebody holds KEY for GROUP."""
+        """Return the lease of the owner of KEY for GROUP; None if there is no owner."""
         return self._kept.holder(group, key)
 
     def methods(self) -> MethodTable:
-        """Return the methods of members, and the one that tells of them."""
+        """Return the methods for members, and the one that reports the state of a group."""
         own = service(
             "pocketmq.v1.Broker",
             {
@@ -74,37 +76,35 @@ class Coordination:
         return own | self.leases.methods()
 
     def close(self) -> None:
-        """Tell nobody anything any more, and write the leases down."""
+        """Stop sending events to members, and store the leases."""
         self.coordinator.close()
         self._kept.close()
 
     def forget_group(self, group: str) -> None:
-        """Let go of what GROUP, which was deleted, holds, and forget what became of it."""
+        """End the leases of GROUP, which was deleted, and forget its statistics."""
         self.leases.forget_group(group)
         self.accounts.forget_group(group)
         self.coordinator.forget_group(group)
 
     def forget_topic(self, topic: str) -> None:
-        """Let go of the queues of TOPIC, which was deleted."""
+        """End the leases of TOPIC's queues; the topic was deleted."""
         self.leases.forget_topic(topic)
         self.accounts.forget_topic(topic)
 
-    # --- topics
-
     def _shape(self, name: str) -> tuple[int, int] | None:
-        """Return what matters of topic NAME for who reads it; None if there is none."""
+        """Return the properties of topic NAME that matter to its readers; None if there is no such topic."""
         topic = self._topics.find(name)
         return None if topic is None else (topic.read_queues, topic.permission)
 
     def topic_changed(self, name: str) -> None:
-        """Have consumers of topic NAME assigned again if its queues or its permission changed."""
+        """Rebalance the groups that consume topic NAME if its queues or its permission changed."""
         before, now = self._shapes.pop(name, None), self._shape(name)
         if now is not None:
             self._shapes[name] = now
         if before != now:
             self.coordinator.topics_changed({name})
 
-    # --- telling
+    #     -
 
     def topics_of(self, group: str) -> set[str]:
         """Return the topics to which members and official clients of GROUP subscribe at present."""
@@ -116,7 +116,7 @@ class Coordination:
         return found
 
     def state(self, request: pb.GroupStateRequest, call: Call) -> pb.GroupStateReply:
-        """Answer what this broker knows of a group: members and plan if it coordinates it, leases of its queues.
+        """Answer the state of a group: members and assignment if this broker coordinates it, leases of its queues.
 
         Topics that the user may not see are left out.
         """
@@ -136,7 +136,7 @@ class Coordination:
 
 
 def _add_membership(reply: pb.GroupStateReply, membership: GroupMembership) -> None:
-    """Add to REPLY the members of a group that is coordinated here, and their plan."""
+    """Add to REPLY the members and the assignment of a group that this broker coordinates."""
     reply.generation = membership.generation
     reply.leader = membership.leader
     reply.strategy = membership.strategy

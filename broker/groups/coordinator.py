@@ -1,15 +1,15 @@
-"""The coordinator of groups: it takes members in, begins generations, and keeps the plans of leaders.
+"""The group coordinator: it accepts members, starts generations, and stores the assignments of leaders.
 
-    a member joins, leaves, is silent, changes its subscription; its topics change; the leader asks for it
-        └─ a delayed join, for all that happened until it is over ─► generation n + 1 begins
+    a member joins, leaves, times out, or changes its subscription; its topics change; the leader asks for it
+        └─ a delayed join, for all changes until its end ─► generation n + 1 begins
              Members to each ─► the leader answers with a Plan ─► Assigned to each
 
 The members choose the broker that coordinates a group. Its decisions are proposals: the broker of a queue decides which
 member may read it (leases.py). So two coordinators at once, or one that lost its state in a restart, cost a rebalance,
 and never give a queue to two members.
 
-A stream that ends leaves its member in the group until its session is over. Time is the machine's. Nothing survives a
-restart: members join again, and the generations continue above the latest one that they know.
+When a stream ends, its member stays in the group until its session times out. Times are the machine's. Nothing survives
+a restart: members join again, and generations continue above the latest one that members report.
 """
 
 from __future__ import annotations
@@ -45,12 +45,13 @@ from .membership import GroupMembership, JoinedMember
 
 logger = logging.getLogger(__name__)
 
-#: How soon a group that only warned is looked at again: it may have been changed.
+#: How soon the grace period is checked again in a group that only logs mismatches: its setting may
+#: have changed.
 _GRACE_SCAN_MS: Final = 60_000
 
 
 class Coordinator:
-    """Groups with members. The event loop owns it."""
+    """All groups with members. The event loop owns it."""
 
     def __init__(
         self,
@@ -60,9 +61,9 @@ class Coordinator:
         check_join: Callable[[str], None] = lambda group: None,
         epoch: int = 0,
     ) -> None:
-        """CHECK_JOIN raises GroupInUse for a group that reads in another way.
+        """CHECK_JOIN raises GroupInUse for a group that uses pop.
 
-        EPOCH, of a master of a replica set: its generations are above all of the masters before.
+        EPOCH, for a master of a replica set: its generations are higher than those of all masters before.
         """
         self._from_generation = epoch << EPOCH_SHIFT
         self._check_join = check_join
@@ -72,31 +73,31 @@ class Coordinator:
         self._groups: dict[str, Group] = {}
         self._sessions = Purgatory(timers, limit=lambda: config.members_max + 1)
         self._joins = Purgatory(timers, limit=lambda: config.groups_max + 1)
-        #: Waits for the end of grace periods, by group.
+        #: Timers for the end of grace periods, by group.
         self._graces: dict[str, Timer] = {}
-        #: How many members there are in all.
+        #: The number of members of all groups.
         self._count = 0
 
     def __len__(self) -> int:
-        """Return how many members there are."""
+        """Return the number of members of all groups."""
         return self._count
 
     def stream(self, stream: Stream) -> MemberStream:
-        """Take in a member's stream."""
+        """Accept a member's stream."""
         return MemberStream(self, stream)
 
     def get(self, name: str) -> GroupMembership | None:
-        """Return group NAME, if anybody ever joined it here."""
+        """Return group NAME if it ever had a member here."""
         group = self._groups.get(name)
         return group.membership if group is not None else None
 
     def has_members(self, name: str) -> bool:
-        """Is anybody in group NAME?"""
+        """Return whether group NAME has members."""
         group = self._groups.get(name)
         return group is not None and bool(group.membership.members)
 
     def read_topics(self) -> Iterator[tuple[str, set[str]]]:
-        """Yield each group that has members, and which topics they read, the retry topic among them."""
+        """Yield each group that has members, and the topics that it reads, including its retry topic."""
         for name, group in self._groups.items():
             if members := group.membership.members.values():
                 yield (
@@ -105,13 +106,13 @@ class Coordinator:
                 )
 
     def member_counts(self) -> Iterator[tuple[str, int]]:
-        """Yield each group that has members, and how many."""
+        """Yield each group that has members, and their number."""
         for name, group in self._groups.items():
             if group.membership.members:
                 yield name, len(group.membership.members)
 
     def topics_changed(self, topics: set[str]) -> None:
-        """Begin a new generation of every group that reads one of TOPICS."""
+        """Start a new generation of every group that reads one of TOPICS."""
         for group in self._groups.values():
             members = group.membership.members.values()
             if any(topics & one.subscriptions.topics.keys() for one in members) or (
@@ -120,7 +121,7 @@ class Coordinator:
                 group.schedule()
 
     def forget_group(self, name: str) -> None:
-        """Forget group NAME, unless somebody is in it."""
+        """Forget group NAME, unless it has members."""
         group = self._groups.get(name)
         if group is not None and not group.membership.members:
             group.close()
@@ -129,7 +130,7 @@ class Coordinator:
                 self._timers.cancel(grace)
 
     def close(self) -> None:
-        """Tell nobody anything any more."""
+        """Stop all timers and send no more events."""
         for group in self._groups.values():
             group.close()
         self._groups.clear()
@@ -137,10 +138,8 @@ class Coordinator:
             self._timers.cancel(grace)
         self._graces.clear()
 
-    # --- members
-
     def join(self, seat: MemberStream, join: pb.Join) -> Group:
-        """Take in who says JOIN at SEAT, or take it back; return its group."""
+        """Add the member of JOIN, or accept it again, with the stream SEAT; return its group."""
         member = member_of(join, seat.peer, self._timers, seat.user)
         self._check_join(join.group)
         config = self._configs.ensure(join.group)
@@ -181,7 +180,7 @@ class Coordinator:
             if count >= limit:
                 where = "the group has" if field == "group_members_max" else "the broker has"
                 raise Overloaded(
-                    f"{where} {count} members, the limit is {limit}: stop some, or raise broker.{field}",
+                    f"{where} {count} members, the limit is {limit} (broker.{field}): stop some, or raise the limit",
                     field=field,
                     limit=limit,
                     value=count,
@@ -195,9 +194,10 @@ class Coordinator:
         check: str,
         sees: Callable[[str], bool],
     ) -> list[tuple[JoinedMember, SubscriptionMismatch]]:
-        """Return whom to warn that MEMBER subscribes to something else than another; raise SubscriptionMismatch.
+        """Return the members to warn because MEMBER has another subscription than another member; raise
+        SubscriptionMismatch.
 
-        CHECK is the group's: what becomes of such members. SEES says which topics MEMBER may be told of.
+        CHECK is the group's setting for such members. SEES returns whether MEMBER may see a topic.
         """
         membership, now_ms = group.membership, self._timers.now_ms()
         place = before or member
@@ -231,9 +231,10 @@ class Coordinator:
         won: SubscriptionsKey | None,
         sees: Callable[[str], bool],
     ) -> SubscriptionMismatch:
-        """Return the error of MEMBER: the subscription WON has won over its own; None: any other one is refused.
+        """Return the error for MEMBER. WON is the subscription that is served instead; None: all different ones are
+        refused.
 
-        SEES says which topics MEMBER may be told of.
+        SEES returns whether MEMBER may see a topic.
         """
         other = next(
             one
@@ -241,24 +242,24 @@ class Coordinator:
             if one.subscriptions.key != member.subscriptions.key
             and won in (None, one.subscriptions.key)
         )
-        advice = "subscribe alike, or use a group of its own" if won is None else SUPERSEDED
+        advice = "use the same subscription, or a group of its own" if won is None else SUPERSEDED
         if not group.is_reachable(other.member_id):
             left_ms = max(0, other.session_ends_ms - self._timers.now_ms())
-            advice += f" (that one is not connected: if it is gone, try again in {left_ms} ms)"
+            advice += (
+                f" (that member is not connected: if it has stopped, try again in {left_ms} ms)"
+            )
         found = differences(member.subscriptions, other.subscriptions, sees)
         return mismatch(group.name, member.wire, other.wire, found, advice)
 
-    # --- the end of a grace period
-
     def _await_end_of_grace(self, group: Group) -> None:
-        """Have members with an older subscription leave GROUP once the newest one has won."""
+        """Set the timer at which members of GROUP with an older subscription are removed."""
         ends_ms = self.grace_ends_ms(group.name)
         if ends_ms is not None and group.name not in self._graces:
             wait_ms = max(0, ends_ms - self._timers.now_ms())
             self._graces[group.name] = self._timers.after(wait_ms, partial(self._end_grace, group))
 
     def grace_ends_ms(self, name: str) -> int | None:
-        """Return when the newest subscription of group NAME wins, by the timers; None: there are not several."""
+        """Return the timer time at which the newest subscription of group NAME wins; None: there is only one."""
         group = self._groups.get(name)
         if group is None:
             return None
@@ -267,14 +268,14 @@ class Coordinator:
         return group.membership.grace.ends_ms(keys, self._timers.now_ms(), grace_ms)
 
     def grace_left_ms(self, name: str) -> int | None:
-        """Return in how long the newest subscription of group NAME alone is served; None: there are not several."""
+        """Return the ms until only the newest subscription of group NAME is served; None: there is only one."""
         ends_ms = self.grace_ends_ms(name)
         if ends_ms is None or subscription_check(self._configs.ensure(name)) != GRACE:
             return None
         return max(0, ends_ms - self._timers.now_ms())
 
     def _end_grace(self, group: Group) -> None:
-        """Refuse the members of GROUP with an older subscription, if the grace period is over by now."""
+        """Remove the members of GROUP with an older subscription if the grace period has ended."""
         self._graces.pop(group.name, None)
         membership, ends_ms = group.membership, self.grace_ends_ms(group.name)
         if ends_ms is None or self._groups.get(group.name) is not group:
@@ -297,21 +298,21 @@ class Coordinator:
                 self._sessions.notify((group.name, member.member_id))
 
     def heard(self, group: Group, member_id: str) -> None:
-        """Note that MEMBER_ID of GROUP lives."""
+        """Record a sign of life of MEMBER_ID in GROUP."""
         member = group.membership.members[member_id]
         member.heard(self._timers)
         self._watch(group, member)
 
     def _watch(self, group: Group, member: JoinedMember) -> None:
-        """Complete what waits for the end of MEMBER's session, and wait for that of the one that begins now."""
+        """Complete the wait for the end of MEMBER's last session, and wait for the end of its new session."""
         key = (group.name, member.member_id)
         self._sessions.notify(key)
         self._sessions.complete_or_watch(_Session(self, group, member), key, member.session_ends_ms)
 
     def session_over(self, group: Group, member: JoinedMember) -> None:
-        """Let MEMBER go, which was not heard of for its whole session."""
+        """Remove MEMBER, whose session has timed out."""
         logger.warning(
-            "member not heard of group=%s member=%s session_timeout_ms=%d",
+            "member session timed out group=%s member=%s session_timeout_ms=%d",
             group.name,
             member.member_id,
             member.session_timeout_ms,
@@ -319,8 +320,8 @@ class Coordinator:
         group.unseat(
             member.member_id,
             MemberFenced(
-                f"member {member.member_id!r} was not heard of for {member.session_timeout_ms} ms: its session"
-                f" in group {group.name!r} is over: join again",
+                f"member {member.member_id!r} sent nothing for {member.session_timeout_ms} ms: its session"
+                f" in group {group.name!r} has timed out. Join again",
                 group=group.name,
                 member=member.member_id,
                 because="session",
@@ -329,7 +330,7 @@ class Coordinator:
         self._remove(group, member)
 
     def leave(self, group: Group, member_id: str) -> None:
-        """Let MEMBER_ID go at once; a static one keeps its place until its session is over."""
+        """Remove MEMBER_ID at once; a static member keeps its place until its session times out."""
         member = group.membership.members[member_id]
         group.unseat(member_id, None)
         if member.instance_id:
@@ -345,7 +346,7 @@ class Coordinator:
 
 
 class _Session:
-    """The wait for a member to be silent for too long: an operation of the purgatory."""
+    """Waits until a member is silent for its session timeout: an operation of the purgatory."""
 
     __slots__ = ("_coordinator", "_group", "_is_watched", "_member")
 
@@ -356,7 +357,7 @@ class _Session:
         self._is_watched = False
 
     def try_complete(self) -> bool:
-        """Complete at the first event: the member was heard of again, or has gone."""
+        """Complete at the first event: a new sign of life of the member, or its removal."""
         was_watched, self._is_watched = self._is_watched, True
         return was_watched
 
@@ -365,7 +366,7 @@ class _Session:
 
 
 class MemberStream:
-    """One open JoinGroup stream: what a member says in, what it is told out."""
+    """One open JoinGroup stream: requests of a member in, events for it out."""
 
     def __init__(self, coordinator: Coordinator, stream: Stream) -> None:
         self._coordinator = coordinator
@@ -380,11 +381,11 @@ class MemberStream:
 
     @property
     def user(self) -> str:
-        """Whose stream it is; "": the broker has no users."""
+        """The user of the stream; "": the broker has no users."""
         return self._stream.user.name
 
     def sees(self, topic: str) -> bool:
-        """May the user of the stream see TOPIC?"""
+        """Return whether the user of the stream may see TOPIC."""
         return self._stream.user.may(self._stream, to_see_topic(topic))
 
     @property
@@ -400,7 +401,7 @@ class MemberStream:
             return
         if self._group is None or what is None:
             raise InvalidArgument(
-                f"what: {what or 'nothing'} is said, the first message has to be a join: join the group",
+                f"what: the first message is {what or 'empty'}, it must be a join: join the group first",
                 field="what",
                 value=what or "",
             )
@@ -423,8 +424,8 @@ class MemberStream:
             (join.group, join.member_id) != (self._group.name, self._member_id)
         ):
             raise InvalidArgument(
-                f"this stream is that of member {self._member_id!r} of group {self._group.name!r}:"
-                " open another for another",
+                f"this stream belongs to member {self._member_id!r} of group {self._group.name!r}:"
+                " open another stream for another member",
                 field="member_id",
                 value=join.member_id[:64],
             )
@@ -435,7 +436,7 @@ class MemberStream:
         self._stream.send(event)
 
     def end(self, error: PocketMQError | None) -> None:
-        """End the stream, with ERROR or well."""
+        """End the stream, with ERROR or normally."""
         self._is_over = True
         if error is None:
             self._stream.finish()
@@ -456,17 +457,19 @@ class MemberStream:
 
 
 def _sees(seat: MemberStream, member: JoinedMember, topic: str) -> bool:
-    """May MEMBER at SEAT be told of TOPIC?"""
+    """Return whether MEMBER at SEAT may see TOPIC."""
     return topic in member.subscriptions.topics or seat.sees(topic)
 
 
 def _before(membership: GroupMembership, member: JoinedMember) -> JoinedMember | None:
-    """Return whose place MEMBER takes: its own, or that of its instance. Raises InvalidArgument, NotAuthorized."""
+    """Return the member whose place MEMBER takes: its own, or that of its instance. Raises InvalidArgument,
+    NotAuthorized.
+    """
     before = membership.members.get(member.member_id)
     if before is not None and before.instance_id != member.instance_id:
         raise InvalidArgument(
             f"member {member.member_id!r} is in group {membership.group!r} as instance"
-            f" {before.instance_id!r}, not {member.instance_id!r}: leave, or take another member_id",
+            f" {before.instance_id!r}, not {member.instance_id!r}: leave first, or use another member_id",
             field="instance_id",
             value=member.instance_id,
         )

@@ -47,12 +47,13 @@ RANGES_SIZE_MAX: Final = COMMIT_METADATA_MAX
 LETTERS_MAX: Final = 1_000
 LETTERS_DEFAULT: Final = 64
 PAGE_BYTES: Final = 1024 * 1024
-#: Letters that are sent again in one turn of the loop: some 5 ms, more where they are large.
+#: Letters that are sent again in one turn of the event loop: about 5 ms, more if they are large.
 _TURN_LETTERS: Final = 16
 
-#: What a fresh copy does not have: traces of the retries …
+#: Properties that a resent copy does not have: traces of retries …
 _OF_RETRIES: Final = (names.RETRY_TOPIC, names.ORIGIN_MESSAGE_ID)
-#: … of its death, of delays, of a transaction, of POP consumers, and what would not be true any more.
+#: … of the dead letter, of delays, of a transaction, of pop consumers, and what would be wrong on a
+#: copy.
 _OF_THE_PAST: Final = frozenset(
     {
         names.DEAD_LETTER_ORIGIN_TOPIC,
@@ -69,10 +70,12 @@ _OF_THE_PAST: Final = frozenset(
 
 
 class Resent:
-    """Offsets of dead letters that were sent again, as ranges. Beyond RANGES_SIZE_MAX bytes of text the lowest go."""
+    """Offsets of dead letters that were sent again, as ranges. Beyond RANGES_SIZE_MAX bytes of text, the lowest are
+    dropped.
+    """
 
     def __init__(self, text: str) -> None:
-        """Read TEXT; what is no range is left out."""
+        """Read TEXT; malformed ranges are ignored."""
         self._ranges: list[tuple[int, int]] = []
         for word in text.split(","):
             begin, _, last = word.partition("-")
@@ -83,11 +86,11 @@ class Resent:
         return any(begin <= offset < end for begin, end in self._ranges)
 
     def count(self, first: int, end: int) -> int:
-        """Return how many there are from FIRST up to END."""
+        """Return how many offsets there are from FIRST to END (exclusive)."""
         return sum(max(0, min(end, stop) - max(first, begin)) for begin, stop in self._ranges)
 
     def add(self, offsets: Iterable[int]) -> None:
-        """Take in OFFSETS."""
+        """Add OFFSETS."""
         joined: list[tuple[int, int]] = []
         for begin, end in sorted([*self._ranges, *((one, one + 1) for one in offsets)]):
             if joined and begin <= joined[-1][1]:
@@ -112,7 +115,7 @@ class Resent:
 
 
 def letter_of(record: Record, data: bytes) -> pb.DeadLetter:
-    """Return what is told of the dead letter RECORD, which is DATA. Pure."""
+    """Return the description of the dead letter RECORD, which has the bytes DATA. Pure."""
     properties = record.properties
     origin_id = properties.get(names.DEAD_LETTER_ORIGIN_MESSAGE_ID)
     return pb.DeadLetter(
@@ -129,7 +132,7 @@ def letter_of(record: Record, data: bytes) -> pb.DeadLetter:
 
 
 def _origin(record: Record) -> str:
-    """Return the topic that RECORD was sent to; "" if it does not say."""
+    """Return the topic that RECORD was sent to; "" if it is not known."""
     properties = record.properties
     return properties.get(names.DEAD_LETTER_ORIGIN_TOPIC) or properties.get(names.RETRY_TOPIC, "")
 
@@ -168,9 +171,9 @@ class DeadLetters:
         )
 
     def list(self, request: pb.DeadLettersRequest, call: Call) -> pb.DeadLettersReply:
-        """Answer a page of dead letters, oldest first; it may be shorter than asked for before the end.
+        """Answer a page of dead letters, oldest first. A page may be shorter than requested, also before the end.
 
-        Raises InvalidArgument, or GroupNotFound for a group that has never been.
+        Raises InvalidArgument, or GroupNotFound if the group and its dead letters do not exist.
         """
         check_natural("from_offset", request.from_offset)
         check_natural("max_letters", request.max_letters)
@@ -192,15 +195,15 @@ class DeadLetters:
                     letter.resent = letter.queue_offset in resent
                     reply.letters.append(letter)
                 except errors.InvalidRecord:
-                    logger.warning("a dead letter is damaged group=%s", request.group)
+                    logger.warning("dead letter damaged group=%s", request.group)
         reply.next_offset = at
         return reply
 
     def _bounds(self, group: str) -> tuple[str, int, int]:
-        """Return the topic of GROUP's dead letters, the offset of the first that counts, and that behind the last."""
+        """Return the topic of GROUP's dead letters, the offset of the first valid one, and the end offset."""
         topic = dead_letter_topic(check_group(group))
         if not self._topics.has_queue(topic, 0):
-            self._groups.get(group)  # Says that there is no such group.
+            self._groups.get(group)  # Raises GroupNotFound.
         low, end = self._store.queue_bounds(topic, 0)
         mark = self._offsets.committed(topic, DEAD_LETTERS_GROUP, 0) or 0
         return topic, min(max(low, mark), end), end
@@ -212,7 +215,7 @@ class DeadLetters:
     async def resend(
         self, request: pb.ResendDeadLettersRequest, call: Call
     ) -> pb.ResendDeadLettersReply:
-        """Send the chosen dead letters again; what became of each is answered once it is safe."""
+        """Send the chosen dead letters again; the reply with each result is sent once the copies are safe."""
         offsets = _chosen(request)
         topic, first, end = self._bounds(request.group)
         reply = pb.ResendDeadLettersReply()
@@ -234,7 +237,7 @@ class DeadLetters:
         return reply
 
     async def _mark(self, topic: str, sent: Sequence[int]) -> None:
-        """Note that the dead letters SENT of TOPIC were sent again; it returns once that is saved."""
+        """Record that the dead letters SENT of TOPIC were sent again; return once the record is saved."""
         resent = self._resent(topic)
         resent.add(sent)
         mark = self._offsets.committed(topic, DEAD_LETTERS_GROUP, 0) or 0
@@ -246,7 +249,9 @@ class DeadLetters:
             found = self._store.read_queue(topic, 0, offset, 1, 1)
             if len(found) and int(found.queue_offsets[0]) == offset:
                 return found.records
-        there = f"there are those from {first} to {end - 1}" if first < end else "there is none"
+        there = (
+            f"existing numbers are {first} to {end - 1}" if first < end else "the group has none"
+        )
         raise errors.MessageNotFound(
             f"no dead letter has the number {offset}: {there}",
             field="queue_offsets",
@@ -257,7 +262,7 @@ class DeadLetters:
     def _send(
         self, data: bytes, request: pb.ResendDeadLettersRequest, letter: pb.ResentDeadLetter
     ) -> int:
-        """Append a fresh copy of DATA, say in LETTER where it is, and return where in the log it ends."""
+        """Append a new copy of DATA, and set its destination in LETTER; return the log offset after it."""
         record = decode_record(data)
         topic, queue = self._target(request.group, request.topic or _origin(record))
         dropped = _OF_THE_PAST
@@ -280,16 +285,16 @@ class DeadLetters:
         return appended.end_offset
 
     def _target(self, group: str, topic: str) -> tuple[str, int]:
-        """Return the queue of TOPIC, which must exist and take messages, whose turn it is."""
+        """Return the next queue of TOPIC in turn. The topic must exist and accept messages."""
         if not topic:
             raise errors.InvalidArgument(
-                "the dead letter does not say where it came from: give the topic that it is to go to",
+                "the dead letter does not contain its original topic: choose the topic to send it to",
                 field="topic",
             )
         derived = topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
         if derived and topic != retry_topic(group):
             raise errors.InvalidName(
-                f"topic {topic!r} does not take the dead letters of group {group!r}: choose an ordinary one,"
+                f"topic {topic!r} does not accept dead letters of group {group!r}: choose an ordinary topic,"
                 f" or {retry_topic(group)!r}",
                 field="topic",
                 value=topic,
@@ -301,9 +306,9 @@ class DeadLetters:
     async def purge(
         self, request: pb.PurgeDeadLettersRequest, call: Call
     ) -> pb.PurgeDeadLettersReply:
-        """Put away the dead letters below an offset, or all; answered once that outlasts a power cut.
+        """Purge the dead letters below an offset, or all. The reply is sent once a power cut cannot undo it.
 
-        The log is synced first: otherwise a power cut could take the letters, and the mark would hide later ones.
+        The log is synced first: otherwise a power cut could remove the letters, and the mark would hide later ones.
         """
         check_natural("below_offset", request.below_offset)
         topic, first, end = self._bounds(request.group)
@@ -326,11 +331,11 @@ class DeadLetters:
 
 
 def _chosen(request: pb.ResendDeadLettersRequest) -> list[int]:
-    """Return the offsets that REQUEST names, each once; raise InvalidArgument for none or too many."""
+    """Return the distinct offsets in REQUEST; raise InvalidArgument for none or too many."""
     if not 0 < len(request.queue_offsets) <= LETTERS_MAX:
         raise errors.InvalidArgument(
             f"queue_offsets: {len(request.queue_offsets)} dead letters to send again, must be 1 to {LETTERS_MAX}:"
-            " ask in parts",
+            " use several requests",
             field="queue_offsets",
             limit=LETTERS_MAX,
             value=len(request.queue_offsets),

@@ -1,4 +1,4 @@
-"""The fence of a broker's queues: requests under a lease that is not the queue's are refused."""
+"""The fence of a broker's queues: it refuses requests with another lease than the present one."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from .lease_table import QueueKey
 
 
 class Fence:
-    """Holds requests against LEASES; what it finds no record of lasts for LEASE_MS(). The event loop owns it."""
+    """Checks requests against LEASES. A valid lease without a record is recorded for LEASE_MS(). The event loop owns
+    it.
+    """
 
     def __init__(self, leases: KeptLeases, lease_ms: Callable[[], int]) -> None:
         self._leases = leases
         self._lease_ms = lease_ms
 
     def renew_by_fetch(self, group: str, topic: str, queue: int, token: int) -> None:
-        """Renew the lease of GROUP's queue. Raises LeaseLost if TOKEN is not the one by which it is held."""
+        """Renew the lease of GROUP's queue. Raises LeaseLost if TOKEN is not the present one."""
         key = QueueKey(topic, queue)
         self._check(group, key, token)
         leases = self._leases
         leases.table.extend(group, key, token, self._lease_ms(), leases.now_ms())
 
     def check_commit(self, group: str, offsets: Iterable[pb.GroupOffset]) -> None:
-        """Raise LeaseLost if OFFSETS are not those of who holds the queues; without a token nobody may hold them."""
+        """Raise LeaseLost unless OFFSETS have the tokens of their queues; without a token, a queue must be free."""
         table, now_ms = self._leases.table, self._leases.now_ms()
         for one in offsets:
             key = QueueKey(one.topic, one.queue)
@@ -42,10 +44,10 @@ class Fence:
     def _lost(self, group: str, key: QueueKey, token: int) -> errors.LeaseLost:
         holder = self._leases.holder(group, key)
         if not token:
-            what = "give its lease, or commit when nobody holds it"
+            what = "commit with the lease of the queue, or when no member owns it"
         else:
-            what = "drop what was read, and ask for it anew"
-        by = f"is held by member {holder.member_id!r}" if holder else "is held by nobody"
+            what = "drop the messages that were read, and request the queue again"
+        by = f"is owned by member {holder.member_id!r}" if holder else "has no owner"
         under = f", not under token {token}" if token else ""
         return errors.LeaseLost(
             f"queue {key.queue} of {key.topic!r} {by} for group {group!r}{under}: {what}",

@@ -6,12 +6,12 @@ from typing import Final
 
 from ...proto.errors import InvalidArgument
 
-#: Characters of a member's or an instance's id, of a strategy's or a room's name.
+#: Maximum length of the id of a member or an instance, and of the name of a strategy or a rack.
 NAME_LENGTH_MAX: Final = 255
 
 
 def check_name(field: str, value: str) -> str:
-    """Return VALUE, which may be empty, if it is not too long and can be printed; raise InvalidArgument."""
+    """Return VALUE if it is short enough and printable; it may be empty. Raises InvalidArgument."""
     if len(value) > NAME_LENGTH_MAX:
         raise InvalidArgument(
             f"{field} has {len(value)} characters, the limit is {NAME_LENGTH_MAX}: {value[:40]!r}…",
@@ -21,7 +21,7 @@ def check_name(field: str, value: str) -> str:
         )
     if not value.isprintable():
         raise InvalidArgument(
-            f"{field} {value[:64]!r} holds characters that cannot be printed: leave them out",
+            f"{field} {value[:64]!r} contains unprintable characters: remove them",
             field=field,
             value=repr(value[:64]),
         )
@@ -29,9 +29,11 @@ def check_name(field: str, value: str) -> str:
 
 
 def check_member(field: str, value: str) -> str:
-    """Return VALUE if it is fit for an id; raise InvalidArgument."""
+    """Return VALUE if it is a valid id; raise InvalidArgument."""
     if not value:
-        raise InvalidArgument(f"{field} is empty: give the member a name", field=field, value="")
+        raise InvalidArgument(
+            f"{field} is empty: set it to the name of the member", field=field, value=""
+        )
     return check_name(field, value)
 
 
@@ -45,7 +47,7 @@ def check_least(field: str, value: int, least: int) -> int:
 
 
 def check_range(field: str, value: int, least: int, most: int) -> int:
-    """Return VALUE if it lies between LEAST and MOST; raise InvalidArgument."""
+    """Return VALUE if it is between LEAST and MOST; raise InvalidArgument."""
     if not least <= value <= most:
         raise InvalidArgument(
             f"{field} is {value}: must be {least} to {most}", field=field, limit=most, value=value

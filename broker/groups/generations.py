@@ -1,4 +1,4 @@
-"""One group as its coordinator runs it: its membership, the streams of its members, and its generations.
+"""One group at its coordinator: its membership, the streams of its members, and its generations.
 
     something changes ─► `schedule` ─ a delayed join ─► a generation begins: Members to each member
     the leader's Plan ─► `plan` ─► Assigned to each member
@@ -33,9 +33,9 @@ from .membership import GroupMembership, JoinedMember
 
 logger = logging.getLogger(__name__)
 
-#: Bytes that may wait for one member; one that reads so little loses its stream.
+#: Limit of unsent bytes per member; a member that reads too slowly loses its stream.
 _QUEUED_BYTES_MAX: Final = 64 * 1024 * 1024
-#: Faults of one plan that are told.
+#: Faults of one assignment that are reported.
 _FAULTS_TOLD_MAX: Final = 3
 
 
@@ -44,27 +44,27 @@ class Seat(Protocol):
 
     @property
     def queued_bytes(self) -> int:
-        """What was sent and has not left yet."""
+        """The number of bytes that are not sent yet."""
         ...
 
     def sees(self, topic: str) -> bool:
-        """May the user of the stream see TOPIC?"""
+        """Return whether the user of the stream may see TOPIC."""
         ...
 
     def send(self, event: pb.MemberEvent) -> None:
-        """Tell EVENT."""
+        """Send EVENT."""
         ...
 
     def end(self, error: PocketMQError | None) -> None:
-        """End the stream, with ERROR or well."""
+        """End the stream, with ERROR or normally."""
         ...
 
 
 class _DelayedJoin:
-    """The wait for those who come within the delay, and share a generation: an operation of the purgatory.
+    """The wait for further members that join the same generation: an operation of the purgatory.
 
-    It is over group_rebalance_delay_ms after the first change. Where a group begins (its members start, or come back to
-    a coordinator that was restarted) it is prolonged by whoever comes meanwhile, up to group_initial_rebalance_max_ms.
+    It ends group_rebalance_delay_ms after the first change. In a new group (its members start, or return to a restarted
+    coordinator), each further change prolongs it, up to group_initial_rebalance_max_ms.
     """
 
     __slots__ = ("_delay_ms", "_ends_ms", "_group", "_last_ms", "_timers")
@@ -78,15 +78,15 @@ class _DelayedJoin:
 
     @property
     def due_ms(self) -> int:
-        """When the generation begins, if nothing else changes."""
+        """When the generation begins if nothing else changes."""
         return min(self._last_ms + self._delay_ms, self._ends_ms)
 
     def changed(self) -> None:
-        """Note that something has changed again."""
+        """Record a further change."""
         self._last_ms = self._timers.now_ms()
 
     def try_complete(self) -> bool:
-        """Complete without a generation if nobody is left."""
+        """Complete without a generation if the group has no members."""
         return self._group.nobody_joins()
 
     def on_deadline(self) -> None:
@@ -94,9 +94,9 @@ class _DelayedJoin:
 
 
 class Group:
-    """One group: its membership, and the streams by which its members are told. JOINS: generations that wait.
+    """One group: its membership, and the streams to its members. JOINS holds delayed joins.
 
-    The first one is above FROM_GENERATION.
+    Its first generation is above FROM_GENERATION.
     """
 
     def __init__(
@@ -113,34 +113,32 @@ class Group:
         self._timers = timers
         self._seats: dict[str, Seat] = {}
         self._joins = joins
-        #: What the next generation waits for; None: nothing has changed.
+        #: The delayed join before the next generation; None: nothing has changed.
         self._joining: _DelayedJoin | None = None
         self._watched: WatchedOperation | None = None
-        #: When the leader is passed over, and of which generation which leader that is.
+        #: The timer that ends the wait for a leader's assignment, and that generation and leader.
         self._leader_silent: Timer | None = None
         self._awaited = (0, "")
 
     def is_reachable(self, member_id: str) -> bool:
-        """Does MEMBER_ID have a stream?"""
+        """Return whether MEMBER_ID has an open stream."""
         return member_id in self._seats
 
     def sees(self, member_id: str, topic: str) -> bool:
-        """May MEMBER_ID be told of TOPIC? A topic of its own it may, and any one if it has no stream to be told by."""
+        """Return whether MEMBER_ID may see TOPIC. True for its own topics, and for all topics if it has no stream."""
         member, seat = self.membership.members.get(member_id), self._seats.get(member_id)
         is_own = member is not None and topic in member.subscriptions.topics
         return is_own or topic == retry_topic(self.name) or seat is None or seat.sees(topic)
 
     def close(self) -> None:
-        """Let the timers go."""
+        """Stop the timers."""
         if self._watched is not None:
             self._watched.cancel()
         if self._leader_silent is not None:
             self._timers.cancel(self._leader_silent)
 
-    # --- seats
-
     def take_place(self, before: JoinedMember, member: JoinedMember) -> None:
-        """Let MEMBER have the place of BEFORE, of the same member_id or of the same instance."""
+        """Let MEMBER take the place of BEFORE, which has the same member_id or the same instance."""
         self.membership.replace(before, member)
         if before.member_id != member.member_id:
             logger.info(
@@ -155,12 +153,12 @@ class Group:
                 seat.end(replaced(before.member_id, member.instance_id, self.name))
 
     def seat(self, seat: Seat, member: JoinedMember) -> None:
-        """Tell MEMBER at SEAT from now on, and at once what was agreed on."""
+        """Use the stream SEAT for MEMBER, and send it the present assignment."""
         other, self._seats[member.member_id] = self._seats.get(member.member_id), seat
         if other is not None and other is not seat:
             other.end(
                 MemberFenced(
-                    f"member {member.member_id!r} of group {self.name!r} has come on another stream",
+                    f"member {member.member_id!r} of group {self.name!r} has opened another stream",
                     group=self.name,
                     member=member.member_id,
                     because="stream",
@@ -172,20 +170,20 @@ class Group:
             self._await_plan()
 
     def unseat(self, member_id: str, error: PocketMQError | None) -> None:
-        """End the stream of MEMBER_ID, if it has one, with ERROR, or well."""
+        """End the stream of MEMBER_ID, if it has one, with ERROR or normally."""
         seat = self._seats.pop(member_id, None)
         if seat is not None:
             seat.end(error)
             self._await_plan()
 
     def left_seat(self, seat: Seat, member_id: str) -> None:
-        """Know that the stream SEAT of MEMBER_ID is over."""
+        """Record that the stream SEAT of MEMBER_ID has ended."""
         if self._seats.get(member_id) is seat:
             del self._seats[member_id]
             self._await_plan()
 
     def tell(self, member_id: str, event: pb.MemberEvent) -> None:
-        """Send EVENT to MEMBER_ID if it can be reached."""
+        """Send EVENT to MEMBER_ID if it has a stream."""
         seat = self._seats.get(member_id)
         if seat is None:
             return
@@ -193,8 +191,8 @@ class Group:
             self.unseat(
                 member_id,
                 Overloaded(
-                    f"{seat.queued_bytes} bytes wait for member {member_id!r}, the limit is"
-                    f" {_QUEUED_BYTES_MAX}: read what the coordinator sends",
+                    f"{seat.queued_bytes} bytes are unsent to member {member_id!r}, the limit is"
+                    f" {_QUEUED_BYTES_MAX}: read the events of the coordinator faster",
                     limit=_QUEUED_BYTES_MAX,
                     value=seat.queued_bytes,
                 ),
@@ -202,10 +200,8 @@ class Group:
             return
         seat.send(event)
 
-    # --- generations
-
     def schedule(self) -> None:
-        """Have a new generation begin soon; what happens until then is part of it."""
+        """Schedule a new generation; it includes all changes until it begins."""
         if self._joining is not None:
             if self._is_new():
                 self._joining.changed()
@@ -220,21 +216,21 @@ class Group:
         self._watch(self._joining)
 
     def _is_new(self) -> bool:
-        """Has nobody had a share here yet?"""
+        """Return whether no member has had an assignment here yet."""
         return not any(one.since for one in self.membership.members.values())
 
     def _watch(self, joining: _DelayedJoin) -> None:
         self._watched = self._joins.watch(joining, self.name, joining.due_ms)
 
     def nobody_joins(self) -> bool:
-        """Let the delayed join go if nobody is in the group; return whether it has gone."""
+        """Cancel the delayed join if the group has no members; return whether it is cancelled."""
         if self.membership.members:
             return False
         self._joining = self._watched = None
         return True
 
     def join_is_due(self, joining: _DelayedJoin) -> None:
-        """Begin the generation that JOINING waited for, or wait on because somebody came meanwhile."""
+        """Start the generation of JOINING, or prolong the wait because another member joined meanwhile."""
         if joining.due_ms > self._timers.now_ms():
             self._watch(joining)
         else:
@@ -245,7 +241,7 @@ class Group:
         membership = self.membership
         membership.begin(self._able_to_lead())
         logger.info(
-            "generation begins group=%s generation=%d members=%d leader=%s",
+            "generation started group=%s generation=%d members=%d leader=%s",
             self.name,
             membership.generation,
             len(membership.members),
@@ -256,7 +252,7 @@ class Group:
         self._await_plan()
 
     def _able_to_lead(self) -> Collection[str]:
-        """Return the reachable members who may see all topics that the group reads; if none may, all reachable ones."""
+        """Return the reachable members who may see all topics of the group, or all reachable ones if there are none."""
         topics = set[str]().union(
             *(one.subscriptions.topics for one in self.membership.members.values())
         )
@@ -291,7 +287,9 @@ class Group:
         self.tell(member_id, pb.MemberEvent(assigned=assigned))
 
     def _await_plan(self) -> None:
-        """Pass the leader over if it does not answer in time, or cannot and somebody else could."""
+        """Skip the leader if it does not answer in time, or at once if it is unreachable and another member is
+        reachable.
+        """
         membership = self.membership
         is_waiting = membership.is_waiting_for_plan and bool(self._seats)
         leader = membership.members.get(membership.leader)
@@ -313,15 +311,17 @@ class Group:
     def _pass_over(self, leader: JoinedMember) -> None:
         self._leader_silent = None
         leader.passed_over = True
-        logger.warning("leader passed over group=%s member=%s", self.name, leader.member_id)
+        logger.warning(
+            "leader skipped, it did not answer group=%s member=%s", self.name, leader.member_id
+        )
         self.schedule()
 
     def plan(self, member_id: str, plan: pb.Plan) -> None:
-        """Keep the PLAN of MEMBER_ID if it is the leader's and of this generation, and tell each member its share."""
+        """Store the PLAN of MEMBER_ID if it leads the present generation, and send each member its assignment."""
         check_plan(plan)
         membership = self.membership
         if member_id != membership.leader or plan.generation != membership.generation:
-            logger.debug("plan not heard group=%s generation=%d", self.name, plan.generation)
+            logger.debug("outdated plan ignored group=%s generation=%d", self.name, plan.generation)
             return
         if not membership.is_waiting_for_plan:
             return
@@ -339,17 +339,17 @@ class Group:
                 self._tell_assigned(name)
 
     def replan(self, member_id: str, replan: pb.Replan) -> None:
-        """Begin a new generation because the leader says so."""
+        """Start a new generation at the request of the leader."""
         membership = self.membership
         if member_id == membership.leader and replan.generation == membership.generation:
             self.schedule()
 
 
 def replaced(member_id: str, instance_id: str, group: str) -> MemberFenced:
-    """Return the error for MEMBER_ID, whose place in GROUP another member of INSTANCE_ID has taken."""
+    """Return the error for MEMBER_ID, whose place in GROUP a new member of INSTANCE_ID has taken."""
     return MemberFenced(
-        f"another member of group {group!r} has come as instance {instance_id!r}, which was the place of member"
-        f" {member_id!r}: run one process of an instance",
+        f"another member of group {group!r} joined as instance {instance_id!r} and replaced member"
+        f" {member_id!r}: run only one process per instance",
         group=group,
         member=member_id,
         instance=instance_id,

@@ -1,16 +1,16 @@
-"""Which of several subscriptions of one group is served while its members change from one to another. Pure.
+"""Decides which of several subscriptions of a group is served while its members change to a new one. Pure.
 
 A rolling deployment brings members with a new filter one by one. Members with the old and with the new one are both
 served for a grace period, which begins when the newest subscription comes. Then the newest one wins: members with an
 older one are refused.
 
     present      subscriptions that members have now, and since when
-    superseded   subscriptions that have lost, and until when they are refused: a grace period from the last attempt. An
-                 old process that starts again and again is no new deployment, and does not become one
+    superseded   subscriptions that have lost, and until when they are refused: a grace period from the last attempt. So
+                 an old process that restarts again and again does not count as a new deployment
 
-A subscription that nobody has any more is forgotten. What comes after that is new.
+A subscription without members is forgotten. If it returns after that, it is new.
 
-Bounds: `_SUPERSEDED_MAX` superseded subscriptions.
+Limit: `_SUPERSEDED_MAX` superseded subscriptions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Grace(Generic[Key]):
-    """The subscriptions of a group, or of one topic of it. Times are those of any clock that goes on."""
+    """The subscriptions of a group, or of one topic of it. Times are of any clock that never goes back."""
 
     __slots__ = ("_since", "_superseded")
 
@@ -35,9 +35,9 @@ class Grace(Generic[Key]):
         self._superseded: dict[Key, int] = {}
 
     def winner(self, mine: Key, present: Collection[Key], now_ms: int, grace_ms: int) -> Key | None:
-        """Return the subscription that has won against MINE; None: members with MINE are served.
+        """Return the subscription that is served instead of MINE; None: members with MINE are served.
 
-        PRESENT: what all members have, this one too if it is in already.
+        PRESENT: the subscriptions of all members, including MINE if its member has joined already.
         """
         self._observe(present, now_ms, grace_ms)
         rivals = [one for one in self._since if one != mine]
@@ -66,11 +66,11 @@ class Grace(Generic[Key]):
 
     @property
     def newest(self) -> Key | None:
-        """The subscription that came last, of those that are present."""
+        """The newest of the present subscriptions."""
         return next(reversed(self._since), None)
 
     def _observe(self, present: Collection[Key], now_ms: int, grace_ms: int) -> None:
-        """Note which subscriptions are PRESENT. One that is gone after the newest had won is superseded."""
+        """Update the PRESENT subscriptions. One that disappears after the newest has won is superseded."""
         for key in present:
             self._since.setdefault(key, now_ms)
         newest = self.newest
@@ -89,15 +89,17 @@ class Grace(Generic[Key]):
 
 
 #: What happens to members with different subscriptions, as the end of a sentence.
-STEPPED_OVER: Final = "messages that one of them does not want are stepped over"
+STEPPED_OVER: Final = (
+    "messages that the subscription of their reader does not match are filtered out"
+)
 SUPERSEDED: Final = (
-    "the newer subscription is served, as the grace period (broker.subscription_grace_ms) is over: subscribe alike, use"
-    " a group of its own, or stop the members with the newer one first"
+    "the newer subscription is served, because the grace period (broker.subscription_grace_ms) has ended: use the same"
+    " subscription, use another group, or stop the members with the newer one first"
 )
 
 
 def served_for(grace_ms: int) -> str:
-    """Return in words that both subscriptions are served for a while."""
+    """Return the sentence that both subscriptions are served for a while."""
     return (
-        f"both are served for {format_duration(grace_ms)}, then the newer one alone; {STEPPED_OVER}"
+        f"both are served for {format_duration(grace_ms)}, then only the newer one; {STEPPED_OVER}"
     )

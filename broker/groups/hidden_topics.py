@@ -1,4 +1,4 @@
-"""What a reply about a group leaves out: everything about topics that the user who asks may not see."""
+"""Remove topics that the calling user may not see from a reply about a group."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 
 
 def without_hidden_topics(reply: pb.GroupStateReply, seen: SeenNames) -> pb.GroupStateReply:
-    """Return REPLY, from which all about topics that are not SEEN is removed; count those topics in it."""
+    """Remove all rows of topics that are not SEEN from REPLY, and set the number of these topics in it; return it."""
     sees = seen.has_topic
     _keep(reply.leases, sees)
     _keep(reply.filtered, sees)
@@ -23,14 +23,14 @@ def without_hidden_topics(reply: pb.GroupStateReply, seen: SeenNames) -> pb.Grou
 
 
 def seen_member(member: pb.Member, sees: Callable[[str], bool]) -> pb.Member:
-    """Return MEMBER, from which all about topics is removed that the user who asks does not see, as SEES says."""
+    """Return MEMBER without rows of topics that the calling user may not see."""
     _keep(member.subscriptions, sees)
     _keep(member.held, sees)
     return member
 
 
 def _keep(rows: MutableSequence[Any], sees: Callable[[str], bool]) -> None:
-    """Remove those of ROWS whose topic is not seen."""
+    """Remove the ROWS of topics that are not seen."""
     kept = [row for row in rows if sees(row.topic)]
     if len(kept) < len(rows):
         del rows[:]

@@ -1,11 +1,11 @@
 """Leases over a restart: the records of the lease table, in a table of the broker's journal (store/tables.py).
 
-A change is written at the end of the loop's turn, so a power cut may lose the last grants. Therefore a token of an
-earlier run that no record contradicts is believed. Renewals are not written: after a restart, a lease that was held has
-its whole time again.
+A change is written at the end of the turn of the event loop, so a power cut may lose the last grants. Therefore a token
+of an earlier run is accepted if no record contradicts it. Renewals are not written: after a restart, a lease that was
+held has its full time again.
 
-A master of a replica set starts with its epoch instead. It believes no earlier grant: it does not know what the masters
-before it granted.
+A master of a replica set starts with its epoch instead. It accepts no earlier token, because it does not know what the
+masters before it granted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class KeptLeases:
-    """A table of at most LIMIT records, kept as KEPT, by the machine's TIMERS. The event loop owns it.
+    """The lease table with up to LIMIT records, stored in KEPT, with the machine's TIMERS. The event loop owns it.
 
     EPOCH: that of a master of a replica set.
     """
@@ -57,21 +57,21 @@ class KeptLeases:
             self._kept.put(group, key, row)
 
     def holder(self, group: str, key: QueueKey) -> Lease | None:
-        """Return the lease by which somebody holds KEY for GROUP at present."""
+        """Return the present lease of KEY for GROUP; None if it has no owner."""
         return self.table.holder(group, key, self.now_ms())
 
     def member_of(self, group: str, topic: str, queue: int) -> str:
-        """Return the member that holds QUEUE of TOPIC for GROUP; "" for nobody."""
+        """Return the member that owns QUEUE of TOPIC for GROUP; "" if there is none."""
         lease = self.holder(group, QueueKey(topic, queue))
         return "" if lease is None else lease.member_id
 
     def close(self) -> None:
-        """Note which leases are over: they do not begin again."""
+        """Record which leases have ended, so that a restart does not restore them."""
         for group, key, row in self.table.rows(self.now_ms()):
             if (group, key) != TOKENS_ROW and row[4] == OVER:
                 self._kept.put(group, key, row)
 
 
 def lease_table() -> JournalTable[str, str, Row]:
-    """Return the table that keeps leases: rows by group and queue."""
+    """Return the table that stores leases: rows by group and queue."""
     return JournalTable(1, "leases", JsonCodec(), Durability.WITH_LOG, needs_log=False)

@@ -1,19 +1,20 @@
-"""How far groups are behind, exactly, at one moment, as `/metrics` shows it; and what a queue of the store holds.
+"""Exact consumer lag of groups at one moment, as `/metrics` shows it, and unread messages of queues.
 
-    note_lag(…)        on the event loop, in one turn: what the tables say, copied; some 2 µs a group and topic
-    lags(noted)        on any thread: the numbers
-    StoredTimes        on the loop, in slices: when the oldest messages that wait were stored, some 7 µs each
+    note_lag(…)        on the event loop, in one turn: copies the tables; about 2 µs per group and topic
+    lags(noted)        on any thread: computes the numbers
+    StoredTimes        on the loop, in steps: when the oldest waiting messages were stored, about 7 µs each
 
-A group and topic are reported once the group has committed an offset of it, or pops it. As docs/lag-reference.md says,
-lag is what is in the topic's queues and not finished; in a queue of which it never committed anything, all there is.
+A group and topic are reported once the group has committed an offset of it, or uses pop on it. Lag is the number of
+messages in the topic's queues that the group has not finished (docs/lag-reference.md). In a queue without a committed
+offset, it is all messages.
 
     lag = ready + in flight
-    in flight     popped and not finished; or fetched by who shares queues, and not committed
-    ready         not handed over yet, and popped messages that come again
+    in flight     popped and not acknowledged; or fetched under a lease and not committed
+    ready         not delivered yet, and popped messages that are redelivered
 
-Filters are not asked: what a group will step over counts until it has. Never less than 0.
+Filters are not applied: a message counts until the group has filtered it out. Lag is never negative.
 
-Nothing is seen that is not confirmed. Bounds: UNREAD_ENTRIES_MAX entries are added up for one request.
+Unconfirmed messages do not count. Limit: UNREAD_ENTRIES_MAX entries are added up per request.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ from ..pop.pops import Pops
 from ..pop.receives import PopQueue
 from ..topics import Topics
 
-#: So many times are read before the loop serves others: a millisecond or two.
+#: Times that are read before other work of the event loop continues: one or two milliseconds.
 _SLICE: Final = 256
 #: Topic, queue and offset of a message.
 Place: TypeAlias = tuple[str, int, int]
 
 
 class Held(NamedTuple):
-    """What a group that pops holds of a queue: LENT messages are in flight, DUE ones are redelivered.
+    """Messages of a queue that a pop group holds: `lent` ones are in flight, `due` ones are to be redelivered.
 
-    Offsets of the first of all, and of the first DUE one; None: there is none.
+    The offset of the first of all, and of the first due one; None: there is none.
     """
 
     lent: int
@@ -53,9 +54,9 @@ class Held(NamedTuple):
 
 
 class PopStand(NamedTuple):
-    """How far a group that pops a queue is: it has finished all below LOW, and looked at all below NEXT_OFFSET.
+    """Progress of a pop group in a queue: all below LOW is acknowledged, all below NEXT_OFFSET was scanned.
 
-    FIRST is what it holds of messages that were not delivered before, RETRIED of those that were.
+    FIRST: messages that are in their first delivery. RETRIED: messages that were delivered before.
     """
 
     low: int
@@ -66,7 +67,7 @@ class PopStand(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NotedLag:
-    """What the tables said at one moment, by group and topic, and how many of these were LEFT_OUT.
+    """Copy of the tables at one moment, by group and topic. LEFT_OUT: how many are missing because of the limit.
 
     committed, pulled: offsets by queue;  popped: likewise;  bounds: of all queues of a topic.
     """
@@ -79,9 +80,9 @@ class NotedLag:
 
 
 class GroupLag(NamedTuple):
-    """How far GROUP is behind in TOPIC. UNFINISHED, UNREAD: where the first such message of each queue is.
+    """Lag of GROUP in TOPIC. UNFINISHED, UNREAD: the first such message of each queue.
 
-    RETRIED: it is about messages that were delivered before, of a group that pops.
+    RETRIED: the messages were delivered before, to a pop group.
     """
 
     group: str
@@ -94,19 +95,19 @@ class GroupLag(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """Return how many are not finished."""
+        """Return the number of unfinished messages."""
         return self.ready + self.in_flight
 
     @property
     def is_retry(self) -> bool:
-        """Is it about messages that the group failed to process?"""
+        """Return whether it counts messages that the group failed to process."""
         return self.retried or self.topic.startswith(RETRY_PREFIX)
 
 
 def note_lag(
     store: MessageStore, topics: Topics, offsets: Offsets, pops: Pops, limit: int
 ) -> NotedLag:
-    """Copy what the tables say of up to LIMIT groups and topics, those that committed first; on the loop."""
+    """Copy the tables for up to LIMIT groups and topics, those that committed first. Call it on the event loop."""
     committed: dict[tuple[str, str], Mapping[int, int]] = {}
     pulled: dict[tuple[str, str], Mapping[int, int]] = {}
     bounds: dict[str, dict[int, tuple[int, int]]] = {}
@@ -135,7 +136,7 @@ def note_lag(
     popped: dict[tuple[str, str], dict[int, PopStand]] = {}
     for queue in pops.queues():
         key = queue.key
-        if (key.group, key.topic) in committed:  # A pop that begins commits where.
+        if (key.group, key.topic) in committed:  # A new pop queue starts at the committed offset.
             popped.setdefault((key.group, key.topic), {})[key.queue] = _stand(queue)
     return NotedLag(
         committed=committed, pulled=pulled, popped=popped, bounds=bounds, left_out=left_out
@@ -147,7 +148,8 @@ def _stand(queue: PopQueue) -> PopStand:
     due: tuple[list[int], list[int]] = ([], [])
     for offset, entry in queue.entries.items():
         if not entry.acknowledged:
-            # A message in flight is a retry from its second delivery on; one that is due again will be.
+            # A message in flight is a retry from its second delivery on. One that waits for
+            # redelivery will be a retry.
             in_flight = entry.lease is not None
             retried = entry.attempt > (1 if in_flight else 0)
             (lent if in_flight else due)[retried].append(offset)
@@ -160,7 +162,7 @@ def _held(lent: Sequence[int], due: Sequence[int]) -> Held:
 
 
 def lags(noted: NotedLag) -> Iterator[GroupLag]:
-    """Yield the lag of each group and topic that was NOTED. Pure."""
+    """Yield the lag of each group and topic in NOTED. Pure."""
     nothing: Mapping[int, int] = {}
     for (group, topic), committed in noted.committed.items():
         popped = noted.popped.get((group, topic), {})
@@ -196,7 +198,7 @@ def lags(noted: NotedLag) -> Iterator[GroupLag]:
 
 
 def _retried(group: str, topic: str, popped: Mapping[int, PopStand]) -> GroupLag:
-    """Return the lag of GROUP in messages of TOPIC that it was delivered before."""
+    """Return the lag of GROUP in messages of TOPIC that were delivered to it before."""
     held = {queue: stand.retried for queue, stand in popped.items()}
     return GroupLag(
         group,
@@ -212,24 +214,25 @@ def _retried(group: str, topic: str, popped: Mapping[int, PopStand]) -> GroupLag
 
 
 class StoredTimes:
-    """When messages of STORE were stored that groups have not finished; what was read for the last page is kept."""
+    """When the unfinished messages of groups were stored; results of the last page are cached."""
 
     def __init__(self, store: MessageStore, topics: Topics) -> None:
         self._store = store
         self._topics = topics
-        #: As of which version of the topics: one that is deleted and made again begins anew.
+        #: Version of the topics: after a topic is deleted and created again, its times are read
+        #: again.
         self._version = topics.version
         self._known: dict[Place, int] = {}
 
     async def read(self, noted: NotedLag) -> tuple[list[GroupLag], dict[Place, int]]:
-        """Return what NOTED comes to, and when the messages that it names were stored; gone ones have no time."""
+        """Return the lag in NOTED, and when its first messages were stored; deleted messages have no time."""
         if self._version != self._topics.version:
             self._version, self._known = self._topics.version, {}
         found, stored, wanted = await asyncio.to_thread(_known_and_wanted, noted, self._known)
         for begin in range(0, len(wanted), _SLICE):
             for place in wanted[begin : begin + _SLICE]:
                 at_ms = self._store.stored_ms(*place)
-                if at_ms is None:  # Something is missing there: the next one that is not.
+                if at_ms is None:  # That message is missing: use the next one that exists.
                     at_ms = stored_ms(self._store, *place)
                 if at_ms >= 0:
                     stored[place] = at_ms
@@ -248,15 +251,16 @@ def _known_and_wanted(
 
 
 def age_ms(places: Sequence[Place], stored: Mapping[Place, int], now_ms: int) -> int:
-    """Return how long the oldest message at PLACES has waited, by when they were STORED; 0: none does."""
+    """Return how long the oldest message at PLACES has waited, by the times STORED; 0 if none waits."""
     found = [stored[place] for place in places if place in stored]
     return max(0, now_ms - min(found)) if found else 0
 
 
-#: Queues in one request, and those that are read of in one turn of the loop: a read takes some 0.1 ms.
+#: Limit of queues per request, and of queues per turn of the event loop: reading one takes about
+#: 0.1 ms.
 QUEUES_MAX: Final = 10_000
 IN_A_TURN: Final = 100
-#: So many queue entries are added up for one request: some 20 ms.
+#: Limit of queue entries that are added up per request: about 20 ms.
 UNREAD_ENTRIES_MAX: Final = 2_000_000
 
 
@@ -273,7 +277,7 @@ def stored_ms(store: MessageStore, topic: str, queue: int, offset: int) -> int:
 def add_unread(
     store: MessageStore, offsets: Iterable[pb.GroupOffset]
 ) -> Generator[None, None, None]:
-    """Tell of each of OFFSETS since when messages are unread, and how many bytes; yield where others may be served."""
+    """Add to each of OFFSETS the age and the size of its unread messages. Yields so that other work can continue."""
     left = UNREAD_ENTRIES_MAX
     for at, one in enumerate(offsets, 1):
         if at % IN_A_TURN == 0:
@@ -281,7 +285,7 @@ def add_unread(
         first = max(one.offset, one.purged_below)
         one.unread_store_time_ms = stored_ms(store, one.topic, one.queue, first)
         if one.offset < 0:
-            continue  # Where the group will begin is its own choice.
+            continue  # The group has no offset: where it starts is its own choice.
         size, count = store.unread_bytes(one.topic, one.queue, first, left)
         left -= count
         if size is not None:
@@ -289,10 +293,10 @@ def add_unread(
 
 
 def check_count(field: str, count: int) -> None:
-    """Raise InvalidArgument where FIELD names more queues than QUEUES_MAX: COUNT."""
+    """Raise InvalidArgument if COUNT, the number of queues in FIELD, exceeds QUEUES_MAX."""
     if count > QUEUES_MAX:
         raise InvalidArgument(
-            f"{field}: {count} in one request, the limit is {QUEUES_MAX}: ask in parts",
+            f"{field}: {count} queues in one request, the limit is {QUEUES_MAX}: use several requests",
             field=field,
             limit=QUEUES_MAX,
             value=count,

@@ -1,14 +1,14 @@
 """The table of leases: which member holds which queue for its group. Pure; the caller passes the time.
 
-Tokens only grow, also over restarts: the grants of a request get the next token, which is never below the present
-instant in ms. A request with another token than that of the record is refused, so that at most one token of a queue is
-valid at any time.
+Tokens only grow, also over restarts: the grants of a request get the next token, which is never below the present Unix
+time in ms. A request with another token than that of the record is refused, so that at any time at most one token of a
+queue is valid.
 
     record of a queue      asked for with token 0          with token T (fetches renew as well)
     none                   granted                         granted as T, if an earlier run may have granted it
     held by another        refused (the same instance: *)  refused, unless T is newer and of an earlier run
     held by the member     granted again                   renewed if T is the record's, else as above
-    its time is over       granted                         renewed if T is the record's: nobody had it meanwhile
+    expired                granted                         renewed if T is the record's: it had no other owner since
     released               granted                         refused, unless T is newer and of an earlier run
 
 (*) A static member that returns with another member_id takes over the queues of its instance at once. The new token
@@ -16,8 +16,8 @@ fences the old member, which cannot get them back by its instance.
 
 If the broker has users, a lease belongs to its user: another user with the same member or instance is refused.
 
-Limit: `limit()` records. Those of unheld queues are dropped first; then no token up to their highest is believed
-without a record.
+Limit: `limit()` records. Records of queues without an owner are dropped first. From then on, no token up to the highest
+dropped one is accepted without a record.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from ...proto import errors
 
 LEASE_MOST_MS: Final = 600_000
 TOKEN_MAX: Final = 1 << 62
-#: Members that a queue was taken from by their instance: so many are remembered.
+#: Limit of remembered members that lost a queue to another member of their instance.
 _TAKEN_FROM_MAX: Final = 4
-#: What an epoch of a replica set begins with, generations and tokens, is it times 2 to this.
+#: Generations and tokens of a master start at its epoch shifted by so many bits.
 EPOCH_SHIFT: Final = 32
-#: How long no further search for records to drop is worth it after one, in ms.
+#: Minimum time between two searches for records to drop, in ms.
 _SWEEP_PAUSE_MS: Final = 1_000
-#: Of a record in the table that is kept: what has become of the lease.
+#: State of a lease in a stored row.
 RELEASED, OVER, HELD = 0, 1, 2
-#: Group and key of the row with the last token, and that up to which none is believed without a record.
+#: Group and key of the row with the last token, and the one up to which tokens need a record.
 TOKENS_ROW: Final = ("", "tokens")
-#: A row of the table that is kept.
+#: A row of the stored table.
 Row = list[Any]
 
 
@@ -53,16 +53,16 @@ class QueueKey(NamedTuple):
 
 @dataclass(slots=True)
 class Lease:
-    """The record of a queue: who holds it, or held it last."""
+    """The record of a queue: its owner, or its last owner."""
 
     member_id: str
     instance_id: str
     token: int
     lease_ms: int
-    #: 0: it was released.
+    #: 0: the lease was released.
     expires_ms: int
     taken_from: tuple[str, ...] = ()
-    #: Whose member it is; "": the broker has no users, or did not know it.
+    #: User of the member; "": the broker has no users, or did not know the user.
     user: str = ""
 
     @property
@@ -70,12 +70,12 @@ class Lease:
         return self.expires_ms == 0
 
     def is_live(self, now_ms: int) -> bool:
-        """Does somebody hold the queue at NOW_MS?"""
+        """Return whether the queue has an owner at NOW_MS."""
         return self.expires_ms > now_ms
 
 
 class WantedQueue(NamedTuple):
-    """A queue that is asked for; TOKEN 0: anew."""
+    """A requested queue. TOKEN 0: a new lease."""
 
     key: QueueKey
     token: int
@@ -83,7 +83,7 @@ class WantedQueue(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who asks for queues, and for how long."""
+    """The member that requests queues, and for how long."""
 
     group: str
     member_id: str
@@ -93,9 +93,9 @@ class Asker:
 
 
 class LeaseTable:
-    """Records by group and queue. BEGIN_MS: when this run of the broker began.
+    """Records by group and queue. BEGIN_MS: when this broker process started.
 
-    EPOCH, of a master of a replica set: its tokens are above all of the masters before, of which none is believed.
+    EPOCH, for a master of a replica set: its tokens are above those of all masters before, which are not accepted.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class LeaseTable:
         epoch: int = 0,
         on_change: Callable[[str, str, Row | None], None] = lambda group, key, row: None,
     ) -> None:
-        """ON_CHANGE is called with group, key and row of what `rows` would say otherwise; None: it is gone."""
+        """ON_CHANGE is called with group, key and new row of each change; row None: the record was removed."""
         self._limit = limit
         self._on_change = on_change
         self._groups: dict[str, dict[QueueKey, Lease]] = {}
@@ -122,11 +122,9 @@ class LeaseTable:
         """Return how many records there are."""
         return self._count
 
-    # --- asking
-
     @property
     def last_token(self) -> int:
-        """The highest token that was granted; each later grant's is above it."""
+        """The highest token that was granted; later grants get higher ones."""
         return self._last_token
 
     def get(self, group: str, key: QueueKey) -> Lease | None:
@@ -138,30 +136,28 @@ class LeaseTable:
         yield from self._groups.get(group, {}).items()
 
     def live(self, now_ms: int) -> Iterator[tuple[str, QueueKey, Lease]]:
-        """Yield (group, queue, record) of all queues that somebody holds at NOW_MS."""
+        """Yield (group, queue, record) of all queues with an owner at NOW_MS."""
         for group, records in self._groups.items():
             for key, lease in records.items():
                 if lease.is_live(now_ms):
                     yield group, key, lease
 
     def holder(self, group: str, key: QueueKey, now_ms: int) -> Lease | None:
-        """Return the lease by which somebody holds KEY for GROUP at NOW_MS."""
+        """Return the lease of the owner of KEY for GROUP at NOW_MS; None if it has none."""
         lease = self.get(group, key)
         return lease if lease is not None and lease.is_live(now_ms) else None
 
     def is_valid(self, group: str, key: QueueKey, token: int) -> bool:
-        """Is TOKEN the one by which KEY is held for GROUP, or was last and nobody has asked for it since?"""
+        """Return whether TOKEN is the lease of KEY for GROUP, or an expired one that no other lease followed."""
         lease = self.get(group, key)
         if lease is not None and token == lease.token:
             return not lease.is_released
         return self._is_earlier(lease, token)
 
     def _is_earlier(self, lease: Lease | None, token: int) -> bool:
-        """May an earlier run of the broker have granted TOKEN after what LEASE tells of?"""
+        """Return whether an earlier process may have granted TOKEN after the lease LEASE."""
         known = self._floor if lease is None else max(lease.token, self._floor)
         return known < token <= self._begin_token
-
-    # --- granting
 
     def ask(
         self,
@@ -170,10 +166,10 @@ class LeaseTable:
         now_ms: int,
         gives_way: Callable[[QueueKey], bool] = lambda key: False,
     ) -> list[Lease | None]:
-        """Grant or renew what ASKER can have of WANTED; return the lease of each, None where it was not granted.
+        """Grant or renew WANTED for ASKER as far as possible; return the lease of each, None where it was not granted.
 
-        GIVES_WAY tells of a queue that somebody else is to have: it is not granted anew. Raises Overloaded where there
-        are as many records as may be; nothing is granted then.
+        GIVES_WAY returns whether another member is to get a queue: then no new lease is granted. Raises Overloaded, and
+        grants nothing, if the table is full.
         """
         self._make_room(asker.group, wanted, now_ms)
         fresh_token = max(self._last_token + 1, 0 if self._epoch else now_ms)
@@ -182,7 +178,8 @@ class LeaseTable:
             lease = self.get(asker.group, key)
             if token:
                 renewed = self._renew(asker, key, lease, token, now_ms)
-                # It is restored for its whole time anyway, unless it was over when the records were written.
+                # A restart restores its full time in any case, unless it had ended when the record
+                # was written.
                 if renewed is not None and (lease is None or not lease.is_live(now_ms)):
                     self._changed(asker.group, key, renewed, now_ms)
                 answers.append(renewed)
@@ -198,7 +195,7 @@ class LeaseTable:
         return answers
 
     def believe(self, group: str, key: QueueKey, token: int, lease_ms: int, now_ms: int) -> None:
-        """Note that TOKEN, which is valid, was used: no older one is believed after it."""
+        """Record the use of TOKEN, which is valid: from now on no older token is accepted."""
         if self._is_earlier(self.get(group, key), token):
             asker = Asker(group=group, member_id="", lease_ms=lease_ms)
             self._make_room(group, [WantedQueue(key, token)], now_ms)
@@ -206,7 +203,7 @@ class LeaseTable:
             self._changed(group, key, believed, now_ms)
 
     def extend(self, group: str, key: QueueKey, token: int, lease_ms: int, now_ms: int) -> None:
-        """Have TOKEN, which is valid, last for its whole time from NOW_MS on; LEASE_MS if there is no record of it.
+        """Renew TOKEN, which is valid, for its full time from NOW_MS on; for LEASE_MS if it has no record.
 
         Raises Overloaded as `ask` does.
         """
@@ -215,7 +212,7 @@ class LeaseTable:
             self.believe(group, key, token, lease_ms, now_ms)
             return
         was_over = not lease.is_live(now_ms)
-        # The clock may have been put back.
+        # The clock may have been set back.
         lease.expires_ms = max(lease.expires_ms, now_ms + lease.lease_ms)
         if was_over:
             self._changed(group, key, lease, now_ms)
@@ -251,10 +248,8 @@ class LeaseTable:
         self._count += key not in records
         records[key] = lease
 
-    # --- ending
-
     def release(self, group: str, key: QueueKey, member_id: str, token: int) -> bool:
-        """End MEMBER_ID's lease of KEY under TOKEN, 0: under any; return whether somebody else can have it now."""
+        """End MEMBER_ID's lease of KEY with TOKEN (0: with any token); return whether the queue is free now."""
         lease = self.get(group, key)
         if lease is None or lease.is_released:
             return False
@@ -265,7 +260,7 @@ class LeaseTable:
         return True
 
     def end(self, group: str, key: QueueKey) -> bool:
-        """End the lease of KEY, whoever holds it; return whether there was one."""
+        """End the lease of KEY, of any owner; return whether there was one."""
         lease = self.get(group, key)
         was_held = lease is not None and not lease.is_released
         if lease is None:
@@ -276,7 +271,7 @@ class LeaseTable:
             lease = Lease("", "", 0, 0, 0)
             self._keep(group, key, lease)
         lease.expires_ms = 0
-        # What an earlier run granted must not be believed from now on.
+        # Tokens of an earlier run must not be accepted from now on.
         lease.token = max(lease.token, self._begin_token)
         self._changed(group, key, lease, 0)
         return was_held
@@ -317,14 +312,12 @@ class LeaseTable:
                 self._forget(name, lambda key, lease: not lease.is_live(now_ms))
         if self._count + more > self._limit():
             raise errors.Overloaded(
-                f"{self._count} queues are held here, the limit is {self._limit()}: release some,"
-                " or raise broker.leases_max",
+                f"{self._count} queues have owners here, the limit is {self._limit()} (broker.leases_max):"
+                " release some, or raise the limit",
                 field="queues",
                 limit=self._limit(),
                 value=self._count + more,
             )
-
-    # --- over a restart
 
     def _changed(self, group: str, key: QueueKey, lease: Lease, now_ms: int) -> None:
         self._on_change(group, _key_text(key), _row(lease, now_ms))
@@ -333,16 +326,16 @@ class LeaseTable:
         self._on_change(*TOKENS_ROW, [self._last_token, self._floor])
 
     def rows(self, now_ms: int) -> Iterator[tuple[str, str, Row]]:
-        """Yield group, key and row of all records, as `restore` takes them; they may change meanwhile."""
+        """Yield group, key and row of all records, as `restore` takes them. They may change meanwhile."""
         yield *TOKENS_ROW, [self._last_token, self._floor]
         for group in list(self._groups):
             for key, lease in list(self._groups.get(group, {}).items()):
                 yield group, _key_text(key), _row(lease, now_ms)
 
     def restore(self, rows: Iterable[tuple[str, str, Row]], now_ms: int) -> None:
-        """Have what `rows` gave, in a table that is new; what was held is so again for its whole time.
+        """Load what `rows` gave into a new table. A lease that was held has its full time again.
 
-        Raises ValueError, LookupError or TypeError for rows of another shape; the table is as it was then.
+        Raises ValueError, LookupError or TypeError for malformed rows; then the table is unchanged.
         """
         groups: dict[str, dict[QueueKey, Lease]] = {}
         last_token = floor = count = 0
@@ -355,7 +348,7 @@ class LeaseTable:
                 count += 1
         tokens = (one.token for records in groups.values() for one in records.values())
         if max(last_token, floor, *tokens) > TOKEN_MAX:
-            raise ValueError(f"a token is above {TOKEN_MAX}")
+            raise ValueError(f"a token exceeds the limit {TOKEN_MAX}")
         self._groups, self._count = groups, count
         self._floor = max(self._floor, floor)
         self._last_token = self._begin_token = max(self._last_token, last_token)
@@ -385,7 +378,7 @@ def _restored(row: Row, now_ms: int) -> Lease:
 
 
 def _taken_from(asker: Asker, before: Lease | None) -> tuple[str, ...]:
-    """Return from whom the instance of ASKER took the queue that BEFORE tells of, ASKER's own step included."""
+    """Return the members from which the instance of ASKER took the queue of BEFORE, including this step."""
     if before is None or not asker.instance_id or before.instance_id != asker.instance_id:
         return ()
     if before.member_id == asker.member_id:
@@ -394,7 +387,7 @@ def _taken_from(asker: Asker, before: Lease | None) -> tuple[str, ...]:
 
 
 def _may_have(asker: Asker, lease: Lease | None, now_ms: int) -> bool:
-    """May ASKER be granted anew what LEASE tells of?"""
+    """Return whether ASKER may get a new lease of the queue of LEASE."""
     if lease is None or not lease.is_live(now_ms) or lease.member_id == asker.member_id:
         return True
     is_instance = bool(asker.instance_id) and asker.instance_id == lease.instance_id

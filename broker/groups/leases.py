@@ -3,10 +3,10 @@
 The fence refuses a commit or fetch with another token than that of the lease (lease_table.py). A fetch under a token
 renews the lease when it arrives.
 
-A request to which nothing can be granted waits, if it asks for that, until a queue is released or its lease ends.
-Waiting requests are served in order, but a request of an older generation gives way to one of a newer generation that
-waits for the same queue: its plan is outdated. A request that has waited takes no queue from its own member, which got
-it by another request meanwhile: the newer token would fence the reader with the older one.
+A request that gets no queue waits, if it asks for that, until a queue is released or its lease ends. Waiting requests
+are served in order, but a request of an older generation gives way to one of a newer generation that waits for the same
+queue: its assignment is outdated. A request that has waited takes no queue from its own member, which got it by another
+request meanwhile: the newer token would fence the reader with the older one.
 
 Limits: `lease_waits_max` requests wait, further ones are answered at once; QUEUES_MAX queues per request. Times are the
 machine's. Not thread-safe.
@@ -44,13 +44,13 @@ from .member_checks import others_member
 logger = logging.getLogger(__name__)
 
 
-#: Queues in one request: the loop serves nobody else meanwhile.
+#: Limit of queues per request: the event loop does nothing else meanwhile.
 QUEUES_MAX: Final = 10_000
 LEASE_LEAST_MS: Final = 1_000
 
 
 class QueueLeases:
-    """Leases of this broker's queues. The event loop owns it."""
+    """The leases of this broker's queues. The event loop owns it."""
 
     def __init__(
         self,
@@ -70,11 +70,11 @@ class QueueLeases:
         self._kept = kept
         self._leases = kept.table
         self._waits = Purgatory(timers, limit=lambda: config.lease_waits_max)
-        #: When a queue that somebody waits for is to be looked at: its lease may be over then.
+        #: Timers of queues that requests wait for: the lease may have ended then.
         self._expiries: dict[Hashable, Timer] = {}
 
     def methods(self) -> MethodTable:
-        """Return the methods by which members hold queues."""
+        """Return the methods by which members request and release queues."""
         return service(
             "pocketmq.v1.Broker",
             {
@@ -85,11 +85,11 @@ class QueueLeases:
 
     @property
     def waiting(self) -> int:
-        """How many requests wait for a queue."""
+        """Return the number of requests that wait for a queue."""
         return len(self._waits)
 
     def of_group(self, group: str) -> list[pb.HeldLease]:
-        """Return what members of GROUP hold at present."""
+        """Return the present leases of members of GROUP."""
         now_ms = self._now_ms()
         return [
             pb.HeldLease(
@@ -104,7 +104,7 @@ class QueueLeases:
         ]
 
     def _check_user(self, asker: Asker, wanted: Sequence[WantedQueue]) -> None:
-        """Raise NotAuthorized where ASKER's member or instance holds one of WANTED, and is that of another user."""
+        """Raise NotAuthorized if another user's member or instance of the same name owns one of WANTED."""
         for key, _ in wanted:
             lease = self._kept.holder(asker.group, key)
             if lease is None or lease.user in ("", asker.user):
@@ -113,17 +113,16 @@ class QueueLeases:
             if is_instance or lease.member_id == asker.member_id:
                 raise others_member(asker.member_id, asker.instance_id, asker.group)
 
-    # --- granting
-
     def lease(self, request: pb.LeaseRequest, call: Call) -> pb.LeaseReply | Later:
         """Grant and renew leases, at once or when one of the queues is free."""
         asker, wanted = self._checked(request, call.user.name)
         wait = _Wait(self, asker, wanted, request.generation, call)
         wait.since_token = self._leases.last_token
-        # Only what is asked for anew may come free.
+        # Only queues with token 0 can become free.
         keys = [(asker.group, want.key) for want in wanted if not want.token]
         for group, key in keys:
-            # A lease may be over and its timer not have fired: who waits for the queue comes first.
+            # A lease may have ended before its timer fires: requests that wait for the queue come
+            # first.
             if self._kept.holder(group, key) is None:
                 self._notify(group, key)
         if request.wait_ms <= 0 or not keys:
@@ -146,7 +145,7 @@ class QueueLeases:
         return asker, wanted
 
     def _check_there(self, wanted: Sequence[WantedQueue]) -> None:
-        """Raise what is wrong with the queues if none of WANTED can be read; those that can are served."""
+        """Raise the error of the first queue if none of WANTED can be read; otherwise serve those that can."""
         error: errors.PocketMQError | None = None
         for key, _ in wanted:
             try:
@@ -159,7 +158,7 @@ class QueueLeases:
             raise error
 
     def grant(self, wait: _Wait, *, partly: bool) -> pb.LeaseReply | None:
-        """Return the answer to WAIT; None, and nothing is granted, if it could have nothing and not PARTLY."""
+        """Return the answer to WAIT; None, and grant nothing, if no queue is free and not PARTLY."""
         now_ms = self._now_ms()
         asker = wait.asker
         there = [want for want in wait.wanted if self._topics.has_queue(*want.key)]
@@ -183,9 +182,9 @@ class QueueLeases:
         return answer
 
     def _gives_way(self, wait: _Wait, key: QueueKey) -> bool:
-        """Has the member got KEY while WAIT lasted, or does somebody of a newer generation wait for it?
+        """Return whether the member got KEY while WAIT lasted, or a request of a newer generation waits for it.
 
-        What the member has had before it keeps: until it gives the queue back nobody else can have it anyway.
+        A queue that the member had before stays with it: until it releases the queue, no other member can get it.
         """
         holder = self._kept.holder(wait.asker.group, key)
         if holder is not None and holder.member_id == wait.asker.member_id:
@@ -197,14 +196,12 @@ class QueueLeases:
             isinstance(other, _Wait) and other.generation > wait.generation for other in others
         )
 
-    # --- coming free
-
     def _notify(self, group: str, key: QueueKey) -> None:
-        """Have those who wait for KEY try again, in their order; the first who can have it does."""
+        """Let the requests that wait for KEY try again, in order; the first one that can get it does."""
         self._waits.notify((group, key))
 
     def _look_at_expiry(self, group: str, key: QueueKey) -> None:
-        """Have those who wait for KEY try again when its lease is over."""
+        """Let the requests that wait for KEY try again when its lease ends."""
         lease = self._kept.holder(group, key)
         if lease is not None and (group, key) not in self._expiries:
             self._expiries[group, key] = self._timers.at(
@@ -218,10 +215,8 @@ class QueueLeases:
         if any(True for _ in self._waits.operations((group, key))):
             self._look_at_expiry(group, key)
 
-    # --- ending
-
     def release(self, request: pb.ReleaseRequest, call: Call) -> pb.ReleaseReply:
-        """End leases, and hand the queues to who waits. What is not held is not an error."""
+        """End leases, and grant the queues to waiting requests. A queue without a lease is not an error."""
         check_own_choice(request.group)
         check_member("member_id", request.member_id)
         wanted = wanted_in(request.queues)
@@ -232,7 +227,7 @@ class QueueLeases:
         return pb.ReleaseReply()
 
     def end(self, group: str, keys: Iterable[tuple[str, int]]) -> None:
-        """End whatever lease there is of KEYS, (topic, queue), for GROUP."""
+        """End all leases of KEYS, (topic, queue), for GROUP."""
         for topic, queue in keys:
             key = QueueKey(topic, queue)
             if self._leases.end(group, key):
@@ -240,18 +235,18 @@ class QueueLeases:
             self._notify(group, key)
 
     def forget_group(self, group: str) -> None:
-        """Let go of all that GROUP holds."""
+        """End all leases of GROUP."""
         for key in self._leases.forget_group(group):
             self._notify(group, key)
 
     def forget_topic(self, topic: str) -> None:
-        """Let go of the queues of TOPIC."""
+        """End all leases of the queues of TOPIC."""
         for group, keys in self._leases.forget_topic(topic).items():
             for key in keys:
                 self._notify(group, key)
 
     def wind_down(self) -> None:
-        """Answer who waits: the broker is about to stop."""
+        """Answer all waiting requests: the broker is about to stop."""
         self._waits.complete_all()
 
 
@@ -273,7 +268,7 @@ class _Wait:
         self.asker = asker
         self.wanted = wanted
         self.generation = generation
-        #: What is granted later has a higher one.
+        #: Leases granted after the request have higher tokens.
         self.since_token = 0
 
     def try_complete(self) -> bool:
@@ -299,7 +294,7 @@ def _let_go(waiting: WatchedOperation) -> None:
 
 
 def asker_of(request: pb.LeaseRequest, default_lease_ms: int, user: str = "") -> Asker:
-    """Return who of USER asks by REQUEST, for DEFAULT_LEASE_MS if it does not say how long. Raises InvalidArgument."""
+    """Return the member of USER in REQUEST; DEFAULT_LEASE_MS applies if it has no duration. Raises InvalidArgument."""
     check_own_choice(request.group)
     check_member("member_id", request.member_id)
     if request.instance_id:
@@ -318,10 +313,10 @@ def asker_of(request: pb.LeaseRequest, default_lease_ms: int, user: str = "") ->
 
 
 def wanted_in(queues: Sequence[pb.QueueLease]) -> list[WantedQueue]:
-    """Return QUEUES of a request, each once. Raises InvalidArgument."""
+    """Return the distinct QUEUES of a request. Raises InvalidArgument."""
     if not 1 <= len(queues) <= QUEUES_MAX:
         raise errors.InvalidArgument(
-            f"queues: {len(queues)} in one request, must be 1 to {QUEUES_MAX}: ask in parts",
+            f"queues: {len(queues)} in one request, must be 1 to {QUEUES_MAX}: use several requests",
             field="queues",
             limit=QUEUES_MAX,
             value=len(queues),
@@ -332,7 +327,7 @@ def wanted_in(queues: Sequence[pb.QueueLease]) -> list[WantedQueue]:
         key = QueueKey(one.topic, one.queue)
         if key in wanted:
             raise errors.InvalidArgument(
-                f"queues: queue {key.queue} of {key.topic[:64]!r} stands twice: name it once",
+                f"queues: queue {key.queue} of {key.topic[:64]!r} is listed twice: list it once",
                 field="queues",
                 value=key.queue,
             )

@@ -1,4 +1,4 @@
-"""Checks of what members send: a join becomes a `JoinedMember`, a plan is one that can be kept."""
+"""Checks of requests of members: a join becomes a `JoinedMember`; an assignment must be well-formed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .membership import JoinedMember
 SESSION_LEAST_MS: Final = 6_000
 SESSION_MOST_MS: Final = 30 * 60_000
 SESSION_DEFAULT_MS: Final = 30_000
-#: Queues that one member may hold, and that one plan may give.
+#: Limit of queues that one member may own, and that one assignment may contain.
 HELD_MAX: Final = 10_000
 PLANNED_MAX: Final = 100_000
 GENERATION_MAX: Final = 1 << 53
@@ -26,19 +26,19 @@ _QUEUE_MAX: Final = (1 << 31) - 1
 
 
 def others_member(member_id: str, instance_id: str, group: str) -> NotAuthorized:
-    """Return how another user's member is refused: what it is in GROUP is known by its id, or by its instance's."""
+    """Return the error for a member id or instance id in GROUP that belongs to another user."""
     who = f"member {member_id[:64]!r}"
     if instance_id:
         who += f" or instance {instance_id[:64]!r}"
     return NotAuthorized(
-        f"{who} of group {group!r} is another user's: take an id of your own",
+        f"{who} of group {group!r} is another user's: use an id of your own",
         resource=f"Group:{group}",
         member=member_id[:64],
     )
 
 
 def member_of(join: pb.Join, peer: str, timers: Timers, user: str = "") -> JoinedMember:
-    """Return who joins with JOIN from PEER, as USER, now, by TIMERS.
+    """Return the member in JOIN, from PEER, of USER. It joins now, by TIMERS.
 
     Raises InvalidArgument, InvalidName or InvalidFilter, which name the field.
     """
@@ -72,7 +72,7 @@ def member_of(join: pb.Join, peer: str, timers: Timers, user: str = "") -> Joine
 
 
 def check_held(queues: Sequence[pb.HeldQueue]) -> Sequence[pb.HeldQueue]:
-    """Return QUEUES, which a member holds, if they are well-formed; raise InvalidArgument or InvalidName."""
+    """Return QUEUES, which a member owns, if they are well-formed; raise InvalidArgument or InvalidName."""
     check_range("held", len(queues), 0, HELD_MAX)
     for queue in queues:
         _check_queue(queue)
@@ -80,7 +80,7 @@ def check_held(queues: Sequence[pb.HeldQueue]) -> Sequence[pb.HeldQueue]:
 
 
 def check_plan(plan: pb.Plan) -> pb.Plan:
-    """Return PLAN if it can be read; raise InvalidArgument or InvalidName."""
+    """Return PLAN if it is well-formed; raise InvalidArgument or InvalidName."""
     check_range("generation", plan.generation, 0, GENERATION_MAX)
     check_range("shares", sum(len(share.queues) for share in plan.shares), 0, PLANNED_MAX)
     check_range("shares", len(plan.shares), 0, PLANNED_MAX)
@@ -95,7 +95,7 @@ def _check_queue(queue: pb.HeldQueue) -> None:
     check_topic(queue.topic)
     if not queue.broker_name:
         raise InvalidArgument(
-            f"queue {queue.queue} of {queue.topic!r} names no broker: broker_name is empty",
+            f"queue {queue.queue} of {queue.topic!r} has no broker_name: set it to the name of the queue's broker",
             field="broker_name",
             value="",
         )

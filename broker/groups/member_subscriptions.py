@@ -1,7 +1,7 @@
-"""What the members of a group subscribe to, and how the subscriptions of two members differ, in words.
+"""Subscriptions of the members of a group, and how those of two members differ, in words.
 
-Members share the queues of a group. If their subscriptions differ, a member skips messages that another one wants. So
-all must subscribe to the same topics with the same filters, and allocate in the same way.
+Members share the queues of a group. If their subscriptions differ, a member skips messages that another one needs. So
+all must subscribe to the same topics with the same filters, and use the same allocation.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ from ...proto.topics import check_topic
 from .field_checks import check_name, check_range
 
 SUBSCRIPTIONS_MAX: Final = 1_000
-#: Topics whose difference is told; an expression is told up to so many characters.
+#: Limits of topics that are listed, and of the characters of an expression.
 _TOLD_MAX: Final = 5
 _EXPRESSION_TOLD_MAX: Final = 60
 
 
-#: Topics with their filters; strategy; does each member allocate for itself?
+#: Topics with their filters; strategy; whether each member allocates for itself.
 SubscriptionsKey: TypeAlias = tuple[tuple[tuple[str, tuple[int, str]], ...], str, bool]
 
 
 @dataclass(frozen=True, slots=True)
 class MemberSubscriptions:
-    """What members of a group subscribe to, and how they allocate: the same, but while the group changes over."""
+    """The subscription and allocation of a member. All members have the same, except during a grace period."""
 
-    #: By topic: kind and expression of the filter, in the one form of all that mean the same.
+    #: Filter kind and expression by topic, in canonical form.
     topics: dict[str, tuple[int, str]]
     strategy: str
     each_for_itself: bool
 
     @property
     def key(self) -> SubscriptionsKey:
-        """All of it in a form that can be compared and looked up."""
+        """All of it as a key that can be compared and looked up."""
         return tuple(sorted(self.topics.items())), self.strategy, self.each_for_itself
 
     @classmethod
     def of(cls, join: pb.Join) -> MemberSubscriptions:
-        """Return what JOIN wants. Raises InvalidArgument, InvalidName or InvalidFilter."""
+        """Return the subscriptions in JOIN. Raises InvalidArgument, InvalidName or InvalidFilter."""
         check_range("subscriptions", len(join.subscriptions), 0, SUBSCRIPTIONS_MAX)
         topics: dict[str, tuple[int, str]] = {}
         for one in join.subscriptions:
             if check_topic(one.topic) in topics:
                 raise InvalidArgument(
-                    f"subscriptions: topic {one.topic!r} stands twice: name it once, with one filter",
+                    f"subscriptions: topic {one.topic!r} is listed twice: list it once, with one filter",
                     field="subscriptions",
                     value=one.topic,
                 )
@@ -62,9 +62,9 @@ def differences(
     others: MemberSubscriptions,
     sees: Callable[[str], bool] = lambda topic: True,
 ) -> list[str]:
-    """Return in words how MINE differ from OTHERS, a topic each; none if they are the same.
+    """Return how MINE differ from OTHERS in words, one topic each; empty if they are the same.
 
-    SEES says which topics the user who gets the words may see. The others are counted.
+    SEES returns whether the reader of the words may see a topic. Hidden topics are only counted.
     """
     found = []
     hidden = 0
@@ -93,12 +93,12 @@ def differences(
 def mismatch(
     group: str, mine: pb.Member, other: pb.Member, found: Sequence[str], advice: str
 ) -> SubscriptionMismatch:
-    """Return the error that tells of the differences FOUND between two members of GROUP."""
+    """Return the error with the differences FOUND between two members of GROUP."""
     told = "; ".join(found[:_TOLD_MAX])
     more = f"; and {len(found) - _TOLD_MAX} more" if len(found) > _TOLD_MAX else ""
     return SubscriptionMismatch(
-        f"member {mine.member_id!r} ({mine.peer}) wants something else of group {group!r} than member"
-        f" {other.member_id!r} ({other.peer}): {told}{more}: {advice}",
+        f"member {mine.member_id!r} ({mine.peer}) and member {other.member_id!r} ({other.peer}) of group {group!r}"
+        f" have different subscriptions: {told}{more}: {advice}",
         group=group,
         member=mine.member_id,
         member_peer=mine.peer,
@@ -109,7 +109,7 @@ def mismatch(
 
 
 def want_in_words(want: tuple[int, str] | None) -> str:
-    """Return WANT, kind and expression of a filter, as people read it; None: there is no subscription."""
+    """Return WANT, kind and expression of a filter, in words; None: no subscription."""
     if want is None:
         return "not subscribed"
     kind, expression = want

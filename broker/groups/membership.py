@@ -1,11 +1,12 @@
-"""The members of a group and what they agreed on in each generation: pure state.
+"""The members of a group, and their agreement in each generation: pure state.
 
-A generation is an agreement: these members, and the queues that each of them reads. `begin` begins one and names the
-leader: the reachable member that has been in the group longest. The leader's plan completes it. A group whose members
-each allocate for themselves needs no plan. Each change of the members or their subscriptions calls for the next one.
+A generation is an agreement: these members, and the queues that each of them reads. `begin` starts one and names the
+leader: the reachable member that has been in the group longest. The leader's plan (the assignment of queues) completes
+it. A group whose members allocate for themselves needs no plan. Each change of the members or their subscriptions
+requires a new generation.
 
-A static member (`instance_id`) keeps its place: a member with the same instance and another member_id inherits share
-and rank within the same generation, and the old member_id is fenced.
+A static member (`instance_id`) keeps its place: a member with the same instance and another member_id inherits its
+assignment and rank within the same generation, and the old member_id is fenced.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ FENCED_MAX: Final = 1_000
 
 @dataclass(slots=True, kw_only=True)
 class JoinedMember:
-    """One member. WIRE is what it said; others are told besides since when it is in, and when it was heard of."""
+    """One member. WIRE is its description without the times: when it joined, and its last sign of life."""
 
     wire: pb.Member
     subscriptions: MemberSubscriptions
     session_timeout_ms: int
-    #: Times of day.
+    #: Unix times.
     joined_unix_ms: int
     last_heard_unix_ms: int = 0
-    #: When it was heard of, as an instant of the timers.
+    #: Its last sign of life, in timer time.
     last_heard_ms: int = 0
-    #: The first generation that counts it in; 0: none yet.
+    #: The first generation that includes it; 0: none yet.
     since: int = 0
-    #: It led, and did not answer: others first.
+    #: Whether it led and did not answer: others are preferred.
     passed_over: bool = False
-    #: Whose member it is; "": the broker has no users.
+    #: User of the member; "": the broker has no users.
     user: str = ""
 
     @property
@@ -54,69 +55,67 @@ class JoinedMember:
         return self.last_heard_ms + self.session_timeout_ms
 
     def heard(self, timers: Timers) -> None:
-        """Note a sign of life, now."""
+        """Record a sign of life at the present time."""
         self.last_heard_ms = timers.now_ms()
         self.last_heard_unix_ms = timers.unix_ms()
 
     def take_place_of(self, before: JoinedMember) -> None:
-        """Be in since when BEFORE was."""
+        """Take the join time and rank of BEFORE."""
         self.since = before.since
         self.joined_unix_ms = before.joined_unix_ms
 
     def as_told(self) -> pb.Member:
-        """Return what others are told of it."""
+        """Return its description for other members."""
         told = pb.Member(joined_ms=self.joined_unix_ms, last_heard_ms=self.last_heard_unix_ms)
         told.MergeFrom(self.wire)
         return told
 
 
 class GroupMembership:
-    """One group. Its generations begin above FROM_GENERATION."""
+    """The members of one group. Its generations start above FROM_GENERATION."""
 
     def __init__(self, group: str, from_generation: int = 0) -> None:
         self.group = group
         self.generation = 0
-        #: The highest that a member ever told of.
+        #: The highest generation that a member reported.
         self._known = from_generation
         self.leader = ""
         self.rebalance_count = 0
-        #: By member_id; who has been in longest comes first.
+        #: Members by member_id, in the order in which they joined.
         self.members: dict[str, JoinedMember] = {}
         #: The plan of this generation, by member_id; None: there is none yet.
         self.shares: dict[str, list[pb.HeldQueue]] | None = None
         self._fenced: dict[str, None] = {}
-        #: Members of this generation that were taken over: under which member_id they go on.
+        #: Replaced members of this generation, and the member_id of the replacement.
         self._goes_on_as: dict[str, str] = {}
         #: Which of the subscriptions of its members are served.
         self.grace: Grace[SubscriptionsKey] = Grace()
 
-    # --- who is in
-
     def is_fenced(self, member_id: str) -> bool:
-        """Did another member take the place of MEMBER_ID?"""
+        """Return whether another member took the place of MEMBER_ID."""
         return member_id in self._fenced
 
     def of_instance(self, instance_id: str) -> JoinedMember | None:
-        """Return the member whose place INSTANCE_ID is."""
+        """Return the member with INSTANCE_ID."""
         if not instance_id:
             return None
         found = (one for one in self.members.values() if one.instance_id == instance_id)
         return next(found, None)
 
     def other_than(self, *member_ids: str) -> JoinedMember | None:
-        """Return who has been in longest but for MEMBER_IDS."""
+        """Return the member that joined first, except MEMBER_IDS."""
         return next((one for name, one in self.members.items() if name not in member_ids), None)
 
     def add(self, member: JoinedMember) -> None:
-        """Take MEMBER in: it has a share from the next generation on."""
-        assert member.member_id not in self.members, "a member is in once"
+        """Add MEMBER; it is assigned queues from the next generation on."""
+        assert member.member_id not in self.members, "a member joins once"
         self.members[member.member_id] = member
 
     def replace(self, before: JoinedMember, member: JoinedMember) -> None:
-        """Let MEMBER, of the same or of another member_id, have the place of BEFORE."""
+        """Let MEMBER, with the same or another member_id, take the place of BEFORE."""
         old, new = before.member_id, member.member_id
         member.take_place_of(before)
-        # Its rank among the others stays as well.
+        # It keeps the rank among the others.
         self.members = {
             (new if name == old else name): (member if name == old else one)
             for name, one in self.members.items()
@@ -136,17 +135,15 @@ class GroupMembership:
             del self._fenced[next(iter(self._fenced))]
 
     def remove(self, member_id: str) -> None:
-        """Let MEMBER_ID go."""
+        """Remove MEMBER_ID."""
         del self.members[member_id]
 
-    # --- generations
-
     def heard_of(self, generation: int) -> None:
-        """Note that a member knows of GENERATION, from another coordinator maybe: the next one is higher."""
+        """Record that a member knows GENERATION, perhaps of another coordinator: the next one is higher."""
         self._known = max(self._known, generation)
 
     def begin(self, reachable: Collection[str]) -> None:
-        """Begin a generation with the present members, of whom REACHABLE can be told."""
+        """Start a generation with the present members. REACHABLE members can lead it."""
         self.generation = max(self.generation, self._known) + 1
         self.rebalance_count += 1
         self.shares = None
@@ -166,13 +163,13 @@ class GroupMembership:
 
     @property
     def each_for_itself(self) -> bool:
-        """Do members allocate for themselves? As who has been in longest has it."""
+        """Return whether members allocate for themselves, by the setting of the longest member."""
         first = self.other_than()
         return first is not None and first.subscriptions.each_for_itself
 
     @property
     def strategy(self) -> str:
-        """The strategy's name, as who has been in longest has it."""
+        """Return the name of the strategy, by the setting of the longest member."""
         first = self.other_than()
         return first.subscriptions.strategy if first is not None else ""
 
@@ -181,14 +178,14 @@ class GroupMembership:
         return bool(self.generation) and self.shares is None and not self.each_for_itself
 
     def counts_in(self, member_id: str) -> bool:
-        """Is MEMBER_ID part of the present generation?"""
+        """Return whether MEMBER_ID is part of the present generation."""
         member = self.members.get(member_id)
         return member is not None and 0 < member.since <= self.generation
 
     def keep_plan(self, shares: Iterable[pb.Share]) -> list[str]:
-        """Have SHARES be the plan of the present generation; return what was wrong with it, in words.
+        """Store SHARES as the plan of the present generation; return its faults in words.
 
-        A queue that is given twice is the first one's. Shares of those who are no members any more are nobody's.
+        A queue that is assigned twice goes to the first member. Queues of unknown members are not assigned.
         """
         kept: dict[str, list[pb.HeldQueue]] = {
             name: [] for name in self.members if self.counts_in(name)
@@ -204,7 +201,7 @@ class GroupMembership:
                 key = (queue.topic, queue.broker_name, queue.queue)
                 if key in given:
                     wrong.append(
-                        f"queue {queue.queue} of {queue.topic[:64]!r} on {queue.broker_name[:64]!r} is given"
+                        f"queue {queue.queue} of {queue.topic[:64]!r} on {queue.broker_name[:64]!r} is assigned"
                         f" to {given[key]!r} and to {name!r}"
                     )
                 else:
@@ -214,6 +211,6 @@ class GroupMembership:
         return wrong
 
     def everyone(self) -> list[pb.Member]:
-        """Return the members as a leader is told of them, by instance or else by member_id."""
+        """Return the members as a leader gets them, sorted by instance id or else by member id."""
         found = sorted(self.members.values(), key=lambda one: one.instance_id or one.member_id)
         return [member.as_told() for member in found]

@@ -1,4 +1,4 @@
-"""Messages sent back by consumers: a copy for the group's retry topic, or for its dead-letter topic.
+"""Messages that consumers return: each gets a copy in the group's retry topic, or in its dead-letter topic.
 
 The original stays in its queue. The copy has these properties:
 
@@ -47,14 +47,14 @@ from ..topics import Topics
 
 logger = logging.getLogger(__name__)
 
-#: A longer reason is cut.
+#: A longer reason is truncated.
 REASON_BYTES_MAX: Final = 1024
-#: Apache's level of the first retry.
+#: Delay level of the first retry, as in RocketMQ.
 _FIRST_LEVEL: Final = 3
 _INT_MAX: Final = (1 << 31) - 1
-#: Properties that would not be true of a copy.
+#: Properties that would be wrong on a copy.
 _UNTRUE: Final = (names.PROPERTY_CRC, names.PRODUCER_SEQUENCE)
-#: What a dead letter can do without if its properties have no room.
+#: Properties that are left out if the properties of a dead letter exceed their limit.
 _OF_THE_DEAD: Final = (
     names.DEAD_LETTER_REASON,
     names.DEAD_LETTER_ORIGIN_TOPIC,
@@ -64,7 +64,9 @@ _OF_THE_DEAD: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What becomes of a failed message: with a REASON it is dead; else it waits for LEVEL, or, without, for WAIT_MS."""
+    """What happens to a failed message. With a REASON: dead letter. Else a retry after LEVEL, or after WAIT_MS without
+    one.
+    """
 
     reason: str = ""
     level: int = 0
@@ -72,11 +74,11 @@ class Fate:
 
 
 def fate_of(times: int, request: pb.SendBackRequest, group: GroupConfig, rules: DelayRules) -> Fate:
-    """Return what becomes of a message of GROUP that was tried again TIMES times before REQUEST. Pure.
+    """Return what happens to a message of GROUP that was retried TIMES times before REQUEST. Pure.
 
     It becomes a dead letter if the group, or the consumer, allows no more retries. Otherwise it waits for the delay
     level in REQUEST, else for the group's own interval, else for level 3 + TIMES, up to the highest level. An interval
-    that equals a level takes the level; any other goes through the timer.
+    that equals a level uses the level; any other uses the timer.
     """
     if request.delay_level < 0:
         return Fate(reason=_clean(request.reason) or "sent to the dead letters by the consumer")
@@ -95,18 +97,18 @@ def fate_of(times: int, request: pb.SendBackRequest, group: GroupConfig, rules: 
 
 
 def told_failures(times: int) -> str:
-    """Return the reason of a message that failed TIMES times, where nobody gave one."""
+    """Return the default reason of a message that failed TIMES times."""
     return "failed once" if times == 1 else f"failed {times} times"
 
 
 def _clean(reason: str) -> str:
-    """Return REASON fit for a property: on one line, and not longer than REASON_BYTES_MAX."""
+    """Return REASON as a property value: one line, up to REASON_BYTES_MAX bytes."""
     line = "".join(letter if letter.isprintable() else " " for letter in reason).strip()
     return line.encode("utf-8", "replace")[:REASON_BYTES_MAX].decode("utf-8", "ignore").strip()
 
 
 def copied_properties(origin: Record, fate: Fate, now_ms: int) -> dict[str, str]:
-    """Return the properties of the copy of ORIGIN if FATE is met at NOW_MS. Pure."""
+    """Return the properties of the copy of ORIGIN with FATE, decided at NOW_MS. Pure."""
     copied = {name: value for name, value in origin.properties.items() if name not in _UNTRUE}
     copied.setdefault(names.RETRY_TOPIC, origin.topic)
     copied.setdefault(names.ORIGIN_MESSAGE_ID, origin.message_id)
@@ -127,7 +129,7 @@ def copied_properties(origin: Record, fate: Fate, now_ms: int) -> dict[str, str]
 
 
 class Retries:
-    """Takes failed messages back into STORE. RANDOM chooses among a group's retry queues. The event loop owns it."""
+    """Stores copies of returned messages in STORE. RANDOM chooses a group's retry queue. The event loop owns it."""
 
     def __init__(  # noqa: PLR0913  (it uses all these parts)
         self,
@@ -161,10 +163,10 @@ class Retries:
         return LATER
 
     def send_back(self, request: pb.SendBackRequest) -> tuple[pb.SendBackReply, int]:
-        """Store the copy that REQUEST asks for; return the answer, and where in the log the copy ends.
+        """Store the copy that REQUEST asks for; return the answer, and the log offset after the copy.
 
         Raises InvalidName, GroupNotFound, InvalidArgument, MessageNotFound, NotWritable or Overloaded (the retry
-        topic), MessageTooLarge (no room in the properties), and what the store raises.
+        topic), MessageTooLarge (the properties exceed their limit), and errors of the store.
         """
         group = self._groups.get(check_group(request.group))
         _check(request)
@@ -176,7 +178,7 @@ class Retries:
             (part,) = divide(copy, self._rules, now_ms, past="now")
             run = part.run
             due_ms = now_ms if part.due_ms is None else int(part.due_ms[0])
-        # Only what can be stored may make a topic.
+        # Create the topic only now: the copy is known to be valid.
         self._topics.for_group(copy.topic, 1 if fate.reason else _queues(group))
         appended = self._appends.append_one(run)
         if fate.reason:
@@ -187,7 +189,7 @@ class Retries:
         for callback in self._events.message_returned:
             callback(group.name, request.topic, request.queue, request.queue_offset)
         log = logger.info if fate.reason else logger.debug
-        log("message sent back group=%s topic=%s due_ms=%d", group.name, copy.topic, due_ms)
+        log("message returned group=%s topic=%s due_ms=%d", group.name, copy.topic, due_ms)
         reply = pb.SendBackReply(
             dead=bool(fate.reason),
             topic=copy.topic,
@@ -200,32 +202,37 @@ class Retries:
     def bury(self, data: bytes, group: str, reason: str, times: int) -> Appended:
         """Append a dead letter of GROUP: a copy of the record DATA, with REASON and TIMES as its reconsume times.
 
-        Raises GroupNotFound, InvalidRecord, NotWritable, Overloaded, MessageTooLarge, and what the store raises.
+        Raises GroupNotFound, InvalidRecord, NotWritable, Overloaded, MessageTooLarge, and errors of the store.
         """
         config = self._groups.get(group)
         fate = Fate(reason=_clean(reason) or told_failures(times))
         record = decode_record(data)
         copy = self._copied(data, record, config, fate, self._now_ms(), times)
         self._topics.for_group(copy.topic, 1)
-        logger.info("message is dead group=%s topic=%s reason=%s", group, copy.topic, fate.reason)
+        logger.info(
+            "message moved to dead-letter queue group=%s topic=%s reason=%s",
+            group,
+            copy.topic,
+            fate.reason,
+        )
         appended = self._appends.append_one(copy)
         self._appends.traffic.buried(group, record.properties.get(names.RETRY_TOPIC, record.topic))
         self._appends.traffic.stored_again(copy, dead=True)
         return appended
 
     def _find(self, request: pb.SendBackRequest) -> tuple[bytes, Record]:
-        """Return the record that REQUEST means, and what it says."""
+        """Return the bytes of the record in REQUEST, and the record."""
         topic, queue, offset = request.topic, request.queue, request.queue_offset
         place = f"{topic}/{queue}, queue offset {offset}"
         try:
             found = self._store.read_queue(topic, queue, offset, 1, 1)
         except (errors.QueueNotFound, errors.OffsetOutOfRange) as error:
             raise errors.MessageNotFound(
-                f"no message to send back at {place}: {error.message}", **error.details
+                f"no message to return at {place}: {error.message}", **error.details
             ) from error
         if not len(found) or int(found.queue_offsets[0]) != offset:
             raise errors.MessageNotFound(
-                f"no message to send back at {place}: none is there (any more)",
+                f"no message to return at {place}: it does not exist, or was deleted",
                 topic=topic,
                 field="queue_offset",
                 value=offset,
@@ -234,17 +241,17 @@ class Retries:
             record = decode_record(found.records)
         except errors.InvalidRecord as error:
             raise errors.CorruptRecord(
-                f"the message at {place} cannot be sent back: it is damaged: {error.message}"
+                f"the message at {place} cannot be returned: it is damaged: {error.message}"
             ) from error
         if record.sys_flag & SYS_INNER_BATCH:
             raise errors.Unsupported(
-                f"the message at {place} is a batch of several, which is not sent back as one",
+                f"the message at {place} is an inner batch, which cannot be returned",
                 topic=topic,
             )
         if record.log_offset != request.log_offset:
             raise errors.InvalidArgument(
-                f"the message at {place} has log offset {record.log_offset}, not {request.log_offset}: give both as"
-                " the message says",
+                f"the message at {place} has log offset {record.log_offset}, not {request.log_offset}: use the offsets"
+                " of the message",
                 field="log_offset",
                 limit=record.log_offset,
                 value=request.log_offset,
@@ -254,7 +261,7 @@ class Retries:
     def _copied(
         self, data: bytes, record: Record, group: GroupConfig, fate: Fate, now_ms: int, times: int
     ) -> Run:
-        """Return the copy of RECORD, which is DATA, tried TIMES times, for the queue of GROUP where FATE sends it."""
+        """Return the copy of RECORD, which has the bytes DATA, with TIMES and FATE, in a queue of GROUP."""
         pairs = copied_properties(record, fate, now_ms)
         properties = names.encode_again(pairs)
         topic, queue = dead_letter_topic(group.name), 0
@@ -276,9 +283,9 @@ class Retries:
 
 
 def _queues(group: GroupConfig) -> int:
-    """Return how many retry queues GROUP has; Apache takes none for "drop what failed", which is not done here.
+    """Return how many retry queues GROUP has, at least 1: dropping failed messages (0 in RocketMQ) is not supported.
 
-    A store may say any number, and each would be a queue.
+    A store may contain any number, and each would create a queue.
     """
     return min(max(1, group.retry_queues), RETRY_QUEUES_MAX)
 
@@ -289,25 +296,25 @@ def _times(record: Record) -> int:
 
 
 def _check(request: pb.SendBackRequest) -> None:
-    """Refuse a REQUEST for what is not the group's to send back."""
+    """Raise an error if GROUP must not return the message of REQUEST."""
     topic = request.topic
     if topic.startswith(RETRY_PREFIX) and topic != retry_topic(request.group):
         raise errors.InvalidArgument(
-            f"topic {topic!r} is another group's: group {request.group!r} sends back what it read from ordinary topics"
-            f" or from {retry_topic(request.group)!r}",
+            f"topic {topic!r} is another group's: group {request.group!r} returns messages of ordinary topics"
+            f" or of {retry_topic(request.group)!r}",
             field="topic",
             value=topic,
         )
     if is_system_topic(topic):
         raise errors.InvalidArgument(
-            f"topic {topic!r} is the broker's own: nothing of it is sent back",
+            f"topic {topic!r} is the broker's own: its messages cannot be returned",
             field="topic",
             value=topic,
         )
     if request.HasField("retry_max_times") and request.retry_max_times < 0:
         raise errors.InvalidArgument(
             f"retry_max_times is {request.retry_max_times}: must not be negative;"
-            " for no retry give a delay_level below 0",
+            " for no retry use a negative delay_level",
             field="retry_max_times",
             limit=0,
             value=request.retry_max_times,

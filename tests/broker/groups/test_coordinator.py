@@ -382,7 +382,7 @@ class TestGrace:
         for one in (old[0], new):
             warning = next(event.warning for event in one.news() if event.HasField("warning"))
             assert warning.name == "SubscriptionMismatch"
-            assert "both are served for 10m, then the newer one alone" in warning.message
+            assert "both are served for 10m, then only the newer one" in warning.message
         await keep_alive(room, *old, new, passes_ms=GRACE_MS - 1_000)
         assert room.coordinator.grace_left_ms(GROUP) == 1_000
         assert len(room.coordinator) == 3

@@ -76,7 +76,7 @@ def test_where_nothing_can_be_written_a_reader_gets_its_group_and_it_is_kept_lat
     disk.run_full("subscriptionGroup.json")
 
     assert groups.ensure("g") is groups.get("g")
-    assert "group is not kept yet group=g" in caplog.text
+    assert "group not stored yet group=g" in caplog.text
     with pytest.raises(StoreFull):
         groups.create(GroupConfig(name="made-by-an-administrator"), update=False)
     disk.heal()
