@@ -1,1 +1,1 @@
-"""Messages of a broker: checked, appended and answered; fetched, filtered and looked up."""
+"""Messages: validated, appended and acknowledged; fetched, filtered and looked up."""

@@ -41,13 +41,14 @@ from ..delay_rules import DelayRules, Part, Past, divide, taken
 
 T = TypeVar("T")
 Flags = NDArray[np.bool_]
-#: Makes half messages of a run of transactional ones.
+#: Converts the transactional messages of a batch to half messages.
 Prepare = Callable[[Run], Run]
-#: Properties of what is not simply stored in its queue.
+#: Properties of messages that are not simply appended to their queue.
 _SPECIAL: Final = (*names.ASKING_NAMES, names.TRANSACTION_PREPARED, names.TIMER_DELETE_KEY)
-#: What makes a message that is simply stored none of the type NORMAL.
+#: Properties that give a message another type than NORMAL, although it is simply appended.
 _TYPING: Final = (names.LITE_TOPIC, names.PRIORITY, names.SHARDING_KEY)
-#: One of these bytes is in every record with such a property, or that of a type.
+#: A record with one of these properties, or with that of a type, contains one of these byte
+#: strings.
 _HINTS: Final = (
     b"DELAY",
     b"TIMER_DEL",
@@ -58,10 +59,13 @@ _HINTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A run that may be stored.
+    """A batch that may be stored.
 
-    as_sent: was it not encoded again?  plain: all of it is simply stored in its queue;
-    halves: which are half messages, None: none is;  normal: is all of it of the type NORMAL?
+    Attributes:
+        as_sent: Whether its bytes are unchanged; otherwise it was encoded again.
+        plain: Whether all messages are simply appended to their queue.
+        halves: Which messages are half messages; None: none.
+        normal: Whether all messages have the type NORMAL.
     """
 
     run: Run
@@ -72,7 +76,7 @@ class Admitted:
 
 
 def admit(records: bytes, sizes: Sequence[int], topic: str, queue: int) -> Admitted:
-    """Return the run of RECORDS as it may be stored.
+    """Validate RECORDS; return the batch that may be stored.
 
     Raises InvalidRecord, MessageTooLarge or InvalidArgument, which name record, field and value.
     """
@@ -87,10 +91,10 @@ def admit(records: bytes, sizes: Sequence[int], topic: str, queue: int) -> Admit
 
 
 def admit_own(run: Run, *, plain: bool, normal: bool) -> Admitted:
-    """Return RUN, which the broker itself encoded from what was sent, as it may be stored.
+    """Validate RUN, which the broker itself encoded; return the batch that may be stored.
 
-    PLAIN: none of its messages is delayed or a half message. NORMAL: nor is any of another type. Raises InvalidArgument
-    for what cannot be delivered as asked.
+    PLAIN: no message is delayed or a half message. NORMAL: all have the type NORMAL. Raises InvalidArgument for a
+    combination of properties that cannot be delivered.
     """
     if plain:
         return Admitted(run, True, True, None, normal)
@@ -98,9 +102,9 @@ def admit_own(run: Run, *, plain: bool, normal: bool) -> Admitted:
 
 
 def _judged(run: Run, *, as_sent: bool, checked: bool) -> Admitted:
-    """Return RUN, well formed, with what says which ways its messages take.
+    """Return RUN, which is well-formed, with the properties that decide its destinations.
 
-    CHECKED: none of it says that it is part of a transaction.
+    CHECKED: no message has a transaction type.
     """
     may_be_special = run.may_have(_HINTS)
     plain = not (may_be_special and any(run.properties.has(name) for name in _SPECIAL))
@@ -116,8 +120,8 @@ def _judged(run: Run, *, as_sent: bool, checked: bool) -> Admitted:
 
 
 def check_body_sizes(run: Run, limit: int) -> None:
-    """Raise MessageTooLarge if a body of RUN has more than LIMIT bytes, which `store.message_size_max_bytes` allows."""
-    if run.size_range[1] <= limit:  # Whole records: bodies are smaller.
+    """Raise MessageTooLarge if a body in RUN exceeds LIMIT bytes (`store.message_size_max_bytes`)."""
+    if run.size_range[1] <= limit:  # The sizes are of complete records; bodies are smaller.
         return
     sizes = run.columns.body_size
     row = int(sizes.argmax())
@@ -139,9 +143,9 @@ def ways(
     *,
     past: Past = "refuse",
 ) -> list[Part]:
-    """Return the parts in which ADMITTED is stored: what is prompt, delayed, and the half messages.
+    """Return the parts in which ADMITTED is stored: immediate messages, delayed ones, and half messages.
 
-    PAST is what is done with an instant that has passed. Raises what `divide` and PREPARE raise.
+    PAST decides about delivery times in the past. Raises the errors of `divide` and PREPARE.
     """
     run, halves = admitted.run, admitted.halves
     if admitted.plain:
@@ -157,7 +161,7 @@ def ways(
 
 
 def _numbered(work: Callable[[], T], rows: Longs) -> T:
-    """Return what WORK does with some records of a run, ROWS; errors count by the whole run."""
+    """Return the result of WORK on ROWS of a batch; its errors get the row numbers of the complete batch."""
     try:
         return work()
     except PocketMQError as error:
@@ -170,13 +174,13 @@ def _numbered(work: Callable[[], T], rows: Longs) -> T:
 
 
 def _check_batches(columns: RunColumns) -> None:
-    """Refuse inner batches."""
+    """Raise an error if a record is an inner batch."""
     special = columns.sys_flag & (SYS_INNER_BATCH | SYS_NEEDS_UNWRAP)
     if special.any():
         index = int((special != 0).argmax())
         value = int(columns.sys_flag[index])
         raise InvalidRecord(
-            f"record {index} of the run: sysFlag {value:#x} is an inner batch's; send its messages one by one",
+            f"record {index} of the batch: sysFlag {value:#x} marks an inner batch; send its messages one by one",
             field="sysFlag",
             index=index,
             value=value,
@@ -195,7 +199,7 @@ def _halves(run: Run) -> Flags | None:
 
 
 def _check_transactions(columns: RunColumns, halves: Flags | None) -> None:
-    """Refuse transaction types; a half message may say prepared."""
+    """Raise an error for transaction types; only half messages may have the type prepared."""
     types = columns.sys_flag & SYS_TRANSACTION
     if not types.any():
         return
@@ -206,8 +210,8 @@ def _check_transactions(columns: RunColumns, halves: Flags | None) -> None:
         index = int(bad.argmax())
         value = int(columns.sys_flag[index])
         raise InvalidRecord(
-            f"record {index} of the run: sysFlag {value:#x} says that it is part of a transaction: send a half message"
-            " with the property TRAN_MSG=true, and its outcome with EndTransaction",
+            f"record {index} of the batch: sysFlag {value:#x} marks a part of a transaction: send a half message"
+            " with the property TRAN_MSG=true, then EndTransaction",
             field="sysFlag",
             index=index,
             value=value,
@@ -215,24 +219,24 @@ def _check_transactions(columns: RunColumns, halves: Flags | None) -> None:
 
 
 def _check_recalls(ranges: PropertyRanges) -> None:
-    """Refuse the markers that recall messages: they must not name a missing message, or one of another topic."""
+    """Raise an error for recall markers: they could name a message that is missing, or one of another topic."""
     index = _first(ranges.find(names.TIMER_DELETE_KEY)[1] > 0)
     if index is not None:
         raise InvalidArgument(
-            f"record {index} of the run has the property {names.TIMER_DELETE_KEY}: use Recall to have a message back",
+            f"record {index} of the batch has the property {names.TIMER_DELETE_KEY}: use Recall to cancel a message",
             field=names.TIMER_DELETE_KEY,
             index=index,
         )
 
 
 def _check_delays(ranges: PropertyRanges, halves: Flags) -> None:
-    """Refuse half messages with a delay: there is no instant that it could count from."""
+    """Raise an error for half messages with a delay: its start would be undefined."""
     for name in names.ASKING_NAMES:
         index = _first(halves & (ranges.find(name)[1] > 0))
         if index is not None:
             raise InvalidArgument(
-                f"record {index} of the run has the properties {names.TRANSACTION_PREPARED} and {name}: a message of a"
-                " transaction is delivered when it is committed, and cannot be delayed as well",
+                f"record {index} of the batch has the properties {names.TRANSACTION_PREPARED} and {name}: a message"
+                " of a transaction is delivered when it is committed, and cannot be delayed as well",
                 field=name,
                 index=index,
             )
@@ -243,16 +247,17 @@ def _first(flags: Flags) -> int | None:
 
 
 def _fits(columns: RunColumns) -> bool:
-    """Do all records leave room for an IPv4 store host, and have the version that their topic's length asks for?"""
+    """Return whether all records have an IPv4 store host, and the version for the length of their topic."""
     if (columns.sys_flag & SYS_STORE_V6).any():
         return False
-    # All are of one topic. A Java broker reads the length in a V1 record as a signed byte.
+    # All records have the same topic. A Java broker reads the topic length in a V1 record as a
+    # signed byte.
     fitting = MAGIC_V2 if int(columns.topic_size[0]) > TOPIC_LENGTH_MAX else MAGIC_V1
     return bool((columns.magic == fitting).all())
 
 
 def _encoded_again(run: Run) -> Run:
-    """Encode RUN again, with room for an IPv4 store host and in the fitting version."""
+    """Encode RUN again, with an IPv4 store host and the version for its topic."""
     encoded = []
     for row, start in enumerate(run.columns.starts.tolist()):
         record = replace(decode_record(run.records, start), store_host=NO_HOST)

@@ -1,8 +1,8 @@
 """The appender: the broker's only way to append messages to the store's log.
 
-It is used for sends and for messages that the broker itself moves: scheduled messages that are due, retries, dead
-letters, and committed transactions. It wakes the requests that wait for messages of the queue; in a replica set, once
-the messages are confirmed.
+It is used for sends, and for messages that the broker itself moves: scheduled messages that are due, retries, dead
+letters, and committed transactions. It notifies the requests that wait for messages of the queue; in a replica set,
+once the messages are confirmed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..events import BrokerEvents
 from ..metrics.traffic import TrafficCounts
 from ..replication.mastership import Mastership
 
-#: Called with the topic and queue of messages that were stored.
+#: Called after messages were stored in its queue.
 Listener = Callable[[], None]
 Key = tuple[str, int]
 #: Called with None once a condition holds, or with the error if it never will.
@@ -44,7 +44,7 @@ class Appends:
         events: BrokerEvents | None = None,
     ) -> None:
         """NOTIFY wakes the fetches that wait for a queue. MASTERSHIP: None without replicas."""
-        #: Where those who append count what came in.
+        #: Counters for everything that is appended.
         self.traffic = TrafficCounts() if traffic is None else traffic
         self._store = store
         self._notify = notify
@@ -53,11 +53,11 @@ class Appends:
         self._stored = (events or BrokerEvents()).messages_stored
         #: Set for good when another replica is, or may be, the master.
         self.fenced: PocketMQError | None = None
-        #: Queues with messages that are not confirmed: the log ended there when they were appended.
+        #: Queues with unconfirmed messages, and the log offset after these.
         self._unconfirmed: deque[tuple[int, list[Key]]] = deque()
-        #: Who waits until all before the first number is confirmed, in the order in which they came.
+        #: Waiters, in their order: the log offset that must be confirmed, a number, the callback.
         self._waits: list[tuple[int, int, Done]] = []
-        #: Waiters whose sync comes first, by number.
+        #: Waiters whose data must be synced to disk first, by number.
         self._syncs: dict[int, Done] = {}
         self._numbers = count()
         store.events.caught_up.append(self.notify)
@@ -68,23 +68,21 @@ class Appends:
         """Call LISTENER after every append to QUEUE of TOPIC."""
         self._listeners.setdefault((topic, queue), []).append(listener)
 
-    # --- appending
-
     def append(self, runs: Sequence[Run]) -> list[Appended | PocketMQError]:
-        """Append RUNS in their order, each whole or not at all; return what became of each."""
+        """Append RUNS in order, each completely or not at all; return the result of each."""
         outcomes = self.put(runs)
         self.notify((run.topic, run.queue) for run in runs)
         return outcomes
 
     def append_one(self, run: Run) -> Appended:
-        """Append RUN, whole or not at all; raises what the store raises."""
+        """Append RUN, completely or not at all; raises errors of the store."""
         (outcome,) = self.append([run])
         if isinstance(outcome, PocketMQError):
             raise outcome
         return outcome
 
     def put(self, runs: Sequence[Run], *, together: bool = False) -> list[Appended | PocketMQError]:
-        """Append as `append` does, or with TOGETHER all of RUNS or none; the caller has to `notify` in this turn."""
+        """Append like `append`, or with TOGETHER all RUNS or none. The caller must call `notify` in the same turn."""
         if self.fenced is not None:
             return [self.fenced] * len(runs)
         try:
@@ -97,12 +95,10 @@ class Appends:
             if self.mastership is not None:
                 self.mastership.appended(self._store.max_log_offset)
 
-    # --- hearing of it
-
     def notify(self, keys: Iterable[Key]) -> None:
-        """Wake everybody who waits for one of the queues KEYS; what one of them raises keeps no other from hearing.
+        """Notify all waiters of the queues KEYS. An exception of one waiter does not affect the others.
 
-        If what was appended to them is not confirmed yet, the notification follows when it is.
+        If the new messages are not confirmed yet, the notification follows when they are.
         """
         if self.lags:
             self._unconfirmed.append((self._store.max_log_offset, list(keys)))
@@ -117,15 +113,13 @@ class Appends:
             for callback in self._stored:
                 tell(callback, key[0])
 
-    # --- confirmed, and safe
-
     @property
     def lags(self) -> bool:
-        """Is there anything in the log that is not confirmed?"""
+        """Return whether the log has unconfirmed messages."""
         return not self._is_confirmed(self._store.max_log_offset)
 
     def _confirmed(self, offset: int) -> None:
-        """Note that all before OFFSET is confirmed: notify the waits for messages first, then the waits for answers."""
+        """Note that the log is confirmed up to OFFSET: notify waiters for messages first, then waiters for answers."""
         if self.fenced is not None:
             return
         keys: list[Key] = []
@@ -136,7 +130,9 @@ class Appends:
             tell(heappop(self._waits)[2], None)
 
     def when_confirmed(self, end_offset: int, done: Done) -> None:
-        """Call DONE once everything before END_OFFSET is confirmed, at once without replicas; or with the fence."""
+        """Call DONE once the log before END_OFFSET is confirmed (at once without replicas), or with the error of the
+        fence.
+        """
         if self._is_confirmed(end_offset) or self.fenced is not None:
             done(self.fenced)
         else:
@@ -148,9 +144,9 @@ class Appends:
     def when_all_confirmed(
         self, begin: Callable[[], object], fail: Callable[[PocketMQError], object]
     ) -> None:
-        """Call BEGIN once everything that is stored now is confirmed: it looks for something that was stored.
+        """Call BEGIN once everything that is stored now is confirmed. BEGIN looks for a stored message.
 
-        An error of BEGIN is raised if BEGIN runs at once; otherwise FAIL is called with it.
+        If BEGIN runs at once, its error is raised; otherwise FAIL is called with it.
         """
 
         def confirmed(error: PocketMQError | None) -> None:
@@ -167,7 +163,7 @@ class Appends:
             begin()
 
     def fence(self, error: PocketMQError) -> None:
-        """Append nothing any more, and fail with ERROR who waits."""
+        """Append nothing more, and call all waiters with ERROR."""
         self.fenced = error
         self._unconfirmed.clear()
         waits, self._waits = self._waits, []
@@ -182,12 +178,12 @@ class Appends:
         return flushed if self._is_confirmed(flushed) else self._store.confirmed_offset
 
     def request_sync(self, end_offset: int, waiter: Done) -> None:
-        """Call WAITER once everything before END_OFFSET is on disk and confirmed, or with the error."""
+        """Call WAITER once the log before END_OFFSET is on disk and confirmed, or with the error."""
         if self.mastership is None:
             self._store.request_sync(end_offset, waiter)
             return
         number = next(self._numbers)
-        self._syncs[number] = waiter  # The fence does not wait for the disk.
+        self._syncs[number] = waiter  # So that a fence calls it at once.
 
         def synced(error: PocketMQError | None) -> None:
             done = self._syncs.pop(number, None)
@@ -201,23 +197,23 @@ class Appends:
         self._store.request_sync(end_offset, synced)
 
     def when_safe(self, end_offset: int, done: Done) -> None:
-        """Call DONE once everything before END_OFFSET is as safe as the store's setting promises, or with the error."""
+        """Call DONE once the log before END_OFFSET is as safe as the store's setting promises, or with the error."""
         if self._store.config.flush == "sync":
             self.request_sync(end_offset, done)
         else:
             self.when_confirmed(end_offset, done)
 
     def reply_when_safe(self, call: Call, reply: Message, end_offset: int) -> None:
-        """Answer CALL with REPLY once everything before END_OFFSET is safe, or with the error."""
+        """Answer CALL with REPLY once the log before END_OFFSET is safe, or with the error."""
         self.when_safe(
             end_offset, lambda error: call.reply(reply) if error is None else call.fail(error)
         )
 
     async def safe(self, end_offset: int) -> None:
-        """Return once everything before END_OFFSET is safe, or raise the error."""
+        """Wait until the log before END_OFFSET is safe; raise the error otherwise."""
         await ended(lambda done: self.when_safe(end_offset, done))
 
 
 async def synced(store: MessageStore, end_offset: int) -> None:
-    """Return once everything of STORE before END_OFFSET is on disk, or raise the error."""
+    """Wait until the log of STORE before END_OFFSET is on disk; raise the error otherwise."""
     await ended(lambda done: store.request_sync(end_offset, done))

@@ -31,13 +31,13 @@ from .fetch_reply import Done, FetchLimits, Refusal, failed_reply, limits_of, re
 from .filtered_fetch import FilteredFetch
 from .filters import Filters, choice_of
 
-#: Told of the answer to one fetch, exactly once.
+#: Called with the reply to one fetch, exactly once.
 
 
 class Fetches:
     """Answers fetches from STORE."""
 
-    def __init__(  # noqa: PLR0913  (it stands between these parts)
+    def __init__(  # noqa: PLR0913  (it connects these parts)
         self,
         config: BrokerConfig,
         topics: Topics,
@@ -50,7 +50,7 @@ class Fetches:
         renew_lease: Callable[[str, str, int, int], None] | None = None,
         events: BrokerEvents | None = None,
     ) -> None:
-        """RENEW_LEASE: of group, topic and queue; raises LeaseLost where they are not held under the token."""
+        """RENEW_LEASE takes group, topic, queue and token; it raises LeaseLost for a token that is not valid."""
         self._config = config
         self._topics = topics
         self._offsets = offsets
@@ -61,11 +61,13 @@ class Fetches:
         self._groups = groups
         self._renew_lease = renew_lease
         self._began = (events or BrokerEvents()).fetch_began
-        #: How many fetches were asked for.
+        #: Number of fetches since the start.
         self.asked = 0
 
     def fetch(self, request: pb.FetchRequest, done: Done) -> WatchedOperation | None:
-        """Tell DONE the answer, now or later; return the wait, which its owner may cancel, None if it is over."""
+        """Call DONE with the reply, now or later; return the wait, which the caller may cancel, None if DONE was
+        called.
+        """
         self.asked += 1
         try:
             self._check(request)
@@ -104,7 +106,7 @@ class Fetches:
         )
 
     def _refusal(self, group: str) -> errors.PocketMQError | None:
-        """Return why nothing is delivered to GROUP: consumption may be switched off while a fetch waits."""
+        """Return why GROUP gets no messages: its consumption may be switched off while a fetch waits."""
         try:
             self._groups.check_consuming(group)
         except errors.NotReadable as error:
@@ -112,7 +114,7 @@ class Fetches:
         return None
 
     def _note(self, request: pb.FetchRequest) -> pb.FetchReply:
-        """Note for the group what a follower has answered to REQUEST; return what is told to that."""
+        """Record in the group what a follower answered to REQUEST; return the reply to that report."""
         told, begin = request.looked_at, request.offset
         low, high = self._store.queue_bounds(request.topic, request.queue)
         count = told.next_offset - begin
@@ -126,8 +128,8 @@ class Fetches:
             and (not len(wanted) or wanted[-1] < told.next_offset)
         ):
             raise errors.InvalidArgument(
-                f"looked_at of offset {begin} has {len(wanted)} messages and {told.filtered_count} stepped over, up to"
-                f" {told.next_offset}: a group is needed, and as many offsets, rising, of a queue that ends at {high}",
+                f"looked_at of offset {begin} has {len(wanted)} messages and {told.filtered_count} filtered out, up to"
+                f" {told.next_offset}: it needs a group, and as many rising offsets, of a queue that ends at {high}",
                 field="looked_at",
                 value=told.next_offset,
                 limit=high,
@@ -193,7 +195,8 @@ class _Fetch:
         self._refusal = refusal
         self._done = done
         self._seen: Slices | None = None
-        #: While less of the log than that may be seen there cannot be enough: no try is repeated in vain.
+        #: Until the log is readable up to this offset there cannot be enough: do not read again
+        #: before.
         self._log_offset_enough = 0
 
     def try_complete(self) -> bool:
@@ -204,8 +207,8 @@ class _Fetch:
         reply = self._read()
         missing_bytes = min(request.min_bytes, self._limits[1]) - len(reply.records)
         missing_messages = self._limits[0] - (reply.next_offset - request.offset)
-        stuck = not reply.records and reply.next_offset > request.offset  # stepped over a hole
-        is_full = reply.next_offset < reply.max_offset  # the next record does not fit in any more
+        stuck = not reply.records and reply.next_offset > request.offset  # It skipped a gap.
+        is_full = reply.next_offset < reply.max_offset  # The next record does not fit.
         is_over = is_full or stuck or reply.error.name
         if missing_bytes > 0 and missing_messages > 0 and not is_over:
             growth = min(missing_bytes, missing_messages * FIXED_SIZE_V4)

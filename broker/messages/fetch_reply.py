@@ -1,4 +1,4 @@
-"""Fetch replies: one read from a queue as the answer to a fetch, with its limits and its errors."""
+"""Replies to fetches: one read from a queue, with its limits and its errors."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ...store.slices import Slices
 from ..config import BrokerConfig
 
 Done = Callable[[pb.FetchReply], None]
-#: Returns why nothing is delivered to a group; None: it may consume.
+#: Returns why a group gets no messages; None: it may consume.
 Refusal = Callable[[str], errors.PocketMQError | None]
 
 
 class FetchLimits(NamedTuple):
-    """How much an answer may have at most."""
+    """Limits of one reply."""
 
     messages: int
     size_bytes: int
 
 
 def limits_of(request: pb.FetchRequest, config: BrokerConfig) -> FetchLimits:
-    """Return how many messages and bytes the answer to REQUEST may have."""
+    """Return the limits of messages and bytes of the reply to REQUEST."""
     messages = min(request.max_messages or config.fetch_messages_max, config.fetch_messages_max)
     size = min(request.max_bytes or config.fetch_default_bytes, config.fetch_max_bytes)
     return FetchLimits(messages, size)
@@ -34,7 +34,7 @@ def limits_of(request: pb.FetchRequest, config: BrokerConfig) -> FetchLimits:
 def read_once(
     store: MessageStore, request: pb.FetchRequest, limits: FetchLimits
 ) -> tuple[pb.FetchReply, Slices | None]:
-    """Return the answer that STORE has for REQUEST, which has no filter, now; and what was seen, None for an error."""
+    """Return the reply of STORE to REQUEST, which has no filter, and the records read; None for these on an error."""
     try:
         found = store.read_queue(
             request.topic,
@@ -62,7 +62,7 @@ def read_once(
 def failed_reply(
     request: pb.FetchRequest, store: MessageStore, error: errors.PocketMQError
 ) -> pb.FetchReply:
-    """Return the answer that the queue cannot be read because of ERROR."""
+    """Return the reply that the queue cannot be read because of ERROR."""
     low, high = store.queue_bounds(request.topic, request.queue)
     return pb.FetchReply(
         fetch_id=request.fetch_id, min_offset=low, max_offset=high, error=to_wire(error)
@@ -70,11 +70,11 @@ def failed_reply(
 
 
 def never_written_reply(request: pb.FetchRequest) -> pb.FetchReply:
-    """Return the answer for a queue that the topic has and the store has nothing of: it is empty."""
+    """Return the reply for a queue that exists in the topic and has no file in the store: it is empty."""
     reply = pb.FetchReply(fetch_id=request.fetch_id)
     if request.offset != 0:
         error = errors.OffsetOutOfRange(
-            f"offset {request.offset} of {request.topic}/{request.queue} lies outside 0 to 0",
+            f"offset {request.offset} of {request.topic}/{request.queue} is outside the valid range, 0 to 0",
             offset=request.offset,
             min_offset=0,
             max_offset=0,

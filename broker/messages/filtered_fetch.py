@@ -2,9 +2,9 @@
 
 It scans some messages per turn and keeps the matching ones, up to HELD_BYTES_MAX, so that it examines none twice. It
 answers once it has enough. At the end of the queue it waits for messages. At its deadline it answers with what it has
-and how far it scanned, so the group can commit past filtered messages. If all that it scanned was filtered, the
+and how far it scanned, so the group can commit past filtered messages. If all that it scanned was filtered out, the
 deadline is SKIPPED_WAIT_MS away: a consumer that ends soon can commit as well, and a stream of messages that do not
-match costs a few fetches a second.
+match costs a few fetches per second.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from ..timing.purgatory import Purgatory, WatchedOperation
 from .fetch_reply import Done, FetchLimits, Refusal, failed_reply, never_written_reply
 from .filters import FilterChoice, Filters, Mask, share_of_turn
 
-#: A fetch that has found so much answers, however much it asked to wait for: it keeps that in memory.
+#: A fetch that has found so many bytes answers, whatever it asked for: it holds them in memory.
 HELD_BYTES_MAX: Final = 64 * 1024
-#: A fetch that has filtered all that it scanned waits so much longer, at most.
+#: A fetch that has filtered out everything that it scanned waits no longer than this.
 SKIPPED_WAIT_MS: Final = 200
 
 
@@ -52,20 +52,20 @@ class FilteredFetch:
         self._found: list[bytes] = []
         self._found_bytes = self._found_count = self._stepped = self._lost = 0
         self._looked = False
-        #: Is there a record that does not fit in any more?
+        #: Whether a record was found that does not fit into the reply.
         self._is_full = False
-        #: Does a later turn look on? Then nothing else does.
+        #: Whether a later turn continues the scan; then no other event does.
         self._goes_on = False
         self._watch: tuple[Purgatory, WatchedOperation] | None = None
         self._is_short = False
 
     def watched(self, purgatory: Purgatory, waiting: WatchedOperation) -> None:
-        """Hear that PURGATORY watches this fetch as WAITING."""
+        """Called when PURGATORY watches this fetch as WAITING."""
         self._watch = purgatory, waiting
         self._shorten_wait()
 
     def _shorten_wait(self) -> None:
-        """Have the wait end soon if all that was scanned was filtered."""
+        """Shorten the wait if everything that was scanned was filtered out."""
         has_skipped = self._next > self._request.offset and not self._found
         if has_skipped and self._watch is not None and not self._is_short:
             self._is_short = True
@@ -93,7 +93,7 @@ class FilteredFetch:
         self._answer(None if self._looked or not self._filters.has_turn else self._look())
 
     def look_once(self) -> None:
-        """Look at the next messages, in this turn or a later one, and answer."""
+        """Scan the next messages, in this turn or a later one, and answer."""
         if self._filters.has_turn:
             self.on_deadline()
         else:
@@ -116,7 +116,7 @@ class FilteredFetch:
         return self._is_full or self._found_bytes >= enough or self._found_count >= limits.messages
 
     def _look(self) -> pb.FetchReply | None:
-        """Look at the next messages; return the answer that says why that cannot be."""
+        """Scan the next messages; return an error reply if that is not possible."""
         self._looked = True
         request, limits = self._request, self._limits
         if (refusal := self._refusal(request.group)) is not None:
@@ -192,7 +192,7 @@ class FilteredFetch:
 
 
 def _kept(seen: Slices, wanted: Mask) -> bytes:
-    """Return the records of SEEN that are WANTED, joined."""
+    """Return the records of SEEN for which WANTED is true, joined."""
     if wanted.all():
         return seen.records
     ends = np.cumsum(seen.sizes)

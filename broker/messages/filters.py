@@ -1,16 +1,16 @@
-"""Filters at work: which queue entries are worth a look, which of their records are wanted; and turns of looking.
+"""Filters at work: which queue entries must be read, which of their records match; and scanning in steps.
 
-Tags     the queue entry holds the hash of a message's tag: only entries with a wanted hash are read, and of these
-         only records whose tag is a wanted one, letter by letter ("Aa" and "BB" have one hash)
-SQL      every record is read, a few at a time; only the properties that the expression names are decoded. How many
-         are read in one turn follows from what the expression does with each, and with each byte
+Tags     the queue entry has the hash of a message's tag: only entries with a matching hash are read, and of these only
+         records with a matching tag are delivered ("Aa" and "BB" have the same hash)
+SQL      every record is read, a few at a time; only the properties in the expression are decoded. How many are read in
+         one turn depends on the cost of the expression per record and per byte
 
-An entry whose code is no hash is looked at whatever it is: in SCHEDULE_TOPIC_XXXX it is a time, and stores of Apache
-with extended queues keep an address there. All this is pure.
+If the code of an entry is not a hash, its record is always read: in SCHEDULE_TOPIC_XXXX the code is a time, and stores
+of Apache RocketMQ with extended queues have an address there. All this is pure.
 
-A fetch may be far behind and want little: it looks at some messages a turn, and all together at no more than one may.
-One fetch goes on in one turn, the one that has waited longest, so that sends and other fetches have their turns in
-between.
+A fetch may have to scan many messages of which few match. The number of messages that are scanned per turn of the event
+loop is limited for all fetches together. One fetch continues per turn, the one that has waited longest, so that sends
+and other fetches run in between.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ Mask = NDArray[np.bool_]
 _INT_MIN: Final = -(1 << 31)
 _INT_MAX: Final = (1 << 31) - 1
 
-#: What SQL takes of a turn of the loop, and what it costs: each record, each test of it, each property that is looked
-#: up; each byte of a value that is searched, and of the string that a property is looked for in. Rather too much.
+#: The share of a turn that an SQL filter may use, and its cost in ns: each record, each test of it,
+#: each lookup of a property, each byte of a value that is searched, and of the property string. The
+#: costs are rather too high.
 _TURN_NS: Final = 10_000_000
 _RECORD_NS: Final = 1_000
 _TEST_NS: Final = 600
@@ -57,38 +58,39 @@ _SPLIT_BYTE_NS: Final = 0.25
 _SQL_RECORDS_MAX: Final = 2_000
 
 
-#: Of so many tags each is looked for in all records at once; of more, each record's tag among them, 1 µs a record.
+#: Up to this number of tags, each is searched in all records at once; beyond it, each record's tag
+#: is looked up, 1 µs per record.
 _SOUGHT_TAGS_MAX: Final = 256
 _MANY_TAGS_RECORDS_MAX: Final = 5_000
 
-#: Bytes of records that are looked at in one turn; one record may be larger.
+#: Bytes of records that are scanned in one turn; one record may be larger.
 LOOKED_AT_BYTES_MAX: Final = 1024 * 1024
-#: Looks on; returns False if there is nothing to do any more.
+#: Continues a scan; returns False if it has nothing more to do.
 LookOn = Callable[[], bool]
 
 
 class FilterChoice(Protocol):
     """A filter at work."""
 
-    #: Records that are looked at in one turn of the loop, and bytes of them.
+    #: How many records one turn of the event loop scans.
     records_max: int
     bytes_max: int
-    #: Which filter it is, for accounts.
+    #: Identity of the filter in statistics.
     filtering: Filtering
 
     def candidates(self, tags_codes: Longs) -> Mask:
-        """Tell for queue entries with TAGS_CODES which may be wanted."""
+        """Return for queue entries with TAGS_CODES whether their records must be read."""
         ...
 
     def wanted(self, seen: Slices) -> Mask:
-        """Tell which of the records that were SEEN are wanted."""
+        """Return for the records in SEEN whether they match."""
         ...
 
 
 class TagChoice:
-    """Wants messages with one of TAGS."""
+    """Matches messages with one of TAGS."""
 
-    #: A few array operations look at all of them.
+    #: A few array operations scan all of them.
     records_max = 20_000
     bytes_max = LOOKED_AT_BYTES_MAX
 
@@ -131,7 +133,7 @@ class TagChoice:
 
 
 class SqlChoice:
-    """Wants messages for which EXPRESSION is true."""
+    """Matches messages for which EXPRESSION is true."""
 
     def __init__(self, expression: str) -> None:
         self._filter = found = compiled(expression)
@@ -154,7 +156,7 @@ class SqlChoice:
 
 
 def share_of_turn(choice: FilterChoice, seen: Slices) -> float:
-    """Return which part of what CHOICE may look at in one turn SEEN is."""
+    """Return the share of the limit of one turn that scanning SEEN with CHOICE uses."""
     return max(len(seen) / choice.records_max, len(seen.records) / choice.bytes_max)
 
 
@@ -167,7 +169,7 @@ def _properties(seen: Slices) -> PropertyRanges:
 
 
 def choice_of(wire: pb.Filter) -> FilterChoice | None:
-    """Return WIRE at work; None: every message is wanted. Raises InvalidFilter. The last ones are kept."""
+    """Return the filter for WIRE; None: every message matches. Raises InvalidFilter. The latest ones are cached."""
     if wire.kind == pb.Filter.ALL:
         return None
     return _choice(wire.kind, wire.expression)
@@ -180,17 +182,18 @@ def _choice(kind: pb.Filter.Kind, expression: str) -> FilterChoice | None:
     if kind == pb.Filter.TAG:
         tags = parse_tags(expression)
         return TagChoice(tags) if tags else None
-    normalised(pb.Filter(kind=kind))  # Says which kinds there are.
-    raise InvalidFilter(f"filter kind {kind} is not served", field="kind", value=kind)
+    normalised(pb.Filter(kind=kind))  # Raises an error that lists the valid kinds.
+    raise InvalidFilter(f"filter kind {kind} is not supported", field="kind", value=kind)
 
 
 # --- turns of the loop
 
 
 class Filters:
-    """Goes on, turn by turn. TIMERS go by CLOCK, which stays where it is while anything is to go on.
+    """Continues scans in later turns of the event loop. TIMERS use CLOCK, a virtual clock stops until all scans are
+    done.
 
-    accounts, traffic: where those who hand messages over note what they did.
+    accounts, traffic: where deliveries are recorded.
     """
 
     def __init__(
@@ -203,17 +206,17 @@ class Filters:
         self.accounts = Accounts() if accounts is None else accounts
         self.traffic = TrafficCounts() if traffic is None else traffic
         self._turns = Turns(timers, clock, self._turn)
-        #: At most one a fetch that waits.
+        #: Scans that wait for a turn, one per fetch.
         self._going_on: deque[LookOn] = deque()
         self._spent = 0.0
 
     @property
     def has_turn(self) -> bool:
-        """May more be looked at in this turn of the loop?"""
+        """Return whether more may be scanned in this turn of the event loop."""
         return self._spent < 1
 
     def spend(self, share: float) -> None:
-        """Note that SHARE of what may be looked at in this turn is; the last look may exceed it."""
+        """Count SHARE of this turn's limit as used; the last scan may exceed the limit."""
         if not self._spent:
             asyncio.get_running_loop().call_soon(self._begin_turn)
         self._spent += share
@@ -222,7 +225,7 @@ class Filters:
         self._spent = 0.0
 
     def go_on(self, look_on: LookOn) -> None:
-        """Call LOOK_ON in a later turn, after those that came before."""
+        """Call LOOK_ON in a later turn, after the scans that came before."""
         self._going_on.append(look_on)
         self._turns.soon()
 
@@ -233,6 +236,6 @@ class Filters:
             self._turns.soon()
 
     def stop(self) -> None:
-        """Go on with nothing any more."""
+        """Stop all scans."""
         self._going_on.clear()
         self._turns.stop()

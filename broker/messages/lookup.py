@@ -1,8 +1,8 @@
 """Lookups of single messages: by key, unique id, tags, or offset message id.
 
 The index contains hashes only. Each candidate is compared with the requested text, newest first, some per turn of the
-loop, until there are enough: other keys with the same hash hide nothing. An id of 32 or 56 digits may be an offset id
-or a Java client's unique id; the lookup tries the offset id first.
+event loop, until there are enough: other keys with the same hash hide nothing. An id of 32 or 56 digits may be an
+offset id or a Java client's unique id; the lookup tries the offset id first.
 
 LOOKUPS_MAX lookups by text run at a time, each with up to one answer's bytes. WAITING_MAX more wait; further ones get
 Overloaded.
@@ -21,17 +21,17 @@ from ...proto.record import Record, decode_record
 from ...store.message_store import MessageStore
 
 T = TypeVar("T")
-#: Bytes of one answer: the newest that fit, at least one.
+#: Limit of the bytes of one answer; the newest record is always included.
 _ANSWER_BYTES: Final = 16 * 1024 * 1024
 _END_OF_TIME: Final = (1 << 63) - 1
-#: The index rounds times down to whole seconds since its file began.
+#: The index rounds times down to whole seconds since the begin of its file.
 _INDEX_ROUNDS_MS: Final = 999
 LOOKUPS_MAX: Final = 16
 WAITING_MAX: Final = 1_000
 
 
 class Lookups:
-    """Answers look-ups from STORE. CHECK_TOPIC raises TopicNotFound."""
+    """Answers lookups from STORE. CHECK_TOPIC raises TopicNotFound."""
 
     def __init__(self, check_topic: Callable[[str], object], store: MessageStore) -> None:
         self._check_topic = check_topic
@@ -40,14 +40,14 @@ class Lookups:
         self._asked = 0
 
     async def lookup(self, request: pb.LookupRequest) -> pb.LookupReply:
-        """Return the records asked for, the newest ones, oldest first; `more` says that there may be others.
+        """Return the newest matching records, oldest first. `more` means that there may be others.
 
-        Raises InvalidArgument or TopicNotFound; nothing found is an empty answer.
+        Raises InvalidArgument or TopicNotFound. If nothing matches, the answer is empty.
         """
         which = request.WhichOneof("by")
         if which is None or not getattr(request, which):
             raise errors.InvalidArgument(
-                "by: give a key, a message id or a tag to look for", field="by"
+                "by: set the key, message id or tag to search for", field="by"
             )
         if which == "message_id":
             return await self._by_id(request)
@@ -63,7 +63,7 @@ class Lookups:
         except errors.InvalidArgument:
             if not request.topic:
                 raise
-            # Not an offset id: perhaps a unique one, which the index of a topic knows.
+            # It is no offset id. It may be a unique id, which is in the index under its topic.
         if found is not None and self._is(found, request):
             return pb.LookupReply(records=found)
         if request.topic:
@@ -72,7 +72,7 @@ class Lookups:
         return pb.LookupReply()
 
     def _is(self, data: bytes, request: pb.LookupRequest) -> bool:
-        """Does the record in DATA bear the id asked for? Its place may have been taken over by another."""
+        """Return whether the record in DATA has the requested id: another record may be at the offset now."""
         record = _decoded(data)
         same_topic = record is not None and request.topic in ("", record.topic)
         return record is not None and same_topic and record.message_id == request.message_id.upper()
@@ -84,7 +84,7 @@ class Lookups:
         most = LOOKUPS_MAX + WAITING_MAX
         if self._asked >= most:
             raise errors.Overloaded(
-                f"{self._asked} look-ups are under way or wait, the limit is {most}: try again later",
+                f"{self._asked} lookups are running or waiting, the limit is {most}: try again later",
                 field="lookups",
                 limit=most,
                 value=self._asked,
@@ -101,7 +101,7 @@ class Lookups:
     ) -> pb.LookupReply:
         most = self._store.config.lookup_results_max
         limit = min(request.max_messages or most, most)
-        found: list[bytes] = []  # The newest first.
+        found: list[bytes] = []  # Newest first.
         found_bytes = 0
         times = range(request.begin_ms, (request.end_ms or _END_OF_TIME) + 1)
         looked_up = self._store.looked_up(
@@ -130,9 +130,9 @@ def in_turns(
     done: Callable[[T], object],
     fail: Callable[[errors.PocketMQError], object],
 ) -> None:
-    """Go through STEPS, one in each turn of the loop, the first at once; call DONE with the result.
+    """Run STEPS, one per turn of the event loop, the first at once; call DONE with the result.
 
-    An error of the first step is raised; FAIL is called with a later one.
+    An error of the first step is raised. FAIL is called with a later one.
     """
 
     def go_on() -> None:
@@ -153,7 +153,7 @@ def in_turns(
 
 
 def at_once(steps: Generator[None, None, T]) -> T:
-    """Return what STEPS come to, in this turn: where they are known to be few, or nothing is served yet."""
+    """Run STEPS completely in this turn; return the result. Use it for few steps, or while nothing is served yet."""
     while True:
         try:
             next(steps)
@@ -162,8 +162,8 @@ def at_once(steps: Generator[None, None, T]) -> T:
 
 
 def _bears(data: bytes, topic: str, text: str, kind: Literal["K", "T"], times: range) -> bool:
-    """Is the record in DATA one of TOPIC with TEXT for a key, or for its tags, stored in TIMES?"""
-    if text.encode() not in data:  # Most of those that only share the hash.
+    """Return whether the record in DATA is of TOPIC, has TEXT as a key or as its tags, and was stored in TIMES."""
+    if text.encode() not in data:  # Excludes most records that only share the hash.
         return False
     record = _decoded(data)
     if record is None or record.topic != topic or record.store_timestamp_ms not in times:
@@ -172,7 +172,7 @@ def _bears(data: bytes, topic: str, text: str, kind: Literal["K", "T"], times: r
 
 
 def _answer(found: list[bytes], limit: int, *, more: bool) -> pb.LookupReply:
-    """Return the answer with the newest of FOUND, which has the newest first: LIMIT at most, and what fits."""
+    """Return the answer with the newest of FOUND, which is sorted newest first: up to LIMIT records that fit."""
     matching = found[::-1]
     newest = _newest(matching, limit)
     return pb.LookupReply(records=b"".join(newest), more=more or len(newest) < len(matching))
@@ -188,7 +188,7 @@ def _check_not_negative(request: pb.LookupRequest) -> None:
 
 
 def _newest(records: list[bytes], limit: int) -> list[bytes]:
-    """Return the last of RECORDS: at most LIMIT, and as many as fit an answer, but at least one."""
+    """Return the newest of RECORDS: up to LIMIT, as many as fit into an answer, and at least one."""
     size = 0
     for count, record in enumerate(reversed(records)):
         size += len(record)

@@ -12,7 +12,8 @@ from ...proto.errors import InvalidArgument
 from .admission import Admitted
 
 Flags = NDArray[np.bool_]
-#: Types of messages, what makes a message one, and how it is sent; the later ones win.
+#: Types of messages, the properties that decide, and how such messages are sent; later types have
+#: priority.
 MESSAGE_TYPES: Final = ("NORMAL", "LITE", "PRIORITY", "FIFO", "DELAY", "TRANSACTION")
 _ASKED_BY: Final[tuple[tuple[str, ...], ...]] = (
     (),
@@ -48,7 +49,7 @@ def check_type(admitted: Admitted, type_name: str) -> None:
         index = int(wrong[0])
         found, wanted_name = MESSAGE_TYPES[kinds[index]], MESSAGE_TYPES[wanted]
         raise InvalidArgument(
-            f"topic {run.topic!r} takes {wanted_name} messages (message.type), and record {index} is {found}: send it"
+            f"topic {run.topic!r} accepts {wanted_name} messages (message.type), but record {index} is {found}: send it"
             f" {_MADE_BY[wanted]}, or to a topic of its type, NORMAL or MIXED"
             " (broker.topic_message_type_check)",
             field="message_type",
@@ -59,7 +60,7 @@ def check_type(admitted: Admitted, type_name: str) -> None:
 
 
 def types_of(admitted: Admitted) -> NDArray[np.int8]:
-    """Return what each of the messages that were ADMITTED is, as its place among MESSAGE_TYPES."""
+    """Return the type of each message in ADMITTED, as an index of MESSAGE_TYPES."""
     run = admitted.run
     ranges = run.properties
     kinds = np.zeros(len(run), np.int8)
@@ -73,6 +74,6 @@ def types_of(admitted: Admitted) -> NDArray[np.int8]:
 
 
 def kinds_of(admitted: Admitted) -> dict[str, Flags]:
-    """Return which of the messages that were ADMITTED are of each type that is among them."""
+    """Return which messages in ADMITTED have each type, for the types that occur."""
     types = types_of(admitted)
     return {MESSAGE_TYPES[kind]: types == kind for kind in np.unique(types).tolist()}

@@ -1,4 +1,4 @@
-"""The path of a send: check the batch, append it, and answer when it is as durable as was asked for.
+"""The path of a send: check the batch, append it, and answer when it is as durable as requested.
 
 `Sends.send` accepts a batch, `_admitted` checks it, and `_append_arrived` appends all batches of one turn of the event
 loop, which share one sync.
@@ -42,20 +42,20 @@ from .message_types import check_type, kinds_of
 
 logger = logging.getLogger(__name__)
 
-#: Joining larger runs costs as much as it saves.
+#: Larger batches are not joined: it would cost as much as it saves.
 _SMALL_RUN_BYTES: Final = 64 * 1024
 _DURABILITIES: Final = (pb.DURABILITY_UNSPECIFIED, pb.MEMORY, pb.DISK, pb.REPLICAS)
-#: Topics that are counted; beyond it the one that was first sent to is forgotten.
+#: Limit of topics with counters; beyond it, the one that was first used is forgotten.
 _TOPICS_COUNTED_MAX: Final = 10_000
 
-#: Told of the answer to one run, exactly once.
+#: Called with the reply to one batch, exactly once.
 Done = Callable[[pb.ProduceReply], None]
-#: Told, exactly once, where one run is stored and how safely, or why it is not, or not as safely as was asked for.
+#: Called exactly once: where a batch is stored and how safely, or with the error.
 Outcome = Callable[[pb.ProduceReply, errors.PocketMQError | None], None]
 
 
 def answering(done: Done) -> Outcome:
-    """Return what tells DONE of an outcome, errors as part of the answer."""
+    """Return a callback that calls DONE; it puts errors into the reply."""
 
     def answer(reply: pb.ProduceReply, error: errors.PocketMQError | None) -> None:
         if error is not None:
@@ -67,11 +67,13 @@ def answering(done: Done) -> Outcome:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Waits:
-    """What sends need of those who keep what is not delivered at once.
+    """What sends need to know about delayed messages and transactions.
 
-    now_ms: the messages' time;  slot_count: how many messages wait in the slot of the timer wheel that begins at an
-    instant (TIMER_OUT_MS);  prepare: makes half messages of transactional ones;  check_room: raises Overloaded if there
-    is no room for so many half messages more.
+    Attributes:
+        now_ms: Returns the time of messages.
+        slot_count: Returns the number of messages in the slot of the timer wheel that begins at a time (TIMER_OUT_MS).
+        prepare: Converts transactional messages to half messages.
+        check_room: Raises Overloaded if so many further half messages would exceed the limit.
     """
 
     now_ms: Callable[[], int]
@@ -82,7 +84,7 @@ class Waits:
 
 @dataclass(slots=True)
 class TopicSends:
-    """What was sent to one topic: runs that were answered, stored or not; of the former messages, bytes, the last."""
+    """Counters of one topic: batches that were answered, stored or failed; messages, bytes, time of the latter."""
 
     stored: int = 0
     messages: int = 0
@@ -93,7 +95,7 @@ class TopicSends:
 
 @dataclass(slots=True)
 class SendCounts:
-    """Numbers that only grow: runs that were answered, stored or not, and the messages of the former; by topic, too."""
+    """Counters since the start: batches that were answered, stored or failed; messages of the stored ones; by topic."""
 
     stored: int = 0
     messages: int = 0
@@ -120,7 +122,7 @@ class SendCounts:
         topic.last_ms = send.reply.store_timestamp_ms
 
     def refused(self, topic: str) -> None:
-        """Count a run that was refused before it was one of TOPIC, which there may not be."""
+        """Count a batch for TOPIC that was refused; the topic may not exist."""
         self.failed += 1
         if topic in self.by_topic:
             self.by_topic[topic].failed += 1
@@ -133,9 +135,11 @@ class SendCounts:
 class Sending:
     """One send. DONE is None once it was answered.
 
-    admitted: what of it is to be stored;  numbered: its numbers, None for a send that is not idempotent;
-    durability: MEMORY, DISK or REPLICAS;  end_offset: what it needs on the device lies in the log before, once that is
-    known.
+    Attributes:
+        admitted: What of it is to be stored.
+        numbered: Its sequence numbers; None: it is not idempotent.
+        durability: MEMORY, DISK or REPLICAS.
+        end_offset: The log offset up to which it needs the disk, once that is known.
     """
 
     __slots__ = (
@@ -166,7 +170,7 @@ class Sending:
         self.done: Outcome | None = done
         self.numbered = numbered
         self.durability = durability
-        #: For a device, here or elsewhere.
+        #: Whether it waits for a disk, here or on replicas.
         self.waits = durability != pb.MEMORY
         self.end_offset = 0
         self.admitted = admitted
@@ -175,28 +179,28 @@ class Sending:
 
     @property
     def topic(self) -> str:
-        """Return where it was sent to."""
+        """The topic to which it was sent."""
         return self._sent.topic
 
     @property
     def size(self) -> int:
-        """Return the bytes of its records, as they were sent."""
+        """The size of its records in bytes, as they were sent."""
         return len(self._sent.records)
 
     @property
     def count(self) -> int:
-        """Return how many messages it has."""
+        """The number of its messages."""
         return len(self._sent)
 
     @property
     def is_repeated(self) -> bool:
-        """Is some of it stored already?"""
+        """Whether a part of it was stored before."""
         return self.numbered is not None and self.numbered.rows is not None
 
     def note(self, appended: Sequence[Appended], now_ms: int, stored: Places | None = None) -> None:
-        """Say in the answer where the records are: some were STORED before, the others APPENDED now, in parts.
+        """Set the places of the records in the reply: some were STORED before, the others were APPENDED now, in parts.
 
-        NOW_MS is the messages' time.
+        NOW_MS is the time of messages.
         """
         if stored is None and self.parts[0].run is self._sent:
             self._note_whole(appended[0])
@@ -204,7 +208,7 @@ class Sending:
             self._note_rows(appended, now_ms, stored or _nowhere(len(self._sent)))
 
     def _note_whole(self, appended: Appended) -> None:
-        """Say where a run is; the sender works out the places of records that lie end to end."""
+        """Set the place of a complete batch; the client computes the places of its records, which are contiguous."""
         offsets = appended.log_offsets
         reply = self.reply
         reply.store_timestamp_ms = appended.store_timestamp_ms
@@ -216,7 +220,7 @@ class Sending:
             reply.log_offsets.extend(offsets.tolist())
 
     def _note_rows(self, appended: Sequence[Appended], now_ms: int, places: Places) -> None:
-        """Say where each record is, and when it is due: PLACES gets what the parts that were APPENDED are of."""
+        """Set place and due time of each record. PLACES is completed with the parts that were APPENDED."""
         numbered = self.numbered
         for part, one in zip(self.parts, appended, strict=True):
             rows = part.rows
@@ -225,7 +229,7 @@ class Sending:
             places.queue_offsets[rows] = one.first_queue_offset + np.arange(len(one))
             places.log_offsets[rows] = one.log_offsets
             if part.due_ms is not None:
-                # A level counts from the time that the store gave, unless the clock was set back behind that.
+                # A delay level counts from the store's time, unless the clock was set back since.
                 stored_ms = min(one.store_timestamp_ms, now_ms)
                 later_ms = stored_ms - self._now_ms if part.by_level else 0
                 places.due_ms[rows] = part.due_ms + later_ms
@@ -244,9 +248,9 @@ class Sending:
         self.end_offset = max([places.end_offset, *(it.end_offset for it in appended)])
 
     def answer(self, error: errors.PocketMQError | None, replicas: int) -> None:
-        """Tell who sent it, once: it is stored as safely as was asked for, or ERROR; so many REPLICAS have it."""
+        """Answer the producer, once: the batch is as safe as requested, on so many REPLICAS; or ERROR."""
         done, self.done = self.done, None
-        assert done is not None, "it was not answered before"
+        assert done is not None, "it must not be answered twice"
         reply = self.reply
         reply.replicas = replicas
         if error is None:
@@ -255,7 +259,7 @@ class Sending:
 
 
 def _nowhere(count: int) -> Places:
-    """Return the places of COUNT records before any of them is stored."""
+    """Return the places of COUNT records of which none is stored."""
     zeros: Longs = np.zeros(count, np.int64)
     return Places(zeros, zeros.copy(), zeros.copy(), 0, 0)
 
@@ -294,22 +298,22 @@ class Sends:
         self._body_max = store.config.message_size_max_bytes
         self._mastership = appends.mastership
         self._default = _default_of(store, self._mastership)
-        #: What this turn of the loop has brought so far.
+        #: Sends of this turn of the event loop.
         self._arrived: list[Sending] = []
         self._waiting = 0
-        #: With replicas: who waits for a device; the fence fails them.
+        #: In a replica set: sends that wait for a disk. The fence fails them.
         self._unanswered: dict[Sending, None] = {}
         self.counts = SendCounts()
-        #: Set while the broker stops: every further send is refused with it.
+        #: Set while the broker stops: all further sends fail with it.
         self._refusal: errors.PocketMQError | None = None
 
     @property
     def waiting(self) -> int:
-        """Return how many sends wait for a device."""
+        """The number of sends that wait for a disk."""
         return self._waiting
 
     def send(self, run: pb.ProduceRun, done: Done) -> None:
-        """Store RUN, and tell DONE at the end of the turn, or when the device has it; a refusal is an answer too."""
+        """Store RUN. DONE is called at the end of the turn, or when it is on disk; also with an error."""
         try:
             send = self._admitted(run, answering(done))
         except errors.PocketMQError as error:
@@ -322,10 +326,10 @@ class Sends:
         self._enter(send)
 
     def take(self, runs: Sequence[tuple[Admitted, Outcome]]) -> None:
-        """Store RUNS, each for a queue that may be written, as safely as the store's setting promises.
+        """Store RUNS, whose queues may be written, as safely as the store's setting promises.
 
-        Each outcome is told at the end of the turn, or when the device has it. What is to be delivered at an instant
-        that has passed is delivered now. Raises what is refused, before anything is stored.
+        Each callback is called at the end of the turn, or when the batch is on disk. A delivery time in the past means
+        delivery now. Raises refusals before anything is stored.
         """
         durability = self._default
         now_ms = self._waits.now_ms()
@@ -341,13 +345,11 @@ class Sends:
             self._enter(send)
 
     def _enter(self, send: Sending) -> None:
-        """Store SEND with all that comes in this turn of the loop."""
+        """Add SEND to the batches that are appended at the end of this turn of the event loop."""
         self._waiting += send.waits
         if not self._arrived:
             asyncio.get_running_loop().call_soon(self._append_arrived)
         self._arrived.append(send)
-
-    # --- checks
 
     def _check_open(self, durability: pb.Durability, topic: str) -> None:
         if self._refusal is not None:
@@ -362,7 +364,7 @@ class Sends:
     def _admitted(self, run: pb.ProduceRun, done: Outcome) -> Sending:
         durability = self._durability(run)
         self._check_open(durability, run.topic)
-        records = run.records  # Every look at it makes a copy.
+        records = run.records  # Each access makes a copy.
         self._check_size(len(records))
         self._topics.check_sendable(run.topic)
         admitted = admit(records, run.sizes, run.topic, run.queue)
@@ -382,22 +384,22 @@ class Sends:
         numbered: Numbered | None,
         durability: pb.Durability,
     ) -> Sending:
-        """Return the send of what was ADMITTED of RUN."""
+        """Return the send of the ADMITTED messages of RUN."""
         now_ms = self._waits.now_ms()
         parts = ways(admitted, self._rules, now_ms, self._waits.prepare)
         if not admitted.plain:
             self._check_waiting(admitted, parts)
-        # Only a good run may make a topic.
+        # Only now, because a valid batch may create the topic.
         self._topics.for_writing(run.topic, run.queue)
         return Sending(run.run_id, admitted, parts, now_ms, done, numbered, durability)
 
     def _numbered(
         self, run: pb.ProduceRun, admitted: Admitted, done: Outcome, durability: pb.Durability
     ) -> Sending:
-        """Return the send of RUN, of which only that is stored which is not there yet."""
+        """Return the send of RUN, without the records that are stored already."""
         numbers = RunNumbers.of(run)
         if not self._producers.follows(numbers, admitted.run):
-            # It is about what this very turn has brought: that has to be stored, or to fail, first.
+            # It refers to other batches of this turn: append those first.
             self._append_arrived()
         numbered, each = self._producers.judge(numbers, admitted.run)
         if numbered.is_repeat:
@@ -409,15 +411,15 @@ class Sends:
         sending = self._sending(run, admitted, done, numbered, durability)
         if not each and sending.parts[0].run is not admitted.run:
             raise errors.InvalidArgument(
-                f"the property {PRODUCER_SEQUENCE} of the first record speaks for all, but some of them wait for their"
-                " time or their transaction: give each record its own, with count 1",
+                f"the property {PRODUCER_SEQUENCE} of the first record is for all records, but some of them are delayed"
+                " or in a transaction: add it to each record, with count 1",
                 field=PRODUCER_SEQUENCE,
             )
         self._producers.reserve(numbered)
         return sending
 
     def _durability(self, run: pb.ProduceRun) -> pb.Durability:
-        """Return which one RUN asks for, or the broker's own."""
+        """Return the durability that RUN asks for, or the broker's default."""
         asked = int(run.durability)
         if asked == pb.REPLICAS and self._mastership is None:
             raise errors.Unsupported(
@@ -438,14 +440,15 @@ class Sends:
         limit = self._config.flush_waiting_max
         if self._waiting >= limit:
             raise errors.Overloaded(
-                f"{self._waiting} sends wait for a device, the limit is {limit}: send less at a time",
+                f"{self._waiting} sends wait for a flush to disk, the limit is {limit} (broker.flush_waiting_max):"
+                " send fewer at a time",
                 field="durability",
                 limit=limit,
                 value=self._waiting,
             )
 
     def _check_waiting(self, admitted: Admitted, parts: list[Part]) -> None:
-        """Refuse what is more than may wait."""
+        """Raise Overloaded if too many messages would wait."""
         if admitted.halves is not None:
             self._waits.check_room(int(np.count_nonzero(admitted.halves)))
         limit = self._config.delay_slot_messages_max
@@ -468,18 +471,16 @@ class Sends:
         limit = self._config.batch_max_bytes
         if size > limit:
             raise errors.MessageTooLarge(
-                f"records: a run of {size} bytes, the limit is {limit}: send it in parts",
+                f"the batch has {size} bytes, the limit is {limit} (broker.batch_max_bytes): send smaller batches",
                 field="records",
                 limit=limit,
                 value=size,
             )
 
-    # --- the store
-
     def _append_arrived(self) -> None:
-        """Append what this turn of the loop has brought, and answer it, or wait until it is as safe as was asked for.
+        """Append the sends of this turn of the event loop; answer them now, or when they are as safe as requested.
 
-        From here to the disk: `_append_sends`, `Appends.put`, `MessageStore.append_many`, `LogWriter.append`.
+        The next steps: `_append_sends`, `Appends.put`, `MessageStore.append_many`, `LogWriter.append`.
         """
         arrived, self._arrived = self._arrived, []
         results: list[list[Appended | errors.PocketMQError]] = []
@@ -487,7 +488,9 @@ class Sends:
             for group in self._groups(arrived):
                 numbered = _any_numbered(group)
                 results += (self._append_numbered if numbered else self._append_sends)(group)
-        except Exception as bug:  # The edge: no sender may be left without an answer.
+        except (
+            Exception
+        ) as bug:  # The outermost call of this work: each producer must get an answer.
             self._answer_all(arrived, _internal(bug))
             return
         finally:
@@ -513,7 +516,7 @@ class Sends:
     def _noted(
         self, send: Sending, outcomes: list[Appended | errors.PocketMQError]
     ) -> errors.PocketMQError | None:
-        """Put into the answer of SEND where its records are; return why they are not stored, if they are not."""
+        """Set the places of the records in the reply to SEND; return the error if they are not stored."""
         stored = [outcome for outcome in outcomes if isinstance(outcome, Appended)]
         if len(stored) < len(outcomes):
             return next(error for error in outcomes if isinstance(error, errors.PocketMQError))
@@ -525,14 +528,14 @@ class Sends:
             send.note(stored, self._waits.now_ms(), places)
         except errors.PocketMQError as error:
             return error
-        except Exception as bug:  # The edge: it is answered.
+        except Exception as bug:  # The producer must get an answer.
             return _internal(bug)
         return None
 
     def _groups(self, sends: list[Sending]) -> Iterator[list[Sending]]:
-        """Divide SENDS, in their order, into groups that are appended at once: small ones together, large ones alone.
+        """Divide SENDS, in order, into groups that are appended together: small batches in one group, large ones alone.
 
-        With numbered sends, a group of several must fit the log file: all of it is appended, or nothing.
+        A group of several with sequence numbers must fit into the log file: it is appended completely or not at all.
         """
         any_numbered = _any_numbered(sends)
         for small, group in groupby(sends, _is_small):
@@ -544,25 +547,29 @@ class Sends:
                     yield [send]
 
     def _exceed_file(self, sends: list[Sending]) -> bool:
-        """Is the log file too full for SENDS?"""
+        """Return whether SENDS do not fit into the rest of the log file."""
         size = sum([len(part.run.records) for send in sends for part in send.parts])
         return size > self._store.log.room()
 
     def _append_sends(self, sends: list[Sending]) -> list[list[Appended | errors.PocketMQError]]:
-        """Append SENDS, each whole or not at all; return the results of the parts of each."""
+        """Append SENDS, each completely or not at all; return the results of the parts of each."""
         runs = [part.run for send in sends for part in send.parts]
         if len(runs) > len(sends) > 1 and self._exceed_file(sends):
             return [result for send in sends for result in self._append_sends([send])]
         together = len(sends) == 1 and len(runs) > 1
         try:
             results = self._appends.put(runs, together=together)
-        except Exception as bug:  # The edge: no sender may be left without an answer.
+        except (
+            Exception
+        ) as bug:  # The outermost call of this work: each producer must get an answer.
             results = [_internal(bug)] * len(runs)
         rest = iter(results)
         return [list(islice(rest, len(send.parts))) for send in sends]
 
     def _append_numbered(self, sends: list[Sending]) -> list[list[Appended | errors.PocketMQError]]:
-        """Append SENDS, of which some are numbered, but not what follows a run that could not be appended."""
+        """Append SENDS, some with sequence numbers; batches that follow a failed one of their sequence are not
+        appended.
+        """
         begin = self._store.max_log_offset
         refusals = [
             None if send.numbered is None else self._producers.sequences.refusal(send.numbered)
@@ -584,19 +591,19 @@ class Sends:
         return results
 
     def _sync(self, sends: list[Sending]) -> None:
-        """Answer SENDS once all of them are on the device, or that takes too long."""
+        """Answer SENDS once all of them are on disk, or after the timeout."""
 
         def synced(error: errors.StoreError | None) -> None:
             self._timers.cancel(timer)
             self._answer_all(sends, error)
 
-        timer = self._timer(sends, "stored in memory, but not on the device")
+        timer = self._timer(sends, "stored in memory, but not flushed to disk")
         self._store.request_sync(_end_of(sends), synced)
 
     def _replicate(self, sends: list[Sending]) -> None:
-        """Answer SENDS once all replicas that are in sync have them, and their topics; or that takes too long."""
+        """Answer SENDS once all replicas in sync have them and their topics, or after the timeout."""
         mastership = self._mastership
-        assert mastership is not None, "it was refused else"
+        assert mastership is not None, "refused before without replicas"
 
         def acknowledged(replicas: int, error: errors.PocketMQError | None) -> None:
             self._timers.cancel(timer)
@@ -609,36 +616,38 @@ class Sends:
             else:
                 acknowledged(0, error)
 
-        timer = self._timer(sends, "stored here, but not on all replicas that are in sync")
+        timer = self._timer(sends, "stored here, but not on all replicas in sync")
         self._topics.kept.when_safe(topics_safe)
 
     def _too_few(self, send: Sending, there: int) -> errors.PocketMQError | None:
-        """Return why SEND is in doubt though all in sync, so many as are THERE, have it: its topic needs more."""
+        """Return the error of SEND if its topic needs more replicas than the THERE that are in sync and have it."""
         needed = self._topics.min_in_sync(send.topic)
         if there >= needed:
             return None
         return errors.NotEnoughReplicasAfterAppend(
-            f"stored on {there} replicas, and topic {send.topic!r} needs {needed} (min_in_sync): replicas have left the"
-            " set meanwhile, send it again",
+            f"stored on {there} replicas, but topic {send.topic!r} requires {needed} (min_in_sync): replicas have left"
+            " the set meanwhile, send it again",
             in_sync=there,
             limit=needed,
         )
 
     def _timer(self, sends: list[Sending], where: str) -> Timer:
-        """Return what answers SENDS when they have waited for too long; they are WHERE."""
+        """Return the timer that answers SENDS after the timeout. WHERE describes how far they are stored."""
         timeout_ms = self._store.config.flush_timeout_ms
         late = errors.FlushTimeout(
-            f"{where} within {timeout_ms} ms (store.flush_timeout_ms): it may get there yet",
+            f"{where} within {timeout_ms} ms (store.flush_timeout_ms): it may still complete",
             limit=timeout_ms,
         )
         return self._timers.after(timeout_ms, lambda: self._answer_all(sends, late))
 
     def refuse(self, error: errors.PocketMQError) -> None:
-        """Refuse with ERROR what comes from now on."""
+        """Refuse all further sends with ERROR."""
         self._refusal = error
 
     def fence(self, error: errors.PocketMQError) -> None:
-        """Refuse what comes with ERROR, and fail what waits; the appends are fenced, and take nothing of it."""
+        """Refuse further sends with ERROR, and fail the waiting ones. The appender is fenced too, and stores none of
+        them.
+        """
         self._refusal = error
         self._append_arrived()
         self._answer_all(list(self._unanswered), error)
@@ -664,7 +673,7 @@ class Sends:
 
 
 def _default_of(store: MessageStore, mastership: Mastership | None) -> pb.Durability:
-    """Return how safely that is stored of which nobody says so."""
+    """Return the durability of sends that do not ask for one."""
     if mastership is not None:
         return pb.REPLICAS
     return pb.DISK if store.config.flush == "sync" else pb.MEMORY
@@ -675,7 +684,7 @@ def _end_of(sends: list[Sending]) -> int:
 
 
 def _fenced(mastership: Mastership) -> errors.PocketMQError | None:
-    """Return why nothing may be said to be stored in this turn."""
+    """Return why this turn of the event loop must not confirm sends; None: it may."""
     try:
         mastership.check_master()
     except errors.PocketMQError as error:
@@ -684,7 +693,7 @@ def _fenced(mastership: Mastership) -> errors.PocketMQError | None:
 
 
 def _internal(bug: Exception) -> errors.PocketMQError:
-    """Return what the sender is told of a bug below, or of too little memory, which the log has."""
+    """Return the error for the producer after a bug or lack of memory in the store, which is logged."""
     if isinstance(bug, errors.PocketMQError):
         return bug
     logger.error("append failed", exc_info=bug)

@@ -165,7 +165,7 @@ async def test_so_many_look_ups_go_on_at_a_time_others_wait_and_more_are_refused
     asked.append(asyncio.create_task(rig.lookups.lookup(pb.LookupRequest(topic=TOPIC, key="k"))))
     await asyncio.sleep(0)
 
-    with pytest.raises(Overloaded, match="look-ups are under way"):
+    with pytest.raises(Overloaded, match="lookups are running"):
         await rig.lookups.lookup(pb.LookupRequest(topic=TOPIC, key="k"))
     go_on.set()
 

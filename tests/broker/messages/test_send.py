@@ -494,13 +494,13 @@ async def test_errors_of_a_mixed_run_count_by_the_whole_run(rig: Rig) -> None:
     without_group = record(b"h", TRAN_MSG="true", UNIQ_KEY="K")
     refused = await rig.refusal(run_of_records([record(b"a"), without_group]))
     assert refused.details["index"] == "1"
-    assert "record 1 of the run" in refused.message
+    assert "record 1 of the batch" in refused.message
 
     refused = await rig.refusal(
         run_of_records([half(b"h"), record(b"a"), record(b"late", DELAY="x")])
     )
     assert refused.details["index"] == "2"
-    assert "record 2 of the run" in refused.message
+    assert "record 2 of the batch" in refused.message
     assert rig.store.max_log_offset == 0
 
 
@@ -599,7 +599,8 @@ async def test_a_topic_takes_the_messages_of_its_type(
     else:
         assert reply.error.name == "InvalidArgument"
         assert (
-            f"takes {taken} messages (message.type), and record 0 is {sent}" in reply.error.message
+            f"accepts {taken} messages (message.type), but record 0 is {sent}"
+            in reply.error.message
         )
         assert rig.store.max_log_offset == 0
     rig.close()
