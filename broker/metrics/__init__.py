@@ -1,1 +1,1 @@
-"""What a broker says of itself on /metrics: counts of traffic, what clients measured, the page and its families."""
+"""Metrics of a broker: counters of traffic, metrics from clients, the /metrics page and its families."""

@@ -1,9 +1,9 @@
-"""Call times: how long each method takes, with which outcome.
+"""Call times: how long the calls of each method take, and their result.
 
 `timed` wraps all handlers of a table. For a stream of messages it measures the time to its end, including the wait for
-messages. Telemetry streams stay open and are not measured, and neither are calls whose client disconnected. Methods and
-outcomes have the names of Apache's metrics: the method in lower case, "success" or the code in lower case. The cost is
-about 2 µs per call.
+messages. Telemetry streams stay open and are not measured; neither are calls whose client disconnected. The names are
+those of RocketMQ's metrics: the method in lower case, and "success" or the code in lower case. The cost is about 2 µs
+per call.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OUTCOMES: Final = {
 
 
 def timed(table: MethodTable, traffic: TrafficCounts, now_ms: Callable[[], int]) -> MethodTable:
-    """Return TABLE with its calls counted in TRAFFIC; NOW_MS is an instant of the machine's time."""
+    """Return TABLE with its calls counted in TRAFFIC. NOW_MS returns the machine's time."""
     return MethodTable(
         {
             method.path: method
@@ -59,7 +59,7 @@ def _timed(
 
 
 class _Timed:
-    """A call or stream, ASKED, with all that it has, of which the end is noted."""
+    """Wraps the call or stream ASKED, and records its end."""
 
     __slots__ = ("_asked", "_began_ms", "_code", "_name", "_now_ms", "_traffic", "waits")
 
@@ -72,7 +72,7 @@ class _Timed:
         self._now_ms = now_ms
         self._began_ms = now_ms()
         self._code: str | None = None
-        #: Its handler has returned, and what it streams is still to come.
+        #: Whether its handler has returned, while messages are still to be streamed.
         self.waits = False
 
     def __getattr__(self, name: str) -> Any:
@@ -96,7 +96,7 @@ class _Timed:
         self.answered(None, failed=True)
 
     def answered(self, reply: Message | None, *, failed: bool) -> None:
-        """Note that the call is over, with REPLY unless it was a stream."""
+        """Record the end of the call, with REPLY unless it was a stream."""
         if not self._asked.cancelled:
             code = (self._code or "") if reply is None else _code_of(reply)
             took_ms = self._now_ms() - self._began_ms

@@ -1,6 +1,6 @@
-"""What clients of Apache RocketMQ 5 measure, kept for the broker's `/metrics`.
+"""Metrics that clients of Apache RocketMQ 5 measure, kept for the broker's `/metrics`.
 
-Such a client sends its histograms once a minute: how long its sends took, how old messages were at delivery, how long
+Such a client sends its histograms once per minute: how long its sends took, how old messages were at delivery, how long
 they waited for a listener, and how long the listener took. A push consumer also sends how much it caches. A series is
 one name with one set of labels. Not thread-safe: the event loop owns it.
 """
@@ -13,20 +13,20 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
-#: The clients share them. Above, a client that has more than an equal share loses its oldest series, else the client
-#: that has most of them.
+#: Limit of all series. Above it, a client with more than an equal share loses its oldest series,
+#: else the client with the most series does.
 SERIES_MAX: Final = 1_000
-#: A series that was not updated for so long is dropped at the next request of `/metrics`.
+#: A series without an update for this time is dropped at the next request of `/metrics`.
 SERIES_AGE_MS: Final = 900_000
-#: A histogram with more bounds is not kept.
+#: A histogram with more buckets is ignored.
 BUCKETS_MAX: Final = 32
-#: Characters of a label; the rest is cut off.
+#: Maximum length of a label; longer ones are truncated.
 LABEL_LENGTH_MAX: Final = 255
-#: Points that are kept of one request, or series of one message.
+#: Limit of points per request, or of series per message.
 POINTS_MAX: Final = 10_000
 _COUNT_MAX: Final = 1 << 63
 
-#: What a client calls a label, and what `/metrics` does.
+#: Names of labels: at the client, and on `/metrics`.
 LABELS: Final = {
     "client_id": "client",
     "topic": "topic",
@@ -48,7 +48,9 @@ GAUGES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ClientHistogram:
-    """How many values lay up to each of BOUNDS, which ascend, and in the last of COUNTS above them all; their TOTAL."""
+    """A histogram. COUNTS has one number per bucket: values up to each of BOUNDS, which rise, and larger ones. TOTAL:
+    the sum.
+    """
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
@@ -56,11 +58,11 @@ class ClientHistogram:
 
     @property
     def count(self) -> int:
-        """Return how many values there were."""
+        """The number of values."""
         return sum(self.counts)
 
     def is_sound(self) -> bool:
-        """Is it within the bounds, and a histogram?"""
+        """Return whether it is a valid histogram within the limits."""
         bounds = self.bounds
         return (
             len(bounds) <= BUCKETS_MAX
@@ -72,14 +74,14 @@ class ClientHistogram:
         )
 
     def plus(self, other: ClientHistogram) -> ClientHistogram:
-        """Return both together; OTHER alone if it has other bounds."""
+        """Return the sum of both; OTHER alone if its bounds differ."""
         if other.bounds != self.bounds:
             return other
         counts = tuple(map(sum, zip(self.counts, other.counts, strict=True)))
         return replace(self, counts=counts, total=self.total + other.total)
 
 
-#: The values of LABELS, in their order; "" for one that was not given.
+#: The values of LABELS, in their order; "" for a missing one.
 LabelValues = tuple[str, ...]
 #: The name of a series, and its labels.
 _Key = tuple[str, LabelValues]
@@ -92,15 +94,15 @@ class _Kept:
 
 
 class ClientMetrics:
-    """The latest that clients have said. NOW_MS is the machine's time."""
+    """The latest metrics of clients. NOW_MS returns the machine's time."""
 
     def __init__(self, now_ms: Callable[[], int], *, series_max: int = SERIES_MAX) -> None:
         self._now_ms = now_ms
         self._series_max = series_max
-        #: By client; of clients, and of series, the one that was heard of last is last.
+        #: Series by client. The client, and the series, that was updated last is last.
         self._series: dict[str, dict[_Key, _Kept]] = {}
         self._count = 0
-        #: Series that others took the place of.
+        #: Number of series that were dropped because of the limit.
         self.dropped = 0
 
     def __len__(self) -> int:
@@ -114,9 +116,9 @@ class ClientMetrics:
         *,
         is_delta: bool = False,
     ) -> bool:
-        """Keep HISTOGRAM under NAME and LABELS, which are as the client calls them; return whether it could be kept.
+        """Store HISTOGRAM under NAME and LABELS, as the client names them; return whether it was stored.
 
-        IS_DELTA: it is to be added to what is kept; else it says all since the client began.
+        IS_DELTA: add it to the present value; otherwise it has all values since the client started.
         """
         if name not in HISTOGRAMS or not histogram.is_sound():
             return False
@@ -128,7 +130,7 @@ class ClientMetrics:
         return True
 
     def note_gauge(self, name: str, labels: Mapping[str, str], value: float) -> bool:
-        """Keep VALUE under NAME and LABELS; return whether it could be kept."""
+        """Store VALUE under NAME and LABELS; return whether it was stored."""
         if name not in GAUGES or not math.isfinite(value):
             return False
         self._keep((name, _values(labels)), value)
@@ -140,7 +142,8 @@ class ClientMetrics:
         self._count += own.pop(key, None) is None
         own[key] = _Kept(value, self._now_ms())
         if self._count > self._series_max:
-            # Whoever is below its share looks for the largest, and soon has its share.
+            # A client below its share drops a series of the largest client, and so reaches its
+            # share soon.
             if len(own) <= max(1, self._series_max // len(self._series)):
                 client = max(self._series, key=lambda one: len(self._series[one]))
             self._drop_oldest(client)

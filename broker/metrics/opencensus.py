@@ -1,4 +1,4 @@
-"""What clients measure, received by OpenCensus's agent protocol, which clients in Go and C++ speak.
+"""Metrics from clients by OpenCensus's agent protocol, which RocketMQ clients in Go and C++ use.
 
 Such a client opens three streams. On that of `MetricsService/Export`, each message brings all series, counted from the
 start of the process; series above `POINTS_MAX` are skipped. The streams do not name the client. The series do, and the
@@ -23,7 +23,7 @@ TRACES: Final = "opencensus.proto.agent.trace.v1.TraceService"
 
 
 class CensusMeasurements:
-    """Hands what clients measure to METRICS; SESSIONS tell their languages."""
+    """Passes metrics from clients to METRICS. SESSIONS return the languages of clients."""
 
     def __init__(self, metrics: ClientMetrics, sessions: Sessions) -> None:
         self._metrics = metrics
@@ -36,7 +36,7 @@ class CensusMeasurements:
         return service(METRICS, {"Export": export}) | trace_methods()
 
     def take(self, request: census.ExportMetricsServiceRequest) -> None:
-        """Keep what REQUEST brings."""
+        """Store the metrics in REQUEST."""
         for metric, series in islice(_series(request), POINTS_MAX):
             labels = _labels(metric.metric_descriptor, series)
             session = self._sessions.find(labels.get("client_id", ""))
@@ -58,30 +58,30 @@ class CensusMeasurements:
 
 
 def trace_methods() -> MethodTable:
-    """Return the methods for traces, of which nothing is read, so that any type takes them."""
+    """Return the methods for traces. They read nothing, so the type of the messages does not matter."""
     any_type = census.ExportMetricsServiceResponse
     quiet = bidi(any_type, any_type, _QuietStream)
     return service(TRACES, {"Export": quiet, "Config": quiet})
 
 
 class _QuietStream:
-    """A stream that is held open and left alone."""
+    """A stream that stays open; its messages are ignored."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
 
     def on_message(self, message: object) -> None:
-        """Pass over what comes."""
+        """Ignore the message."""
 
     def on_end(self) -> None:
         self._stream.finish()
 
     def on_close(self) -> None:
-        """There is nothing to let go of."""
+        """Nothing to release."""
 
 
 class _MetricStream(_QuietStream):
-    """A stream of measurements."""
+    """A stream of metrics."""
 
     def __init__(self, stream: Stream, measurements: CensusMeasurements) -> None:
         super().__init__(stream)

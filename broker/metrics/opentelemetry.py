@@ -1,4 +1,4 @@
-"""What clients measure, received by OpenTelemetry's `MetricsService/Export`, once a minute from each client.
+"""Metrics from clients by OpenTelemetry's `MetricsService/Export`; each client sends them once per minute.
 
 The settings of a client name the broker as receiver (service_v2/client_settings.py). Metrics other than histograms and
 gauges, and points above `POINTS_MAX` in one request, are skipped and counted as rejected.
@@ -19,14 +19,14 @@ from ..service_v2.service import CLIENT_ID
 from .clients import POINTS_MAX, ClientHistogram, ClientMetrics
 
 SERVICE: Final = "opentelemetry.proto.collector.metrics.v1.MetricsService"
-#: Clients of Node.js go by another name.
+#: Clients in Node.js use another name.
 _LANGUAGES: Final = {"http": "node_js"}
 
 _Point: TypeAlias = otlp.HistogramDataPoint | otlp.NumberDataPoint
 
 
 class Measurements:
-    """Hands what clients measure to METRICS."""
+    """Passes metrics from clients to METRICS."""
 
     def __init__(self, metrics: ClientMetrics) -> None:
         self._metrics = metrics
@@ -45,7 +45,7 @@ class Measurements:
     def take(
         self, request: otlp.ExportMetricsServiceRequest, call: Call
     ) -> otlp.ExportMetricsServiceResponse:
-        """Keep what REQUEST brings."""
+        """Store the metrics in REQUEST."""
         metadata = call.metadata
         language = metadata.get(LANGUAGE, "").lower()
         caller = {
@@ -57,7 +57,7 @@ class Measurements:
         rejected = kept.count(False) + sum(1 for _ in points)
         if not rejected:
             return otlp.ExportMetricsServiceResponse()
-        reason = f"{rejected} points are not what clients measure, or are beyond {POINTS_MAX}"
+        reason = f"{rejected} points have other metrics than those of clients, or exceed the limit {POINTS_MAX}"
         return otlp.ExportMetricsServiceResponse(
             partial_success=otlp.ExportMetricsPartialSuccess(
                 rejected_data_points=rejected, error_message=reason

@@ -1,13 +1,13 @@
-"""`GET /metrics`: figures in Prometheus' text format, version 0.0.4.
+"""`GET /metrics`: metrics in the Prometheus text format, version 0.0.4.
 
 A plain HTTP request on the broker's port (proto/rpc/pages.py). Other paths are 404, other methods 405.
 
-    sources = [figures, …]           each returns PageFigures, those of one name together; no name in two sources
+    sources = [source, …]            each returns PageFigures, grouped by name; no name is in two sources
     page = MetricsPage(sources)
 
-A source is called on the event loop. What a plain one returns is noted there at once, so that it is of one moment; one
-that is awaited may return what is worked out later, on the thread that makes the text, from what it noted on the loop.
-Text takes some 1 µs a line.
+A source is called on the event loop. A plain function returns its values at once, so they are of one moment. An async
+one may return an iterator over a copy of the tables: the thread that makes the text computes the values. The text takes
+about 1 µs per line.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ONLY: Final = b"only GET /metrics is answered\n"
 
 
 class Buckets(Protocol):
-    """A histogram: how many values lay up to each of BOUNDS, the last of COUNTS above them all; their TOTAL."""
+    """A histogram. COUNTS has one number per bucket: values up to each of BOUNDS, and larger ones. TOTAL: the sum."""
 
     @property
     def bounds(self) -> Sequence[float]: ...
@@ -38,12 +38,12 @@ class Buckets(Protocol):
     def total(self) -> float: ...
 
 
-#: Names of labels and their values, in the order in which they are shown.
+#: Names of labels and their values, in the order of the output.
 Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 
 class PageFigure(NamedTuple):
-    """One series: a counter only grows, and its name ends in `_total`; a histogram has Buckets."""
+    """One series. A counter only grows, and its name ends in `_total`; the value of a histogram is Buckets."""
 
     kind: Literal["counter", "gauge", "histogram"]
     name: str
@@ -53,23 +53,23 @@ class PageFigure(NamedTuple):
 
 
 def gauges(prefix: str, rows: Iterable[tuple[str, str, float]]) -> Iterator[PageFigure]:
-    """Yield a gauge without labels for each of ROWS: its name behind PREFIX, what it is, its value."""
+    """Yield a gauge without labels for each of ROWS: the end of its name after PREFIX, its help text, its value."""
     for name, what, value in rows:
         yield PageFigure("gauge", prefix + name, what, value)
 
 
-#: Returns what is on the page now.
+#: Returns the present metrics.
 Source: TypeAlias = Callable[[], Iterable[PageFigure] | Awaitable[Iterable[PageFigure]]]
 
 
 class MetricsPage:
-    """Answers requests for the page with what its SOURCES return, in their order."""
+    """Answers requests for the page with the metrics of its SOURCES, in their order."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = sources
 
     async def __call__(self, asked: PageRequest) -> Shown:
-        """Return what ASKED shows."""
+        """Return the page for the request ASKED."""
         if asked.method not in READING:
             return Shown(405, "text/plain", _ONLY)
         if asked.path != PATH:
@@ -82,7 +82,7 @@ class MetricsPage:
 
 
 def text_of(figures: Iterable[PageFigure]) -> bytes:
-    """Return FIGURES as text."""
+    """Return `figures` in the text format."""
     texts: dict[Labels, str] = {}
     lines: list[str] = []
     for name, series in groupby(figures, lambda figure: figure.name):
@@ -106,7 +106,7 @@ def text_of(figures: Iterable[PageFigure]) -> bytes:
 
 
 def _buckets(name: str, text: str, value: Buckets) -> Iterator[str]:
-    """Yield the lines of a histogram with the labels TEXT, counted as Prometheus counts: of all up to each bound."""
+    """Yield the lines of a histogram with the labels TEXT. The counts of buckets are cumulative."""
     behind = f",{text}" if text else ""
     below = 0
     bounds = [*(repr(float(bound)) for bound in value.bounds), "+Inf"]

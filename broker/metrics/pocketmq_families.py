@@ -1,4 +1,4 @@
-"""Families of `/metrics` that begin with `pocketmq_`, and those that official clients measure."""
+"""Metric families of `/metrics` that begin with `pocketmq_`, and those that official clients measure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from ..parts import BrokerParts
 from .clients import GAUGES, HISTOGRAMS, LABELS, ClientMetrics, LabelValues
 from .page import Labels, PageFigure, gauges
 
-#: Topics of which is told what was sent to them; groups, with a topic each, of which is told what they skipped.
+#: Limit of topics with counters of sends, and of pairs of group and topic with counters of filtered
+#: messages.
 _TOPICS_MAX: Final = 100
 _GROUPS_MAX: Final = 100
 
@@ -19,7 +20,7 @@ _GROUPS_MAX: Final = 100
 def figures(
     parts: BrokerParts, status: pb.BrokerStatusReply, connections: ConnectionTotals | None
 ) -> Iterator[PageFigure]:
-    """Yield the figures of a broker with PARTS and STATUS, and of its CONNECTIONS; None: the carrier does not tell."""
+    """Yield the metrics of a broker with PARTS and STATUS, and of CONNECTIONS (None: the carrier has no counters)."""
     who = (
         ("broker", status.broker_name),
         ("cluster", status.cluster),
@@ -36,7 +37,7 @@ def figures(
 
 
 def _topics(parts: BrokerParts) -> Iterator[PageFigure]:
-    """Yield what producers sent, of the topics that got most."""
+    """Yield the counters of sends, for the topics with the most messages."""
     counts = parts.sends.counts.by_topic
     most = sorted(counts, key=lambda name: -counts[name].messages)[:_TOPICS_MAX]
     for field, name, what in (
@@ -51,7 +52,7 @@ def _topics(parts: BrokerParts) -> Iterator[PageFigure]:
 
 
 def _groups(parts: BrokerParts) -> Iterator[PageFigure]:
-    """Yield what filters stepped over, of the groups and topics with the most of it."""
+    """Yield the filtered messages of the groups and topics with the most of them."""
     counts = parts.accounts.skipped_by_topic()
     most = sorted(counts, key=lambda key: -counts[key])[:_GROUPS_MAX]
     for group, topic in sorted(most):
@@ -83,7 +84,7 @@ def _process(status: pb.BrokerStatusReply) -> Iterator[PageFigure]:
 
 
 def _connections(totals: ConnectionTotals) -> Iterator[PageFigure]:
-    """Yield what connections there are, and what they hold: zeros with grpcio, which does not tell."""
+    """Yield the connections and their memory; zeros with grpcio, which has no counters."""
     rows: list[tuple[str, str, float]] = [
         (
             "connections",
@@ -182,7 +183,7 @@ def _store(parts: BrokerParts, status: pb.BrokerStatusReply) -> Iterator[PageFig
 
 
 def client_figures(clients: ClientMetrics) -> Iterator[PageFigure]:
-    """Yield what CLIENTS have told, under the names that official clients give it."""
+    """Yield the metrics that CLIENTS sent, under the names that official clients use."""
     yield PageFigure(
         "counter",
         "pocketmq_broker_client_series_dropped_total",

@@ -1,10 +1,10 @@
-"""Families of `/metrics` of Apache RocketMQ 5.5.0, for its dashboards, alerts, and RocketMQ Studio.
+"""Metric families of Apache RocketMQ 5.5.0 on `/metrics`, for its dashboards, alerts, and RocketMQ Studio.
 
-They have its names, units, types and labels. docs/metrics.md lists the differences; a test compares with a page of
-Apache's broker. Counters begin at 0 with the process.
+They have its names, units, types and labels. docs/metrics.md lists the differences; a test compares with a page of an
+Apache RocketMQ broker. Counters start at 0 with the process.
 
 The event loop copies the tables in one turn. A thread computes the numbers and renders the text. The loop reads when
-the oldest messages were stored, in slices.
+the oldest messages were stored, in steps.
 
 Limit: `broker.metrics_series_max` series of a kind. `pocketmq_metrics_series_dropped` counts the others.
 """
@@ -25,23 +25,24 @@ from .clients import LABEL_LENGTH_MAX
 from .page import Labels, PageFigure
 from .traffic import SIZE_BOUNDS, Distribution
 
-#: Apache's bits: it may be read, and written.
+#: RocketMQ's permission bits: readable, writable.
 _READABLE: Final = 4
 _WRITABLE: Final = 2
 _SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 #: Values of broker.metrics_names.
 WITH_UNITS: Final = "with-units"
 PLAIN: Final = "plain"
-#: Names with another unit than milliseconds that newer exporters add. (Other names have always said "bytes".)
+#: Names to which newer exporters add another unit than milliseconds. (Other names have always
+#: contained "bytes".)
 _PLAIN_NAMES: Final[Mapping[str, str]] = {"rocketmq_storage_size_bytes": "rocketmq_storage_size"}
 _STORAGE: Final = (("storage_medium", "disk"), ("storage_type", "local"))
-#: What Apache calls the way in which consumers get messages.
+#: RocketMQ's names of the ways in which consumers get messages.
 _CONSUME_MODES: Final[Mapping[int, str]] = {v2.PULL_CONSUMER: "pull"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Noted:
-    """What the tables said at one moment."""
+    """Copy of the tables at one moment."""
 
     came_in: list[tuple[str, str, list[int], float]]
     went_out: list[tuple[str, str, bool, int, int]]
@@ -52,15 +53,16 @@ class _Noted:
     timed: list[tuple[str, int]]
     producers: dict[tuple[str, str, str], int]
     consumers: dict[tuple[str, str, str, str, str], int]
-    #: One number each: name, what it says, value, labels.
+    #: Single values: name, help text, value, labels.
     single: list[tuple[str, str, float, Labels]]
     left_out: dict[str, int]
 
 
 class RocketMQFigures:
-    """The families of a broker with PARTS; STATUS returns how it is. SERIES_MAX bounds those of a kind.
+    """The families of a broker with PARTS. STATUS returns its state. SERIES_MAX returns the limit of series of one
+    kind.
 
-    NAMES: WITH_UNITS, or PLAIN for the names that exporters of 5.0 to 5.3 had.
+    NAMES: WITH_UNITS, or PLAIN for the names of exporters of 5.0 to 5.3.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class RocketMQFigures:
         self._times = StoredTimes(parts.store, parts.topics)
 
     async def __call__(self) -> Iterable[PageFigure]:
-        """Return what is on the page now."""
+        """Return the present metrics."""
         parts, status = self._parts, self._status()
         noted = self._noted(status)
         lag_noted = note_lag(
@@ -101,7 +103,7 @@ class RocketMQFigures:
         producers = _producers(parts.clients.sessions)
         consumers = _consumers(parts.clients.sessions) + self._members(status.version)
         halves = parts.transactions.open_by_topic()
-        for topic in traffic.outcomes:  # One that had some has none now.
+        for topic in traffic.outcomes:  # A topic that had open transactions has none now.
             halves.setdefault(topic, 0)
         timed = sorted(parts.store.timers.metrics.counts.items())
         return _Noted(
@@ -134,7 +136,7 @@ class RocketMQFigures:
         )
 
     def _members(self, version: str) -> Counter[tuple[str, str, str, str, str]]:
-        """Count members that share queues, our own clients."""
+        """Count members that share queues (PocketMQ clients)."""
         return Counter(
             {
                 (group, "python", version, "push", "pocketmq"): count
@@ -231,7 +233,7 @@ def _since(at_ms: int | None, now_ms: int) -> int:
 
 
 def _producers(sessions: Iterable[ClientSession]) -> Counter[tuple[str, str, str]]:
-    """Count the official clients that send, by language, version and protocol."""
+    """Count the official clients that produce, by language, version and protocol."""
     return Counter(
         (*_agent(one), "grpc")
         for one in sessions
@@ -240,7 +242,7 @@ def _producers(sessions: Iterable[ClientSession]) -> Counter[tuple[str, str, str
 
 
 def _consumers(sessions: Iterable[ClientSession]) -> Counter[tuple[str, str, str, str, str]]:
-    """Count the official clients that consume, by group, language, version, how they get messages, and protocol."""
+    """Count the official clients that consume, by group, language, version, consume mode and protocol."""
     return Counter(
         (
             one.settings.subscription.group.name,
@@ -402,7 +404,7 @@ def _lag(
 
 
 def _without_unit(figure: PageFigure) -> PageFigure:
-    """Return FIGURE under the name that exporters of 5.0 to 5.3 had: without the unit that later ones add."""
+    """Return `figure` under its name in exporters of 5.0 to 5.3: without the unit that later ones add."""
     name = figure.name.removesuffix("_milliseconds")
     return figure._replace(name=_PLAIN_NAMES.get(name, name))
 

@@ -1,10 +1,11 @@
-"""What came into a broker and what went out, counted for `/metrics` by topic, type and group.
+"""Counters of incoming and outgoing messages for `/metrics`, by topic, type and group.
 
-Counted by the run and by the answer, never by the message in Python: a send costs some microsecond more. What came
-in is counted when its send is answered, what went out when it is handed over; neither outlives the process.
+Counting is done per batch and per reply, never per message in Python: it costs about 1 µs per send. Incoming messages
+are counted when their send is answered, outgoing ones when they are delivered. All counters start at 0 with the
+process.
 
-Bounds: `series_max()` series of each kind; a further one takes the place of the one that was begun first, which
-`left_out` counts. The event loop owns it.
+Limit: `series_max()` series of each kind. A further one replaces the oldest one; `left_out` counts these. The event
+loop owns it.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from numpy.typing import NDArray
 from ...proto.record_run import Longs
 from ...proto.run import Run
 
-#: Bounds of the sizes of records that are told apart, in bytes.
+#: Upper bounds of the buckets for record sizes, in bytes.
 SIZE_BOUNDS: Final = (1024, 4096, 524_288, 1_048_576, 2_097_152, 4_194_304)
-#: Bounds of how long calls take, in milliseconds.
+#: Upper bounds of the buckets for durations of calls, in milliseconds.
 CALL_BOUNDS_MS: Final = (1, 3, 5, 7, 10, 100, 1000, 2000, 3000)
-#: Bounds of how long half messages wait for their outcome, in seconds.
+#: Upper bounds of the buckets for the age of ended transactions, in seconds.
 OUTCOME_BOUNDS_S: Final = (5, 60, 600, 3600, 43_200, 86_400)
 _NORMAL: Final = "normal"
 _SIZES: Final = np.array(SIZE_BOUNDS)
@@ -34,7 +35,7 @@ Count = TypeVar("Count")
 
 
 class Distribution:
-    """How many values lay up to each of BOUNDS, the last of `counts` above them all, and their `total`."""
+    """A histogram. `counts` has one number per bucket: up to each of BOUNDS, and above. `total`: the sum."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -46,7 +47,7 @@ class Distribution:
         self.total = total
 
     def copy(self) -> Distribution:
-        """Return one that goes on by itself."""
+        """Return an independent copy."""
         return Distribution(self.bounds, self.counts.copy(), self.total)
 
     def add(self, value: float) -> None:
@@ -56,7 +57,7 @@ class Distribution:
 
 
 class GroupOut:
-    """Messages of one topic that went out to one group."""
+    """Messages of one topic that were delivered to one group."""
 
     __slots__ = ("bytes", "messages")
 
@@ -66,7 +67,7 @@ class GroupOut:
 
 
 class TopicOutcomes:
-    """Transactions of one topic that ended, and how long their half messages had waited, in seconds."""
+    """Ended transactions of one topic, and how long their half messages had waited, in seconds."""
 
     __slots__ = ("committed", "rolled_back", "waits_s")
 
@@ -77,22 +78,22 @@ class TopicOutcomes:
 
 
 class TrafficCounts:
-    """The counts. By topic and type how large the records were that came in; by topic and group what went out, and what
-    became a dead letter.
+    """All counters.
 
-    calls: how long calls of official clients took, by method, code of the answer, whether it waited for messages, and
-    whether it was an answer.
+    Sizes of incoming records by topic and type; deliveries by topic and group; dead letters by topic and group. calls:
+    durations of calls of official clients, by method, code of the reply, whether it waited for messages, and whether it
+    was a reply.
     """
 
     def __init__(self, series_max: Callable[[], int] = lambda: 10_000) -> None:
         self._series_max = series_max
         self.came_in: dict[tuple[str, str], Distribution] = {}
-        #: By topic, group, and whether it was delivered before.
+        #: By topic, group, and whether the messages were delivered before.
         self.went_out: dict[tuple[str, str, bool], GroupOut] = {}
         self.dead: dict[tuple[str, str], int] = {}
         self.outcomes: dict[str, TopicOutcomes] = {}
         self.calls: dict[tuple[str, str, bool, bool], Distribution] = {}
-        #: Series that others took the place of, by what they counted.
+        #: Number of replaced series, by counter.
         self.left_out: dict[str, int] = {
             "messages_in": 0,
             "messages_out": 0,
@@ -101,7 +102,7 @@ class TrafficCounts:
         }
 
     def stored(self, run: Run, kinds: Mapping[str, NDArray[np.bool_]] | None) -> None:
-        """Count RUN, which was stored; KINDS: which of its messages are of which type, None: all are normal."""
+        """Count RUN, which was stored. KINDS: which of its messages have which type; None: all are NORMAL."""
         if kinds is None:
             self._add(run)
             return
@@ -109,11 +110,11 @@ class TrafficCounts:
             self._add_sizes(run.topic, kind.lower(), run.sizes[of_it])
 
     def stored_again(self, run: Run, *, dead: bool) -> None:
-        """Count RUN, a failed message: one to be tried again comes with a delay, a DEAD one without."""
+        """Count RUN, the copy of a failed message: a retry, which has a delay, or with DEAD a dead letter."""
         self._add_sizes(run.topic, _NORMAL if dead else "delay", run.sizes)
 
     def _add(self, run: Run) -> None:
-        """Count RUN, of normal messages."""
+        """Count RUN, whose messages are all NORMAL."""
         found = self._sizes_of(run.topic, _NORMAL)
         least, most = run.size_range
         place = bisect_left(SIZE_BOUNDS, least)
@@ -124,7 +125,7 @@ class TrafficCounts:
             self._add_sizes(run.topic, _NORMAL, run.sizes)
 
     def _add_sizes(self, topic: str, kind: str, sizes: Longs) -> None:
-        """Count messages of KIND, of SIZES, that came into TOPIC."""
+        """Count messages of KIND with SIZES that came into TOPIC."""
         found = self._sizes_of(topic, kind)
         counts = found.counts
         places = np.bincount(np.searchsorted(_SIZES, sizes), minlength=len(counts))
@@ -142,7 +143,7 @@ class TrafficCounts:
     def delivered(
         self, group: str, topic: str, messages: int, size: int, *, retried: bool = False
     ) -> None:
-        """Count MESSAGES of TOPIC, of SIZE bytes together, that GROUP was delivered; RETRIED: not the first time."""
+        """Count MESSAGES of TOPIC with SIZE bytes in all, delivered to GROUP; RETRIED: they were delivered before."""
         key = topic, group, retried
         found = self.went_out.get(key)
         if found is None:
@@ -158,7 +159,7 @@ class TrafficCounts:
         self.dead[key] += 1
 
     def ended(self, topic: str, waited_ms: int, *, committed: bool) -> None:
-        """Count a transaction for TOPIC that has its outcome, WAITED_MS after its half message was stored."""
+        """Count a transaction for TOPIC that ended WAITED_MS after its half message was stored."""
         found = self.outcomes.get(topic)
         if found is None:
             found = self._begin("transactions", self.outcomes, topic, TopicOutcomes)
@@ -171,7 +172,7 @@ class TrafficCounts:
     def answered(
         self, method: str, code: str, took_ms: float, *, waited: bool, failed: bool
     ) -> None:
-        """Count a call of METHOD: both it and CODE are of the protocol's, so there are few."""
+        """Count a call of METHOD. Both it and CODE are names of the protocol, so there are few of them."""
         key = method, code, waited, failed
         found = self.calls.get(key)
         if found is None:
@@ -181,7 +182,7 @@ class TrafficCounts:
     def _begin(
         self, what: str, table: dict[Key, Count], key: Key, make: Callable[[], Count]
     ) -> Count:
-        """Return the count of KEY in TABLE, a new one."""
+        """Add and return a new counter for KEY in TABLE."""
         while len(table) >= self._series_max():
             del table[next(iter(table))]
             self.left_out[what] += 1
