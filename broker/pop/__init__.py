@@ -1,1 +1,1 @@
-"""Pop consumption: messages are lent to whoever asks, one by one, and stay until each is acknowledged."""
+"""Pop consumption: messages are delivered one by one, and stay invisible until they are acknowledged or expire."""

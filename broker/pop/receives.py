@@ -1,23 +1,25 @@
-"""Receives: what is asked of a pop and what comes of it, the handles of what was delivered, and receives that wait.
+"""Receives: requests and results of pop, receipt handles, receives that wait, and leases of delivered messages.
 
 A receive that waits is an operation of the purgatory, found by group and topic, and by client.
 
-A receipt handle says which delivery of which message an acknowledgement means:
+A receipt handle identifies one delivery of one message:
 
-    p or r    from the topic that was asked for, or from the group's retry topic
+    p or r    from the requested topic, or from the group's retry topic
     queue - offset - serial    hexadecimal
 
-The serial is the delivery's: 64 bits of chance, so that nobody names a delivery that was not its own, and no two of a
-message have the same, over restarts too, whatever became of the journal. To a client a handle is a text that it hands
-back; it is as good as the journal's memory of its serial, of whichever version of ours the journal is.
+The serial of a delivery is a random number of 64 bits, so that clients cannot guess handles of other deliveries, and
+deliveries of a message never share one, also over restarts and without the journal. A client returns the handle
+unchanged. A handle is valid as long as the journal has its serial, in any version of the journal.
 
-Leases: how long deliveries are their receiver's; and the entries that are leased: messages begun with, not finished.
+Leases: how long delivered messages stay invisible to other consumers, and the entries of messages that were delivered
+and not finished.
 
-All messages of one receive have one lease, and one timer; a message whose time is changed gets one of its own. A lease
-that renews ends only when its owner has not been heard of for RENEWED_MS, or after RENEWED_MAX_MS. Nothing is done
-while an owner lives but that the timer, when it fires, asks when it was last heard of.
+All messages of one receive share a lease and its timer. If the invisible duration of a message is changed, it gets its
+own lease. A lease with automatic renewal ends only when its owner was silent for RENEWED_MS, or after RENEWED_MAX_MS.
+Signs of life of an owner cost nothing: only when the timer fires, the lease checks when the last one was.
 
-Leases are in messages' time; whether clients live is told by the machine's. Not thread-safe: the event loop owns it.
+Leases use the time of messages. Whether clients are alive is decided by the machine's time. Not thread-safe: the event
+loop owns it.
 """
 
 from __future__ import annotations
@@ -47,16 +49,13 @@ _SHOWN_MAX: Final = 80
 _DRAWN: Final = 512
 
 
-# --- what is asked, and what comes of it
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asked:
-    """One receive. CHOICE is a filter at work (filters.py), None for every message.
+    """One receive request. CHOICE is a filter at work (filters.py); None: every message.
 
-    BATCH messages at most; each is invisible to others for INVISIBLE_MS, or, with AUTO_RENEW, while the client lives.
-    A receive that repeats an ATTEMPT_ID gets the same messages, while they are not finished.
-    WAIT_MS: how long it waits where there is nothing.
+    BATCH is the maximum number of messages. Each is invisible to other consumers for INVISIBLE_MS or, with AUTO_RENEW,
+    while the client lives. A receive with the ATTEMPT_ID of an earlier one gets its messages again.
+    WAIT_MS: how long it waits if there are no messages.
     """
 
     group: str
@@ -71,17 +70,17 @@ class Asked:
 
 
 class Rules(NamedTuple):
-    """What a group and a topic say of a receive."""
+    """Properties of the group and the topic that a receive depends on."""
 
     attempts_max: int
-    #: The topic's queues, in the order in which they are looked at.
+    #: The topic's queues, in the order in which they are scanned.
     queues: Sequence[int]
-    #: A group that is new begins with the oldest message of a queue, otherwise behind the newest.
+    #: Whether a new group starts with the oldest message of a queue, or after the newest.
     from_oldest: bool = True
 
 
 class PoppedMessage(NamedTuple):
-    """One delivery: RECORD is whole, as it is stored; ATTEMPT counts from 1."""
+    """One delivery. RECORD has all bytes as stored. ATTEMPT counts from 1."""
 
     record: bytes
     topic: str
@@ -93,7 +92,7 @@ class PoppedMessage(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What a look found: DELIVERIES; how many messages were BURIED; MORE: there is more to look at."""
+    """Result of a scan: DELIVERIES; `buried`: number of new dead letters; MORE: whether there is more to scan."""
 
     deliveries: list[PoppedMessage]
     buried: int
@@ -102,7 +101,7 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Popped:
-    """The end of a receive. FILTERED_ONLY: nothing was delivered, for what was due went to the dead letters.
+    """Result of a receive. FILTERED_ONLY: nothing was delivered, because all due messages became dead letters.
 
     ERROR: nothing was delivered, and why.
     """
@@ -112,11 +111,8 @@ class Popped:
     error: PocketMQError | None = None
 
 
-# --- receipt handles
-
-
 class Handle(NamedTuple):
-    """What a receipt handle says."""
+    """The content of a receipt handle."""
 
     is_retry: bool
     queue: int
@@ -130,49 +126,47 @@ def encode_handle(is_retry: bool, queue: int, offset: int, serial: int) -> str:
 
 
 def decode_handle(text: str) -> Handle:
-    """Return what TEXT says; raise InvalidReceiptHandle."""
+    """Return the content of the handle TEXT; raise InvalidReceiptHandle."""
     try:
         queue, offset, serial = text[1:].split("-")
         return Handle(_KINDS[text[0]], int(queue, 16), int(offset, 16), int(serial, 16))
     except (ValueError, LookupError):
         raise InvalidReceiptHandle(
-            f"receipt handle {text[:_SHOWN_MAX]!r} is none of this broker's: give the one that came with the message",
+            f"receipt handle {text[:_SHOWN_MAX]!r} is not of this broker: use the handle of the received message",
             field="receipt_handle",
             value=text[:_SHOWN_MAX],
         ) from None
 
 
 def finished(text: str) -> InvalidReceiptHandle:
-    """Return the refusal of TEXT, the handle of a message that is finished."""
+    """Return the error for TEXT, the handle of a message that is finished."""
     return InvalidReceiptHandle(
-        f"receipt handle {text[:_SHOWN_MAX]!r}: its message is finished", field="receipt_handle"
+        f"receipt handle {text[:_SHOWN_MAX]!r}: its message was already acknowledged",
+        field="receipt_handle",
     )
 
 
 def serials_from(random_bytes: Callable[[int], bytes]) -> Iterator[int]:
-    """Yield serials, of what RANDOM_BYTES returns: so many bytes that nobody can foretell. None is 0."""
+    """Yield serials from RANDOM_BYTES, which returns unpredictable bytes. A serial is never 0."""
     form = struct.Struct(f"<{_DRAWN}Q")
     while True:
         yield from filter(None, form.unpack(random_bytes(form.size)))
 
 
-# --- receives that wait
-
-
 class ReceiveServer(Protocol):
-    """Who serves receives."""
+    """Serves receives."""
 
     def take(self, asked: Asked) -> Taken:
-        """Deliver what there is for ASKED."""
+        """Deliver the messages that exist for ASKED."""
         ...
 
     def look_on(self, receive: Receive) -> None:
-        """Have RECEIVE look on in a later turn of the loop."""
+        """Let RECEIVE continue to scan in a later turn of the event loop."""
         ...
 
 
 class Receive:
-    """What ASKED says, by SERVER, among WAITS; DONE is told the end, once."""
+    """The receive ASKED, served by SERVER, in WAITS. DONE is called with the result, once."""
 
     __slots__ = ("_done", "_is_looking_on", "_server", "_waits", "asked", "waiting")
 
@@ -182,7 +176,7 @@ class Receive:
         self._server = server
         self._waits = waits
         self._done = done
-        #: Does a later turn look on? Then nothing else does.
+        #: Whether a later turn continues the scan; then no other event does.
         self._is_looking_on = False
         self.asked = asked
         self.waiting: WatchedOperation | None = None
@@ -195,10 +189,12 @@ class Receive:
         except PocketMQError as error:
             self._answer(Popped(error=error))
             return True
-        except Exception:  # The edge: who sent what woke it must not pay for one receive's bug.
+        except (
+            Exception
+        ):  # A send may have caused this call: it must not fail because of a bug here.
             logger.exception("receive failed group=%s topic=%s", self.asked.group, self.asked.topic)
             self._answer(
-                Popped(error=PocketMQError("the receive failed: the broker's log has why"))
+                Popped(error=PocketMQError("the receive failed, see the log of the broker"))
             )
             return True
         if taken.deliveries or taken.buried:
@@ -213,17 +209,17 @@ class Receive:
         self._answer(Popped())
 
     def look_on(self) -> bool:
-        """Look on; return whether that was still asked for."""
+        """Continue to scan; return whether the receive was still waiting."""
         self._is_looking_on = False
         return self._waits.try_again(self)
 
     def end(self) -> None:
-        """Answer with nothing, if it waits."""
+        """Answer with no messages, if it waits."""
         if self.waiting is not None and self.waiting.cancel():
             self.on_deadline()
 
     def cancel(self) -> None:
-        """Let it go without an answer."""
+        """Remove it without an answer."""
         if self.waiting is not None and self.waiting.cancel():
             self._waits.over(self)
 
@@ -233,7 +229,7 @@ class Receive:
 
 
 class PopWaits:
-    """Receives that wait in PURGATORY, by the instants of NOW_MS: the machine's."""
+    """Receives that wait in PURGATORY. NOW_MS returns the machine's time."""
 
     def __init__(
         self, config: BrokerConfig, purgatory: Purgatory, now_ms: Callable[[], int]
@@ -241,18 +237,18 @@ class PopWaits:
         self._config = config
         self._purgatory = purgatory
         self._now_ms = now_ms
-        #: The groups whose receives of a topic wait.
+        #: Groups with a waiting receive, by topic.
         self._waiting: dict[str, set[tuple[str, str]]] = {}
         self._of_client: dict[str, dict[Receive, None]] = {}
 
     def watch(self, receive: Receive) -> None:
-        """Have RECEIVE wait; raise Overloaded if too many do."""
+        """Let RECEIVE wait; raise Overloaded if too many do."""
         asked = receive.asked
         limit = self._config.fetches_waiting_max
         if len(self._purgatory) >= limit:
             raise Overloaded(
-                f"{len(self._purgatory)} receives and fetches wait, the limit is {limit}: use fewer consumers, or raise"
-                " broker.fetches_waiting_max",
+                f"{len(self._purgatory)} receives and fetches wait, the limit is {limit} (broker.fetches_waiting_max):"
+                " use fewer consumers, or raise the limit",
                 field="fetches_waiting_max",
                 limit=limit,
             )
@@ -264,20 +260,20 @@ class PopWaits:
         self._of_client.setdefault(asked.client_id, {})[receive] = None
 
     def is_waiting(self, key: tuple[str, str]) -> bool:
-        """Does a receive of KEY, (group, topic), wait?"""
+        """Return whether a receive with KEY, (group, topic), waits."""
         return self._purgatory.is_watched(key)
 
     def try_again(self, receive: Receive) -> bool:
-        """Have RECEIVE try again; return whether it was still there."""
+        """Let RECEIVE try again; return whether it was still waiting."""
         if receive.waiting is None:
             return False
         was_there = self._purgatory.try_again(receive.waiting)
-        # While it looked on, nobody behind it was asked.
+        # While it was scanning, receives after it were not tried.
         self.wake((receive.asked.group, receive.asked.topic))
         return was_there
 
     def over(self, receive: Receive) -> None:
-        """Hear that RECEIVE, which may have waited, is over."""
+        """Called when RECEIVE, which may have waited, has ended."""
         client_id = receive.asked.client_id
         owned = self._of_client.get(client_id)
         if owned is None or receive not in owned:
@@ -287,12 +283,12 @@ class PopWaits:
             del self._of_client[client_id]
 
     def end_of(self, client_id: str) -> None:
-        """End what CLIENT_ID waits for, with nothing."""
+        """End all waiting receives of CLIENT_ID, without messages."""
         for receive in list(self._of_client.get(client_id, ())):
             receive.end()
 
     def arrived(self, topic: str) -> None:
-        """Hear that messages of TOPIC were stored: who waits for them tries again."""
+        """Called when messages of TOPIC were stored: waiting receives try again."""
         if topic.startswith(RETRY_PREFIX):
             self._wake_group(topic.removeprefix(RETRY_PREFIX))
         for key in list(self._waiting.get(topic, ())):
@@ -304,7 +300,7 @@ class PopWaits:
                 self.wake(key)
 
     def wake(self, key: tuple[str, str]) -> None:
-        """Let those who wait for something of KEY, (group, topic), try again."""
+        """Let the receives that wait for KEY, (group, topic), try again."""
         if key[1] == retry_topic(key[0]) and key[1] not in self._waiting:
             self._wake_group(key[0])
             return
@@ -316,21 +312,18 @@ class PopWaits:
                 del self._waiting[key[1]]
 
 
-# ---------------------------------------------------------------- leases
-
-
-#: How long a lease that renews outlasts the last word of its owner.
+#: How long a lease with automatic renewal continues after the last sign of life of its owner.
 RENEWED_MS: Final = 60_000
-#: And how long it lasts at most.
+#: Maximum duration of a lease with automatic renewal.
 RENEWED_MAX_MS: Final = 3 * 3_600_000
-#: How long after its owner has gone.
+#: How long it continues after its owner has closed.
 _GONE_MS: Final = 1_000
-#: So many steps are made one by one before the lowest entry is searched for.
+#: Offsets that are tried one by one before the lowest entry is searched.
 _STEPS_MAX: Final = 256
 
 
 class PopEntry:
-    """One message: in flight while LEASE is not None, due or held back otherwise."""
+    """One message: in flight while LEASE is not None, otherwise due or held."""
 
     __slots__ = (
         "acknowledged",
@@ -346,32 +339,32 @@ class PopEntry:
     def __init__(self, queue: PopQueue, offset: int, log_offset: int = -1) -> None:
         self.queue = queue
         self.offset = offset
-        #: Where its record lies; -1: not known.
+        #: Log offset of its record; -1: not known.
         self.log_offset = log_offset
-        #: How often it was delivered.
+        #: Number of its deliveries.
         self.attempt = 0
-        #: Of its latest delivery.
+        #: Serial of its latest delivery.
         self.serial = 0
         self.lease: PopLease | None = None
-        #: What it has to keep its order with; None: nothing.
+        #: The message group whose order it must keep; None: none.
         self.lane: Lane | None = None
-        #: It is finished, but comes again if one before it does.
+        #: Whether it is acknowledged, but will be redelivered if an earlier one of its batch is.
         self.acknowledged = False
 
 
 class PopQueue:
-    """One queue as a group has it: everything below `low` is finished; from `next_offset` on nothing was looked at."""
+    """One queue for a group: all below `low` is finished; nothing from `next_offset` on was scanned."""
 
     __slots__ = ("entries", "key", "low", "next_offset")
 
     def __init__(self, key: PopKey, next_offset: int) -> None:
         self.key = key
         self.low = self.next_offset = next_offset
-        #: By offset, all in [low, next_offset).
+        #: Entries by offset, all in [low, next_offset).
         self.entries: dict[int, PopEntry] = {}
 
     def settle(self) -> bool:
-        """Raise `low` to the lowest entry, or to `next_offset`; return whether it rose."""
+        """Raise `low` to the lowest entry, or to `next_offset`; return whether it changed."""
         entries, low = self.entries, self.low
         if not entries:
             self.low = self.next_offset
@@ -384,14 +377,14 @@ class PopQueue:
         return True
 
     def check(self) -> None:
-        """Assert what always holds between calls."""
+        """Assert the invariants that hold between calls."""
         assert self.low <= self.next_offset
         assert all(self.low <= offset < self.next_offset for offset in self.entries)
         assert self.low == min(self.entries, default=self.next_offset)
 
 
 class PopLease:
-    """The lease of ENTRIES; it is over once it has no live one."""
+    """A lease of ENTRIES; it ends when it has no entries left."""
 
     __slots__ = ("attempt_id", "deadline_ms", "ends_ms", "entries", "live", "owner", "timer")
 
@@ -400,7 +393,7 @@ class PopLease:
         self.live = len(entries)
         self.deadline_ms = deadline_ms
         self.owner = owner
-        #: When it ends however long its owner lives; 0: it does not renew.
+        #: The maximum end of a lease with automatic renewal; 0: no renewal.
         self.ends_ms = 0
         self.attempt_id = ""
         self.timer: Timer | None = None
@@ -415,28 +408,29 @@ class Lane:
         self.label = label
         self.batch: list[PopEntry] = []
         self.held: deque[PopEntry] = deque()
-        #: The receive that has taken from it last: it may take more.
+        #: The latest receive that took messages from it: it may take more.
         self.turn = 0
 
     @property
     def is_leased(self) -> bool:
-        """Is anything of the batch still somebody's?"""
+        """Return whether a message of the batch is in flight."""
         return any(entry.lease is not None for entry in self.batch)
 
     def take_back(self) -> None:
-        """Hold the batch again, in front: it comes again."""
+        """Move the batch back to the front of the held messages: it is redelivered."""
         self.held.extendleft(reversed(self.batch))
         self.batch.clear()
 
 
 class PopLeases:
-    """All leases, on TIMERS; WALL_MS tells the machine's time."""
+    """All leases, with their timers in TIMERS. WALL_MS returns the machine's time."""
 
     def __init__(self, timers: Timers, wall_ms: Callable[[], int]) -> None:
         self._timers = timers
         self.wall_ms = wall_ms
         self.now_ms = timers.now_ms
-        #: Those that renew, by owner; and when each of these owners was last heard of.
+        #: Leases with automatic renewal by owner; and the last sign of life of each of these
+        #: owners.
         self._by_owner: dict[str, dict[PopLease, None]] = {}
         self._heard_ms: dict[str, int] = {}
 
@@ -449,9 +443,9 @@ class PopLeases:
         *,
         renews_until_ms: int = 0,
     ) -> PopLease:
-        """Lend ENTRIES to OWNER until DEADLINE_MS; LAPSED is called at the end.
+        """Lease ENTRIES to OWNER until DEADLINE_MS; call LAPSED at the end.
 
-        With RENEWS_UNTIL_MS while it lives, until then at most; and it ends when its owner goes.
+        With RENEWS_UNTIL_MS the lease is renewed while the owner lives, up to this time; it ends when the owner closes.
         """
         lease = PopLease(entries, deadline_ms, owner)
         for entry in entries:
@@ -464,14 +458,15 @@ class PopLeases:
         return lease
 
     def restored_ms(self, mark: ClockMark, kept_ms: int) -> int:
-        """Return the instant of this process that was KEPT_MS in an earlier one, whose clocks showed MARK.
+        """Convert KEPT_MS, a timer time of an earlier process whose clocks showed MARK, to the timer time of this
+        process.
 
-        What has passed between the two is told by the wall clock; where that was set back, nothing has.
+        The time between is taken from the wall clock; if that was set back, it is 0.
         """
         return past_instant(self._timers, mark.unix_ms) + kept_ms - mark.now_ms
 
     def release(self, entry: PopEntry) -> None:
-        """Take ENTRY out of its lease, which is over with the last one."""
+        """Remove ENTRY from its lease, which ends with the last one."""
         lease, entry.lease = entry.lease, None
         if lease is None:
             return
@@ -507,18 +502,18 @@ class PopLeases:
         self._timers.reschedule(lease.timer, deadline_ms)
 
     def owed(self) -> dict[str, int]:
-        """Return how many messages each owner has on leases that renew."""
+        """Return the number of messages per owner that are in leases with automatic renewal."""
         return {
             owner: sum(lease.live for lease in leases) for owner, leases in self._by_owner.items()
         }
 
     def alive(self, owner: str) -> None:
-        """Hear that OWNER lives: what it has on leases that renew stays its own."""
+        """Record a sign of life of OWNER: its leases with automatic renewal continue."""
         if owner in self._heard_ms:
             self._heard_ms[owner] = self.wall_ms()
 
     def gone(self, owner: str) -> None:
-        """Have what OWNER has on leases that renew come again in a second."""
+        """End the leases of OWNER with automatic renewal in one second."""
         leases = self._by_owner.pop(owner, None)
         if leases is None:
             return

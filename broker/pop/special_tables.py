@@ -1,27 +1,28 @@
-"""The table of a group that keeps order: one batch of each message group is out at a time.
+"""Delivery tables of ordered groups, and of retry topics.
 
-What a receive takes of one message group of a queue is its batch. Until all of it is acknowledged nothing behind it is
-delivered; other message groups of the queue go on. When nothing of it is leased any more it comes again, in order, from
-the first message on that is not acknowledged: also those behind that one that are, as with Apache's ordered groups.
-(Apache's brokers hold back the whole queue.) Messages without a message group keep the order of their queue.
+In an ordered group, one batch of each message group is in flight at a time. The messages that a receive takes of one
+message group of a queue are its batch. Until all of it is acknowledged, no later message of the message group is
+delivered; other message groups of the queue continue. When no message of the batch is in flight any more, it is
+redelivered in order, from the first message on that is not acknowledged, including later ones that are, as in ordered
+groups of Apache RocketMQ. (RocketMQ blocks the whole queue.) Messages without a message group keep the order of their
+queue.
 
-What lies behind a batch is looked at for other message groups, HELD_MAX messages of a queue at most; from then on
-the queue waits.
+To find other message groups, messages after a batch are scanned, up to HELD_MAX per queue; then the queue waits.
 
-The messages of one group of one queue are a lane:
+The messages of one message group of one queue are a lane:
 
-    batch   what is delivered; what is acknowledged stays in it while one before it is not
-    held    what is behind: not delivered, for the batch comes first
+    batch   delivered messages; acknowledged ones stay in it while an earlier one is not acknowledged
+    held    later messages, which wait for the batch
 
-A lane whose batch is finished is free: what it holds is ready. A batch of which nothing is leased any more goes back
-to the front of what is held, from the first that is not acknowledged on.
+A lane whose batch is finished is free, and its held messages are ready. A batch with nothing in flight returns to the
+front of the held messages, from the first that is not acknowledged on.
 
-The table of a group's retry topic: what classic consumers sent back, for those who pop now.
+The table of a group's retry topic delivers messages that classic consumers returned to consumers that use pop.
 
-`%RETRY%group` holds messages of several topics, and each says which (RETRY_TOPIC). A receive of one of them gets its
-own; those of others are held until somebody asks for theirs, HELD_MAX at most: then nothing more is looked at. One that
-does not say where it came from goes to whoever asks first, and all go to a receive of the retry topic itself. Filters
-do not apply: the message was wanted when it was first delivered. Its earlier attempts count.
+`%RETRY%group` contains messages of several topics; RETRY_TOPIC names the topic of each. A receive of a topic gets the
+messages of this topic. Others are held for receives of their topics, up to HELD_MAX: then scanning stops. A message
+without a topic goes to the next receive of any topic, and a receive of the retry topic itself gets all. Filters do not
+apply: the message matched when it was first delivered. Its earlier attempts count.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ from .journal_format import Finished, FoundQueue
 from .receives import Asked, Lane, PopEntry, PopQueue, Rules, Taken
 from .table import PopParts, Table, exhausted, times_of
 
-#: Messages of a queue that wait for others of their group.
+#: Limit of held messages per queue.
 HELD_MAX: Final = 4_096
-#: Messages that one receive looks at in a queue.
+#: Messages per queue that one receive scans.
 _LOOKED_AT_MAX: Final = 1_024
 _SHARDING_KEY: Final = SHARDING_KEY.encode()
 
 
 class OrderedTable(Table):
-    """The deliveries of a topic for a group, in order."""
+    """The deliveries of a topic for an ordered group."""
 
     is_ordered = True
 
@@ -52,8 +53,6 @@ class OrderedTable(Table):
         super().__init__(parts, group, topic)
         self._lanes: dict[int, Lanes] = {}
         self._is_taking = False
-
-    # --- delivering
 
     def take_new(self, asked: Asked, rules: Rules) -> Taken:
         self._is_taking = True
@@ -76,7 +75,7 @@ class OrderedTable(Table):
     def _take_held(
         self, entry: PopEntry, rules: Rules, taken: list[tuple[PopEntry, bytes]]
     ) -> bool:
-        """Take ENTRY, which was held; return whether it was buried instead."""
+        """Take the held ENTRY; return whether it became a dead letter instead."""
         lane = _lane_of(entry)
         lane.batch.append(entry)
         lane.turn = self.turn
@@ -91,7 +90,7 @@ class OrderedTable(Table):
         elif self._bury(entry, data, exhausted(entry.attempt)):
             return True
         else:
-            lane.turn = -1  # What is behind it waits.
+            lane.turn = -1  # Later messages of the lane wait.
         return False
 
     def _look(self, queue: PopQueue, asked: Asked, taken: list[tuple[PopEntry, bytes]]) -> bool:
@@ -117,8 +116,6 @@ class OrderedTable(Table):
         lane.turn = self.turn
         taken.append((entry, data))
 
-    # --- what becomes of deliveries
-
     def finish(self, entry: PopEntry, copy_at: int = 0) -> None:
         lane, number = _lane_of(entry), entry.queue.key.queue
         self.release(entry)
@@ -128,7 +125,7 @@ class OrderedTable(Table):
             self._lanes[number].remove(entry)
             self._remove(entry)
             return
-        if copy_at:  # A dead letter does not come again with its batch.
+        if copy_at:  # A dead letter is not redelivered with its batch.
             lane.batch.remove(entry)
             self._remove(entry)
         while lane.batch and lane.batch[0].acknowledged:
@@ -136,7 +133,7 @@ class OrderedTable(Table):
         self._look_after(lane, number)
 
     def _remove(self, entry: PopEntry) -> None:
-        """Forget ENTRY, which is finished and does not come again."""
+        """Forget ENTRY, which is finished and will not be redelivered."""
         queue = entry.queue
         del queue.entries[entry.offset]
         self.parts.in_flight -= 1
@@ -144,7 +141,7 @@ class OrderedTable(Table):
             self.settle(queue)
 
     def _look_after(self, lane: Lane, number: int) -> None:
-        """Have LANE go on if its batch is finished, or come again if nothing of it is leased any more."""
+        """Let LANE continue if its batch is finished, or redeliver the batch if nothing of it is in flight."""
         lanes = self._lanes[number]
         if not lane.batch:
             for entry in lanes.take_finished(lane):
@@ -168,8 +165,6 @@ class OrderedTable(Table):
             if lane.batch and not lane.is_leased:
                 self._lanes[number].take_back(lane)
 
-    # --- beginning, and being moved
-
     def restore(self, number: int, found: FoundQueue, *, clean: bool) -> None:
         super().restore(number, found, clean=clean)
         queue = self.queues[number]
@@ -180,7 +175,7 @@ class OrderedTable(Table):
                 super().finish(entry)
                 continue
             lane = entry.lane = lanes.of(message_group(data))
-            if entry.serial:  # It was delivered: a suspended one may count no attempt.
+            if entry.serial:  # It was delivered: suspending resets the attempts.
                 lane.batch.append(entry)
             else:
                 lanes.hold(entry, lane)
@@ -213,7 +208,7 @@ def _lane_of(entry: PopEntry) -> Lane:
 
 
 def message_group(record: bytes) -> bytes:
-    """Return the message group of RECORD; empty if it has none: all those of a queue keep their order too."""
+    """Return the message group of RECORD; empty if it has none, which counts as a group in each queue."""
     return property_value(record, _SHARDING_KEY)
 
 
@@ -227,7 +222,8 @@ class Lanes:
 
     def __init__(self) -> None:
         self._by_label: dict[bytes, Lane] = {}
-        #: (offset of the first that is held, label) of lanes that are free, and of some that are not any more.
+        #: (offset of the first held message, label) of free lanes, and of some that are not free
+        #: any more.
         self._ready: list[tuple[int, bytes]] = []
         self.held_count = 0
 
@@ -239,11 +235,11 @@ class Lanes:
         return lane
 
     def all(self) -> list[Lane]:
-        """Return all lanes that have something."""
+        """Return all lanes that have messages."""
         return list(self._by_label.values())
 
     def free(self, lane: Lane) -> bool:
-        """Hear that nothing of LANE is delivered; return whether it has something to deliver."""
+        """Record that no message of LANE is in flight; return whether it has messages to deliver."""
         if not lane.held:
             del self._by_label[lane.label]
             return False
@@ -251,18 +247,18 @@ class Lanes:
         return True
 
     def hold(self, entry: PopEntry, lane: Lane) -> None:
-        """Have ENTRY wait behind what LANE has."""
+        """Append ENTRY to the held messages of LANE."""
         lane.held.append(entry)
         self.held_count += 1
 
     def take_back(self, lane: Lane) -> None:
-        """Hold LANE's batch again."""
+        """Move LANE's batch back to its held messages."""
         self.held_count += len(lane.batch)
         lane.take_back()
         self.free(lane)
 
     def take_finished(self, lane: Lane) -> list[PopEntry]:
-        """Take out what LANE holds in front that is acknowledged: nothing before it will come again."""
+        """Remove and return the acknowledged entries at the front of LANE: no earlier message will be redelivered."""
         found = []
         while lane.held and lane.held[0].acknowledged:
             found.append(lane.held.popleft())
@@ -270,7 +266,7 @@ class Lanes:
         return found
 
     def next(self, turn: int) -> PopEntry | None:
-        """Take the first entry out of those that are held and ready, for the receive TURN; None if none is."""
+        """Remove and return the first entry that is held and ready, for the receive TURN; None if there is none."""
         while self._ready:
             offset, label = self._ready[0]
             lane = self._by_label.get(label)
@@ -290,9 +286,9 @@ class Lanes:
         return None
 
     def remove(self, entry: PopEntry) -> None:
-        """Take ENTRY out, which is held."""
+        """Remove ENTRY, which is held."""
         lane = entry.lane
-        assert lane is not None, "held in a lane"
+        assert lane is not None, "a held entry has a lane"
         was_first = lane.held[0] is entry
         lane.held.remove(entry)
         self.held_count -= 1
@@ -300,24 +296,21 @@ class Lanes:
             self.free(lane)
 
 
-# ---------------------------------------------------------------- the table of a group's retry topic
-
-
 _ORIGIN: Final = RETRY_TOPIC.encode()
 
 
 class RetryTable(Table):
-    """The deliveries of a group's retry topic, by the topics that messages were first sent to."""
+    """The deliveries of a group's retry topic, by the original topics of the messages."""
 
     def __init__(self, parts: PopParts, group: str, topic: str) -> None:
         super().__init__(parts, group, topic)
         self._lanes: dict[bytes, Lane] = {}
-        #: What the present receive asks for.
+        #: The topic of the present receive.
         self._wanted = b""
 
     @property
     def held_count(self) -> int:
-        """How many messages are due."""
+        """The number of messages that are due."""
         return sum(len(lane.held) for lane in self._lanes.values())
 
     def _take_due(self, asked: Asked, rules: Rules, taken: list[tuple[PopEntry, bytes]]) -> int:
