@@ -1,1 +1,1 @@
-"""Ports of a broker, and of a replica that follows: certificates, registration, what is carried on to others."""
+"""Ports of a broker and of a follower: certificates, registration, calls that are relayed to other replicas."""

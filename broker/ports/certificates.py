@@ -35,13 +35,13 @@ from ..replication.config import ReplicationConfig
 logger = logging.getLogger(__name__)
 
 _VALID: Final = timedelta(days=3650)
-#: Clocks of callers may be behind.
+#: Clocks of clients may be slow.
 _BEFORE: Final = timedelta(days=1)
 _LEFT_MIN: Final = timedelta(days=30)
 
 
 class Certificates:
-    """The certificate of the broker with CONFIG, whose own folder on DISK is FOLDER. WALL is the machine's time."""
+    """The certificate of the broker with CONFIG. FOLDER on DISK is its own folder. WALL is the machine's time."""
 
     def __init__(self, config: BrokerConfig, disk: Disk, folder: str, wall: Clock) -> None:
         self._config = config
@@ -49,7 +49,7 @@ class Certificates:
         self._folder = f"{folder}/tls"
         self._wall = wall
         self._current: Certificate | None = None
-        #: Those of whom callers have to show a certificate; empty: they need none.
+        #: Authorities of client certificates; empty: clients need no certificate.
         self._authorities = b""
 
     def load(self) -> None:
@@ -66,7 +66,7 @@ class Certificates:
         self._authorities = authorities
 
     def reload(self) -> None:
-        """Do as `load`, from now on; files that cannot be used change nothing, and a log line says why."""
+        """Like `load`, for new connections. If the files cannot be used, nothing changes, and the reason is logged."""
         try:
             self.load()
         except ConfigError as error:
@@ -75,17 +75,15 @@ class Certificates:
             logger.info("certificate reloaded")
 
     def current(self) -> Certificate:
-        """Return the certificate; `prepare` has returned, or `load` with files. Any thread may ask."""
-        assert self._current is not None, "prepared before it is shown"
+        """Return the certificate. Call `prepare`, or `load` with files, before. Thread-safe."""
+        assert self._current is not None, "call prepare before"
         return self._current
 
     async def prepare(self) -> None:
-        """Make sure that there is one; raises ConfigError or StoreError."""
+        """Create the certificate if there is none; raises ConfigError or StoreError."""
         if self._current is None:
             found = await self._kept() or await self._made()
             self._current = replace(found, authorities=self._authorities)
-
-    # --- the one for development
 
     @property
     def _paths(self) -> tuple[str, str]:
@@ -116,10 +114,10 @@ class Certificates:
             self._disk.write_private(key_path, made.key)
             self._disk.write_atomically(chain_path, made.chain)
         except PocketMQError as error:
-            # Callers are served all the same; the next start makes another one.
-            logger.warning("certificate not kept reason=%s", error.message)
+            # The broker can use it all the same; the next start creates another one.
+            logger.warning("development certificate not stored reason=%s", error.message)
         else:
-            logger.info("development certificate made path=%s", chain_path)
+            logger.info("development certificate created path=%s", chain_path)
         return made
 
     def _now(self) -> datetime:
@@ -127,9 +125,9 @@ class Certificates:
 
 
 def replica_certificate(config: ReplicationConfig, disk: Disk) -> Certificate | None:
-    """Return what replicas show each other by CONFIG, and whom they believe; None: they speak plaintext.
+    """Return the certificate that replicas present to each other, and their authorities; None: they use plaintext.
 
-    Raises ConfigError, with the key and the file, for what cannot be used.
+    Raises ConfigError, with the setting and the file, for what cannot be used.
     """
     if not config.tls_cert:
         return None
@@ -139,7 +137,7 @@ def replica_certificate(config: ReplicationConfig, disk: Disk) -> Certificate | 
 
 
 def development_certificate(hosts: Iterable[str], now: datetime) -> Certificate:
-    """Return a self-signed certificate for this machine and HOSTS, names and addresses, from NOW on."""
+    """Return a self-signed certificate for this machine and HOSTS (names and addresses), valid from NOW on."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -172,7 +170,7 @@ def development_certificate(hosts: Iterable[str], now: datetime) -> Certificate:
 
 
 def _alternative_names(hosts: Iterable[str]) -> list[Any]:
-    """Return what a certificate calls HOSTS, each once; what callers cannot dial is left out."""
+    """Return the names for HOSTS in a certificate, each once. Addresses that clients cannot dial are left out."""
     from cryptography import x509
 
     names: list[Any] = []

@@ -46,28 +46,28 @@ from .relays import WAIT_S, KnownMaster, Relays
 
 logger = logging.getLogger(__name__)
 
-#: Requests that wait at the follower for a master may continue this long after this replica became master.
+#: How long requests that wait for a master may continue after this replica became master.
 _WAITERS_S: Final = WAIT_S + 0.5
 #: Interval of checks for another epoch or master.
 _LOOK_S: Final = 0.1
 
 
 class PortReplica(Protocol):
-    """The replica, as its port sees it."""
+    """The replica, as its port uses it."""
 
     @property
     def settings(self) -> ReplicaSettings:
-        """Its identity, and where clients reach it."""
+        """Its identity, and its address for clients."""
         ...
 
     @property
     def heard_master(self) -> tuple[str, int] | None:
-        """Where clients reach the master, and its epoch; None: this replica is the master, or it is unknown."""
+        """The master's address for clients, and its epoch; None: this replica is the master, or it is unknown."""
         ...
 
     @property
     def epoch(self) -> int:
-        """The highest epoch that it knows of."""
+        """The highest epoch that it knows."""
         ...
 
     @property
@@ -77,12 +77,14 @@ class PortReplica(Protocol):
 
     @property
     def follower_view(self) -> FollowerView | None:
-        """What it has of the set's log and tables; None: it does not follow, or that is not there at present."""
+        """The log and tables of the set, as far as this replica has them; None: it does not follow, or they are not
+        available.
+        """
         ...
 
     @property
     def client_addresses(self) -> Sequence[str]:
-        """Where clients reach the replicas that live, by id."""
+        """The addresses for clients of all live replicas, by replica id."""
         ...
 
     def look(self) -> ReplicaLook:
@@ -91,7 +93,7 @@ class PortReplica(Protocol):
 
 
 def port_limits(config: BrokerConfig) -> Limits:
-    """Return the limits of the port by CONFIG."""
+    """Return the limits of the port that CONFIG sets."""
     return Limits(
         receive_bytes_max=2 * config.batch_max_bytes,
         half_sent_bytes_server=config.pending_max_bytes,
@@ -103,7 +105,7 @@ def port_limits(config: BrokerConfig) -> Limits:
 
 
 class ClientPort:
-    """The port that CONFIG asks for, of REPLICA, which shows CERTIFICATES."""
+    """The port of REPLICA with the settings CONFIG and CERTIFICATES."""
 
     def __init__(
         self,
@@ -116,14 +118,14 @@ class ClientPort:
         random: Random,
         live: LiveSettings | None = None,
     ) -> None:
-        """CLOCK is the machine's, DIAL opens channels to masters, to whom it carries what clients have signed.
+        """CLOCK is the machine's. DIAL opens channels to masters, for calls that are relayed with their signatures.
 
-        LIVE: the settings of the process, CONFIG among them.
+        LIVE: the live settings of the process, including CONFIG.
         """
         self._config = config
         self._replica = replica
         self._id = replica.settings.replica_id
-        #: Where clients reach it.
+        #: Its address for clients.
         self.address = replica.settings.reached_at
         self._certificates = certificates
         self._clock = clock
@@ -169,10 +171,8 @@ class ClientPort:
         await self._certificates.prepare()
         return self._certificates.current()
 
-    # --- its life
-
     async def start(self) -> None:
-        """Listen, and follow. Raises ConfigError."""
+        """Listen, and serve as a follower. Raises ConfigError."""
         self._certificates.load()
         await self._carrier.start(self._config.host, self._config.port)
         self._health.begin()
@@ -182,7 +182,7 @@ class ClientPort:
         self._spawn(self._watch())
 
     async def stop(self) -> None:
-        """Close the port; a broker on it has ended."""
+        """Close the port; the broker on it must have stopped."""
         self._health.end()
         if self.users is not None:
             await self.users.stop()
@@ -194,33 +194,33 @@ class ClientPort:
         await self._carrier.stop(self._config.stop_grace_ms / 1000)
 
     def reload_certificate(self) -> None:
-        """Read the files of the certificate again, for connections from now on; log what is wrong with them."""
+        """Read the certificate files again, for new connections; log what is wrong with them."""
         if self._config.names_tls_files:
             self._certificates.reload()
 
     def reload_users(self) -> None:
-        """Read the file of users again; what is wrong with it is logged."""
+        """Read the users file again; log what is wrong with it."""
         if self.users is not None:
             self.users.reload()
 
     def leading(self, tables: Iterable[MethodTable], page: Page) -> LeadingCarrier:
-        """Return what has a broker's TABLES and PAGE served here, from its start to its stop."""
+        """Return the carrier that serves TABLES and PAGE of a broker here, from its start to its stop."""
         return LeadingCarrier(self, tables, page)
 
     def holding(self, table: MethodTable, check_open: Callable[[], None]) -> MethodTable:
-        """Return TABLE, of a broker that is master, with calls held and carried on while CHECK_OPEN refuses them."""
+        """Return TABLE of the master's broker; its calls are held and relayed while CHECK_OPEN raises an error."""
         return holding(table, check_open, self.relays)
 
     async def lead(self, tables: Iterable[MethodTable], page: Page) -> None:
-        """Serve TABLES and PAGE of a broker that is master now; it registers itself."""
+        """Serve TABLES and PAGE of the broker, which is master now; it registers itself."""
         self._health.end()
         await self._unregister()
         self._leads = True
         self._spawn(self._carrier.replace(tables, _WAITERS_S, page=page))
-        await asyncio.sleep(0)  # From here on they are served.
+        await asyncio.sleep(0)  # After this turn of the event loop they are served.
 
     async def follow(self, grace_s: float) -> None:
-        """Serve as a follower; what is under way at the broker has GRACE_S."""
+        """Serve as a follower. Open requests at the broker may continue for GRACE_S."""
         self._leads = False
         await self._carrier.replace([self._following], grace_s, page=self._page)
         self._health.begin()
@@ -232,7 +232,7 @@ class ClientPort:
         task.add_done_callback(self._tasks.discard)
 
     async def _watch(self) -> None:
-        """Tell name servers of a higher epoch, and the relays of another master, soon after the replica knows."""
+        """Check for a new epoch or another master, and inform the name servers and the relays."""
         epoch = self._replica.epoch
         while True:
             await asyncio.sleep(_LOOK_S)
@@ -242,14 +242,12 @@ class ClientPort:
                 if self._registration is not None:
                     self._registration.changed()
 
-    # --- what is known
-
     def figures(self) -> Iterable[PageFigure]:
-        """Return what `/metrics` says of the replica, in either role."""
+        """Return the metrics of the replica, in either role."""
         return replica_figures(self._replica.look())
 
     def replicas(self) -> Sequence[str]:
-        """Return where clients reach the replicas that live."""
+        """Return the addresses for clients of all live replicas."""
         return self._replica.client_addresses
 
     def _master(self) -> KnownMaster | None:
@@ -260,7 +258,7 @@ class ClientPort:
 
     def _status(self, request: pb.BrokerStatusRequest, call: Call) -> pb.BrokerStatusReply:
         heard = self._replica.heard_master
-        where = "knows of no master at present" if heard is None else f"the master is at {heard[0]}"
+        where = "no master is known" if heard is None else f"the master is at {heard[0]}"
         return pb.BrokerStatusReply(
             cluster=self._config.cluster,
             broker_name=self._config.name,
@@ -269,12 +267,10 @@ class ClientPort:
             version=__version__,
             started_ms=self._started_ms,
             writable=False,
-            not_writable_because=f"this replica follows, and {where}",
+            not_writable_because=f"this replica is a follower, {where}",
             epoch=self._replica.epoch,
             now_ms=self._clock.unix_ms(),
         )
-
-    # --- at the name servers
 
     def _register(self) -> None:
         self._registration = Registration(
@@ -304,7 +300,7 @@ class ClientPort:
 
 
 class LeadingCarrier:
-    """The carrier of a broker that is master, which serves TABLES and PAGE at PORT. It is a `Carrier`."""
+    """The carrier of a broker that is master: it serves TABLES and PAGE at PORT. Implements `Carrier`."""
 
     def __init__(self, port: ClientPort, tables: Iterable[MethodTable], page: Page) -> None:
         self._port = port

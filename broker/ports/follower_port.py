@@ -1,13 +1,14 @@
 """The client port of a follower: how it answers clients that should ask the master.
 
-    pocketmq.v1.Broker       MasterFenced, with the master's address and epoch once both are known: PocketMQ's clients
-                             then connect there. OWN has what a follower serves itself; READS serves fetches, group
-                             offsets and look-ups that any replica may answer (`from_any`), of confirmed messages
-    apache.rocketmq.v2       relayed to the master (relays.py), because official clients know no such answer; also their
-                             metrics. Streams for traces are held open without an answer, as in the broker
+pocketmq.v1.Broker       answers MasterFenced, with the master's address and epoch once both are known: PocketMQ's
+                         clients connect there then. OWN has the methods that a follower serves itself; READS serves
+                         fetches, group offsets and lookups that any replica may answer (`from_any`), of confirmed
+                         messages
+apache.rocketmq.v2       relayed to the master (relays.py), because official clients do not know such an answer; also
+                         their metrics. Streams for traces are held open without an answer, as in the broker
 
-A follower decides and stores nothing here. Batches and fetches that wait for an election are limited by what a stream
-may have unanswered.
+A follower decides and stores nothing here. The number of batches and fetches that wait for an election is limited by
+the limit of unanswered requests per stream.
 """
 
 from __future__ import annotations
@@ -49,23 +50,23 @@ _RELAYED: Final = (
     otlp.DESCRIPTOR.services_by_name["MetricsService"],
     census.DESCRIPTOR.services_by_name["MetricsService"],
 )
-#: Streams of which each request has an answer: the field that pairs them.
+#: Streams in which each request has an answer: the field that pairs them.
 _NUMBERED: Final = {"Produce": "run_id", "Fetch": "fetch_id"}
-#: Requests of one stream that wait, for an election or for messages; further ones are not read.
+#: Requests of one stream that may wait, for an election or for messages; further ones are not read.
 _WAITING_MAX: Final = 1_000
-#: Fetches that wait for messages at a follower.
+#: Fetches that may wait for messages at a follower.
 WAITS_MAX: Final = 1_000
 _LOOK_S: Final = 0.05
 
 
 class FollowerReads:
-    """Answers requests that say `from_any` at a follower with CONFIG, from its own data, which VIEW returns.
+    """Answers requests with `from_any` at a follower with CONFIG, from its own data, which VIEW returns.
 
-    It answers what the master would have answered a moment before. It refuses all else: what it does not have or not
-    yet knows to exist at the master, damaged messages, and queues whose permission to read is unknown.
+    It answers what the master would have answered a moment ago. It refuses everything else: data that it does not have
+    or does not know to exist at the master, damaged messages, and queues whose read permission is unknown.
 
     A fetch waits, with a check every _LOOK_S, until any message arrives after its offset, matching or not. Limit:
-    WAITS_MAX waiting fetches; more are answered at once with nothing.
+    WAITS_MAX waiting fetches; further ones are answered at once, without messages.
     """
 
     def __init__(
@@ -75,20 +76,20 @@ class FollowerReads:
         self._view = view
         self._filters = Filters(Timers(clock), clock)
         self._waiting = 0
-        #: Look-ups in the store that is there.
+        #: The present store, and lookups in it.
         self._lookups: tuple[MessageStore, Lookups] | None = None
 
     def serves(self, request: Any) -> bool:
-        """May REQUEST be answered here?"""
+        """Return whether REQUEST may be answered here."""
         if self._view() is None:
             return False
         if isinstance(request, pb.GroupOffsetsRequest):
-            # What a group has ever read, and what was popped, is asked of the master.
+            # Only the master knows all offsets of a group, and which messages are in flight.
             return request.from_any and len(request.queues) > 0 and not request.with_lent
         return isinstance(request, pb.FetchRequest | pb.LookupRequest) and request.from_any
 
     async def fetch(self, request: pb.FetchRequest) -> pb.FetchReply | None:
-        """Return the answer once there is something, or the time of REQUEST is over; None: it is refused."""
+        """Return the answer once there are messages, or when the wait of REQUEST ends; None: the request is refused."""
         loop = asyncio.get_running_loop()
         wait_ms = (
             min(request.max_wait_ms, self._config.fetch_wait_max_ms) if request.min_bytes else 0
@@ -112,7 +113,7 @@ class FollowerReads:
         return None
 
     async def _read(self, request: pb.FetchRequest, store: MessageStore) -> pb.FetchReply | None:
-        """Return what STORE has; None for an error, or where it lacks or has damaged what may be sound elsewhere."""
+        """Return the answer of STORE; None for an error, or if records are missing or damaged here."""
         limits = limits_of(request, self._config)
         try:
             choice = choice_of(request.filter) if request.HasField("filter") else None
@@ -122,7 +123,7 @@ class FollowerReads:
                 ungrouped = pb.FetchRequest()
                 ungrouped.CopyFrom(request)
                 ungrouped.group = (
-                    ""  # The master keeps the filter statistics; the client reports there.
+                    ""  # The master has the filter statistics; the client reports to it.
                 )
                 answer: asyncio.Future[pb.FetchReply] = asyncio.get_running_loop().create_future()
                 done = answer.set_result
@@ -133,7 +134,7 @@ class FollowerReads:
         return None if reply.error.name or reply.lost_count else reply
 
     async def lookup(self, request: pb.LookupRequest) -> pb.LookupReply | None:
-        """Return what is found; None: it is refused, as where nothing is, or anything is damaged here."""
+        """Return the records; None: refused, also if nothing was found or a record is damaged here."""
         view = self._view()
         if view is None or not view.is_current:
             return None
@@ -151,13 +152,13 @@ class FollowerReads:
         return reply if reply.records and not damaged else None
 
     def group_offsets(self, request: pb.GroupOffsetsRequest) -> pb.GroupOffsetsReply | None:
-        """Return what a group has committed, and where its queues begin and end; None: it is refused."""
+        """Return the committed offsets of a group, and the bounds of its queues; None: the request is refused."""
         view = self._view()
         if view is None or not view.is_current:
             return None
         tables, store = view.tables, view.store
         known = all(tables.has_queue(one.topic, one.queue) for one in request.queues)
-        most = IN_A_TURN if request.with_times else QUEUES_MAX  # For more, clients ask the master.
+        most = IN_A_TURN if request.with_times else QUEUES_MAX  # Beyond, the master must answer.
         if tables.offsets_epoch != view.epoch or not known or len(request.queues) > most:
             return None
         offsets, bounds = [], []
@@ -191,7 +192,7 @@ class FollowerReads:
 def follower_methods(
     relays: Relays, own: MethodTable | None = None, reads: FollowerReads | None = None
 ) -> MethodTable:
-    """Return all methods of a follower: those of OWN it serves itself, others RELAYS carries, or they are refused."""
+    """Return all methods of a follower: OWN methods are served here, RELAYS relays others, and the rest is refused."""
     served = own or MethodTable()
     paths = {method.path for method in served}
     refused = MethodTable(
@@ -227,7 +228,7 @@ def _refused(described: MethodDescriptor, relays: Relays, reads: FollowerReads |
 
 
 class RefusedStream:
-    """A stream at a follower: each request is refused, in its own answer if it has one, else by the stream's end."""
+    """A stream at a follower: each request is refused by an answer if the stream has answers, else the stream ends."""
 
     def __init__(
         self,
@@ -237,7 +238,9 @@ class RefusedStream:
         reply_type: type[Any],
         reads: FollowerReads | None = None,
     ) -> None:
-        """FIELD pairs requests and answers of REPLY_TYPE; None: nothing does. READS answers fetches that may be its."""
+        """FIELD pairs requests and answers of REPLY_TYPE; None: there are no answers. READS answers fetches that it
+        may.
+        """
         self._stream = stream
         self._relays = relays
         self._field = field
@@ -249,9 +252,9 @@ class RefusedStream:
         self._has_ended = False
 
     def on_message(self, message: Message) -> Awaitable[None] | None:
-        """Refuse MESSAGE once it is known where the master is, unless it may be answered here."""
+        """Refuse MESSAGE once the master's address is known, unless it may be answered here."""
         if self._reads is not None and self._reads.serves(message):
-            assert isinstance(message, pb.FetchRequest), "others are not served"
+            assert isinstance(message, pb.FetchRequest), "READS is for fetches only"
             return self._read(message, self._reads)
         return self._refuse(message)
 

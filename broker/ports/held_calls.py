@@ -1,10 +1,10 @@
 """Calls that arrive at a master during or just after a transfer of leadership: held, then relayed to the next master.
 
-Official clients know no answer that says "ask another replica", so a refused send would fail in the application. So a
-master that takes nothing new acts as its followers do (relays.py). It holds the call until another master is known,
-WAIT_S at most, and relays it there. If the transfer fails, this broker handles the call.
+Official clients know no answer that means "ask another replica", so a refused send would fail in the application. So a
+master that accepts nothing new acts as its followers do (relays.py). It holds the call until another master is known,
+up to WAIT_S, and relays it there. If the transfer fails, this broker executes the call.
 
-Only calls that were not processed are relayed. A call that was taken before is answered before the transfer ends. A
+Only calls that were not executed are relayed. A call that was accepted before is answered before the transfer ends. A
 call that another replica relayed here is rejected, and that replica tries again.
 """
 
@@ -27,7 +27,9 @@ _SERVICE: Final = v2.DESCRIPTOR.services_by_name["MessagingService"]
 
 
 def holding(table: MethodTable, check_open: Callable[[], None], relays: Relays) -> MethodTable:
-    """Return TABLE, of a master; RELAYS carry the unary calls of official clients that come while CHECK_OPEN raises."""
+    """Return TABLE of a master. RELAYS relays unary calls of official clients that arrive while CHECK_OPEN raises an
+    error.
+    """
     carried = {method.path: method for method in relays.methods(_SERVICE)}
     return MethodTable(
         {
@@ -72,7 +74,7 @@ def _held(
 
 
 async def _reply(carried: Awaitable[Message], call: Call) -> None:
-    """Answer CALL with what the next master says."""
+    """Answer CALL with the reply of the next master."""
     try:
         reply = await carried
     except PocketMQError as error:

@@ -1,4 +1,4 @@
-"""Registering with the name servers: one long-lived stream to each, all independent of each other.
+"""Registration with the name servers: one long-lived stream to each, all independent of each other.
 
 The broker opens a stream at start, and again after a loss, with a growing, jittered delay. The stream carries the whole
 state when it opens and when the name server asks, changes of topics, and a heartbeat per period. A state of more than
@@ -27,10 +27,10 @@ _PATH: Final = "/pocketmq.v1.NameServer/Register"
 _PAUSE_MS: Final = 100
 _PAUSE_MAX_MS: Final = 5_000
 _ANSWER_TIMEOUT_MS: Final = 3_000
-#: What ends a stream, or finds it ended.
+#: Exceptions that mean the stream has ended.
 _BROKEN: Final = (CallFailed, asyncio.InvalidStateError, TimeoutError)
 
-#: Topics in one message: a few milliseconds for each side.
+#: Topics per message: processing takes a few milliseconds on each side.
 PART_TOPICS: Final = 1_000
 
 
@@ -48,17 +48,17 @@ class RegistrationState:
     changed_since: Callable[[int], Collection[str] | None]
 
     def of(self, names: Iterable[str]) -> list[pb.TopicConfig]:
-        """Return the topics NAMES, as far as they are there."""
+        """Return those of the topics NAMES that exist."""
         return [found for name in names if (found := self.topic(name)) is not None]
 
 
 def follower_state(head: Callable[[], pb.BrokerRegistration]) -> RegistrationState:
-    """Return what a replica that follows says of itself: HEAD, and no topics, which are the master's to tell."""
+    """Return the registered state of a follower: HEAD without topics, because the master registers these."""
     return RegistrationState(head, list, lambda name: None, lambda version: ())
 
 
 class Registration:
-    """Registers STATE with the name servers at ADDRESSES, "host:port" each."""
+    """Registers STATE with the name servers at ADDRESSES, each "host:port"."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Registration:
         ]
 
     def start(self) -> None:
-        """Begin to register, in the background."""
+        """Start to register, in the background."""
         for link in self._links:
             link.start()
 
@@ -84,16 +84,16 @@ class Registration:
         await asyncio.gather(*(link.stop() for link in self._links))
 
     def changed(self) -> None:
-        """Send the state again: it has changed."""
+        """Send the state again because it has changed."""
         for link in self._links:
             link.wake()
 
     async def announced(self) -> None:
-        """Return when every name server that is connected knows the state as it is now."""
+        """Wait until every connected name server knows the present state."""
         await asyncio.gather(*(link.announced() for link in self._links))
 
     async def registered(self) -> None:
-        """Return when every name server has taken a registration since the start."""
+        """Wait until every name server has accepted a registration since the start."""
         await asyncio.gather(*(link.taken_once.wait() for link in self._links))
 
 
@@ -118,9 +118,9 @@ class _NameServerLink:
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._connected = False
-        #: The reason of the latest failure, as it was logged.
+        #: The latest failure that was logged.
         self._told: str | None = None
-        #: Does the name server understand parts and changes? None: it has not said yet on this stream.
+        #: Whether the name server supports parts and changes; None: not known on this stream yet.
         self._takes_changes: bool | None = None
         #: The newest version that the name server has acknowledged on this stream.
         self._known_version: int | None = None
@@ -155,7 +155,7 @@ class _NameServerLink:
         return self._known_version is not None and self._known_version >= version
 
     async def _run(self) -> None:
-        """Keep a stream open for ever; each failure makes the delay before the next try longer, up to a limit."""
+        """Keep a stream open forever; each failure increases the delay before the next attempt, up to a limit."""
         pause_ms = _PAUSE_MS
         async with self._dial(self.address) as channel:
             method = channel.stream_stream(
@@ -173,7 +173,7 @@ class _NameServerLink:
                 await self._clock.sleep_until(self._clock.now_ms() + jittered_ms)
 
     async def _register(self, stream: Any) -> None:
-        """Send states and heartbeats until the stream breaks, which ends a pause as well."""
+        """Send states and heartbeats until the stream breaks, which also ends a pause."""
         stream.add_done_callback(lambda _: self._wake.set())
         self._takes_changes = None
         try:
@@ -188,10 +188,11 @@ class _NameServerLink:
             stream.cancel()
 
     async def _exchange(self, stream: Any, *, whole: bool) -> bool:
-        """Send what the name server lacks and take the answers; return: must the next be the WHOLE state?"""
+        """Send changes, or the WHOLE state, and receive the answers; return whether the next exchange must send all."""
         version = self._state.head().data_version
         for message in self._messages(whole=whole):
-            # A heartbeat is over before a virtual clock moves on; one that cannot connect must not keep it from moving.
+            # A virtual clock must wait for a heartbeat, but not for a name server that cannot be
+            # reached.
             with held(self._clock) if self._connected else nullcontext():
                 async with asyncio.timeout(_ANSWER_TIMEOUT_MS / 1000):
                     await stream.write(message)
@@ -211,7 +212,7 @@ class _NameServerLink:
         return False
 
     def _messages(self, *, whole: bool) -> Iterator[pb.BrokerRegistration]:
-        """Yield what is to be sent, each when what precedes it was taken."""
+        """Yield the messages to send; each is made after the previous one was acknowledged."""
         head, version = self._state.head(), self._known_version
         if not whole and version is not None and self._knows(head.data_version):
             head.unchanged = True
@@ -232,7 +233,7 @@ class _NameServerLink:
     def _whole(self, head: pb.BrokerRegistration) -> Iterator[pb.BrokerRegistration]:
         names = self._state.names()
         if len(names) > PART_TOPICS and self._takes_changes is None:
-            head.unchanged = True  # It asks for the topics, and says how it wants them.
+            head.unchanged = True  # Ask for the topics; the answer says in which form.
             yield head
             return
         size = PART_TOPICS if self._takes_changes else len(names) or 1
@@ -244,12 +245,12 @@ class _NameServerLink:
             yield part
 
     async def _raise_end(self, stream: Any) -> NoReturn:
-        """Raise what STREAM ended with; a plain end is a loss as well."""
+        """Raise the error with which STREAM ended; a normal end counts as a loss as well."""
         code, details = await stream.code(), await stream.details()
         raise TimeoutError(f"{self.address} ended the registration: {details or code.name}")
 
     async def _pause(self) -> None:
-        """Wait for the next heartbeat's time, or a change."""
+        """Wait for the time of the next heartbeat, or for a change."""
         sleep = asyncio.ensure_future(
             self._clock.sleep_until(self._clock.now_ms() + self._period_ms)
         )
@@ -261,10 +262,10 @@ class _NameServerLink:
             wake.cancel()
 
     def _lost(self, error: Exception) -> None:
-        """Log that the stream broke. The same reason in a row is a warning only once."""
+        """Log that the stream broke. A repeated reason is a warning only once."""
         reason = _reason(error)
         level = logging.DEBUG if reason == self._told else logging.WARNING
-        logger.log(level, "not registered nameserver=%s reason=%s", self.address, reason)
+        logger.log(level, "registration failed nameserver=%s reason=%s", self.address, reason)
         self._told = reason
         self._connected = False
         self._known_version = None

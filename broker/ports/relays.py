@@ -1,14 +1,16 @@
-"""Relays: calls of clients that arrive at a follower are passed to the master of its replica set, and back.
+"""Relays: calls of clients that arrive at a follower are forwarded to the master of its replica set.
 
     relays = Relays("orders", master, dial)
     table = relays.methods(v2.DESCRIPTOR.services_by_name["MessagingService"])
 
-Messages, metadata, deadline, status, trailers and the end are passed both ways, with back pressure. A call waits up to
-WAIT_S, within its deadline, for a master: during an election the client gets the answer of the new one. A call that has
-reached a master is not repeated. If that master is lost or replaced, the call ends UNAVAILABLE and the client retries.
+Messages, metadata, deadline, status, trailers and the end are passed in both directions, with flow control. A call
+waits up to WAIT_S, within its deadline, for a master: during an election the client gets the answer of the new one. A
+call that has reached a master is not repeated. If that master is lost or replaced, the call ends UNAVAILABLE and the
+client retries.
 
-A Telemetry stream outlasts its master: it is opened again at the next one, with the client's latest settings. A relayed
-call is not relayed again. Limits: RELAYS_MAX calls, STREAMS_MAX per connection, EARLY_MAX messages kept per stream.
+A Telemetry stream survives the loss of its master: it is opened again at the next one, with the client's latest
+settings. A relayed call is not relayed again. Limits: RELAYS_MAX calls, STREAMS_MAX per connection, EARLY_MAX messages
+per stream that are kept for the master.
 """
 
 from __future__ import annotations
@@ -40,26 +42,26 @@ from ..service_v2.service import RELAYED
 
 logger = logging.getLogger(__name__)
 
-#: How long a call looks for a master. Clients of RocketMQ 5 wait 3 s for an answer.
+#: How long a call waits for a master. Clients of RocketMQ 5 wait 3 s for an answer.
 WAIT_S: Final = 2.5
-#: How long a call that has reached a master may continue after another one is known.
+#: How long a call at a master may continue after another master is known.
 GRACE_S: Final = 0.5
 RELAYS_MAX: Final = 40_000
-#: A server takes 4,096 at once.
+#: A server accepts 4,096 streams per connection.
 STREAMS_MAX: Final = 2_000
 EARLY_MAX: Final = 100
-#: A call that does not say how long its caller waits.
+#: Deadline of a call without one.
 _UNARY_S: Final = 30.0
-#: How long a stream that outlasts its master looks for the next one.
+#: How long a stream that survives the loss of its master waits for the next one.
 _REOPEN_S: Final = 30.0
 _LOOK_S: Final = 0.02
 _LOOK_IDLE_S: Final = 0.2
-#: Metadata of the way from the client to us.
+#: Metadata of the connection from the client, which is not forwarded.
 _OF_THE_WAY: Final = frozenset(("user-agent", RELAYED))
 
 
 class KnownMaster(NamedTuple):
-    """Where clients reach the master of EPOCH."""
+    """The address for clients of the master of EPOCH."""
 
     address: str
     epoch: int
@@ -77,7 +79,7 @@ class Relays:
         relays_max: int = RELAYS_MAX,
         wait_s: float = WAIT_S,
     ) -> None:
-        """DIAL opens channels to masters. Callers on one channel differ only in their metadata."""
+        """DIAL opens channels to masters. Calls of all clients share a channel; only their metadata differ."""
         self._name = name
         self._master = master
         self._dial = dial
@@ -85,16 +87,14 @@ class Relays:
         self._wait_s = wait_s
         self._count = 0
         self._ways: list[_Way] = []
-        #: Those who wait for a master, or for another.
+        #: Waiters for a master, or for another one.
         self._waiting: set[asyncio.Future[None]] = set()
         self._seen: KnownMaster | None = None
         self._looking: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    # --- what is served
-
     def methods(self, *services: ServiceDescriptor) -> MethodTable:
-        """Return the methods of SERVICES, carried to the master."""
+        """Return the methods of SERVICES, relayed to the master."""
         found = (self._method(method) for service in services for method in service.methods)
         return MethodTable({method.path: method for method in found})
 
@@ -129,7 +129,7 @@ class Relays:
                     await upstream.done_writing()
                     reply = await upstream.read()
                     if reply is EOF or await upstream.read() is not EOF:
-                        raise PocketMQError(f"{method.path} was not answered once")
+                        raise PocketMQError(f"{method.path}: the master sent no answer")
                     await upstream.pass_trailing(call)
                     assert isinstance(reply, Message)
                     return reply
@@ -157,27 +157,25 @@ class Relays:
                     raise away.error from None
                 await self.changed(_LOOK_S)
 
-    # --- the master
-
     async def not_master(self) -> MasterFenced:
-        """Return how calls end that only the master serves: with where it is, once that is known, or after WAIT_S."""
+        """Return the error of calls that only the master serves, once the master is known or after WAIT_S."""
         until = _now() + self._wait_s
         while (known := self._master()) is None and _now() < until:
             await self.changed(until - _now())
         if known is None:
             return MasterFenced(
-                f"this replica of {self._name} follows, and knows of no master at present: try again",
+                f"this replica of {self._name} is a follower, and no master is known: try again",
                 broker=self._name,
             )
         return MasterFenced(
-            f"this replica of {self._name} follows: the master of epoch {known.epoch} is at {known.address}",
+            f"this replica of {self._name} is a follower: the master of epoch {known.epoch} is at {known.address}",
             broker=self._name,
             master=known.address,
             epoch=known.epoch,
         )
 
     async def changed(self, patience_s: float) -> None:
-        """Return when MASTER returns something else than last time, or after PATIENCE_S."""
+        """Wait until MASTER returns another value than last time, up to PATIENCE_S."""
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.add(waiting)
         self._look_out()
@@ -187,7 +185,7 @@ class Relays:
             self._waiting.discard(waiting)
 
     def look(self) -> None:
-        """Ask MASTER again, because it may have changed. Without this call the change is noticed a little later."""
+        """Check MASTER, because it may have changed. Without this call, a change is noticed a little later."""
         known = self._master()
         if known == self._seen:
             return
@@ -201,7 +199,7 @@ class Relays:
                     way.leave_soon()
 
     def _look_out(self) -> None:
-        """Look at MASTER from time to time as long as that matters to anybody."""
+        """Start to check MASTER periodically, while there are calls or waiters."""
         if self._looking is None:
             self._looking = self.spawn(self._look_now_and_then())
 
@@ -218,16 +216,18 @@ class Relays:
     async def reached(
         self, method: Method, context: CallContext, deadline: float | None
     ) -> AsyncIterator[_Upstream]:
-        """Call METHOD of the master for the caller of CONTEXT until DEADLINE (the loop's clock).
+        """Call METHOD of the master for the caller of CONTEXT until DEADLINE (event loop time).
 
-        Raises ConnectionLost if no master was reached in time, Overloaded beyond the limit, MasterFenced for a call
-        that was relayed before.
+        Raises:
+            ConnectionLost: No master was reached in time.
+            Overloaded: The limit of relayed calls is reached.
+            MasterFenced: The call was relayed before.
         """
         if RELAYED in context.metadata:
             raise self.turned_away()
         if self._count >= self._relays_max:
             raise Overloaded(
-                f"{self._count} calls are relayed to the master, which is the limit: connect to it,"
+                f"{self._count} calls are relayed to the master, the limit: connect to the master,"
                 " or try again later",
                 field="relays_max",
                 limit=self._relays_max,
@@ -245,10 +245,10 @@ class Relays:
                 upstream.close()
 
     def turned_away(self) -> MasterFenced:
-        """Return how a call ends that another replica carried here: that one tries again."""
+        """Return the error of a call that another replica relayed here: that replica tries again."""
         known = self._master()
         return MasterFenced(
-            f"another replica of {self._name} took this one for the master, which it is not: try again",
+            f"another replica of {self._name} relayed the call to this broker, which is not the master: try again",
             broker=self._name,
             turned_away=True,
             **({} if known is None else {"master": known.address, "epoch": known.epoch}),
@@ -258,7 +258,7 @@ class Relays:
         until = _now() + self._wait_s
         if deadline is not None:
             until = min(until, deadline)
-        reason = "none is known"
+        reason = "no master is known"
         while True:
             self.look()
             known = self._seen
@@ -295,9 +295,7 @@ class Relays:
             connecting.cancel()
             upstream.close()
             if isinstance(error, asyncio.CancelledError) and not _is_cancelled():
-                raise _left(
-                    known
-                ) from None  # It was the call that was cancelled, not who waits for it.
+                raise _left(known) from None  # The call was cancelled, not its waiter.
             raise
         return upstream
 
@@ -310,13 +308,11 @@ class Relays:
         return way
 
     def _forget(self, way: _Way) -> None:
-        """Close WAY, which is no longer used."""
+        """Close WAY, which is not used any more."""
         if way.master != self._seen or way.is_leaving:
             with suppress(ValueError):
                 self._ways.remove(way)
                 self.spawn(way.channel.close(None))
-
-    # --- its end
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run WORK as a task, which `close` cancels."""
@@ -326,7 +322,7 @@ class Relays:
         return task
 
     async def close(self) -> None:
-        """Break off what is under way: it ends UNAVAILABLE."""
+        """Abort all open calls: they end UNAVAILABLE."""
         ways, self._ways = self._ways, []
         for way in ways:
             way.leave()
@@ -338,7 +334,7 @@ class Relays:
 
 
 class _Way:
-    """A connection to MASTER over CHANNEL, and the calls on it. IDLE hears when there are none any more."""
+    """A connection to MASTER over CHANNEL, and the calls on it. IDLE is called when it has no calls left."""
 
     def __init__(self, master: KnownMaster, channel: Channel, idle: Callable[[_Way], None]) -> None:
         self.master = master
@@ -348,20 +344,20 @@ class _Way:
         self._idle = idle
 
     def open(self, method: Method, timeout: float | None, metadata: Metadata) -> StreamCall:
-        """Call METHOD: all kinds of methods are streams on the wire."""
+        """Call METHOD: on the wire, all kinds of methods are streams."""
         call = self.channel.stream_stream(
             method.path, method.request_type.SerializeToString, method.reply_type.FromString
         )
         return call(timeout=timeout, metadata=metadata)
 
     def leave_soon(self) -> None:
-        """End calls GRACE_S from now: another is master."""
+        """End all calls after GRACE_S: another replica is master."""
         if not self.is_leaving:
             self.is_leaving = True
             asyncio.get_running_loop().call_later(GRACE_S, self.leave)
 
     def leave(self) -> None:
-        """End calls now."""
+        """End all calls now."""
         self.is_leaving = True
         for upstream in list(self.upstreams):
             upstream.give_up()
@@ -384,7 +380,7 @@ class _Upstream:
         way.upstreams.add(self)
 
     async def write(self, message: Message) -> None:
-        """Send MESSAGE; after the end of the call it is dropped, and `read` raises the reason."""
+        """Send MESSAGE. After the end of the call it is dropped, and `read` raises the reason."""
         with suppress(asyncio.InvalidStateError, CallFailed):
             await self._call.write(message)
 
@@ -393,7 +389,7 @@ class _Upstream:
             await self._call.done_writing()
 
     async def read(self) -> Any:
-        """Return the next message, or EOF. Raises what the call ended with; _TurnedAway where no master was asked."""
+        """Return the next message, or EOF. Raises the error of the call; _TurnedAway if it was no master."""
         try:
             return await self._call.read()
         except CallFailed as failure:
@@ -404,32 +400,33 @@ class _Upstream:
             raise
 
     async def pass_trailing(self, context: CallContext) -> None:
-        """Append the trailing metadata of the response to this server's."""
+        """Append the trailing metadata of the response to those of this server."""
         for name, value in await self._call.trailing_metadata():
             if isinstance(value, str):
                 context.add_trailing(name, value)
 
     def give_up(self) -> None:
-        """End it: it is of no more use."""
+        """Abort the call: it is not needed any more."""
         self._is_lost = True
         self._call.cancel()
 
     def close(self) -> None:
-        """Let go of it, and break it off if it is not over."""
+        """Release the call; abort it if it has not ended."""
         self._call.cancel()
         self._way.forget(self)
 
 
 class _RelayedStream:
-    """The client's side of METHOD, a stream in both directions, carried to the master."""
+    """The client's side of METHOD, a bidirectional stream that is relayed to the master."""
 
     def __init__(self, relays: Relays, method: Method, stream: Stream) -> None:
         self._relays = relays
         self._method = method
         self._stream = stream
-        #: The client's latest message with settings: a stream that has some outlasts its master.
+        #: The client's latest message with settings. A stream with settings survives the loss of
+        #: its master.
         self._settings: Message | None = None
-        #: What the first master that is reached is to hear; None: it has.
+        #: Messages for the first master that is reached; None: it has them.
         self._early: list[Message] | None = []
         self._has_room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._upstream: _Upstream | None = None
@@ -437,7 +434,7 @@ class _RelayedStream:
         self._has_ended = False
 
     def on_message(self, message: Any) -> Awaitable[None] | None:
-        """Carry MESSAGE to the master. Between two masters only settings are of use to the next one."""
+        """Forward MESSAGE to the master. Between two masters, only settings are kept."""
         if "settings" in message.DESCRIPTOR.fields_by_name and message.HasField("settings"):
             self._settings = message
         if self._task is None:
@@ -471,16 +468,20 @@ class _RelayedStream:
         except PocketMQError as error:
             self._stream.fail(error)
         except asyncio.CancelledError:
-            self._stream.fail(ConnectionLost("this replica relays no more: open the stream again"))
+            self._stream.fail(
+                ConnectionLost("this replica has stopped relaying: open the stream again")
+            )
             raise
-        except Exception:  # The edge: a bug costs its own stream.
+        except Exception:  # The outermost call of this work: a bug ends only its own stream.
             logger.exception("relay failed method=%s", self._method.path)
             self._stream.fail(PocketMQError(f"internal error in {self._method.path}"))
         finally:
             self._make_room()
 
     async def _carry_on(self) -> None:
-        """Carry what the master says until it ends the stream; with settings, over its loss to the next one."""
+        """Forward the master's messages until it ends the stream. With settings, continue at the next master after a
+        loss.
+        """
         until = _now() + _REOPEN_S
         while True:
             try:
@@ -499,15 +500,15 @@ class _RelayedStream:
             await self._relays.changed(_LOOK_IDLE_S)
 
     async def _introduce(self, upstream: _Upstream) -> None:
-        """Tell UPSTREAM all that the client has said, or to one that is not the first its settings."""
+        """Send UPSTREAM the client's messages; if it is not the first master, only the settings."""
         if self._early is None:
-            assert self._settings is not None, "it would have ended"
+            assert self._settings is not None, "a stream without settings ends with its master"
             told = None
-            while told is not self._settings:  # Others may come meanwhile.
+            while told is not self._settings:  # New settings may arrive meanwhile.
                 told = self._settings
                 await upstream.write(told)
         else:
-            for message in self._early:  # It may grow meanwhile.
+            for message in self._early:  # The list may grow meanwhile.
                 await upstream.write(message)
             self._early = None
             self._make_room()
@@ -517,7 +518,7 @@ class _RelayedStream:
 
 
 class _TurnedAway(Exception):
-    """The called broker is not the master, and did nothing; ERROR has its answer."""
+    """The called broker is not the master, and executed nothing. ERROR is its answer."""
 
     def __init__(self, error: PocketMQError) -> None:
         super().__init__(error.message)
@@ -525,7 +526,7 @@ class _TurnedAway(Exception):
 
 
 def _passed_on(failure: CallFailed) -> PocketMQError | _TurnedAway:
-    """Return how our caller's call ends where that at the master ended with FAILURE."""
+    """Return the error for the client where the call at the master ended with FAILURE."""
     error = from_rpc_error(failure)
     if isinstance(error, MasterFenced) and "turned_away" in error.details:
         return _TurnedAway(ConnectionLost(error.message))
@@ -535,7 +536,7 @@ def _passed_on(failure: CallFailed) -> PocketMQError | _TurnedAway:
 def _left(master: KnownMaster) -> CallFailed:
     return CallFailed(
         StatusCode.UNAVAILABLE,
-        f"{master.address}, the master of epoch {master.epoch}, is it no more: ask again",
+        f"{master.address}, the master of epoch {master.epoch}, is not the master any more: try again",
     )
 
 
@@ -545,7 +546,7 @@ def _metadata_of(context: CallContext) -> Metadata:
 
 
 def _is_cancelled() -> bool:
-    """Is it the present task that is cancelled, and not a call that it waits for?"""
+    """Return whether the present task is cancelled, and not only a call that it waits for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

@@ -266,7 +266,7 @@ async def test_a_broker_that_cannot_register_says_why(
                     await asyncio.sleep(0.01)
             assert not await broker.registered(0)
 
-    assert f"not registered nameserver={address} reason=" in caplog.text
+    assert f"registration failed nameserver={address} reason=" in caplog.text
     assert "the server takes no plaintext at this port: connect with TLS" in caplog.text
 
 

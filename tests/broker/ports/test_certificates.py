@@ -138,7 +138,7 @@ async def test_a_full_disk_keeps_nobody_from_being_served(
         made = await prepared(found)
 
     assert made.chain.startswith(b"-----BEGIN CERTIFICATE")
-    assert "certificate not kept reason=no space left" in caplog.text
+    assert "development certificate not stored reason=no space left" in caplog.text
 
 
 # ---------------------------------------------------------------- the operator's

@@ -126,7 +126,7 @@ async def test_without_a_master_the_answer_names_none() -> None:
     async with asked(wait_s=0.1) as (follower, connections):
         follower.master = None
 
-        with pytest.raises(MasterFenced, match="knows of no master") as fenced:
+        with pytest.raises(MasterFenced, match="no master is known") as fenced:
             await connections.to(follower.address).produce(pb.ProduceRun(topic="t"), 3_000)
         assert fenced.value.details == {"broker": "orders"}
 
